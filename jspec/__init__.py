@@ -1,0 +1,1 @@
+"""Lossless speculative decoding for JAX as one pure function."""

@@ -1,0 +1,336 @@
+"""The types that everything else speaks: a model, a drafter, a rule, and the data between them.
+
+Axes, the same letters in every annotation of the project:
+
+    B  rows of the batch
+    N  nodes of a tree; node 0 is the root
+    P  length of a root-to-leaf path, the tree's depth + 1
+    K  siblings, the children of one node in the order in which they were drawn
+    V  vocabulary
+    E  hidden size
+    S  slots of the cache
+    H  key-value heads, D their size
+    T  padded length of a prompt, or of the output
+
+`p` is the target's law and `q` the draft's, whatever letter a paper uses.
+"""
+
+from enum import IntEnum
+from typing import Any, Protocol
+
+import jax
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+PyTree = Any
+
+NO_PARENT = -1
+"""`Tree.parents` at the root."""
+
+NO_ROW = -1
+"""`Tree.q_row` at a node whose children, if any, follow no sampled law."""
+
+
+class Status(IntEnum):
+    """Why a row stands where it stands. Data, not an exception: rows end one by one."""
+
+    RUNNING = 0
+    EOS = 1
+    """The row emitted one of its end tokens, which is its last token."""
+    LIMIT = 2
+    """The row emitted as many tokens as it was allowed."""
+    CAPACITY = 3
+    """The cache has no slot for the next token."""
+    NAN = 4
+    """The target's logits were not numbers; nothing was emitted from them."""
+
+
+@struct.dataclass
+class Cache:
+    """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
+
+    A tuple of per-layer arrays, not one stacked array: XLA updates each in place inside a
+    `while_loop`, while a stacked [L, ...] array is copied whole in every round.
+    """
+
+    keys: tuple[Float[Array, "B H S D"], ...]
+    values: tuple[Float[Array, "B H S D"], ...]
+    lengths: Int[Array, " B"]
+    """Committed tokens per row; slots at or beyond are never read."""
+
+    @property
+    def slots(self) -> int:
+        return self.keys[0].shape[2]
+
+
+@struct.dataclass
+class Output:
+    """What one forward of a model gives for N tokens of each row."""
+
+    logits: Float[Array, "B N V"]
+    hidden: Float[Array, "B N E"] | None
+    """Last hidden state, after the final norm (what the head reads); None if the model gives none."""
+    keys: tuple[Float[Array, "B H N D"], ...]
+    values: tuple[Float[Array, "B H N D"], ...]
+
+
+class CausalLM(Protocol):
+    """A language model: static, hashable, and pure. A Flax linen module is one already."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context(self) -> int | None:
+        """Most positions the model can place; None if it has no bound."""
+        ...
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache."""
+        ...
+
+    def apply(
+        self,
+        params: PyTree,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N N"],
+        cache: Cache | None,
+    ) -> Output:
+        """Scores N tokens of each row, after the committed tokens of `cache`, which is only read.
+
+        Token i attends to all `cache.lengths` slots of its row and to the tokens j with
+        `mask[b, i, j]`. `cache=None` is the empty past. The keys and values of the N tokens come
+        back in the output; `jspec.cache.commit` puts the accepted ones into the cache.
+        """
+        ...
+
+
+@struct.dataclass
+class Tree:
+    """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
+
+    Siblings stand in the order in which they were drawn: sampled rules read them in that order.
+    """
+
+    tokens: Int[Array, "B N"]
+    parents: Int[Array, "B N"]
+    """`parents[b, i] < i`; -1 at the root."""
+    valid: Bool[Array, "B N"]
+    """Nodes that are there. The root always is; a child of an absent node is absent."""
+    q: Float[Array, "B Q V"] | None = None
+    """The laws that sampled children were drawn from; None: no law, children are point masses.
+
+    None is pytree structure, so it costs nothing and is known when the loop is traced."""
+    q_row: Int[Array, "B N"] | None = None
+    """Row of `q` that node i's children were drawn from; None with a `q`: row i is node i's.
+
+    Only nodes with children need a law, so Q is usually far below N."""
+    depth: int = struct.field(pytree_node=False, default=0)
+    """Most edges from the root to a leaf; bounds the walk: P = depth + 1."""
+    width: int = struct.field(pytree_node=False, default=1)
+    """Most children of one node: K."""
+
+
+@struct.dataclass
+class Sampling:
+    """How tokens are chosen; every field is an array [B], so that a value never compiles anew.
+
+    Rows are independent. `temperature` 0 is greedy for that row; `top_k` 0 (or >= V), `top_p` 1
+    and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
+    """
+
+    temperature: Float[Array, " B"]
+    top_k: Int[Array, " B"]
+    top_p: Float[Array, " B"]
+    min_p: Float[Array, " B"]
+
+
+@struct.dataclass
+class Round:
+    """What a drafter may know when it drafts."""
+
+    root: Int[Array, " B"]
+    """The last emitted token, whose key and value are not in any cache yet."""
+    positions: Int[Array, " B"]
+    """Position of the root in its row; the tokens before it are committed."""
+    keys: jax.Array
+    """[B] random keys, one a row. `sampling.gumbel(keys, positions, V)` is the noise that decides
+    the token at a position under the coupled rule; draws of one's own use `sampling.fork`."""
+    sampling: Sampling | None
+    """The target's sampling; None is greedy."""
+    done: Bool[Array, " B"]
+    """Rows that ended; whatever is drafted for them is ignored."""
+
+
+@struct.dataclass
+class Verdict:
+    """What the walk accepted."""
+
+    path: Int[Array, "B P"]
+    """Node ids from the root; entries at or beyond `counts` are 0 and never read."""
+    counts: Int[Array, " B"]
+    """Nodes on the path, root included: 1 .. P. The round emits as many tokens."""
+    bonus: Int[Array, " B"]
+    """The token that the target itself drew after the last node of the path."""
+    failed: Bool[Array, " B"]
+    """The target's law was not a law (NaN) at some node that the walk reached."""
+
+
+@struct.dataclass
+class Feedback:
+    """What a round teaches: every node, the rejected ones too."""
+
+    tree: Tree
+    output: Output
+    verdict: Verdict
+    emitted: Int[Array, "B P"]
+    """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
+    counts: Int[Array, " B"]
+    """Tokens emitted, after truncation at end tokens and limits; 0 for a row that had ended.
+
+    The first `counts` nodes of the path are committed: the root and all emitted but the last."""
+    positions: Int[Array, " B"]
+    """Position of the root, as in the round that drafted."""
+    done: Bool[Array, " B"]
+    """Rows that have ended, in this round or before."""
+
+
+class Drafter(Protocol):
+    """Proposes a tree each round. Static and hashable; its memory is the pytree that it passes on."""
+
+    def init(
+        self,
+        params: PyTree,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+        state: PyTree | None,
+        slots: int,
+    ) -> PyTree:
+        """State before the first round.
+
+        Args:
+            params: the drafter's weights.
+            prompt: right-padded prompts, the root (last prompt token) included.
+            lengths: their lengths.
+            output: the target's forward over the prompt. What is not read is never computed.
+            state: what an earlier call returned (hot start), or None.
+            slots: tokens that a cache of the drafter's own has to hold.
+
+        Raises:
+            ValueError: if the state or the shapes do not fit.
+        """
+        ...
+
+    def draft(self, params: PyTree, state: PyTree, round: Round) -> tuple[Tree, PyTree]:
+        """The tree to verify; the same shape in every round."""
+        ...
+
+    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+        """The state after the verified round."""
+        ...
+
+
+class NodeRule(Protocol):
+    """Turns laws at one node into probabilities; draws nothing.
+
+    With accept [K] the probability of taking child k given that the earlier ones were not taken,
+    the rule is lossless if for draws of the children from the law it names,
+    sum over draws of w(draw) * (accepted mass + left-over mass * residual) = p.
+    """
+
+    def __call__(
+        self,
+        p: Float[Array, " V"],
+        q: Float[Array, " V"] | None,
+        children: Int[Array, " K"],
+        valid: Bool[Array, " K"],
+        noise: Float[Array, " V"],
+    ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
+        """(accept [K], residual [V]); `noise` is the position's Gumbel noise, for coupling."""
+        ...
+
+
+class Verifier(Protocol):
+    """Decides which path of a scored tree is emitted. `jspec.verify.Walk` makes one of a node rule."""
+
+    def __call__(
+        self,
+        tree: Tree,
+        logits: Float[Array, "B N V"],
+        round: Round,
+    ) -> Verdict: ...
+
+
+@struct.dataclass
+class Stats:
+    """Sufficient statistics of a run; every other figure is derived from these two."""
+
+    histogram: Int[Array, "B P"]
+    """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
+    drafted: Int[Array, " B"]
+    """Drafted tokens that were verified."""
+
+    @property
+    def num_steps(self) -> Int[Array, " B"]:
+        """Target forwards after the prefill."""
+        return self.histogram.sum(-1)
+
+    @property
+    def num_accepted(self) -> Int[Array, " B"]:
+        """Drafted tokens that were emitted."""
+        return (self.histogram * jax.numpy.arange(self.histogram.shape[-1])).sum(-1)
+
+    @property
+    def mean_acceptance_length(self) -> Float[Array, " B"]:
+        """Tokens per target forward, the bonus token included; 0 before the first round."""
+        steps = self.num_steps
+        return (steps + self.num_accepted) / jax.numpy.maximum(steps, 1)
+
+
+@struct.dataclass
+class Request:
+    """What was asked for; constant while a generation runs."""
+
+    limits: Int[Array, " B"]
+    """Most tokens to emit."""
+    eos: Int[Array, "B X"]
+    """End tokens; -1 fills up and ends nothing."""
+    sampling: Sampling | None
+    keys: jax.Array
+    """[B] random keys, `fold_in(key, row_id)`."""
+
+
+@struct.dataclass
+class State:
+    """What the next round needs."""
+
+    cache: Cache
+    root: Int[Array, " B"]
+    """Last emitted token (at first the last of the prompt); its position is `cache.lengths`."""
+    out: Int[Array, "B T"]
+    """Emitted tokens; entries at or beyond `lengths` are 0."""
+    lengths: Int[Array, " B"]
+    """Emitted tokens per row."""
+    status: Int[Array, " B"]
+    draft: PyTree
+    stats: Stats
+    request: Request
+
+    @property
+    def done(self) -> Bool[Array, " B"]:
+        return self.status != Status.RUNNING
+
+
+@struct.dataclass
+class Result:
+    """What `decode` returns."""
+
+    tokens: Int[Array, "B T"]
+    """Emitted tokens, the end token included; entries at or beyond `lengths` are 0."""
+    lengths: Int[Array, " B"]
+    status: Int[Array, " B"]
+    stats: Stats
+    drafter_state: PyTree
+    """The drafter's memory after the last round; pass it on for a hot start."""

@@ -1,0 +1,47 @@
+"""The target's memory: empty caches and the one write that ever happens to them."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jspec.base import Cache, Output
+
+
+def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: jnp.dtype) -> Cache:
+    """An empty cache of [B, H, S, D] arrays per layer."""
+    shape = (batch, heads, slots, head_dim)
+    return Cache(
+        keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+        values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+        lengths=jnp.zeros(batch, jnp.int32),
+    )
+
+
+def commit(
+    cache: Cache, output: Output, path: Int[Array, "B P"], counts: Int[Array, " B"]
+) -> Cache:
+    """Writes the keys and values of the first `counts` nodes of `path` behind the committed tokens.
+
+    The tree's keys and values live in `output`, never in the cache, so accepting a path is one
+    gather from that small array and one scatter: no scratch slots, nothing to compact.
+
+    Args:
+        cache: the cache; read, not donated (inside a loop XLA updates it in place).
+        output: the forward that scored the nodes.
+        path: node ids from the root.
+        counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
+    """
+    rows = jnp.arange(path.shape[0])[:, None]
+    step = jnp.arange(path.shape[1])[None, :]
+    # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
+    slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
+
+    def write(old, new):
+        # Advanced indices around the slice bring the indexed axes to the front: [B, P, H, D].
+        picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
+        return old.at[rows, :, slots].set(picked.swapaxes(1, 2).astype(old.dtype), mode="drop")
+
+    return Cache(
+        keys=tuple(map(write, cache.keys, output.keys)),
+        values=tuple(map(write, cache.values, output.values)),
+        lengths=cache.lengths + counts,
+    )

@@ -1,0 +1,1 @@
+"""Flax architectures, checkpoints and the small models that the project trained."""

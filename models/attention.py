@@ -1,0 +1,57 @@
+"""Attention in two parts: the committed past in the cache, then the new tokens under their mask."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+
+def attend(
+    q: Float[Array, "B N G*H D"],
+    k: Float[Array, "B H N D"],
+    v: Float[Array, "B H N D"],
+    mask: Bool[Array, "B N N"],
+    past: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]] | None,
+) -> Float[Array, "B N G*H*D"]:
+    """One softmax over past slots and new tokens, in float32, without joining the two parts.
+
+    Query heads are G groups-mates per key-value head, group-mates adjacent (as in Llama).
+
+    Args:
+        q: queries of the new tokens, unscaled.
+        k, v: their keys and values.
+        mask: new token i sees new token j.
+        past: a layer's cached keys, values, and how many slots of each row are live; or None.
+    """
+    batch, new, query_heads, dim = q.shape
+    heads = k.shape[1]
+    group = query_heads // heads
+    scale = dim**-0.5
+    # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
+    grouped = (q * scale).reshape(batch, new, heads, group, dim)
+    grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
+
+    low = jnp.finfo(jnp.float32).min
+    own = jnp.einsum("bhqd,bhkd->bhqk", grouped, k, preferred_element_type=jnp.float32)
+    seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, new, new))
+    own = jnp.where(seen.reshape(batch, 1, group * new, new), own, low)
+    top = own.max(-1, keepdims=True)
+    if past is not None:
+        keys, values, lengths = past
+        old = jnp.einsum(
+            "bhqd,bhkd->bhqk", grouped, keys.astype(q.dtype), preferred_element_type=jnp.float32
+        )
+        live = jnp.arange(keys.shape[2]) < lengths[:, None]
+        old = jnp.where(live[:, None, None], old, low)
+        top = jnp.maximum(top, old.max(-1, keepdims=True))
+        old = jnp.exp(old - top)
+    own = jnp.exp(own - top)
+    total = own.sum(-1, keepdims=True)
+    mixed = jnp.einsum("bhqk,bhkd->bhqd", own.astype(v.dtype), v, preferred_element_type=jnp.float32)
+    if past is not None:
+        total = total + old.sum(-1, keepdims=True)
+        mixed = mixed + jnp.einsum(
+            "bhqk,bhkd->bhqd", old.astype(q.dtype), values.astype(q.dtype),
+            preferred_element_type=jnp.float32,
+        )
+    mixed = (mixed / total).astype(q.dtype).reshape(batch, heads, group, new, dim)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)

@@ -1,0 +1,200 @@
+"""The Llama family: Llama 1/2/3, Mistral, Qwen2 (biases) and Qwen3 (query and key norm)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import cache as caches
+from jspec.base import Cache, Output
+from jspec.models.attention import attend
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3.1's stretch of the low rotary frequencies."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+
+@dataclass(frozen=True)
+class LlamaConfig:
+    """Shape of a model; the names of the sizes are those of the field."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    context: int
+    norm_eps: float = 1e-5
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling | None = None
+    tied: bool = False
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+
+
+def frequencies(config: LlamaConfig) -> Float[Array, " D/2"]:
+    """Rotary angle per position for each pair of lanes."""
+    exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
+    base = 1.0 / config.rope_theta**exponent
+    scaling = config.rope_scaling
+    if scaling is None:
+        return base
+    # Llama 3.1: waves longer than the original context are slowed by `factor`, short ones are
+    # kept, and those between are interpolated.
+    waves = 2 * jnp.pi / base
+    ramp = (scaling.original_context / waves - scaling.low_freq_factor) / (
+        scaling.high_freq_factor - scaling.low_freq_factor
+    )
+    keep = jnp.clip(ramp, 0.0, 1.0)
+    return (1 - keep) * base / scaling.factor + keep * base
+
+
+def rotate(
+    x: Float[Array, "B N H D"], angles: Float[Array, "B N D/2"]
+) -> Float[Array, "B N H D"]:
+    """Rotary embedding in float32; lane i pairs with lane i + D/2 (the Hugging Face layout)."""
+    cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+    left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
+    turned = jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
+    return turned.astype(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    eps: float
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
+        wide = x.astype(jnp.float32)
+        unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
+        return (unit * scale.astype(jnp.float32)).astype(self.dtype)
+
+
+class Block(nn.Module):
+    config: LlamaConfig
+    dtype: Any
+    param_dtype: Any
+
+    def dense(self, features: int, name: str, bias: bool) -> nn.Dense:
+        return nn.Dense(
+            features,
+            use_bias=bias,
+            name=name,
+            dtype=self.dtype,
+            param_dtype=self.param_dtype,
+            kernel_init=nn.initializers.normal(0.02),
+        )
+
+    def norm(self, name: str) -> RMSNorm:
+        return RMSNorm(self.config.norm_eps, self.dtype, self.param_dtype, name=name)
+
+    @nn.compact
+    def __call__(self, x, angles, mask, past):
+        config = self.config
+        batch, new, _ = x.shape
+        heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+        # q, k and v are one product, gate and up another: fewer, larger weights.
+        fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(
+            self.norm("attention_norm")(x)
+        )
+        q, k, v = jnp.split(
+            fused.reshape(batch, new, heads + 2 * kv_heads, dim), [heads, heads + kv_heads], axis=2
+        )
+        if config.qk_norm:
+            q, k = self.norm("q_norm")(q), self.norm("k_norm")(k)
+        q, k = rotate(q, angles), rotate(k, angles)
+        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+        mixed = attend(q, k, v, mask, past)
+        x = x + self.dense(config.hidden_size, "output", config.output_bias)(mixed)
+        gate, up = jnp.split(
+            self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(
+                self.norm("mlp_norm")(x)
+            ),
+            2,
+            axis=-1,
+        )
+        down = self.dense(config.hidden_size, "down", config.mlp_bias)
+        return x + down(nn.silu(gate) * up), k, v
+
+
+class Llama(nn.Module):
+    """A decoder of the Llama family as a `jspec.base.CausalLM`.
+
+    Args:
+        config: its shape.
+        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        param_dtype: dtype that weights are created in; loaded weights keep their own.
+    """
+
+    config: LlamaConfig
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        config = self.config
+        return caches.init(
+            batch, slots, config.num_layers, config.num_kv_heads, config.head_dim, self.dtype
+        )
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N N"],
+        cache: Cache | None = None,
+    ) -> Output:
+        config = self.config
+        embed = self.param(
+            "embed",
+            nn.initializers.normal(0.02),
+            (config.vocab_size, config.hidden_size),
+            self.param_dtype,
+        )
+        x = embed[tokens].astype(self.dtype)
+        angles = positions[..., None].astype(jnp.float32) * frequencies(config)
+        keys, values = [], []
+        for layer in range(config.num_layers):
+            past = None if cache is None else (cache.keys[layer], cache.values[layer], cache.lengths)
+            x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
+                x, angles, mask, past
+            )
+            keys.append(k)
+            values.append(v)
+        x = RMSNorm(config.norm_eps, self.dtype, self.param_dtype, name="norm")(x)
+        if config.tied:
+            head = embed
+        else:
+            head = self.param(
+                "head",
+                nn.initializers.normal(0.02),
+                (config.vocab_size, config.hidden_size),
+                self.param_dtype,
+            )
+        logits = jnp.einsum(
+            "bne,ve->bnv", x, head.astype(self.dtype), preferred_element_type=jnp.float32
+        )
+        return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))
