@@ -1,8 +1,21 @@
-"""Attention in two parts: the committed past in the cache, then the new tokens under their mask."""
+"""Attention in two parts: the committed past in the cache, then the new tokens under a mask."""
 
-import jax
+from functools import reduce
+
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Cache
+
+Past = tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]]
+"""A layer's cached keys, values, and how many slots of each row are live."""
+
+
+def past(cache: Cache | None, layer: int) -> Past | None:
+    """What a layer of the cache holds."""
+    if cache is None:
+        return None
+    return cache.keys[layer], cache.values[layer], cache.lengths
 
 
 def attend(
@@ -10,7 +23,7 @@ def attend(
     k: Float[Array, "B H N D"],
     v: Float[Array, "B H N D"],
     mask: Bool[Array, "B N N"],
-    past: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]] | None,
+    past: Past | None,
 ) -> Float[Array, "B N G*H*D"]:
     """One softmax over past slots and new tokens, in float32, without joining the two parts.
 
@@ -20,7 +33,7 @@ def attend(
         q: queries of the new tokens, unscaled.
         k, v: their keys and values.
         mask: new token i sees new token j.
-        past: a layer's cached keys, values, and how many slots of each row are live; or None.
+        past: what the layer's cache holds; or None.
     """
     batch, new, query_heads, dim = q.shape
     heads = k.shape[1]
@@ -33,24 +46,23 @@ def attend(
     low = jnp.finfo(jnp.float32).min
     own = jnp.einsum("bhqd,bhkd->bhqk", grouped, k, preferred_element_type=jnp.float32)
     seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, new, new))
-    own = jnp.where(seen.reshape(batch, 1, group * new, new), own, low)
-    top = own.max(-1, keepdims=True)
+    parts = [(jnp.where(seen.reshape(batch, 1, group * new, new), own, low), v)]
     if past is not None:
         keys, values, lengths = past
         old = jnp.einsum(
             "bhqd,bhkd->bhqk", grouped, keys.astype(q.dtype), preferred_element_type=jnp.float32
         )
         live = jnp.arange(keys.shape[2]) < lengths[:, None]
-        old = jnp.where(live[:, None, None], old, low)
-        top = jnp.maximum(top, old.max(-1, keepdims=True))
-        old = jnp.exp(old - top)
-    own = jnp.exp(own - top)
-    total = own.sum(-1, keepdims=True)
-    mixed = jnp.einsum("bhqk,bhkd->bhqd", own.astype(v.dtype), v, preferred_element_type=jnp.float32)
-    if past is not None:
-        total = total + old.sum(-1, keepdims=True)
-        mixed = mixed + jnp.einsum(
-            "bhqk,bhkd->bhqd", old.astype(q.dtype), values.astype(q.dtype),
+        parts.append((jnp.where(live[:, None, None], old, low), values.astype(q.dtype)))
+    top = reduce(jnp.maximum, (scores.max(-1, keepdims=True) for scores, _ in parts))
+    total, mixed = 0.0, 0.0
+    for scores, held in parts:
+        weights = jnp.exp(scores - top)
+        total += weights.sum(-1, keepdims=True)
+        mixed += jnp.einsum(
+            "bhqk,bhkd->bhqd",
+            weights.astype(held.dtype),
+            held,
             preferred_element_type=jnp.float32,
         )
     mixed = (mixed / total).astype(q.dtype).reshape(batch, heads, group, new, dim)

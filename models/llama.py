@@ -6,11 +6,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
 from jspec.base import Cache, Output
-from jspec.models.attention import attend
+from jspec.models import attention
 
 
 @dataclass(frozen=True)
@@ -45,26 +46,25 @@ class LlamaConfig:
     qk_norm: bool = False
 
 
-def frequencies(config: LlamaConfig) -> Float[Array, " D/2"]:
+def frequencies(config: LlamaConfig) -> Float[np.ndarray, " D/2"]:
     """Rotary angle per position for each pair of lanes."""
-    exponent = jnp.arange(0, config.head_dim, 2, dtype=jnp.float32) / config.head_dim
-    base = 1.0 / config.rope_theta**exponent
+    # On the host in float64: an error in the frequency grows with the position, and XLA's float32
+    # power is off by several units in the last place.
+    base = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
     scaling = config.rope_scaling
     if scaling is None:
-        return base
+        return base.astype(np.float32)
     # Llama 3.1: waves longer than the original context are slowed by `factor`, short ones are
     # kept, and those between are interpolated.
-    waves = 2 * jnp.pi / base
+    waves = 2 * np.pi / base
     ramp = (scaling.original_context / waves - scaling.low_freq_factor) / (
         scaling.high_freq_factor - scaling.low_freq_factor
     )
-    keep = jnp.clip(ramp, 0.0, 1.0)
-    return (1 - keep) * base / scaling.factor + keep * base
+    keep = np.clip(ramp, 0.0, 1.0)
+    return ((1 - keep) * base / scaling.factor + keep * base).astype(np.float32)
 
 
-def rotate(
-    x: Float[Array, "B N H D"], angles: Float[Array, "B N D/2"]
-) -> Float[Array, "B N H D"]:
+def rotate(x: Float[Array, "B N H D"], angles: Float[Array, "B N D/2"]) -> Float[Array, "B N H D"]:
     """Rotary embedding in float32; lane i pairs with lane i + D/2 (the Hugging Face layout)."""
     cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
     left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
@@ -119,7 +119,7 @@ class Block(nn.Module):
             q, k = self.norm("q_norm")(q), self.norm("k_norm")(k)
         q, k = rotate(q, angles), rotate(k, angles)
         k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        mixed = attend(q, k, v, mask, past)
+        mixed = attention.attend(q, k, v, mask, past)
         x = x + self.dense(config.hidden_size, "output", config.output_bias)(mixed)
         gate, up = jnp.split(
             self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(
@@ -178,7 +178,7 @@ class Llama(nn.Module):
         angles = positions[..., None].astype(jnp.float32) * frequencies(config)
         keys, values = [], []
         for layer in range(config.num_layers):
-            past = None if cache is None else (cache.keys[layer], cache.values[layer], cache.lengths)
+            past = attention.past(cache, layer)
             x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
                 x, angles, mask, past
             )

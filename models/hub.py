@@ -1,0 +1,45 @@
+"""From a name to a folder on disk: a local one, or a download from the Hugging Face hub."""
+
+from pathlib import Path
+
+WANTED = [
+    "config.json",
+    "generation_config.json",
+    "*.safetensors",
+    "model.safetensors.index.json",
+    "tokenizer*",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+]
+
+
+def folder(name: str | Path) -> Path:
+    """The folder of a checkpoint. Only configuration, tokenizer and safetensors are downloaded.
+
+    Raises:
+        ValueError: if the name is neither a folder nor a checkpoint that the hub gives out.
+    """
+    path = Path(name).expanduser()
+    if path.is_dir():
+        return path
+    if path.exists():
+        raise ValueError(f"{name} is a file; name the folder that holds it")
+    parts = str(name).split("/")
+    if len(parts) > 2 or not all(parts) or parts[0].startswith((".", "~")):
+        raise ValueError(
+            f"{name} is no folder; name an existing one, or a hub id such as org/model"
+        )
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError
+
+    try:
+        return Path(snapshot_download(str(name), allow_patterns=WANTED))
+    except (HfHubHTTPError, HFValidationError, OSError) as error:
+        reason = str(error).strip().splitlines()
+        raise ValueError(
+            f"{name} is no folder here and could not be downloaded from the hub "
+            f"({reason[0] if reason else type(error).__name__}); "
+            "name an existing folder, or check the id and the network"
+        ) from error

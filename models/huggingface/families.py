@@ -1,0 +1,55 @@
+"""The architectures that can be loaded: one row each."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from jspec.models.huggingface import llama
+from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.weights import Weight
+from jspec.models.llama import Llama
+
+
+@dataclass(frozen=True)
+class Family:
+    """How one architecture of Hugging Face becomes one of ours."""
+
+    architecture: str
+    """Its name in config.json's `architectures`."""
+    model_type: str
+    """Its name in config.json's `model_type`, which decides where `architectures` is absent."""
+    parse: Callable[[Settings], Any]
+    """config.json to our config."""
+    build: Callable[..., Any]
+    """Our config, dtype and param_dtype to our module."""
+    weights: Callable[[Any], Iterator[Weight]]
+    """Our config to the table of weights."""
+    base: str = "model."
+    """Prefix of the tensors below the head; checkpoints of the bare decoder leave it out."""
+    buffers: str = r".*\.rotary_emb\.inv_freq"
+    """Tensors that some checkpoints hold and that are no weights, as a regular expression."""
+
+
+FAMILIES = (
+    Family("LlamaForCausalLM", "llama", llama.llama, Llama, llama.weights),
+    Family("MistralForCausalLM", "mistral", llama.mistral, Llama, llama.weights),
+    Family("Qwen2ForCausalLM", "qwen2", llama.qwen2, Llama, llama.weights),
+    Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),
+)
+
+
+def find(settings: Settings) -> Family:
+    """The family that a config.json names.
+
+    Raises:
+        ValueError: if it is none of ours.
+    """
+    names = settings.get("architectures", [])
+    name = names[0] if names else settings.get("model_type")
+    for family in FAMILIES:
+        if name in (family.architecture, family.model_type):
+            return family
+    raise ValueError(
+        f"{settings.source} names the architecture {name!r}; supported: "
+        + ", ".join(family.architecture for family in FAMILIES)
+    )

@@ -1,0 +1,79 @@
+"""Typed reading of config.json: every refusal names the field, its value, the bound and the fix."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The fields of one JSON file. A null field counts as an absent one, as in `transformers`."""
+
+    values: Mapping[str, Any]
+    source: str
+    """Where the fields come from, for messages."""
+
+    def get(self, name: str, default: Any = None) -> Any:
+        value = self.values.get(name)
+        return default if value is None else value
+
+    def size(self, name: str, default: int | None = None) -> int:
+        """A positive integer; without a default the field has to be there."""
+        value = self.get(name, default)
+        if value is None:
+            raise ValueError(f"{self.source} has no field {name!r}; add it as a positive integer")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ValueError(
+                f"{self.source} has {name} = {value!r}; it has to be an integer of at least 1"
+            )
+        return value
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A positive number; without a default the field has to be there."""
+        value = self.get(name, default)
+        if value is None:
+            raise ValueError(f"{self.source} has no field {name!r}; add it as a positive number")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+            raise ValueError(f"{self.source} has {name} = {value!r}; it has to be above 0")
+        return float(value)
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.get(name, default)
+        if not isinstance(value, bool):
+            raise ValueError(f"{self.source} has {name} = {value!r}; it has to be true or false")
+        return value
+
+    def choice(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
+        """A value among those that the project implements."""
+        value = self.get(name, default)
+        if value not in allowed:
+            listed = ", ".join(repr(option) for option in allowed)
+            raise ValueError(
+                f"{self.source} has {name} = {value!r}, which jspec does not implement; "
+                f"supported: {listed}"
+            )
+        return value
+
+    def part(self, name: str) -> "Settings":
+        """The object under a field; an empty one where the field is absent."""
+        value = self.get(name, {})
+        if not isinstance(value, Mapping):
+            raise ValueError(f"{self.source} has {name} = {value!r}; it has to be an object")
+        return Settings(value, f"{name} in {self.source}")
+
+
+def read(file: Path) -> Settings:
+    """Reads a JSON object.
+
+    Raises:
+        ValueError: if the file is no JSON object.
+    """
+    try:
+        values = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read as JSON ({error}); restore the file") from error
+    if not isinstance(values, Mapping):
+        raise ValueError(f"{file} holds a {type(values).__name__}; it has to be a JSON object")
+    return Settings(values, str(file))

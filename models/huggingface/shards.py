@@ -1,0 +1,94 @@
+"""Tensors by name from a folder of safetensors, one file or many, without torch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from safetensors import SafetensorError, safe_open
+
+from jspec.models.huggingface import settings
+
+SINGLE = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Open, memory-mapped files: a tensor is read from disk when it is asked for, and not kept."""
+
+    folder: Path
+    files: Mapping[str, Any]
+    """The open file of each tensor."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return tuple(self.files[name].get_slice(name).get_shape())
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor.
+
+        Raises:
+            ValueError: if it holds numbers that no parameter is made of, quantised ones say.
+        """
+        kind = self.files[name].get_slice(name).get_dtype()
+        if kind not in DTYPES:
+            raise ValueError(
+                f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(DTYPES)}; "
+                "take a checkpoint that is not quantised"
+            )
+        return self.files[name].get_tensor(name)
+
+
+def open_folder(folder: Path) -> Shards:
+    """Opens every safetensors file that a folder's index names, or its only one.
+
+    Raises:
+        ValueError: if there is none, if one is absent or is no whole safetensors file, or if the
+            index and the files disagree.
+    """
+    if (folder / INDEX).is_file():
+        return _indexed(folder)
+    if (folder / SINGLE).is_file():
+        file = _open(folder / SINGLE)
+        return Shards(folder, dict.fromkeys(file.keys(), file))
+    pickles = sorted(
+        file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
+    )
+    if pickles:
+        raise ValueError(
+            f"{folder} holds its weights as pickle ({pickles[0]}), which can run any code and is "
+            f"never loaded; convert it to {SINGLE}"
+        )
+    raise ValueError(f"{folder} has no weights; it needs {SINGLE}, or {INDEX} and its shards")
+
+
+def _indexed(folder: Path) -> Shards:
+    index = settings.read(folder / INDEX).part("weight_map").values
+    absent = [name for name in sorted(set(index.values())) if not (folder / name).is_file()]
+    if absent:
+        raise ValueError(
+            f"{folder} lacks {len(absent)} of the files that its {INDEX} names, "
+            f"the first being {absent[0]}; download the checkpoint again"
+        )
+    opened = {name: _open(folder / name) for name in sorted(set(index.values()))}
+    held = {name: file for file in opened.values() for name in file.keys()}  # noqa: SIM118
+    astray = sorted(name for name in index if name not in held)
+    if astray:
+        raise ValueError(
+            f"{folder} lacks {len(astray)} of the tensors that its {INDEX} names, "
+            f"the first being {astray[0]}; download the checkpoint again"
+        )
+    return Shards(folder, held)
+
+
+def _open(file: Path) -> Any:
+    try:
+        return safe_open(file, framework="numpy")
+    except (SafetensorError, OSError) as error:
+        size = file.stat().st_size
+        raise ValueError(
+            f"{file} ({size} bytes) is not a whole safetensors file ({error}); download it again"
+        ) from error

@@ -1,0 +1,76 @@
+"""Which Hugging Face tensors make up which parameter of ours: one table, read both ways."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Weight:
+    """One parameter of ours and the tensors that it is made of, stacked along their first axis."""
+
+    path: Path
+    """Keys from the root of `params`, without the leading "params"."""
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    """Shape of each tensor as the file holds it."""
+    transposed: bool = False
+    """The tensors are [out, in] (torch's Linear) and ours is [in, out]."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of our parameter."""
+        stacked = (sum(shape[0] for shape in self.shapes), *self.shapes[0][1:])
+        return stacked[::-1] if self.transposed else stacked
+
+    def join(self, read: Callable[[str], np.ndarray], dtype: DTypeLike) -> np.ndarray:
+        """Our parameter from the file's tensors, read one at a time into the one result."""
+        joined = np.empty(self.shape, dtype)
+        stacked = joined.T if self.transposed else joined
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            stacked[start : start + shape[0]] = read(name)
+            start += shape[0]
+        return joined
+
+    def split(self, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """The file's tensors from our parameter."""
+        stacked = array.T if self.transposed else array
+        start = 0
+        for name, shape in zip(self.names, self.shapes, strict=True):
+            yield name, np.ascontiguousarray(stacked[start : start + shape[0]])
+            start += shape[0]
+
+
+def linear(
+    path: Path, names: Sequence[str], inputs: int, outputs: Sequence[int], bias: bool
+) -> Iterator[Weight]:
+    """A Dense layer of ours made of one or more torch Linear layers that read the same input."""
+    yield Weight(
+        (*path, "kernel"),
+        tuple(f"{name}.weight" for name in names),
+        tuple((out, inputs) for out in outputs),
+        transposed=True,
+    )
+    if bias:
+        yield Weight(
+            (*path, "bias"),
+            tuple(f"{name}.bias" for name in names),
+            tuple((out,) for out in outputs),
+        )
+
+
+def tree(leaves: Iterator[tuple[Path, Any]]) -> dict[str, Any]:
+    """Nested dictionaries under "params", as Flax applies them."""
+    root: dict[str, Any] = {}
+    for path, leaf in leaves:
+        node = root
+        for key in path[:-1]:
+            node = node.setdefault(key, {})
+        node[path[-1]] = leaf
+    return {"params": root}

@@ -1,0 +1,181 @@
+"""A model, its weights and its tokenizer from a Hugging Face folder or hub id, without torch."""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from jspec.base import CausalLM, PyTree
+from jspec.models import hub, tokenizer
+from jspec.models.huggingface import families, settings, shards, weights
+
+HEAD = "lm_head.weight"
+PRECISIONS = ("float32", "bfloat16", "float16", "float64")
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What a checkpoint holds. `model, params, tokenizer = load(...)` takes the first three."""
+
+    model: CausalLM
+    params: PyTree
+    tokenizer: Any
+    """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
+    eos: tuple[int, ...]
+    """End tokens of generation_config.json, else of config.json; empty if neither names one."""
+    bos: int | None
+    """The token that a text begins with, if the checkpoint names one."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.model, self.params, self.tokenizer))
+
+
+def load(
+    name: str | Path,
+    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike | None = None,
+    with_tokenizer: bool = True,
+) -> Loaded:
+    """Loads a model.
+
+    Weights are read, cast and put on the device one by one, so that host memory holds the model
+    once and one tensor more.
+
+    Args:
+        name: a folder in Hugging Face layout, or a hub id where no such folder exists.
+        dtype: dtype of activations and cache; float32 on CPU, else bfloat16.
+        param_dtype: dtype that the weights are held in; `dtype` if not given.
+        with_tokenizer: False where the folder has no tokenizer or none is needed.
+
+    Raises:
+        ValueError: if the folder is not whole or holds what the project does not implement.
+    """
+    compute = precision(dtype, "float32" if jax.default_backend() == "cpu" else "bfloat16")
+    held = precision(param_dtype, compute)
+    folder = hub.folder(name)
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} has no config.json; name a folder in Hugging Face layout")
+    fields = settings.read(folder / "config.json")
+    family = families.find(fields)
+    if fields.get("quantization_config"):
+        raise ValueError(
+            f"{fields.source} asks for quantised weights, which jspec does not implement; "
+            "take the checkpoint that is not quantised"
+        )
+    config = family.parse(fields)
+    # Before the weights: it is quick, and as likely to be missing.
+    words = tokenizer.read(folder) if with_tokenizer else None
+    eos, bos = _special(folder, fields)
+    table = tuple(family.weights(config))
+    params = read_weights(shards.open_folder(folder), family, table, held)
+    return Loaded(
+        model=family.build(config, dtype=compute, param_dtype=held),
+        params=params,
+        tokenizer=words,
+        eos=eos,
+        bos=bos,
+    )
+
+
+def precision(dtype: DTypeLike | None, default: DTypeLike) -> Any:
+    """A dtype to compute in, from a name or a dtype.
+
+    Raises:
+        ValueError: if it is none.
+    """
+    try:
+        found = jnp.dtype(default if dtype is None else dtype)
+    except TypeError:
+        found = None
+    if found is None or found.name not in PRECISIONS:
+        raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(PRECISIONS)}")
+    return found
+
+
+def read_weights(
+    files: shards.Shards,
+    family: families.Family,
+    table: Sequence[weights.Weight],
+    dtype: DTypeLike,
+) -> PyTree:
+    """Params from open files, after their names and shapes are found to be those of the table.
+
+    Raises:
+        ValueError: if weights are missing, unknown, or of another shape.
+    """
+    held = _names(files, family)
+    wanted = {
+        name: shape
+        for weight in table
+        for name, shape in zip(weight.names, weight.shapes, strict=True)
+    }
+    if HEAD in held and HEAD not in wanted:
+        _check_tied(files, held, table)
+        del held[HEAD]
+    if missing := [name for name in wanted if name not in held]:
+        raise ValueError(
+            f"{files.folder} lacks {_some(missing)} that its config.json asks for; "
+            "correct config.json or download the checkpoint again"
+        )
+    if extra := [name for name in held if name not in wanted]:
+        raise ValueError(
+            f"{files.folder} holds {_some(extra)} that {family.architecture} has no place for; "
+            "correct config.json or take a checkpoint of that architecture"
+        )
+    for name, shape in wanted.items():
+        if (found := files.shape(held[name])) != shape:
+            raise ValueError(
+                f"{name} in {files.folder} has shape {list(found)}, but its config.json asks for "
+                f"{list(shape)}; correct one of them"
+            )
+
+    def read(name: str) -> np.ndarray:
+        return files.read(held[name])
+
+    return weights.tree((weight.path, jnp.asarray(weight.join(read, dtype))) for weight in table)
+
+
+def _names(files: shards.Shards, family: families.Family) -> dict[str, str]:
+    """Each weight's name in a whole model, and its name in these files."""
+    names = [name for name in files.files if not re.fullmatch(family.buffers, name)]
+    whole = any(name.startswith(family.base) for name in names)
+    return {name if whole or name == HEAD else family.base + name: name for name in names}
+
+
+def _check_tied(
+    files: shards.Shards, held: dict[str, str], table: Sequence[weights.Weight]
+) -> None:
+    """A head beside tied embeddings is a copy of them, or config.json is wrong about the tie."""
+    embed = next(weight for weight in table if weight.path == ("embed",)).names[0]
+    same = files.shape(held[HEAD]) == files.shape(held.get(embed, held[HEAD])) and np.array_equal(
+        files.read(held[HEAD]), files.read(held.get(embed, held[HEAD]))
+    )
+    if not same:
+        raise ValueError(
+            f"{files.folder} ties the head to the embeddings but holds a {HEAD} that differs from "
+            f"{embed}; set tie_word_embeddings to false in config.json"
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    """How many, and up to three of them."""
+    listed = ", ".join(sorted(names)[:3])
+    more = ", ..." if len(names) > 3 else ""
+    return f"{len(names)} weight{'s' * (len(names) > 1)} ({listed}{more})"
+
+
+def _special(folder: Path, fields: settings.Settings) -> tuple[tuple[int, ...], int | None]:
+    """End tokens and first token; generation_config.json goes before config.json."""
+    file = folder / "generation_config.json"
+    generation = settings.read(file) if file.is_file() else settings.Settings({}, str(file))
+    ends = generation.get("eos_token_id", fields.get("eos_token_id", ()))
+    eos = (ends,) if isinstance(ends, int) else tuple(ends)
+    if not all(isinstance(end, int) for end in eos):
+        raise ValueError(f"{folder} has eos_token_id = {ends!r}; it has to be token ids")
+    return eos, generation.get("bos_token_id", fields.get("bos_token_id"))
