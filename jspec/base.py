@@ -16,7 +16,7 @@ Axes, the same letters in every annotation of the project:
 """
 
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 from flax import struct
@@ -134,16 +134,16 @@ class Tree:
 
 @struct.dataclass
 class Sampling:
-    """How tokens are chosen; every field is an array [B], so that a value never compiles anew.
+    """How tokens are chosen: numbers for the whole batch, or arrays [B]. A value never compiles anew.
 
     Rows are independent. `temperature` 0 is greedy for that row; `top_k` 0 (or >= V), `top_p` 1
     and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
     """
 
-    temperature: Float[Array, " B"]
-    top_k: Int[Array, " B"]
-    top_p: Float[Array, " B"]
-    min_p: Float[Array, " B"]
+    temperature: Float[Array, " B"] | float = 1.0
+    top_k: Int[Array, " B"] | int = 0
+    top_p: Float[Array, " B"] | float = 1.0
+    min_p: Float[Array, " B"] | float = 0.0
 
 
 @struct.dataclass
@@ -154,9 +154,10 @@ class Round:
     """The last emitted token, whose key and value are not in any cache yet."""
     positions: Int[Array, " B"]
     """Position of the root in its row; the tokens before it are committed."""
-    keys: jax.Array
+    keys: jax.Array | None
     """[B] random keys, one a row. `sampling.gumbel(keys, positions, V)` is the noise that decides
-    the token at a position under the coupled rule; draws of one's own use `sampling.fork`."""
+    the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
+    None if the call was given no key."""
     sampling: Sampling | None
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
@@ -199,24 +200,31 @@ class Feedback:
 class Drafter(Protocol):
     """Proposes a tree each round. Static and hashable; its memory is the pytree that it passes on."""
 
+    def empty(self, batch: int, slots: int) -> PyTree:
+        """A state that has seen nothing.
+
+        Args:
+            batch: rows.
+            slots: most tokens a row will hold, prompt included.
+        """
+        ...
+
     def init(
         self,
         params: PyTree,
+        state: PyTree,
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-        state: PyTree | None,
-        slots: int,
     ) -> PyTree:
-        """State before the first round.
+        """The state before the first round.
 
         Args:
             params: the drafter's weights.
+            state: an empty one, or what an earlier call returned (hot start).
             prompt: right-padded prompts, the root (last prompt token) included.
             lengths: their lengths.
             output: the target's forward over the prompt. What is not read is never computed.
-            state: what an earlier call returned (hot start), or None.
-            slots: tokens that a cache of the drafter's own has to hold.
 
         Raises:
             ValueError: if the state or the shapes do not fit.
@@ -252,15 +260,13 @@ class NodeRule(Protocol):
         ...
 
 
+@runtime_checkable
 class Verifier(Protocol):
     """Decides which path of a scored tree is emitted. `jspec.verify.Walk` makes one of a node rule."""
 
-    def __call__(
-        self,
-        tree: Tree,
-        logits: Float[Array, "B N V"],
-        round: Round,
-    ) -> Verdict: ...
+    def verdict(self, tree: Tree, logits: Float[Array, "B N V"], round: Round) -> Verdict:
+        """The path to emit; consumes none of the round's keys."""
+        ...
 
 
 @struct.dataclass
@@ -298,8 +304,8 @@ class Request:
     eos: Int[Array, "B X"]
     """End tokens; -1 fills up and ends nothing."""
     sampling: Sampling | None
-    keys: jax.Array
-    """[B] random keys, `fold_in(key, row_id)`."""
+    keys: jax.Array | None
+    """[B] random keys, `fold_in(key, row_id)`; None if the call was given no key."""
 
 
 @struct.dataclass

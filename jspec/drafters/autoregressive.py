@@ -1,0 +1,27 @@
+"""Plain decoding: the tree with one node. The baseline shares every line but the tree."""
+
+from dataclasses import dataclass
+
+from jspec import tree as trees
+from jspec.base import Feedback, PyTree, Round, Tree
+
+
+@dataclass(frozen=True)
+class Autoregressive:
+    """Drafts nothing; each round emits the one token that the target draws after the root."""
+
+    def empty(self, batch: int, slots: int) -> PyTree:
+        del batch, slots
+        return ()
+
+    def init(self, params, state, prompt, lengths, output) -> PyTree:
+        del params, prompt, lengths, output
+        return state
+
+    def draft(self, params: PyTree, state: PyTree, round: Round) -> tuple[Tree, PyTree]:
+        del params
+        return trees.root_only(round.root), state
+
+    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+        del params, feedback
+        return state

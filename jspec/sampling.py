@@ -1,0 +1,135 @@
+"""From logits to laws, from keys to noise: the only such code in the project.
+
+The target, every draft model and the plain baseline go through the same `probabilities`.
+Two copies of this transform that differ in order are how engines lose losslessness.
+"""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Sampling
+
+_GROUP = 128
+"""Lanes per group of the two-stage top-k."""
+
+
+def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
+    """The law that tokens are drawn from, in float32.
+
+    Temperature first, then top-k, top-p and min-p, each on what the one before left, as in
+    `transformers`. A filter that cuts through tokens of equal probability keeps all of them, so
+    the law does not depend on the order of the vocabulary. Temperature 0 gives the argmax (the
+    first of equals).
+
+    Args:
+        logits: any float dtype.
+        sampling: one setting a row.
+    """
+    wide = logits.astype(jnp.float32)
+    greedy = sampling.temperature == 0
+    law = jax.nn.softmax(wide / jnp.where(greedy, 1.0, sampling.temperature)[:, None], axis=-1)
+    size = law.shape[-1]
+
+    def keep(kept: Bool[Array, "B V"], law: Float[Array, "B V"]) -> Float[Array, "B V"]:
+        left = jnp.where(kept, law, 0.0)
+        return left / left.sum(-1, keepdims=True)
+
+    def by_rank(law):
+        wanted = jnp.where(sampling.top_k == 0, size, sampling.top_k).astype(jnp.float32)
+        return keep(law >= _threshold(law, jnp.ones_like(law), wanted), law)
+
+    def by_mass(law):
+        # At top_p 1 the sum may fall short of 1 by rounding; the threshold is then 0: keep all.
+        return keep(law >= _threshold(law, law, sampling.top_p), law)
+
+    # Each filter costs 32 passes over the vocabulary, so it is skipped while no row asks for it.
+    law = jax.lax.cond(((sampling.top_k > 0) & (sampling.top_k < size)).any(), by_rank, _same, law)
+    law = jax.lax.cond((sampling.top_p < 1).any(), by_mass, _same, law)
+    law = keep(law >= sampling.min_p[:, None] * law.max(-1, keepdims=True), law)
+    return jnp.where(greedy[:, None], one_hot(jnp.argmax(wide, -1), size), law)
+
+
+def _same(law):
+    return law
+
+
+def _threshold(
+    law: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+) -> Float[Array, "B 1"]:
+    """The largest t such that the tokens of probability >= t weigh at least `wanted`.
+
+    Non-negative floats are ordered like their bit patterns, so 32 halvings of the pattern find t
+    exactly, for a fraction of the cost of sorting the vocabulary.
+    """
+
+    def halve(_, bounds):
+        low, high = bounds  # weigh(low) >= wanted, or low is 0; weigh(high) < wanted
+        middle = low + (high - low) // 2
+        value = jax.lax.bitcast_convert_type(middle, jnp.float32)
+        enough = jnp.where(law >= value[:, None], weight, 0.0).sum(-1) >= wanted
+        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+
+    low = jnp.zeros(law.shape[0], jnp.int32)
+    above_one = jax.lax.bitcast_convert_type(jnp.float32(2.0), jnp.int32)
+    low, _ = jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, above_one)))
+    return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
+
+
+def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
+    """The law of a certain token, float32."""
+    return (tokens[..., None] == jnp.arange(size)).astype(jnp.float32)
+
+
+def row_keys(key: jax.Array, rows: Int[Array, " B"]) -> jax.Array:
+    """[B] keys: a row's randomness depends on its id, never on its neighbours or its place."""
+    return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
+
+
+def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Array:
+    """[B] keys for draws other than the position's noise. The keys are not consumed.
+
+    Args:
+        keys: [B] row keys.
+        positions: of the round's root, so that each round draws anew.
+        purpose: 0 for the acceptance coins of the walk; drafters use 1 and above.
+    """
+
+    def derive(key, position):
+        # Purposes count down from the top of uint32, where no position ever is.
+        return jax.random.fold_in(jax.random.fold_in(key, 2**32 - 1 - purpose), position)
+
+    return jax.vmap(derive)(keys, positions)
+
+
+def gumbel(
+    keys: jax.Array, positions: Int[Array, " B"], size: int
+) -> Float[Array, "B V"]:
+    """The Gumbel noise that decides each row's token at a position: a function of both alone.
+
+    argmax(log p + noise) is a draw from p, the same draw whoever asks for it: that is what makes
+    speculation reproduce plain sampling token for token.
+    """
+    return jax.vmap(
+        lambda key, position: jax.random.gumbel(jax.random.fold_in(key, position), (size,))
+    )(keys, positions)
+
+
+def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
+    """`jax.lax.top_k`, to the last tie, several times faster on a long last axis.
+
+    The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
+    >= m. Groups are then taken in their order, so that equal values keep theirs.
+    """
+    size = x.shape[-1]
+    groups = -(-size // _GROUP)
+    if groups <= 2 * k:
+        return jax.lax.top_k(x, k)
+    padding = [(0, 0)] * (x.ndim - 1) + [(0, groups * _GROUP - size)]
+    grouped = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], groups, _GROUP)
+    _, best = jax.lax.top_k(grouped.max(-1), k)
+    best = jnp.sort(best, axis=-1)
+    winners = jnp.take_along_axis(grouped, best[..., None], axis=-2).reshape(*x.shape[:-1], -1)
+    values, place = jax.lax.top_k(winners, k)
+    group = jnp.take_along_axis(best, place // _GROUP, axis=-1)
+    return values, group * _GROUP + place % _GROUP

@@ -1,0 +1,146 @@
+"""Trees: what follows from parents, and the static templates."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Int
+
+from jspec.base import NO_PARENT, Tree
+
+
+def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
+    """`[b, i, j]`: node j is node i or above it. The mask of tree attention."""
+    nodes = jnp.arange(tree.parents.shape[-1])
+    above, current = tree.parents[..., None] == nodes, tree.parents
+    mask = above | (nodes[:, None] == nodes)
+    for _ in range(tree.depth - 1):
+        # One level up; the root's parent -1 is kept by clamping the gather and masking it.
+        higher = jnp.take_along_axis(tree.parents, jnp.maximum(current, 0), axis=-1)
+        current = jnp.where(current == NO_PARENT, NO_PARENT, higher)
+        mask = mask | (current[..., None] == nodes)
+    return mask
+
+
+def depths(tree: Tree) -> Int[Array, "B N"]:
+    """Edges between each node and the root."""
+    return ancestors(tree).sum(-1, dtype=jnp.int32) - 1
+
+
+def children(
+    parents: Int[Array, " N"], valid: Bool[Array, " N"], node: Int[Array, ""], width: int
+) -> Int[Array, " K"]:
+    """Node ids of `node`'s children, in order; N where there is none. K = width."""
+    nodes = jnp.arange(parents.shape[0])
+    found = jnp.where((parents == node) & valid, nodes, parents.shape[0])
+    return jnp.sort(found)[:width]
+
+
+def root_only(root: Int[Array, " B"]) -> Tree:
+    """The tree of plain decoding: N = 1."""
+    batch = root.shape[0]
+    return Tree(
+        tokens=root[:, None],
+        parents=jnp.full((batch, 1), NO_PARENT, jnp.int32),
+        valid=jnp.ones((batch, 1), bool),
+        depth=0,
+        width=1,
+    )
+
+
+@dataclass(frozen=True)
+class Template:
+    """A static tree: each drafted node is the path of ranks that leads to it from the root.
+
+    Nodes are in breadth-first order, siblings by rank; node 0 is the root, the empty path.
+
+    Raises:
+        ValueError: if a path is empty or given twice, or if its parent or an earlier sibling's
+            rank is negative or its prefix is missing.
+    """
+
+    paths: tuple[tuple[int, ...], ...]
+
+    def __post_init__(self):
+        ordered = tuple(sorted((tuple(path) for path in self.paths), key=lambda p: (len(p), p)))
+        object.__setattr__(self, "paths", ordered)
+        known = {()}
+        for path in ordered:
+            if not path or path in known:
+                raise ValueError(
+                    f"tree template has the path {list(path)} twice or empty; "
+                    "give each drafted node once and leave the root out"
+                )
+            if min(path) < 0:
+                raise ValueError(f"tree template has the negative rank {min(path)}; ranks start at 0")
+            if path[:-1] not in known:
+                raise ValueError(
+                    f"tree template has {list(path)} but not its parent {list(path[:-1])}; add it"
+                )
+            known.add(path)
+
+    @property
+    def num_nodes(self) -> int:
+        """N, root included."""
+        return len(self.paths) + 1
+
+    @cached_property
+    def parents(self) -> np.ndarray:
+        """[N] int32, -1 at the root."""
+        index = {(): 0} | {path: i for i, path in enumerate(self.paths, 1)}
+        return np.array([NO_PARENT] + [index[path[:-1]] for path in self.paths], np.int32)
+
+    @cached_property
+    def ranks(self) -> np.ndarray:
+        """[N] int32: which child of its parent a node is; 0 at the root."""
+        return np.array([0] + [path[-1] for path in self.paths], np.int32)
+
+    @cached_property
+    def levels(self) -> tuple[np.ndarray, ...]:
+        """Node ids of each depth, from 1."""
+        depth = np.array([0] + [len(path) for path in self.paths])
+        return tuple(np.flatnonzero(depth == level) for level in range(1, depth.max(initial=0) + 1))
+
+    @property
+    def depth(self) -> int:
+        return len(self.levels)
+
+    @property
+    def width(self) -> int:
+        """Most children of one node; at least 1."""
+        drafted = self.parents[1:]
+        return int(np.bincount(drafted).max()) if drafted.size else 1
+
+    @property
+    def max_rank(self) -> int:
+        return int(self.ranks.max())
+
+    def fill(self, tokens: Int[Array, "B N"]) -> Tree:
+        """This shape with these tokens."""
+        shape = tokens.shape
+        return Tree(
+            tokens=tokens,
+            parents=jnp.broadcast_to(jnp.asarray(self.parents), shape),
+            valid=jnp.ones(shape, bool),
+            depth=self.depth,
+            width=self.width,
+        )
+
+
+def chain(length: int) -> Template:
+    """`length` drafted tokens in a row."""
+    return Template(tuple((0,) * depth for depth in range(1, length + 1)))
+
+
+def branching(factors: Sequence[int]) -> Template:
+    """Every node of depth l has `factors[l]` children."""
+    return Template(
+        tuple(
+            path
+            for level in range(1, len(factors) + 1)
+            for path in itertools.product(*(range(factor) for factor in factors[:level]))
+        )
+    )

@@ -1,0 +1,107 @@
+"""The walk: from the root, descend while the rule accepts a child; then draw one more token."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import sampling as samplings
+from jspec import tree as trees
+from jspec.base import NodeRule, Round, Tree, Verdict
+
+_COINS = 0
+"""Purpose of the walk's own randomness, see `sampling.fork`."""
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A `Verifier` that applies one node rule from the root downwards.
+
+    The walk is as long as the accepted path, and only the laws of visited nodes are computed.
+    """
+
+    rule: NodeRule
+
+    def verdict(self, tree: Tree, logits: Float[Array, "B N V"], round: Round) -> Verdict:
+        """Decides on a path.
+
+        Args:
+            tree: the draft.
+            logits: the target's, at every node.
+            round: keys and sampling of the round; its keys are not consumed.
+        """
+        batch, size = tree.tokens.shape[0], logits.shape[-1]
+        rows = jnp.arange(batch)
+        zeros = jnp.zeros(batch, jnp.int32)
+        visit = jax.vmap(self._visit)
+
+        def descend(carry):
+            verdict, node, going, depth = carry
+            at = logits[rows, node]
+            law, noise, coins = _chance(at, tree.width, depth, round)
+            children, accept, residual = visit(tree, node, law, noise)
+            taken = coins < accept
+            found = taken.any(-1)
+            chosen = jnp.take_along_axis(children, taken.argmax(-1)[:, None], -1)[:, 0]
+            bad = going & ~_is_law(at)
+            down = going & found & ~bad
+            drawn = jnp.argmax(jnp.log(residual) + noise, axis=-1)
+            step = jnp.where(down, depth + 1, tree.depth + 1)  # off the end: dropped
+            verdict = Verdict(
+                path=verdict.path.at[rows, step].set(chosen, mode="drop"),
+                counts=verdict.counts + down,
+                bonus=jnp.where(going & ~down, drawn, verdict.bonus),
+                failed=verdict.failed | bad,
+            )
+            return verdict, jnp.where(down, chosen, node), down, depth + 1
+
+        start = Verdict(
+            path=jnp.zeros((batch, tree.depth + 1), jnp.int32),
+            counts=zeros + 1,
+            bonus=zeros,
+            failed=zeros > 0,
+        )
+        verdict, *_ = jax.lax.while_loop(
+            lambda carry: carry[2].any(), descend, (start, zeros, ~round.done, jnp.int32(0))
+        )
+        return verdict
+
+    def _visit(
+        self,
+        tree: Tree,
+        node: Int[Array, ""],
+        law: Float[Array, " V"],
+        noise: Float[Array, " V"],
+    ) -> tuple[Int[Array, " K"], Float[Array, " K"], Float[Array, " V"]]:
+        """One node of one row (B is vmapped away): its children, and what the rule says."""
+        last = tree.tokens.shape[0] - 1
+        children = trees.children(tree.parents, tree.valid, node, tree.width)
+        valid = children <= last
+        children = jnp.minimum(children, last)
+        q = None
+        if tree.q is not None:
+            q = tree.q[node if tree.q_row is None else tree.q_row[node]]
+        accept, residual = self.rule(law, q, tree.tokens[children], valid, noise)
+        return children, jnp.where(valid, accept, 0.0), residual
+
+
+def _chance(
+    logits: Float[Array, "B V"], width: int, depth: Int[Array, ""], round: Round
+) -> tuple[Float[Array, "B V"], Float[Array, "B V"], Float[Array, "B K"]]:
+    """(law, the position's noise, a coin per child). Greedy is the law of a certain token."""
+    batch, size = logits.shape
+    if round.sampling is None or round.keys is None:
+        law = samplings.one_hot(jnp.argmax(logits, -1), size)
+        return law, jnp.zeros_like(law), jnp.zeros((batch, width))
+    positions = round.positions + depth
+    noise = samplings.gumbel(round.keys, positions, size)
+    coins = jax.vmap(lambda key: jax.random.uniform(key, (width,)))(
+        samplings.fork(round.keys, positions, _COINS)
+    )
+    return samplings.probabilities(logits, round.sampling), noise, coins
+
+
+def _is_law(logits: Float[Array, "B V"]) -> Bool[Array, " B"]:
+    """A NaN or +inf anywhere, or nothing but -inf, gives no law; single -inf are masked tokens."""
+    return jnp.isfinite(logits.max(-1))
