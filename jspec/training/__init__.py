@@ -1,0 +1,1 @@
+"""Training of causal language models and of draft heads."""

@@ -1,0 +1,114 @@
+"""Checkpoints of a run, its settings, and its loss curve, all in one folder."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+
+from jspec.base import PyTree
+
+SETTINGS = "settings.json"
+CURVE = "curve.jsonl"
+
+
+class CheckpointError(RuntimeError):
+    """A checkpoint could not be written; the message says which earlier one is whole."""
+
+
+class Checkpoints:
+    """The last two checkpoints of a run, and a line of its curve for every step.
+
+    Orbax writes a checkpoint under a temporary name and renames it when it is whole, so a kill or
+    a full disk leaves the one before it.
+
+    Args:
+        folder: where the run lives; made if absent.
+        settings: what must not change when the run is resumed, as JSON values.
+        resume: whether a run that is already there may be continued.
+
+    Raises:
+        ValueError: if the folder holds a run that is not to be resumed, or has other settings.
+    """
+
+    def __init__(self, folder: Path, settings: Mapping[str, Any], resume: bool = True):
+        self.folder = folder.resolve()
+        claim(self.folder, settings, resume)
+        self.manager = ocp.CheckpointManager(
+            self.folder / "steps",
+            options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
+        )
+
+    def latest(self) -> int:
+        """Step of the last whole checkpoint; 0 if there is none."""
+        return self.manager.latest_step() or 0
+
+    def restore(self, state: PyTree) -> tuple[PyTree, int]:
+        """(state, step) of the last checkpoint, or of the given state at step 0.
+
+        The curve is cut to that step: what came after it will be computed again.
+        """
+        step = self.latest()
+        curve = self.curve()[:step]
+        text = "".join(json.dumps(line) + "\n" for line in curve)
+        (self.folder / CURVE).write_text(text)
+        if not step:
+            return state, 0
+        shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
+        return self.manager.restore(step, args=ocp.args.StandardRestore(shapes)), step
+
+    def save(self, step: int, state: PyTree) -> None:
+        """Writes a checkpoint and waits until it is whole.
+
+        Raises:
+            CheckpointError: if it could not be written, for want of space for instance.
+        """
+        before = self.latest()
+        try:
+            self.manager.save(step, args=ocp.args.StandardSave(state))
+            self.manager.wait_until_finished()
+        except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise CheckpointError(
+                f"no checkpoint written at step {step} ({reason}); step {before} is whole: free "
+                f"some space and resume"
+            ) from error
+
+    def log(self, line: Mapping[str, Any]) -> None:
+        """Adds the next step's line to the curve."""
+        with (self.folder / CURVE).open("a") as file:
+            file.write(json.dumps(line) + "\n")
+
+    def curve(self) -> list[dict[str, Any]]:
+        """One line per step so far; a line that a kill cut short, and those after it, are left out."""
+        path = self.folder / CURVE
+        lines: list[dict[str, Any]] = []
+        for text in path.read_text().splitlines() if path.is_file() else ():
+            try:
+                lines.append(json.loads(text))
+            except json.JSONDecodeError:
+                break
+        return lines
+
+
+def claim(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
+    """Makes the folder this run's, or checks that it is."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / SETTINGS
+    mine = json.loads(json.dumps(settings))
+    if not path.is_file():
+        path.write_text(json.dumps(mine, indent=2, sort_keys=True) + "\n")
+        return
+    if not resume:
+        raise ValueError(f"{folder} already holds a run; resume it, or name another folder")
+    theirs = json.loads(path.read_text())
+    keys = sorted(mine.keys() | theirs.keys())
+    other = [key for key in keys if mine.get(key) != theirs.get(key)]
+    if other:
+        changes = ", ".join(f"{key} {theirs.get(key)} -> {mine.get(key)}" for key in other)
+        raise ValueError(
+            f"{folder} holds a run with other settings ({changes}); restore them, or name another "
+            f"folder"
+        )

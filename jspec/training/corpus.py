@@ -1,0 +1,150 @@
+"""Text for training: sources on disk, the documents in them, and which of those are held out."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+END = "<|endoftext|>"
+"""Separates documents in a text file, and in the stream of tokens."""
+
+CHUNK = 8000
+"""Characters after which a text file without separators is cut, at the next blank line."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """Files of one class of text.
+
+    Args:
+        label: name of the class.
+        path: a file, or a folder whose .txt, .md, .py and .jsonl files are read.
+        template: how a JSON row becomes text, in `str.format` syntax; empty joins its strings.
+        strip: a regular expression whose matches are removed from each document.
+    """
+
+    label: str
+    path: Path
+    template: str = ""
+    strip: str = ""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Documents per class, each either for training or held out."""
+
+    train: dict[str, list[str]]
+    heldout: dict[str, list[str]]
+
+
+def load(sources: Sequence[Source], fraction: float = 0.05) -> Corpus:
+    """Reads all sources and holds out `fraction` of the documents of each class."""
+    documents: dict[str, list[str]] = {}
+    for source in sources:
+        documents.setdefault(source.label, []).extend(read(source))
+    pairs = {label: split(texts, fraction) for label, texts in documents.items()}
+    return Corpus(
+        train={label: kept for label, (kept, _) in pairs.items()},
+        heldout={label: out for label, (_, out) in pairs.items()},
+    )
+
+
+def read(source: Source) -> list[str]:
+    """The documents of one source, in the order of its files.
+
+    Raises:
+        ValueError: if there is no text, or a file is not what its name says.
+    """
+    texts = [
+        re.sub(source.strip, "", text).strip() if source.strip else text.strip()
+        for path in files(source.path)
+        for text in documents(path, source.template)
+    ]
+    found = [text for text in texts if text]
+    if not found:
+        raise ValueError(f"{source.path} holds no text; name a file or folder that does")
+    return found
+
+
+def split(texts: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
+    """(train, held out): the documents whose digests are smallest are held out.
+
+    A document's own digest decides, not its place, so that neither a reordering of the files nor a
+    copy of a document can move text from one side to the other. At least one document is held out
+    of two; none of a single one.
+    """
+    unique = sorted({digest(text) for text in texts})
+    count = min(max(round(fraction * len(unique)), 1 if fraction else 0), len(unique) - 1)
+    out = set(unique[:count])
+    kept = [text for text in texts if digest(text) not in out]
+    return kept, [text for text in texts if digest(text) in out]
+
+
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def files(path: Path) -> list[Path]:
+    """The text files at or below `path`, sorted by name."""
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise ValueError(f"{path} does not exist; name a text file or a folder of them")
+    endings = {".txt", ".md", ".py", ".jsonl"}
+    return sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in endings)
+
+
+def documents(path: Path, template: str) -> Iterator[str]:
+    try:
+        text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
+    if path.suffix == ".jsonl":
+        for number, line in enumerate(text.splitlines(), 1):
+            if line.strip():
+                yield row(line, template, f"{path}, line {number}")
+    elif END in text:
+        yield from text.split(END)
+    else:
+        yield from chunks(text)
+
+
+def row(line: str, template: str, place: str) -> str:
+    """One JSON row as text."""
+    try:
+        fields = json.loads(line)
+        # "\r\n" inside a JSON string is still escaped when the file is read.
+        text = template.format(**fields) if template else "\n".join(strings(fields))
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
+    except (KeyError, IndexError, TypeError) as error:
+        raise ValueError(f"{place} has no field {error} that the template names") from None
+    return text.replace("\r\n", "\n")
+
+
+def strings(value: object) -> Iterator[str]:
+    """Every string in a JSON value, in order."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from strings(item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item)
+
+
+def chunks(text: str) -> Iterator[str]:
+    """Cuts at blank lines once a chunk holds `CHUNK` characters."""
+    held: list[str] = []
+    size = 0
+    for paragraph in re.split(r"\n\s*\n", text):
+        held.append(paragraph)
+        size += len(paragraph)
+        if size >= CHUNK:
+            yield "\n\n".join(held)
+            held, size = [], 0
+    if held:
+        yield "\n\n".join(held)

@@ -1,0 +1,70 @@
+"""Documents as token sequences of one length, and the order in which training reads them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int
+
+Encode = Callable[[str], Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which sequence each row of each step reads."""
+
+    sequences: Int[np.ndarray, "M T+1"]
+    """All training sequences; neighbours overlap by one token, so every token is predicted once."""
+    order: Int[np.ndarray, "steps B"]
+    """Rows of `sequences`."""
+
+    def batch(self, step: int) -> Int[np.ndarray, "B T+1"]:
+        return self.sequences[self.order[step]]
+
+
+def pack(
+    texts: Sequence[str], encode: Encode, end: int, length: int
+) -> Int[np.ndarray, "M length+1"]:
+    """Joins the documents, an end token before each, and cuts the stream to sequences.
+
+    Raises:
+        ValueError: if the text is shorter than one sequence.
+    """
+    stream = np.concatenate([np.asarray([end, *encode(text)], np.int32) for text in texts])
+    count = (len(stream) - 1) // length
+    if count < 1:
+        raise ValueError(
+            f"the text holds {len(stream)} tokens but one sequence needs {length + 1}; "
+            f"give more text or a sequence <= {max(len(stream) - 1, 1)}"
+        )
+    starts = np.arange(count)[:, None] * length
+    return stream[starts + np.arange(length + 1)]
+
+
+def plan(
+    packed: Mapping[str, Int[np.ndarray, "M T+1"]],
+    weights: Mapping[str, float],
+    steps: int,
+    batch: int,
+    seed: int,
+) -> Plan:
+    """Draws the class of each row by weight; within a class, shuffled epochs one after another.
+
+    A pure function of its arguments, and the first steps do not depend on how many follow: a
+    resumed run reads what the killed one would have read, a longer one starts as the shorter did.
+    """
+    labels = list(packed)
+    shares = np.array([weights[label] for label in labels], np.float64)
+    draws = np.random.default_rng([seed, 0]).random(steps * batch)
+    classes = np.searchsorted(np.cumsum(shares / shares.sum()), draws, side="right")
+    classes = np.minimum(classes, len(labels) - 1)
+    order = np.empty(steps * batch, np.int64)
+    base = 0
+    for index, label in enumerate(labels):
+        size, rows = len(packed[label]), np.flatnonzero(classes == index)
+        generator = np.random.default_rng([seed, 1, index])
+        epochs = [generator.permutation(size) for _ in range(-(-len(rows) // size))]
+        if epochs:
+            order[rows] = base + np.concatenate(epochs)[: len(rows)]
+        base += size
+    return Plan(np.concatenate(list(packed.values())), order.reshape(steps, batch))

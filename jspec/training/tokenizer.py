@@ -1,0 +1,88 @@
+"""A byte-level BPE tokenizer of one's own, and its Hugging Face folder."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import cycle
+from pathlib import Path
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+
+from jspec.training.corpus import END
+
+
+def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
+    """Learns `vocab_size` tokens: the end token 0, the 256 bytes, and merges.
+
+    An encoded text starts with the end token: documents are packed that way, so it tells the model
+    that a document begins.
+    """
+    if vocab_size < 257:
+        raise ValueError(f"vocab_size {vocab_size} cannot hold 256 bytes and an end token; use >= 257")
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            # Digits stand alone, so that a small model can learn their arithmetic.
+            pre_tokenizers.Split(Regex(r" ?\p{N}"), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    if tokenizer.get_vocab_size() != vocab_size:
+        raise ValueError(
+            f"the text gives only {tokenizer.get_vocab_size()} tokens, not vocab_size {vocab_size}; "
+            f"give more text or a smaller vocab_size"
+        )
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{END} $A", special_tokens=[(END, tokenizer.token_to_id(END))]
+    )
+    return tokenizer
+
+
+def mixture(
+    texts: Mapping[str, Sequence[str]], weights: Mapping[str, float], size: int = 8_000_000
+) -> Iterator[str]:
+    """About `size` characters of documents, shared among the classes as training will share them."""
+    whole = sum(weights[label] for label in texts)
+    for label, documents in texts.items():
+        left = size * weights[label] / whole
+        for text in cycle(documents):
+            if left <= 0:
+                break
+            yield text
+            left -= len(text)
+
+
+def save(tokenizer: Tokenizer, folder: Path, context: int) -> None:
+    """Writes tokenizer.json and tokenizer_config.json, which `transformers` loads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(folder / "tokenizer.json"))
+    config = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": END,
+        "eos_token": END,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": context,
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def load(folder: Path) -> Tokenizer:
+    """The tokenizer of a folder.
+
+    Raises:
+        ValueError: if there is none, or it has no end token.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ValueError(f"{path} does not exist; name a folder that holds a tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(path))
+    if tokenizer.token_to_id(END) is None:
+        raise ValueError(f"{path} has no token {END}; training separates documents with it")
+    return tokenizer
