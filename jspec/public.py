@@ -20,6 +20,12 @@ from jspec.base import Tree as Tree
 from jspec.base import Verdict as Verdict
 from jspec.base import Verifier as Verifier
 from jspec.drafters.autoregressive import Autoregressive as Autoregressive
+from jspec.drafters.merge import Merge as Merge
+from jspec.drafters.merge import merge as merge
+from jspec.drafters.prompt_lookup import PromptLookup as PromptLookup
+from jspec.drafters.scripted import Script as Script
+from jspec.drafters.scripted import Scripted as Scripted
+from jspec.drafters.token_recycling import TokenRecycling as TokenRecycling
 from jspec.engine import Chunk as Chunk
 from jspec.engine import decode as decode
 from jspec.engine import prefill as prefill

@@ -185,3 +185,12 @@ def _key(key: jax.Array | int | None) -> jax.Array | None:
     if key.shape != ():
         raise ValueError(f"key has shape {key.shape}; pass one key, rows get their own by `rows`")
     return key
+
+
+def check_vocabulary(name: str, size: int, target: int) -> None:
+    """Raises ValueError if a drafter was made for another vocabulary than the target's."""
+    if size != target:
+        raise ValueError(
+            f"{name} was made for a vocabulary of {size} and the target has {target}; "
+            f"pass vocab_size={target}"
+        )

@@ -1,0 +1,70 @@
+"""Forced acceptance: drafts a known text, so that tests and benches choose what is accepted."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Int
+
+from jspec.base import Feedback, Output, PyTree, Round, Tree
+from jspec.tree import Template
+
+
+@struct.dataclass
+class Script:
+    """The drafter's `params`."""
+
+    tokens: Int[Array, "B T"]
+    """What the target will emit, from an earlier run."""
+    accepts: Int[Array, " R"]
+    """How many drafted tokens are right in each round; starts over at its end."""
+
+
+@struct.dataclass
+class Progress:
+    emitted: Int[Array, " B"]
+    round: Int[Array, ""]
+
+
+@dataclass(frozen=True)
+class Scripted:
+    """Right along the template's first deepest path up to the scripted length, wrong elsewhere.
+
+    Args:
+        vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.
+        template: shape of the tree.
+    """
+
+    vocab_size: int
+    template: Template
+
+    def empty(self, batch: int, slots: int) -> Progress:
+        del slots
+        return Progress(emitted=jnp.zeros(batch, jnp.int32), round=jnp.int32(0))
+
+    def init(
+        self,
+        params: Script,
+        state: Progress,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> Progress:
+        del params, prompt, lengths, output
+        return Progress(emitted=jnp.zeros_like(state.emitted), round=jnp.zeros_like(state.round))
+
+    def draft(self, params: Script, state: Progress, round: Round) -> tuple[Tree, Progress]:
+        deepest = max(self.template.paths, key=len)  # the first of equals
+        paths = ((), *self.template.paths)
+        depth = jnp.array([len(path) for path in paths])
+        on_spine = jnp.array([path == deepest[: len(path)] for path in paths])
+        right = jnp.take_along_axis(
+            params.tokens, state.emitted[:, None] + jnp.maximum(depth - 1, 0), axis=1, mode="clip"
+        )
+        accept = params.accepts[state.round % params.accepts.shape[0]]
+        tokens = jnp.where(on_spine & (depth <= accept), right, (right + 1) % self.vocab_size)
+        return self.template.fill(tokens.at[:, 0].set(round.root)), state
+
+    def update(self, params: Script, state: Progress, feedback: Feedback) -> Progress:
+        del params
+        return Progress(emitted=state.emitted + feedback.counts, round=state.round + 1)
