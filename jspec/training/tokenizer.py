@@ -1,6 +1,5 @@
-"""A byte-level BPE tokenizer of one's own, and its Hugging Face folder."""
+"""A byte-level BPE tokenizer of one's own."""
 
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import cycle
 from pathlib import Path
@@ -57,20 +56,6 @@ def mixture(
                 break
             yield text
             left -= len(text)
-
-
-def save(tokenizer: Tokenizer, folder: Path, context: int) -> None:
-    """Writes tokenizer.json and tokenizer_config.json, which `transformers` loads."""
-    folder.mkdir(parents=True, exist_ok=True)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "bos_token": END,
-        "eos_token": END,
-        "clean_up_tokenization_spaces": False,
-        "model_max_length": context,
-    }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n")
 
 
 def load(folder: Path) -> Tokenizer:
