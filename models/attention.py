@@ -65,5 +65,5 @@ def attend(
             held,
             preferred_element_type=jnp.float32,
         )
-    mixed = (mixed / total).astype(q.dtype).reshape(batch, heads, group, new, dim)
+    mixed = jnp.divide(mixed, total).astype(q.dtype).reshape(batch, heads, group, new, dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)

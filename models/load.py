@@ -7,16 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
+from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
 from jspec.base import CausalLM, PyTree
-from jspec.models import hub, tokenizer
+from jspec.models import hub, precision, sharding, tokenizer
 from jspec.models.huggingface import families, settings, shards, weights
 
 HEAD = "lm_head.weight"
-PRECISIONS = ("float32", "bfloat16", "float16", "float64")
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,7 @@ def load(
     dtype: DTypeLike | None = None,
     param_dtype: DTypeLike | None = None,
     with_tokenizer: bool = True,
+    mesh: Mesh | None = None,
 ) -> Loaded:
     """Loads a model.
 
@@ -52,12 +52,13 @@ def load(
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16.
         param_dtype: dtype that the weights are held in; `dtype` if not given.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
+        mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
 
     Raises:
         ValueError: if the folder is not whole or holds what the project does not implement.
     """
-    compute = precision(dtype, "float32" if jax.default_backend() == "cpu" else "bfloat16")
-    held = precision(param_dtype, compute)
+    compute = precision.find(precision.default() if dtype is None else dtype)
+    held = precision.find(compute if param_dtype is None else param_dtype)
     folder = hub.folder(name)
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; name a folder in Hugging Face layout")
@@ -73,7 +74,7 @@ def load(
     words = tokenizer.read(folder) if with_tokenizer else None
     eos, bos = _special(folder, fields)
     table = tuple(family.weights(config))
-    params = read_weights(shards.open_folder(folder), family, table, held)
+    params = read_weights(shards.open_folder(folder), family, table, held, mesh)
     return Loaded(
         model=family.build(config, dtype=compute, param_dtype=held),
         params=params,
@@ -83,26 +84,12 @@ def load(
     )
 
 
-def precision(dtype: DTypeLike | None, default: DTypeLike) -> Any:
-    """A dtype to compute in, from a name or a dtype.
-
-    Raises:
-        ValueError: if it is none.
-    """
-    try:
-        found = jnp.dtype(default if dtype is None else dtype)
-    except TypeError:
-        found = None
-    if found is None or found.name not in PRECISIONS:
-        raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(PRECISIONS)}")
-    return found
-
-
 def read_weights(
     files: shards.Shards,
     family: families.Family,
     table: Sequence[weights.Weight],
     dtype: DTypeLike,
+    mesh: Mesh | None = None,
 ) -> PyTree:
     """Params from open files, after their names and shapes are found to be those of the table.
 
@@ -138,7 +125,11 @@ def read_weights(
     def read(name: str) -> np.ndarray:
         return files.read(held[name])
 
-    return weights.tree((weight.path, jnp.asarray(weight.join(read, dtype))) for weight in table)
+    def place(weight: weights.Weight) -> jax.Array:
+        split = None if mesh is None else sharding.parameter(weight.path, weight.shape, mesh)
+        return jax.device_put(weight.join(read, dtype), split)
+
+    return weights.tree((weight.path, place(weight)) for weight in table)
 
 
 def _names(files: shards.Shards, family: families.Family) -> dict[str, str]:

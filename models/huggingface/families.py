@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jspec.models.huggingface import llama
+from jspec.models.classic import Classic
+from jspec.models.huggingface import gpt2, llama, opt
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.llama import Llama
@@ -35,6 +36,16 @@ FAMILIES = (
     Family("MistralForCausalLM", "mistral", llama.mistral, Llama, llama.weights),
     Family("Qwen2ForCausalLM", "qwen2", llama.qwen2, Llama, llama.weights),
     Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),
+    Family("OPTForCausalLM", "opt", opt.opt, Classic, opt.weights),
+    Family(
+        "GPT2LMHeadModel",
+        "gpt2",
+        gpt2.gpt2,
+        Classic,
+        gpt2.weights,
+        base="transformer.",
+        buffers=gpt2.BUFFERS,
+    ),
 )
 
 

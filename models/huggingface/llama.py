@@ -102,12 +102,6 @@ def _config(
     """The fields that all four share; `kv_heads` and `head_dim` are what an absent field means."""
     settings.choice("hidden_act", ["silu", "swish"], "silu")
     heads = settings.size("num_attention_heads")
-    kv_heads = settings.size("num_key_value_heads", kv_heads)
-    if heads % kv_heads:
-        raise ValueError(
-            f"{settings.source} has num_attention_heads = {heads}, which is no multiple of "
-            f"num_key_value_heads = {kv_heads}; correct one of them"
-        )
     width = settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
     if head_dim % 2:
@@ -121,7 +115,7 @@ def _config(
         intermediate_size=settings.size("intermediate_size"),
         num_layers=settings.size("num_hidden_layers"),
         num_heads=heads,
-        num_kv_heads=kv_heads,
+        num_kv_heads=settings.divisor("num_key_value_heads", heads, kv_heads),
         head_dim=head_dim,
         context=context,
         norm_eps=settings.number("rms_norm_eps", 1e-6),

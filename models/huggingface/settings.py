@@ -30,6 +30,15 @@ class Settings:
             )
         return value
 
+    def divisor(self, name: str, whole: int, default: int | None = None) -> int:
+        """A positive integer that divides `whole`, as heads divide the hidden size."""
+        value = self.size(name, default)
+        if whole % value:
+            raise ValueError(
+                f"{self.source} has {name} = {value}, which does not divide {whole}; correct it"
+            )
+        return value
+
     def number(self, name: str, default: float | None = None) -> float:
         """A positive number; without a default the field has to be there."""
         value = self.get(name, default)

@@ -65,6 +65,12 @@ def linear(
         )
 
 
+def affine(path: Path, name: str, size: int) -> Iterator[Weight]:
+    """A layer norm's scale and bias."""
+    yield Weight((*path, "scale"), (f"{name}.weight",), ((size,),))
+    yield Weight((*path, "bias"), (f"{name}.bias",), ((size,),))
+
+
 def tree(leaves: Iterator[tuple[Path, Any]]) -> dict[str, Any]:
     """Nested dictionaries under "params", as Flax applies them."""
     root: dict[str, Any] = {}

@@ -1,0 +1,83 @@
+"""The recorded models, each loaded and its forward traced once."""
+
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+import jspec.models
+from jspec.base import Output
+
+FIXTURES = Path(__file__).parent / "fixtures"
+SHARED = Path(os.environ.get("JSPEC_SHARED", Path(__file__).parents[2].parent / "shared"))
+
+
+class Recorded(NamedTuple):
+    """A variant and what `transformers` says of it."""
+
+    model: jspec.models.Llama | jspec.models.Classic
+    params: dict
+    forward: Callable[..., Output]
+    tokens: np.ndarray
+    """[B, N]"""
+    logits: np.ndarray
+    """[B, N, V]"""
+
+
+@cache
+def load(name: str) -> Recorded:
+    loaded = jspec.models.load(FIXTURES / name, with_tokenizer=False)
+    reference = load_file(FIXTURES / name / "reference.safetensors")
+    tokens = reference["tokens"].astype(np.int32)
+    return Recorded(
+        loaded.model, loaded.params, jax.jit(loaded.model.apply), tokens, reference["logits"]
+    )
+
+
+@pytest.fixture(params=sorted(folder.name for folder in FIXTURES.iterdir()))
+def variant(request: pytest.FixtureRequest) -> Recorded:
+    return load(request.param)
+
+
+@pytest.fixture
+def fixtures() -> Path:
+    return FIXTURES
+
+
+@pytest.fixture(params=["stories260k", "babyllama-target", "babyllama-draft"])
+def pretrained(request: pytest.FixtureRequest) -> Path:
+    """A pre-trained checkpoint that is not part of the repository."""
+    folder = SHARED / "models" / request.param
+    if not folder.is_dir():
+        pytest.skip(f"{folder} is not here; set JSPEC_SHARED to the folder that has models/")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def highest():
+    """Comparisons within 1e-4 need float32 products, which are not the default on every device."""
+    with jax.default_matmul_precision("highest"):
+        yield
+
+
+@pytest.fixture
+def causal() -> Callable[[np.ndarray], tuple[jax.Array, jax.Array, jax.Array]]:
+    """Tokens, positions and mask of an ordinary forward over whole texts [B, N]."""
+
+    def build(tokens: np.ndarray) -> tuple[jax.Array, jax.Array, jax.Array]:
+        batch, length = tokens.shape
+        mask = jnp.tril(jnp.ones((length, length), bool))
+        return (
+            jnp.asarray(tokens, jnp.int32),
+            jnp.broadcast_to(jnp.arange(length), (batch, length)),
+            jnp.broadcast_to(mask, (batch, length, length)),
+        )
+
+    return build

@@ -1,0 +1,46 @@
+"""Records the models and logits that the parity tests check without torch.
+
+Needs the parity extra: `python tests/models/record_fixtures.py`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.numpy import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from variants import VARIANTS
+
+FIXTURES = Path(__file__).parent / "fixtures"
+BATCH, LENGTH = 2, 16
+
+
+def build(name: str):
+    """A random model of a variant; norms and biases are random too, else they test nothing."""
+    kind, fields = VARIANTS[name]
+    config = AutoConfig.for_model(kind, **fields)
+    generator = torch.Generator().manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config).eval()
+    with torch.no_grad():
+        for key, weight in model.named_parameters():
+            noise = 0.3 * torch.randn(weight.shape, generator=generator)
+            weight.copy_(1 + noise if weight.ndim == 1 and key.endswith("weight") else noise)
+    return model
+
+
+def logits(model, tokens: np.ndarray) -> np.ndarray:
+    with torch.no_grad():
+        return model(torch.from_numpy(tokens)).logits.numpy()
+
+
+def main() -> None:
+    for name in VARIANTS:
+        model = build(name)
+        model.save_pretrained(FIXTURES / name)
+        tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (BATCH, LENGTH))
+        reference = {"tokens": tokens, "logits": logits(model, tokens)}
+        save_file(reference, FIXTURES / name / "reference.safetensors")
+
+
+if __name__ == "__main__":
+    main()

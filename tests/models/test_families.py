@@ -1,0 +1,82 @@
+"""Every family against recorded logits of `transformers`, whole and in parts."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec import cache as caches
+from jspec.models import checkpoint
+
+TOLERANCE = 1e-4
+SLOTS = 24
+PAST = np.array([8, 5])
+"""Committed tokens of the two rows."""
+# A tree behind the past: root, its children a and b, a's child c, b's children d and e.
+PARENTS = np.array([-1, 0, 0, 1, 2, 2])
+PATHS = ([0, 1, 3], [0, 2, 4], [0, 2, 5])
+
+
+def ancestors(parents: np.ndarray) -> np.ndarray:
+    """[N, N] node i sees node j: itself and its ancestors."""
+    mask = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    return mask
+
+
+def test_logits_are_those_of_transformers(variant, causal):
+    output = variant.forward(variant.params, *causal(variant.tokens), None)
+    np.testing.assert_allclose(output.logits, variant.logits, atol=TOLERANCE, rtol=0)
+    assert output.logits.dtype == jnp.float32
+    assert variant.model.vocab_size == output.logits.shape[-1]
+    assert output.hidden is not None
+
+
+def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant, causal):
+    """Rows of unequal pasts; siblings do not see each other; no cached slot beyond is read."""
+    tokens, positions, mask = causal(variant.tokens)
+    prompt = variant.forward(variant.params, tokens, positions, mask, None)
+    batch, _ = variant.tokens.shape
+    every = jnp.broadcast_to(jnp.arange(PAST.max()), (batch, PAST.max()))
+    cache = caches.commit(
+        # Stale slots are wrong on purpose: a forward that read one would show it.
+        jax.tree.map(lambda array: array + 7 * (array.ndim > 1), empty(variant, batch)),
+        prompt,
+        every,
+        jnp.asarray(PAST),
+    )
+
+    nodes = np.random.default_rng(1).integers(0, variant.model.vocab_size, (batch, len(PARENTS)))
+    seen = ancestors(PARENTS)
+    scored = variant.forward(
+        variant.params,
+        jnp.asarray(nodes, jnp.int32),
+        jnp.asarray(PAST)[:, None] + seen.sum(-1) - 1,
+        jnp.broadcast_to(seen, (batch, *seen.shape)),
+        cache,
+    )
+
+    for path in PATHS:
+        texts = variant.tokens.copy()
+        for row, past in enumerate(PAST):
+            texts[row, past : past + len(path)] = nodes[row, path]
+        whole = variant.forward(variant.params, *causal(texts), None)
+        for row, past in enumerate(PAST):
+            for field in ("logits", "hidden"):
+                np.testing.assert_allclose(
+                    getattr(scored, field)[row, jnp.asarray(path)],
+                    getattr(whole, field)[row, past : past + len(path)],
+                    atol=TOLERANCE,
+                    rtol=0,
+                )
+
+
+def test_the_table_of_weights_is_the_module(variant):
+    """Same tree, same shapes: what the module would create is what the loader builds."""
+    created = checkpoint.shapes(variant.model)
+    assert jax.tree.map(jnp.shape, variant.params) == jax.tree.map(jnp.shape, created)
+
+
+def empty(variant, batch: int):
+    return variant.model.init_cache(batch, SLOTS)

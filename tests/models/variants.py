@@ -1,0 +1,85 @@
+"""The small configurations whose logits are compared with those of `transformers`."""
+
+SHAPE = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+OPT = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "ffn_dim": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+}
+STRETCH = {
+    "rope_type": "llama3",
+    "rope_theta": 500000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+
+VARIANTS = {
+    "llama2": ("llama", SHAPE),
+    "llama_biases_grouped_tied": (
+        "llama",
+        SHAPE
+        | {
+            "num_key_value_heads": 2,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "llama31": (
+        "llama",
+        # Heads wide enough to have slowed, interpolated and kept frequencies.
+        SHAPE
+        | {
+            "num_attention_heads": 2,
+            "num_key_value_heads": 1,
+            "head_dim": 16,
+            "rope_parameters": STRETCH,
+        },
+    ),
+    "mistral": ("mistral", SHAPE | {"num_key_value_heads": 2, "sliding_window": 16}),
+    "qwen2": ("qwen2", SHAPE | {"num_key_value_heads": 2}),
+    "qwen3": (
+        "qwen3",
+        SHAPE | {"num_key_value_heads": 2, "head_dim": 8, "tie_word_embeddings": True},
+    ),
+    "opt": ("opt", OPT),
+    "opt_norms_behind_projected": (
+        "opt",
+        OPT | {"do_layer_norm_before": False, "word_embed_proj_dim": 8},
+    ),
+    "opt_plain": (
+        "opt",
+        OPT
+        | {
+            "activation_function": "gelu",
+            "enable_bias": False,
+            "layer_norm_elementwise_affine": False,
+        },
+    ),
+    "gpt2": (
+        "gpt2",
+        {
+            "vocab_size": 64,
+            "n_embd": 16,
+            "n_layer": 2,
+            "n_head": 4,
+            "n_positions": 64,
+            "n_inner": 32,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+        },
+    ),
+}
+"""Name to (model type, fields of its config)."""
