@@ -1,0 +1,134 @@
+"""Acceptance at one node: which child is kept, and what is drawn when none is.
+
+A rule takes the target's law p [V], the law q [V] that the children were drawn from, and the
+children in drawing order, and gives `(accept [K], residual [V])`: accept[i] is the probability of
+keeping child i once all before it were refused, residual the law of the token when all were.
+
+A law that can never be drawn from is all zeros, and so is what follows from it: then a rule that
+reaches it by mistake loses mass, and shows. Compare rules by `emission`, which ignores what is not
+reached. A child with q = 0 was never drawn; it is refused and changes nothing.
+"""
+
+import numpy as np
+
+
+def _law(mass):
+    """`mass` with sum 1, or all zeros where there is none."""
+    total = mass.sum()
+    return mass / total if total > 0 else np.zeros_like(mass)
+
+
+def _ratio(p, q, token):
+    """min(1, p/q) at one token, 0 where q is 0 (Leviathan et al. 2023, section 2.3)."""
+    return min(1.0, p[token] / q[token]) if q[token] > 0 else 0.0
+
+
+def _without(law, token):
+    """The law given that it is not `token`."""
+    mass = np.array(law)
+    mass[token] = 0
+    return _law(mass)
+
+
+def point_mass(p, children):
+    """Children chosen without regard to p's draw: keep x with p(x), else forget x and renormalise.
+
+    Emits as if a token were drawn from p and kept as a child where it is one (what Token Recycling,
+    prompt lookup and every deterministic tree need). A repeated child is refused the second time.
+    """
+    target = np.array(p, dtype=np.float64)
+    accept = []
+    for child in children:
+        accept.append(target[child])
+        target = _without(target, child)
+    return np.array(accept), target
+
+
+def recursive(p, q, children):
+    """Children drawn from q without replacement (Jeon et al. 2024, Algorithm 1 and Theorem 3.1).
+
+    Keep x with min(1, p/q); when refused p <- norm[p - q]^+, and q loses x.
+    """
+    target = np.array(p, dtype=np.float64)
+    draft = np.array(q, dtype=np.float64)
+    accept = []
+    for child in children:
+        accept.append(_ratio(target, draft, child))
+        if draft[child] > 0:
+            target = _law(np.maximum(target - draft, 0))
+            draft = _without(draft, child)
+    return np.array(accept), target
+
+
+def multi_round(p, q, children):
+    """Children drawn from q independently (SpecInfer, Miao et al. 2023): q stays as it is.
+
+    Keep x with min(1, p/q); when refused p <- norm[p - q]^+. Equal children must be kept: leaving
+    the second out changes the law they were drawn from.
+    """
+    target = np.array(p, dtype=np.float64)
+    draft = np.array(q, dtype=np.float64)
+    accept = []
+    for child in children:
+        accept.append(_ratio(target, draft, child))
+        if draft[child] > 0:
+            target = _law(np.maximum(target - draft, 0))
+    return np.array(accept), target
+
+
+def k_seq_gamma(p, q, num):
+    """The best division of K-SEQ (SpecTr, Sun et al. 2023): the least valid gamma in [1, K].
+
+    beta(g) = sum min(q, p/g) is one child's chance. g is valid where 1 - (1 - beta)^K <= g beta;
+    the left side falls with g and the right side grows, so bisection finds the least.
+    """
+
+    def is_valid(gamma):
+        beta = np.minimum(q, p / gamma).sum()
+        return 1 - (1 - beta) ** num <= gamma * beta
+
+    if is_valid(1.0):
+        return 1.0
+    low, high = 1.0, float(num)
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (low, middle) if is_valid(middle) else (middle, high)
+    return high
+
+
+def k_seq(p, q, children):
+    """Children drawn from q independently, each kept with min(1, p / (gamma q)) (K-SEQ, SpecTr).
+
+    With P = 1 - (1 - beta)^K the residual is (p - min(q, p/gamma) P / beta) / (1 - P).
+    """
+    p = np.array(p, dtype=np.float64)
+    q = np.array(q, dtype=np.float64)
+    gamma = k_seq_gamma(p, q, len(children))
+    kept = np.minimum(q, p / gamma)
+    beta = kept.sum()
+    accept = np.array([_ratio(p / gamma, q, child) for child in children])
+    if beta == 0:  # the supports are disjoint: nothing is ever kept
+        return accept, p
+    reach = 1 - (1 - beta) ** len(children)
+    return accept, _law(np.maximum(p - kept * reach / beta, 0))
+
+
+def coupled(logp, gumbel, children):
+    """`(token, child)`: argmax of log p + Gumbel noise [V], and the first child holding it or -1.
+
+    The token follows p whatever the children are (Gumbel-max), so this keeps a drafted token
+    exactly as often as `point_mass`, and yields one token for one noise, drafted or not.
+    """
+    token = int(np.argmax(np.asarray(logp, dtype=np.float64) + gumbel))
+    held = [i for i, child in enumerate(children) if child == token]
+    return token, held[0] if held else -1
+
+
+def emission(accept, residual, children):
+    """The law [V] of the token emitted at the node, its children given, tried one by one."""
+    emitted = np.zeros(len(residual))
+    reach = 1.0
+    for child, chance in zip(children, accept, strict=True):
+        emitted[child] += reach * chance
+        reach = reach * (1 - chance)
+    return emitted + reach * residual
