@@ -82,7 +82,7 @@ class Checkpoints:
             file.write(json.dumps(line) + "\n")
 
     def curve(self) -> list[dict[str, Any]]:
-        """One line per step so far; a line that a kill cut short, and those after it, are left out."""
+        """One line per step so far, up to a line that a kill cut short."""
         path = self.folder / CURVE
         lines: list[dict[str, Any]] = []
         for text in path.read_text().splitlines() if path.is_file() else ():

@@ -1,4 +1,4 @@
-"""The training loop of a causal language model: AdamW, a cosine, checkpoints that survive a kill."""
+"""The training loop of a causal language model: AdamW, a cosine, and resumption after a kill."""
 
 import math
 from collections.abc import Callable
@@ -88,9 +88,7 @@ def optimizer(recipe: Recipe) -> optax.GradientTransformation:
     )
 
 
-def logits(
-    model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]
-) -> Float[Array, "B T V"]:
+def logits(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
     """A causal forward over whole sequences."""
     batch, length = tokens.shape
     positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
@@ -98,9 +96,7 @@ def logits(
     return model.apply(params, tokens, positions, mask, None).logits
 
 
-def losses(
-    model: CausalLM, params: PyTree, sequences: Int[Array, "B T+1"]
-) -> Float[Array, "B T"]:
+def losses(model: CausalLM, params: PyTree, sequences: Int[Array, "B T+1"]) -> Float[Array, "B T"]:
     """Nats of each token after the first."""
     scores = logits(model, params, sequences[:, :-1])
     return optax.softmax_cross_entropy_with_integer_labels(scores, sequences[:, 1:])
@@ -111,12 +107,12 @@ def update(
     model: CausalLM, recipe: Recipe, state: TrainState, sequences: Int[Array, "B T+1"]
 ) -> tuple[TrainState, Float[Array, ""], Float[Array, ""]]:
     """(next state, loss, gradient norm) of one AdamW step. Donates the state."""
-    loss, gradients = jax.value_and_grad(
-        lambda params: losses(model, params, sequences).mean()
-    )(state.params)
+    loss, gradients = jax.value_and_grad(lambda params: losses(model, params, sequences).mean())(
+        state.params
+    )
     steps, next_optimizer = optimizer(recipe).update(gradients, state.optimizer, state.params)
     params = optax.apply_updates(state.params, steps)
-    return TrainState(params, next_optimizer), loss, optax.global_norm(gradients)
+    return TrainState(params, next_optimizer), loss, optax.tree.norm(gradients)
 
 
 def start(recipe: Recipe, params: PyTree) -> TrainState:

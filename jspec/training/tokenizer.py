@@ -1,7 +1,7 @@
 """A byte-level BPE tokenizer of one's own."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
@@ -16,7 +16,9 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     that a document begins.
     """
     if vocab_size < 257:
-        raise ValueError(f"vocab_size {vocab_size} cannot hold 256 bytes and an end token; use >= 257")
+        raise ValueError(
+            f"vocab_size {vocab_size} cannot hold 256 bytes and an end token; use >= 257"
+        )
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -35,8 +37,8 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
         raise ValueError(
-            f"the text gives only {tokenizer.get_vocab_size()} tokens, not vocab_size {vocab_size}; "
-            f"give more text or a smaller vocab_size"
+            f"the text gives only {tokenizer.get_vocab_size()} tokens, not vocab_size {vocab_size};"
+            f" give more text or a smaller vocab_size"
         )
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{END} $A", special_tokens=[(END, tokenizer.token_to_id(END))]
@@ -47,8 +49,12 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 def mixture(
     texts: Mapping[str, Sequence[str]], weights: Mapping[str, float], size: int = 8_000_000
 ) -> Iterator[str]:
-    """About `size` characters of documents, shared among the classes as training will share them."""
+    """Documents, shared among the classes as training will share them.
+
+    About `size` characters, or as many as there are if there are fewer.
+    """
     whole = sum(weights[label] for label in texts)
+    size = min(size, sum(map(len, chain.from_iterable(texts.values()))))
     for label, documents in texts.items():
         left = size * weights[label] / whole
         for text in cycle(documents):

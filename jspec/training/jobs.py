@@ -1,0 +1,162 @@
+"""Everything that decides how a language-model run turns out, from options or a recipe file."""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from jspec.training.corpus import Corpus, Source
+from jspec.training.lm import Recipe
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of the model, under the names of its config."""
+
+    hidden_size: int = 256
+    intermediate_size: int = 688
+    num_layers: int = 8
+    num_heads: int = 4
+    num_kv_heads: int = 2
+    head_dim: int = 64
+    context: int = 1024
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run.
+
+    Args:
+        weights: share of the training rows per class; an absent class counts 1.
+        heldout: share of each class's documents that is never trained on.
+        vocab_size: size of the tokenizer to train, where none is given.
+    """
+
+    sources: tuple[Source, ...] = ()
+    weights: Mapping[str, float] = field(default_factory=dict)
+    shape: Shape = Shape()
+    recipe: Recipe = field(default_factory=lambda: Recipe(steps=1000))
+    vocab_size: int = 4096
+    batch_size: int = 8
+    sequence: int = 512
+    seed: int = 0
+    heldout: float = 0.05
+
+    def settings(self, corpus: Corpus, vocabulary: str) -> dict[str, Any]:
+        """What must not change when a run is resumed, as JSON values.
+
+        The number of steps may: a run whose cooldown has not begun can be lengthened or cut.
+
+        Args:
+            corpus: the documents.
+            vocabulary: the tokenizer, as text.
+        """
+        recipe = asdict(self.recipe)
+        for name in ("steps", "cooldown", "checkpoint_every"):
+            del recipe[name]
+        text = "\0".join(t for part in corpus.train.values() for t in part)
+        return {
+            **asdict(self.shape),
+            **recipe,
+            "batch_size": self.batch_size,
+            "sequence": self.sequence,
+            "seed": self.seed,
+            "weights": {label: self.weights.get(label, 1.0) for label in corpus.train},
+            "text": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
+        }
+
+
+def read(path: Path, data: Path, model: str) -> Job:
+    """A job from a recipe file, which describes one corpus and one or more models.
+
+    Args:
+        path: a TOML file.
+        data: folder that the paths in it are relative to.
+        model: which of its models to train.
+
+    Raises:
+        ValueError: if the file is no recipe, or has no such model.
+    """
+    try:
+        table = tomllib.loads(path.read_text())
+        models, texts = table["models"], table["text"]
+        sources = tuple(
+            Source(
+                text["class"],
+                data / text["path"],
+                text.get("template", ""),
+                text.get("strip", ""),
+            )
+            for text in texts
+        )
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}; correct it") from None
+    except KeyError as error:
+        raise ValueError(f"{path} has no {error}; a recipe needs models and text") from None
+    if model not in models:
+        raise ValueError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
+    values = {**table.get("tokenizer", {}), **table.get("train", {}), **models[model]}
+    return override(Job(sources=sources, weights=table.get("weights", {})), values)
+
+
+def override(job: Job, values: Mapping[str, Any]) -> Job:
+    """The job with some of its settings changed, each by its name in `Job`, `Shape` or `Recipe`.
+
+    Raises:
+        ValueError: if a name is unknown or a value out of bounds.
+    """
+    parts = {"shape": job.shape, "recipe": job.recipe}
+    own = {f.name for f in fields(job)} - parts.keys()
+    left = dict(values)
+    for name, part in parts.items():
+        known = {f.name for f in fields(part)}
+        parts[name] = replace(part, **{key: left.pop(key) for key in known & left.keys()})
+    if unknown := sorted(left.keys() - own):
+        raise ValueError(f"a recipe has no setting {unknown[0]!r}; remove it")
+    changed = replace(job, **parts, **left)
+    check(changed)
+    return changed
+
+
+def check(job: Job) -> None:
+    shape, recipe = job.shape, job.recipe
+    for owner in (shape, job, recipe):
+        for f in fields(owner):
+            value = getattr(owner, f.name)
+            if isinstance(value, int) and value < (f.name in SIZES):
+                raise ValueError(f"{f.name} is {value}; use {f.name} >= {int(f.name in SIZES)}")
+    if shape.num_heads % shape.num_kv_heads:
+        raise ValueError(
+            f"{shape.num_heads} heads do not share {shape.num_kv_heads} key-value heads evenly; "
+            f"use a divisor of {shape.num_heads}"
+        )
+    if shape.head_dim % 2:
+        raise ValueError(f"head_dim is {shape.head_dim}; rotary embeddings need an even one")
+    if job.sequence > shape.context:
+        raise ValueError(
+            f"sequence {job.sequence} is longer than the context {shape.context}; use a sequence "
+            f"<= {shape.context}"
+        )
+    if not 0 < recipe.learning_rate < float("inf"):
+        raise ValueError(f"learning_rate is {recipe.learning_rate}; use a finite one > 0")
+    if not 0 <= job.heldout < 1:
+        raise ValueError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
+    if not 0 <= recipe.cooldown <= 1:
+        raise ValueError(f"cooldown is {recipe.cooldown}; use a share from 0 to 1")
+    bad = [label for label, weight in job.weights.items() if not 0 < weight < float("inf")]
+    if bad:
+        raise ValueError(f"class {bad[0]} has weight {job.weights[bad[0]]}; use a finite one > 0")
+
+
+SIZES = {f.name for f in fields(Shape)} | {
+    "steps",
+    "batch_size",
+    "sequence",
+    "vocab_size",
+    "checkpoint_every",
+}

@@ -1,0 +1,79 @@
+"""Documents, what is held out of them, and the order in which they are read."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jspec.training import corpus, packing
+
+
+@pytest.fixture
+def stories(tmp_path):
+    path = tmp_path / "stories.txt"
+    path.write_text(corpus.END.join(f"Once upon a time there were {i} cats.\n" for i in range(100)))
+    return corpus.Source("stories", path)
+
+
+def test_holdout_is_deterministic_and_disjoint(stories):
+    first, second = corpus.load([stories]), corpus.load([stories])
+    assert first == second
+    assert len(first.heldout["stories"]) == 5
+    assert not set(first.heldout["stories"]) & set(first.train["stories"])
+
+
+def test_holdout_follows_the_document_not_its_place():
+    texts = [f"text {i}" for i in range(40)]
+    kept, out = corpus.split(texts, 0.1)
+    again, out_again = corpus.split(texts[::-1] + texts[:7], 0.1)
+    assert set(out) == set(out_again)
+    assert set(kept) == set(again)
+
+
+def test_a_single_document_is_trained_on():
+    assert corpus.split(["only"], 0.05) == (["only"], [])
+
+
+def test_template_and_strip_of_json_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"q": "1+1?", "a": ["<<1+1=2>>2"]}) + "\n\n")
+    assert corpus.read(corpus.Source("maths", path)) == ["1+1?\n<<1+1=2>>2"]
+    source = corpus.Source("maths", path, "Q: {q} A: {a[0]}", "<<.*?>>")
+    assert corpus.read(source) == ["Q: 1+1? A: 2"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", "holds no text"),
+        ("a.txt", b"\xff\xfe", "is not UTF-8"),
+        ("a.jsonl", b"{", "line 1 is not JSON"),
+        ("a.jsonl", b'{"b": 1}', "has no field 'a'"),
+    ],
+)
+def test_bad_text_is_one_sentence(tmp_path, name, content, message):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(ValueError, match=message):
+        corpus.read(corpus.Source("x", path, "{a}"))
+
+
+def test_pack_loses_no_token_but_the_last_few():
+    packed = packing.pack(["ab", "cde"], lambda text: [ord(c) for c in text], 0, 2)
+    np.testing.assert_array_equal(packed, [[0, 97, 98], [98, 0, 99], [99, 100, 101]])
+
+
+def test_pack_names_the_length_it_needs():
+    with pytest.raises(ValueError, match="3 tokens but one sequence needs 9"):
+        packing.pack(["ab"], lambda text: [1, 2], 0, 8)
+
+
+def test_plan_reads_epochs_by_weight_and_extends():
+    packed = {"a": np.zeros((3, 5), np.int32), "b": np.ones((7, 5), np.int32)}
+    long = packing.plan(packed, {"a": 3, "b": 1}, 100, 4, seed=1)
+    short = packing.plan(packed, {"a": 3, "b": 1}, 20, 4, seed=1)
+    np.testing.assert_array_equal(long.order[:20], short.order)
+    share = (long.order < 3).mean()
+    assert abs(share - 0.75) < 3 * (0.75 * 0.25 / 400) ** 0.5
+    first = [row for row in long.order.ravel() if row < 3][:3]
+    assert sorted(first) == [0, 1, 2]
