@@ -1,6 +1,7 @@
 """One language-model run from text to a saved model: what `jspec train lm` does."""
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ from tokenizers import Tokenizer
 from jspec.base import PyTree
 from jspec.models import export
 from jspec.models.llama import Llama, LlamaConfig
+from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
 from jspec.training import heldout, jobs, lm, packing
 from jspec.training import tokenizer as tokenizers
-from jspec.training.checkpoints import Checkpoints
 from jspec.training.packing import Encode
 
 
@@ -50,8 +51,12 @@ def source(argument: str) -> corpora.Source:
 def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
     """Trains, scores the held-out text, and saves the model in `out/model`."""
     console = Console()
+    # Orbax logs the traceback of an error that it also raises.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
     corpus = corpora.load(job.sources, job.heldout)
-    words = vocabulary(job, corpus, tokenizer or (out if resume else None))
+    # A run that is resumed keeps its tokenizer, if it came so far as to have one.
+    kept = out if resume and (out / "tokenizer.json").is_file() else None
+    words = vocabulary(job, corpus, tokenizer or kept)
     end = words.token_to_id(corpora.END)
 
     def encode(text: str) -> Sequence[int]:
@@ -65,8 +70,8 @@ def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
     plan = packing.plan(packed, weights, job.recipe.steps, job.batch_size, job.seed)
     model = build(job, words.get_vocab_size())
     params = init(model, job.seed)
-    checkpoints = Checkpoints(out, job.settings(corpus, words.to_str()), resume)
-    words.save(str(out / "tokenizer.json"))
+    checkpoints = folders.Checkpoints(out, job.settings(corpus, words.to_str()), resume)
+    folders.write(out / "tokenizer.json", words.to_str(pretty=True))
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     console.print(f"{size:,} parameters, {plan.sequences.shape[0]:,} sequences of text")
     with Progress(console=console) as progress:

@@ -51,9 +51,8 @@ class Checkpoints:
         The curve is cut to that step: what came after it will be computed again.
         """
         step = self.latest()
-        curve = self.curve()[:step]
-        text = "".join(json.dumps(line) + "\n" for line in curve)
-        (self.folder / CURVE).write_text(text)
+        lines = self.curve()[:step]
+        write(self.folder / CURVE, "".join(json.dumps(line) + "\n" for line in lines))
         if not step:
             return state, 0
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
@@ -70,16 +69,19 @@ class Checkpoints:
             self.manager.save(step, args=ocp.args.StandardSave(state))
             self.manager.wait_until_finished()
         except Exception as error:  # orbax and tensorstore raise many kinds for one full disk
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise CheckpointError(
-                f"no checkpoint written at step {step} ({reason}); step {before} is whole: free "
-                f"some space and resume"
-            ) from error
+            raise failure(f"step {step} has no checkpoint", before, error) from error
 
     def log(self, line: Mapping[str, Any]) -> None:
-        """Adds the next step's line to the curve."""
-        with (self.folder / CURVE).open("a") as file:
-            file.write(json.dumps(line) + "\n")
+        """Adds the next step's line to the curve.
+
+        Raises:
+            CheckpointError: if it could not be written.
+        """
+        try:
+            with (self.folder / CURVE).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as error:
+            raise failure(f"{CURVE} cannot grow", self.latest(), error) from error
 
     def curve(self) -> list[dict[str, Any]]:
         """One line per step so far, up to a line that a kill cut short."""
@@ -93,13 +95,23 @@ class Checkpoints:
         return lines
 
 
+def failure(what: str, before: int, error: Exception) -> CheckpointError:
+    """One sentence for an error whose own text may run over many lines."""
+    text = str(error)
+    full = "No space left on device"
+    reason = full if full in text else (text.splitlines() or [type(error).__name__])[0]
+    return CheckpointError(
+        f"{what} ({reason}), but the one of step {before} is whole; make room and resume"
+    )
+
+
 def claim(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     """Makes the folder this run's, or checks that it is."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / SETTINGS
     mine = json.loads(json.dumps(settings))
     if not path.is_file():
-        path.write_text(json.dumps(mine, indent=2, sort_keys=True) + "\n")
+        write(path, json.dumps(mine, indent=2, sort_keys=True) + "\n")
         return
     if not resume:
         raise ValueError(f"{folder} already holds a run; resume it, or name another folder")
@@ -112,3 +124,10 @@ def claim(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
             f"{folder} holds a run with other settings ({changes}); restore them, or name another "
             f"folder"
         )
+
+
+def write(path: Path, text: str) -> None:
+    """Writes the file whole or not at all, whenever the process is killed."""
+    part = path.with_name(path.name + ".part")
+    part.write_text(text)
+    part.replace(path)
