@@ -1,5 +1,6 @@
 """The target's memory: empty caches and the one write that ever happens to them."""
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
@@ -30,15 +31,18 @@ def commit(
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
-    rows = jnp.arange(path.shape[0])[:, None]
-    step = jnp.arange(path.shape[1])[None, :]
+    step = jnp.arange(path.shape[1])
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
     slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
 
+    # Mapped over rows, not indexed by them: a sharded batch then writes without communication.
+    @jax.vmap
+    def scatter(old, picked, slots):
+        return old.at[:, slots].set(picked, mode="drop")
+
     def write(old, new):
-        # Advanced indices around the slice bring the indexed axes to the front: [B, P, H, D].
         picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
-        return old.at[rows, :, slots].set(picked.swapaxes(1, 2).astype(old.dtype), mode="drop")
+        return scatter(old, picked.astype(old.dtype), slots)
 
     return Cache(
         keys=tuple(map(write, cache.keys, output.keys)),

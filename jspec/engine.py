@@ -35,6 +35,7 @@ from jspec.base import (
 )
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.request import Prepared, prepare
+from jspec.rows import append
 from jspec.verify import Walk
 
 _ENDLESS = 2**31 - 1
@@ -119,9 +120,7 @@ def prefill(
 
     The output buffer may be larger than `max_new_tokens` (a bucket); the limits hold.
     """
-    call = prepare(
-        model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows
-    )
+    call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
     if drafter_state is None:
         # Made here, so that a cold and a hot call are one program.
         drafter_state = drafter.empty(call.prompt.shape[0], call.slots)
@@ -243,9 +242,7 @@ def _prefill(
     return state.replace(stats=state.stats.replace(histogram=histogram))
 
 
-@partial(
-    jax.jit, static_argnames=("model", "drafter", "verifier"), donate_argnames=("state",)
-)
+@partial(jax.jit, static_argnames=("model", "drafter", "verifier"), donate_argnames=("state",))
 def _advance(
     model: CausalLM,
     params: PyTree,
@@ -277,7 +274,7 @@ def _round(
     drafter_params: PyTree,
     verifier: Verifier,
 ) -> State:
-    """A drafter proposes a tree, the model scores it once, a walk decides, the path is committed."""
+    """The drafter proposes, the model scores once, the walk decides, the path is committed."""
     frame = _frame(state)
     tree, draft = drafter.draft(drafter_params, state.draft, frame)
     mask = trees.ancestors(tree)
@@ -296,22 +293,18 @@ def _round(
         positions=frame.positions,
         done=after,
     )
-    rows = jnp.arange(counts.shape[0])
-    lanes = jnp.arange(emitted.shape[1])
-    places = jnp.where(lanes < counts[:, None], state.lengths[:, None] + lanes, state.out.shape[1])
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     moved = counts > 0
     return State(
         cache=caches.commit(state.cache, output, verdict.path, counts),
         root=jnp.where(moved, last, state.root),
-        out=state.out.at[rows[:, None], places].set(emitted, mode="drop"),
+        out=append(state.out, state.lengths, emitted, counts),
         lengths=state.lengths + counts,
         status=status,
         draft=drafter.update(drafter_params, draft, feedback),
         stats=Stats(
-            histogram=state.stats.histogram.at[
-                rows, jnp.where(moved, counts - 1, emitted.shape[1])
-            ].add(1, mode="drop"),
+            histogram=state.stats.histogram
+            + (jnp.arange(emitted.shape[1]) == counts[:, None] - 1).astype(jnp.int32),
             drafted=state.stats.drafted
             + jnp.where(frame.done, 0, tree.valid.sum(-1, dtype=jnp.int32) - 1),
         ),

@@ -47,8 +47,8 @@ def prepare(
     tokens = _array(prompt)
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
-            f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with at "
-            "least one row and one token, padded on the right"
+            f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
+            "at least one row and one token, padded on the right"
         )
     batch, padded = tokens.shape
     if max_new_tokens < 1:
@@ -65,15 +65,14 @@ def prepare(
         raise ValueError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
     # Buckets let prompts of many lengths share one program; shapes under a caller's jit are final.
-    known = _values(counts)
-    traced = known is None or isinstance(tokens, jax.core.Tracer)
-    width = padded if traced else bucket(int(known.max()), 1)
+    traced = isinstance(tokens, jax.core.Tracer)
+    width = padded if traced else bucket(padded, 1)
     size = max_new_tokens if traced else bucket(max_new_tokens, 4)
     slots = width + max_new_tokens if traced else bucket(width + max_new_tokens, 4)
     if width > padded:
         tokens = _module(tokens).pad(tokens, ((0, 0), (0, width - padded)))
     return Prepared(
-        prompt=tokens[:, :width].astype(np.int32),
+        prompt=tokens.astype(np.int32),
         lengths=counts,
         limits=allowed,
         eos=_end_tokens(eos, batch, model.vocab_size),
@@ -93,7 +92,7 @@ def bucket(size: int, steps: int) -> int:
 
 
 def _module(array: Array | np.ndarray):
-    """numpy for host values, so that the edge dispatches nothing; jax.numpy keeps a sharding."""
+    """Numpy for host values, so that the edge dispatches nothing; jax.numpy keeps a sharding."""
     return jnp if isinstance(array, jax.Array) else np
 
 

@@ -31,14 +31,13 @@ class Walk:
             logits: the target's, at every node.
             round: keys and sampling of the round; its keys are not consumed.
         """
-        batch, size = tree.tokens.shape[0], logits.shape[-1]
-        rows = jnp.arange(batch)
+        batch = tree.tokens.shape[0]
         zeros = jnp.zeros(batch, jnp.int32)
         visit = jax.vmap(self._visit)
 
         def descend(carry):
             verdict, node, going, depth = carry
-            at = logits[rows, node]
+            at = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
             law, noise, coins = _chance(at, tree.width, depth, round)
             children, accept, residual = visit(tree, node, law, noise)
             taken = coins < accept
@@ -47,9 +46,9 @@ class Walk:
             bad = going & ~_is_law(at)
             down = going & found & ~bad
             drawn = jnp.argmax(jnp.log(residual) + noise, axis=-1)
-            step = jnp.where(down, depth + 1, tree.depth + 1)  # off the end: dropped
+            here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)
             verdict = Verdict(
-                path=verdict.path.at[rows, step].set(chosen, mode="drop"),
+                path=jnp.where(here, chosen[:, None], verdict.path),
                 counts=verdict.counts + down,
                 bonus=jnp.where(going & ~down, drawn, verdict.bonus),
                 failed=verdict.failed | bad,

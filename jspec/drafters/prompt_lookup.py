@@ -8,6 +8,7 @@ from jaxtyping import Array, Int
 
 from jspec import tree as trees
 from jspec.base import Feedback, Output, PyTree, Round, Tree
+from jspec.rows import append
 
 
 @struct.dataclass
@@ -72,9 +73,7 @@ class PromptLookup:
         del params, output
         size = state.tokens.shape[1]
         known = prompt[:, :size]
-        return History(
-            tokens=jnp.pad(known, ((0, 0), (0, size - known.shape[1]))), lengths=lengths
-        )
+        return History(tokens=jnp.pad(known, ((0, 0), (0, size - known.shape[1]))), lengths=lengths)
 
     def draft(self, params: PyTree, state: History, round: Round) -> tuple[Tree, History]:
         del params
@@ -103,14 +102,7 @@ class PromptLookup:
 
     def update(self, params: PyTree, state: History, feedback: Feedback) -> History:
         del params
-        lanes = jnp.arange(feedback.emitted.shape[1])
-        places = jnp.where(
-            lanes < feedback.counts[:, None],
-            state.lengths[:, None] + lanes,
-            state.tokens.shape[1],
-        )
-        rows = jnp.arange(places.shape[0])[:, None]
         return History(
-            tokens=state.tokens.at[rows, places].set(feedback.emitted, mode="drop"),
+            tokens=append(state.tokens, state.lengths, feedback.emitted, feedback.counts),
             lengths=state.lengths + feedback.counts,
         )

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec.base import Feedback, Output, PyTree, Round, Tree
+from jspec.base import Feedback, Output, Round, Tree
 from jspec.tree import Template
 
 
@@ -22,6 +22,8 @@ class Script:
 
 @struct.dataclass
 class Progress:
+    """The drafter's state."""
+
     emitted: Int[Array, " B"]
     round: Int[Array, ""]
 

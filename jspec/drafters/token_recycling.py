@@ -63,8 +63,8 @@ class TokenRecycling:
             raise ValueError(f"k is {self.k}; keep 1 .. {self.vocab_size} candidates per token")
         if self.template.max_rank >= self.k:
             raise ValueError(
-                f"the template drafts rank {self.template.max_rank} and the matrix holds ranks 0 .. "
-                f"{self.k - 1}; pass k={self.template.max_rank + 1} or another template"
+                f"the template drafts rank {self.template.max_rank} and the matrix holds "
+                f"ranks 0 .. {self.k - 1}; pass k={self.template.max_rank + 1} or another template"
             )
 
     def empty(self, batch: int, slots: int) -> Int[Array, "R V k"]:
@@ -142,7 +142,7 @@ class TokenRecycling:
         return flat.at[line].set(best.reshape(-1, self.k), mode="drop").reshape(state.shape)
 
     def save(self, state: Int[Array, "R V k"], path: str | os.PathLike) -> None:
-        """Writes the matrix to a safetensors file; an interrupted write leaves an older file whole."""
+        """Writes the matrix to a safetensors file; if interrupted, an older file stays whole."""
         path = Path(path)
         temporary = path.with_name(path.name + ".part")
         save_file({"matrix": np.asarray(state)}, temporary)
@@ -154,6 +154,8 @@ class TokenRecycling:
         Raises:
             ValueError: if the file is damaged, or of another vocabulary or k.
         """
+        if not Path(path).is_file():
+            raise ValueError(f"{path} is no file; save a matrix there first")
         try:
             with safe_open(path, framework="numpy") as file:
                 matrix = file.get_tensor("matrix")

@@ -1,0 +1,23 @@
+"""Ragged rows in rectangular arrays."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+
+def append(
+    buffer: Int[Array, "B T"],
+    lengths: Int[Array, " B"],
+    new: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> Int[Array, "B T"]:
+    """Writes the first `counts` of `new` behind the first `lengths` of each row.
+
+    Mapped over rows, not indexed by them: a sharded batch then writes without communication.
+    """
+    lanes = jnp.arange(new.shape[1])
+    # A masked lane goes off the end and is dropped.
+    places = jnp.where(lanes < counts[:, None], lengths[:, None] + lanes, buffer.shape[1])
+    return jax.vmap(lambda row, place, token: row.at[place].set(token, mode="drop"))(
+        buffer, places, new
+    )

@@ -1,0 +1,85 @@
+"""What is compiled: how often, and what it holds in memory."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tiny
+
+import jspec
+from jspec import engine
+from jspec.request import bucket, prepare
+from jspec.verify import Walk
+
+
+def test_ten_calls_of_a_bucket_trace_once():
+    model = tiny.Counted(tiny.model(), [])
+    params = tiny.params(model.inner)
+    rng = np.random.default_rng(0)
+    state = None
+    for call in range(10):
+        # Rebuilt each time: a drafter is its values.
+        drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
+        result = jspec.decode(
+            model,
+            params,
+            rng.integers(0, tiny.VOCAB, (2, 17 + call)),
+            rng.integers(1, 17, 2),
+            drafter=drafter,
+            drafter_state=state,
+            max_new_tokens=20 - call // 3,
+            limits=rng.integers(0, 17, 2),
+            sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
+            key=call,
+            eos=[call],
+            rows=rng.integers(0, 99, 2),
+        )
+        state = result.drafter_state
+    # One prefill and one loop.
+    assert len(model.traces) == 2, model.traces
+
+
+def test_buckets():
+    assert [bucket(size, 1) for size in (1, 16, 17, 33, 64)] == [16, 16, 32, 64, 64]
+    assert [bucket(size, 4) for size in (3, 17, 33, 40, 41, 100, 128)] == [
+        16, 20, 40, 40, 48, 112, 128,
+    ]  # fmt: skip
+
+
+def _lowered(slots_to_fill):
+    model = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
+    params = tiny.params(model)
+    drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
+    prompt = np.ones((2, 16), int)
+    call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
+    arrays, empty = call._replace(size=0, slots=0), drafter.empty(2, call.slots)
+    state = jax.eval_shape(
+        lambda params, arrays, empty: engine._prefill(
+            model, params, arrays, drafter, None, empty, call.size, call.slots
+        ),
+        params,
+        arrays,
+        empty,
+    )
+    loop = engine._advance.lower(
+        model, params, state, drafter, None, Walk(jspec.rules.coupled), 100
+    )
+    whole = jax.jit(
+        lambda params, prompt: (
+            jspec.decode(
+                model, params, prompt, drafter=drafter, max_new_tokens=slots_to_fill
+            ).tokens
+        )
+    ).lower(params, jnp.asarray(prompt))
+    cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.cache))
+    return cache, loop.compile(), whole.compile()
+
+
+def test_there_is_no_second_cache():
+    cache, loop, whole = _lowered(40_000)
+    assert cache > 20e6
+    # The loop's cache is its donated argument; inside a caller's jit it is a temporary, once.
+    assert loop.memory_analysis().temp_size_in_bytes < cache / 4
+    assert whole.memory_analysis().temp_size_in_bytes < 1.25 * cache
+    # Nothing may cross to the host inside the loop.
+    text = loop.as_text()
+    assert not any(word in text for word in ("infeed", "outfeed", "callback", "send("))

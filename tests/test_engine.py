@@ -1,0 +1,211 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tiny
+
+import jspec
+from jspec import sampling as samplings
+from jspec.base import Sampling, Status
+
+LIMIT = 24
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = tiny.model()
+    return model, tiny.params(model)
+
+
+@pytest.fixture(scope="module")
+def next_logits(target):
+    known = {}
+
+    @jax.jit
+    def forward(tokens, size):
+        places = jnp.arange(tokens.shape[1])[None]
+        causal = jnp.tril(jnp.ones((1, tokens.shape[1], tokens.shape[1]), bool))
+        return target[0].apply(target[1], tokens, places, causal, None).logits[0, size - 1]
+
+    def score(tokens):
+        key = tuple(tokens)
+        if key not in known:
+            padded = np.zeros((1, 64), np.int32)
+            padded[0, : len(key)] = key
+            known[key] = np.asarray(forward(padded, len(key)), np.float64)
+        return known[key]
+
+    return score
+
+
+def test_greedy_is_a_loop_of_whole_forwards_without_a_cache(target, next_logits):
+    result = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+    for row, length in enumerate(tiny.LENGTHS):
+        want = oracle.greedy(next_logits, tiny.PROMPTS[row, :length].tolist(), LIMIT)
+        assert result.tokens[row].tolist() == want
+
+
+def test_a_sampled_token_is_the_argmax_of_its_law_and_its_noise(target, next_logits):
+    """The coupled rule from its definition: argmax(log p + G[row, position])."""
+    settings = Sampling(temperature=0.9, top_k=6, top_p=0.95, min_p=0.02)
+    result = jspec.decode(
+        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, sampling=settings, key=3,
+        rows=[5, 0, 11],
+    )  # fmt: skip
+    keys = samplings.row_keys(jax.random.key(3), jnp.array([5, 0, 11]))
+    for row, length in enumerate(tiny.LENGTHS):
+        text = tiny.PROMPTS[row, :length].tolist()
+        for token in result.tokens[row].tolist():
+            p = oracle.probabilities(next_logits(text), 0.9, 6, 0.95, 0.02)
+            # The walk draws after the root at position len(text) - 1 with the noise of that place.
+            noise = samplings.gumbel(keys[row : row + 1], jnp.array([len(text) - 1]), tiny.VOCAB)[0]
+            with np.errstate(divide="ignore"):
+                assert token == np.argmax(np.log(p) + np.asarray(noise))
+            text.append(token)
+
+
+def test_rows_have_their_own_settings(target):
+    """Temperature 0 in one row is greedy there, and a limit of 0 emits nothing."""
+    greedy = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+    mixed = jspec.decode(
+        *target,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        max_new_tokens=LIMIT,
+        limits=[LIMIT, 0, 7],
+        sampling=Sampling(temperature=np.array([0.0, 1.0, 1.5])),
+        key=0,
+    )
+    assert mixed.tokens[0].tolist() == greedy.tokens[0].tolist()
+    assert mixed.lengths.tolist() == [LIMIT, 0, 7]
+    assert mixed.status.tolist() == [Status.LIMIT] * 3
+    assert not mixed.tokens[1].any()
+
+
+def test_the_context_ends_a_row_with_capacity():
+    model = tiny.model(context=12)
+    params = tiny.params(model)
+    result = jspec.decode(
+        model, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=32,
+        drafter=jspec.TokenRecycling(tiny.VOCAB),
+    )  # fmt: skip
+    # Every position of the context is fed; the token after the last one is still drawn.
+    assert result.lengths.tolist() == [5, 11, 8]
+    assert result.status.tolist() == [Status.CAPACITY] * 3
+
+
+def test_stream_and_step_give_the_tokens_of_decode(target):
+    options = dict(drafter=jspec.TokenRecycling(tiny.VOCAB), max_new_tokens=LIMIT)
+    want = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
+    rows = [[], [], []]
+    drafted = np.zeros(3, int)
+    for chunk in jspec.stream(*target, tiny.PROMPTS, tiny.LENGTHS, **options):
+        for row, tokens in enumerate(chunk.tokens):
+            rows[row] += tokens
+            drafted[row] += sum(chunk.drafted[row])
+            assert len(tokens) == len(chunk.drafted[row])
+    assert rows == want.tokens.tolist()
+    np.testing.assert_array_equal(drafted, want.stats.num_accepted)
+
+    state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
+    while not state.done.all():
+        state = jspec.step(*target, state, drafter=options["drafter"])
+    assert state.out[:, :LIMIT].tolist() == want.tokens.tolist()
+
+
+def test_padding_behind_a_prompt_is_never_read(target):
+    noise = tiny.PROMPTS.copy()
+    noise[1, 2:] = 22
+    noise[2, 5:] = 17
+    one = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+    two = jspec.decode(*target, noise, tiny.LENGTHS, max_new_tokens=LIMIT)
+    wide = jspec.decode(
+        *target, np.pad(noise, ((0, 0), (0, 31))), tiny.LENGTHS, max_new_tokens=LIMIT
+    )
+    assert one.tokens.tolist() == two.tokens.tolist() == wide.tokens.tolist()
+
+
+def test_a_stochastic_rule_draws_from_the_target_law(target, next_logits):
+    """`point_mass` through the whole of decode: the joint law of the first two tokens.
+
+    6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
+    program in 10,000 (chi-square by the Wilson-Hilferty approximation).
+    """
+    rows = 6000
+    prompt = [5, 3, 9]
+    settings = Sampling(temperature=0.7, top_k=5)
+    result = jspec.decode(
+        *target,
+        np.array([prompt] * rows),
+        max_new_tokens=2,
+        drafter=jspec.Scripted(tiny.VOCAB, jspec.tree.branching([2, 1])),
+        drafter_params=jspec.Script(
+            tokens=jnp.broadcast_to(_likely(next_logits, prompt), (rows, 2)),
+            accepts=jnp.array([2]),
+        ),
+        sampling=settings,
+        key=1,
+        rule=jspec.rules.point_mass,
+    )
+    assert float(result.stats.num_accepted.mean()) > 0.1
+    joint = np.zeros((tiny.VOCAB, tiny.VOCAB))
+    np.add.at(joint, tuple(np.asarray(result.tokens).T), 1)
+    first = oracle.probabilities(next_logits(prompt), 0.7, 5)
+    want = rows * np.stack(
+        [
+            first[token] * oracle.probabilities(next_logits([*prompt, token]), 0.7, 5)
+            for token in range(tiny.VOCAB)
+        ]
+    )
+    assert not joint[want == 0].any()
+    rare = want < 5
+    seen = np.append(joint[~rare], joint[rare].sum())
+    expected = np.append(want[~rare], want[rare].sum())
+    keep = expected > 0
+    chi = ((seen - expected)[keep] ** 2 / expected[keep]).sum()
+    freedom = keep.sum() - 1
+    bound = freedom * (1 - 2 / (9 * freedom) + 3.719 * np.sqrt(2 / (9 * freedom))) ** 3
+    assert chi < bound
+
+
+def _likely(next_logits, prompt):
+    first = int(np.argmax(next_logits(prompt)))
+    return jnp.array([first, int(np.argmax(next_logits([*prompt, first])))])
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(prompt=[1, 2, 3]), r"shape \(3,\).*\[B, T\]"),
+        (dict(prompt=np.zeros((1, 0), int)), "at least one row and one token"),
+        (dict(prompt=np.zeros((1, 3))), "dtype float64"),
+        (dict(prompt=[[1, 99, 2]]), r"prompt\[0, 1\] is token 99.*vocabulary of 23"),
+        (dict(prompt=[[1, -1, 2]]), r"token -1"),
+        (dict(lengths=[0]), r"lengths\[0\] is 0, outside 1 .. 3"),
+        (dict(lengths=[4]), r"lengths\[0\] is 4"),
+        (dict(lengths=[1, 2]), r"lengths has shape \(2,\)"),
+        (dict(prompt=np.ones((1, 300), int)), "300, outside 1 .. 256: the model's context"),
+        (dict(max_new_tokens=0), "max_new_tokens is 0; pass at least 1"),
+        (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
+        (dict(eos=[23]), "eos holds .*vocabulary of 23"),
+        (dict(sampling=Sampling()), "sampling needs a key"),
+        (dict(sampling=Sampling(temperature=-1.0), key=0), r"temperature\[0\] is -1"),
+        (dict(sampling=Sampling(temperature=np.nan), key=0), r"temperature\[0\] is nan"),
+        (dict(sampling=Sampling(top_p=0.0), key=0), r"top_p\[0\] is 0"),
+        (dict(sampling=Sampling(top_p=1.5), key=0), r"top_p\[0\] is 1.5"),
+        (dict(sampling=Sampling(min_p=2.0), key=0), r"min_p\[0\] is 2"),
+        (dict(sampling=Sampling(top_k=-1), key=0), r"top_k\[0\] is -1"),
+        (dict(drafter=jspec.TokenRecycling(7, k=7, template=jspec.tree.chain(1))), "7 and the"),
+        (
+            dict(drafter=jspec.TokenRecycling(23), drafter_state=jnp.zeros((2, 23, 8), jnp.int32)),
+            r"shape \(2, 23, 8\) and this call needs \(1, 23, 8\)",
+        ),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_compiled(target, change, message):
+    model = tiny.Counted(target[0], [])
+    arguments = dict(prompt=[[1, 2, 3]], max_new_tokens=4) | change
+    with pytest.raises(ValueError, match=message) as caught:
+        jspec.decode(model, target[1], **arguments)
+    assert "\n" not in str(caught.value)

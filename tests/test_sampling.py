@@ -1,0 +1,97 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+from jspec import sampling as samplings
+from jspec.base import Sampling
+
+SETTINGS = [
+    (1.0, 0, 1.0, 0.0),
+    (0.7, 0, 1.0, 0.0),
+    (1.3, 4, 1.0, 0.0),
+    (0.8, 0, 0.9, 0.0),
+    (0.6, 7, 0.5, 0.0),
+    (1.0, 0, 1.0, 0.3),
+    (2.0, 6, 0.7, 0.2),
+    (0.0, 3, 0.5, 0.1),
+    (1.0, 100, 1.0, 1.0),
+    (0.5, 1, 1.0, 0.0),
+]
+
+
+def rows(settings):
+    columns = list(zip(*settings, strict=True))
+    return Sampling(
+        temperature=jnp.array(columns[0], jnp.float32),
+        top_k=jnp.array(columns[1], jnp.int32),
+        top_p=jnp.array(columns[2], jnp.float32),
+        min_p=jnp.array(columns[3], jnp.float32),
+    )
+
+
+@pytest.mark.parametrize("ties", [False, True])
+def test_probabilities_are_the_oracles_row_by_row(ties):
+    rng = np.random.default_rng(3)
+    logits = rng.normal(size=(len(SETTINGS), 19)) * 2
+    if ties:
+        logits = np.round(logits)
+    logits[:, 5] = -np.inf
+    law = np.asarray(samplings.probabilities(jnp.asarray(logits, jnp.float32), rows(SETTINGS)))
+    for row, setting in enumerate(SETTINGS):
+        want = oracle.probabilities(logits[row], *setting)
+        assert (law[row] > 0).tolist() == (want > 0).tolist(), setting
+        np.testing.assert_allclose(law[row], want, atol=2e-6)
+
+
+def test_a_setting_is_a_value_not_a_program():
+    traces = []
+
+    @jax.jit
+    def law(logits, sampling):
+        traces.append(1)
+        return samplings.probabilities(logits, sampling)
+
+    logits = jnp.zeros((1, 8))
+    for setting in SETTINGS:
+        law(logits, rows([setting]))
+    assert len(traces) == 1
+
+
+@pytest.mark.parametrize("size", [7, 128, 1000, 4097])
+@pytest.mark.parametrize("k", [1, 3])
+def test_two_stage_top_k_is_exact_to_the_last_tie(size, k):
+    rng = np.random.default_rng(size)
+    for values in (rng.normal(size=(3, size)), rng.integers(0, 4, size=(3, size))):
+        x = jnp.asarray(values, jnp.float32).at[0, : size // 2].set(-jnp.inf)
+        got, want = samplings.top_k(x, k), jax.lax.top_k(x, k)
+        np.testing.assert_array_equal(got[0], want[0])
+        np.testing.assert_array_equal(got[1], want[1])
+
+
+def test_noise_depends_on_row_and_position_alone():
+    key = jax.random.key(1)
+    together = samplings.gumbel(samplings.row_keys(key, jnp.array([4, 9])), jnp.array([10, 20]), 5)
+    alone = samplings.gumbel(samplings.row_keys(key, jnp.array([9])), jnp.array([20]), 5)
+    np.testing.assert_array_equal(together[1], alone[0])
+    other = samplings.gumbel(samplings.row_keys(key, jnp.array([9])), jnp.array([21]), 5)
+    assert (np.asarray(other) != np.asarray(alone)).all()
+
+
+def test_other_draws_do_not_meet_the_noise():
+    keys = samplings.row_keys(jax.random.key(1), jnp.array([0]))
+    position = jnp.array([3])
+    noise = [jax.random.key_data(jax.random.fold_in(keys[0], i)).tolist() for i in range(64)]
+    for purpose in range(4):
+        data = jax.random.key_data(samplings.fork(keys, position, purpose)[0]).tolist()
+        assert data not in noise
+
+
+def test_gumbel_max_draws_from_the_law():
+    # 20,000 draws of 4 outcomes: chi-square(3) exceeds 21.1 once in 10,000 correct programs.
+    law = np.array([0.5, 0.3, 0.15, 0.05])
+    keys = samplings.row_keys(jax.random.key(5), jnp.arange(20_000))
+    noise = samplings.gumbel(keys, jnp.zeros(20_000, jnp.int32), 4)
+    drawn = np.bincount(jnp.argmax(jnp.log(law) + noise, axis=-1), minlength=4)
+    assert ((drawn - 20_000 * law) ** 2 / (20_000 * law)).sum() < 21.1

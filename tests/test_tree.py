@@ -1,0 +1,78 @@
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import oracle
+
+from jspec import tree as trees
+from jspec.base import Tree
+from jspec.drafters.token_recycling import PUBLISHED
+
+
+def lineage(parents, node):
+    path = []
+    while node != -1:
+        path.append(node)
+        node = parents[node]
+    return path[::-1]
+
+
+def random_tree(rng, batch, nodes):
+    parents = np.full((batch, nodes), -1)
+    for row in range(batch):
+        for node in range(1, nodes):
+            parents[row, node] = rng.integers(0, node)
+    depth = max(len(lineage(p, n)) - 1 for p in parents for n in range(nodes))
+    return Tree(
+        tokens=jnp.zeros((batch, nodes), jnp.int32),
+        parents=jnp.asarray(parents),
+        valid=jnp.ones((batch, nodes), bool),
+        depth=depth,
+        width=nodes - 1,
+    )
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 9])
+def test_ancestors_and_depths_are_those_of_a_loop(nodes):
+    tree = random_tree(np.random.default_rng(0), 3, nodes)
+    mask, depths = trees.ancestors(tree), trees.depths(tree)
+    for row in range(3):
+        for node in range(nodes):
+            above = lineage(np.asarray(tree.parents[row]), node)
+            assert np.flatnonzero(mask[row, node]).tolist() == sorted(above)
+            assert depths[row, node] == len(above) - 1
+
+
+def test_children_keep_their_order_and_skip_absent_nodes():
+    parents = jnp.array([-1, 0, 0, 1, 0, 2])
+    valid = jnp.array([True, True, False, True, True, False])
+    assert trees.children(parents, valid, jnp.int32(0), 3).tolist() == [1, 4, 6]
+    assert trees.children(parents, valid, jnp.int32(2), 3).tolist() == [6, 6, 6]
+
+
+def test_the_published_template_is_the_papers():
+    assert sorted(PUBLISHED.paths) == sorted(map(tuple, oracle.TEMPLATE))
+    assert PUBLISHED.num_nodes == 81
+    assert [len(level) for level in PUBLISHED.levels] == [8, 21, 25, 15, 8, 3]
+    assert (PUBLISHED.depth, PUBLISHED.width, PUBLISHED.max_rank) == (6, 8, 7)
+    children = np.bincount(PUBLISHED.parents[1:], minlength=81)
+    assert (children == 0).sum() == 40
+
+
+def test_templates():
+    assert trees.chain(3).paths == ((0,), (0, 0), (0, 0, 0))
+    assert trees.branching([2, 1]).paths == ((0,), (1,), (0, 0), (1, 0))
+    shuffled = trees.Template(((1, 0), (0,), (1,)))
+    assert shuffled.paths == ((0,), (1,), (1, 0))
+    assert shuffled.parents.tolist() == [-1, 0, 0, 2]
+    assert shuffled.ranks.tolist() == [0, 0, 1, 0]
+    assert trees.Template(()).num_nodes == 1
+    assert trees.Template(()).depth == 0
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [(((0,), (0,)), "twice"), (((),), "empty"), (((0, 1),), "parent"), (((-1,),), "rank -1")],
+)
+def test_a_template_that_is_no_tree_is_refused(paths, message):
+    with pytest.raises(ValueError, match=message):
+        trees.Template(paths)

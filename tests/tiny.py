@@ -1,0 +1,79 @@
+"""A model small enough to compile in a second, and the prompts that tests share."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec.models.llama import Llama, LlamaConfig
+
+VOCAB = 23
+PROMPTS = np.array([[5, 3, 9, 1, 7, 2, 5, 3], [4, 4, 0, 0, 0, 0, 0, 0], [8, 1, 6, 1, 6, 0, 0, 0]])
+LENGTHS = np.array([8, 2, 5])
+
+
+def model(**changes) -> Llama:
+    shape = dict(
+        vocab_size=VOCAB,
+        hidden_size=16,
+        intermediate_size=24,
+        num_layers=2,
+        num_heads=4,
+        num_kv_heads=2,
+        head_dim=4,
+        context=256,
+    )
+    return Llama(LlamaConfig(**(shape | changes)))
+
+
+def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
+    """Random weights, with the initial 0.02 scaled up so that the laws are far from uniform."""
+    tokens = jnp.zeros((1, 2), jnp.int32)
+    made = jax.jit(model.init)(
+        jax.random.key(seed), tokens, tokens, jnp.ones((1, 2, 2), bool), None
+    )
+    return jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, made)
+
+
+def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:
+    """[N, V] logits of one sequence by one whole forward, without a cache."""
+    size = len(tokens)
+    output = model.apply(
+        params,
+        jnp.asarray([tokens]),
+        jnp.arange(size)[None],
+        jnp.tril(jnp.ones((1, size, size), bool)),
+        None,
+    )
+    return np.asarray(output.logits[0], np.float64)
+
+
+@dataclass(frozen=True)
+class Counted:
+    """A model that counts how often it is traced; equal models share a count."""
+
+    inner: Llama
+    traces: list = None
+
+    def __hash__(self):
+        return hash(self.inner)
+
+    def __eq__(self, other):
+        return isinstance(other, Counted) and self.inner == other.inner
+
+    @property
+    def vocab_size(self):
+        return self.inner.vocab_size
+
+    @property
+    def context(self):
+        return self.inner.context
+
+    def init_cache(self, batch, slots):
+        return self.inner.init_cache(batch, slots)
+
+    def apply(self, *arguments):
+        self.traces.append(arguments[1].shape)
+        return self.inner.apply(*arguments)
