@@ -69,7 +69,7 @@ class Output:
 
     logits: Float[Array, "B N V"]
     hidden: Float[Array, "B N E"] | None
-    """Last hidden state, after the final norm (what the head reads); None if the model gives none."""
+    """Last hidden state, after the final norm (what the head reads); None if not given."""
     keys: tuple[Float[Array, "B H N D"], ...]
     values: tuple[Float[Array, "B H N D"], ...]
 
@@ -134,7 +134,7 @@ class Tree:
 
 @struct.dataclass
 class Sampling:
-    """How tokens are chosen: numbers for the whole batch, or arrays [B]. A value never compiles anew.
+    """How tokens are chosen: numbers for all rows, or arrays [B]. A value never compiles anew.
 
     Rows are independent. `temperature` 0 is greedy for that row; `top_k` 0 (or >= V), `top_p` 1
     and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
@@ -198,7 +198,7 @@ class Feedback:
 
 
 class Drafter(Protocol):
-    """Proposes a tree each round. Static and hashable; its memory is the pytree that it passes on."""
+    """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on."""
 
     def empty(self, batch: int, slots: int) -> PyTree:
         """A state that has seen nothing.
@@ -262,7 +262,7 @@ class NodeRule(Protocol):
 
 @runtime_checkable
 class Verifier(Protocol):
-    """Decides which path of a scored tree is emitted. `jspec.verify.Walk` makes one of a node rule."""
+    """Decides which path of a scored tree is emitted; `jspec.verify.Walk` makes one of a rule."""
 
     def verdict(self, tree: Tree, logits: Float[Array, "B N V"], round: Round) -> Verdict:
         """The path to emit; consumes none of the round's keys."""

@@ -102,9 +102,7 @@ def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Arra
     return jax.vmap(derive)(keys, positions)
 
 
-def gumbel(
-    keys: jax.Array, positions: Int[Array, " B"], size: int
-) -> Float[Array, "B V"]:
+def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Array, "B V"]:
     """The Gumbel noise that decides each row's token at a position: a function of both alone.
 
     argmax(log p + noise) is a draw from p, the same draw whoever asks for it: that is what makes

@@ -75,7 +75,7 @@ class Template:
                     "give each drafted node once and leave the root out"
                 )
             if min(path) < 0:
-                raise ValueError(f"tree template has the negative rank {min(path)}; ranks start at 0")
+                raise ValueError(f"tree template has the rank {min(path)}; ranks start at 0")
             if path[:-1] not in known:
                 raise ValueError(
                     f"tree template has {list(path)} but not its parent {list(path[:-1])}; add it"

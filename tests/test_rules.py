@@ -79,8 +79,7 @@ def test_the_test_can_fail():
     """Negative control: a rule that forgets to renormalise what is left after a rejection."""
 
     def greedy_ratio(p, q, children, valid, noise):
-        accept, residual = POINT_MASS(p, q, children, valid, noise)
-        return p[children], residual
+        return p[children], POINT_MASS(p, q, children, valid, noise)[1]
 
     p = np.array([0.5, 0.3, 0.2])
     law = emitted(greedy_ratio, p, np.array([0, 1]), np.ones(2, bool), None)

@@ -1,7 +1,7 @@
 import jax.numpy as jnp
 import numpy as np
-import pytest
 import oracle
+import pytest
 
 from jspec import tree as trees
 from jspec.base import Tree
