@@ -20,7 +20,10 @@ def llama(settings: Settings) -> LlamaConfig:
 
 
 def mistral(settings: Settings) -> LlamaConfig:
-    return _config(settings, context=_window(settings, 4096 * 32), kv_heads=8)
+    # Absent is 8 here, while null is one key-value head for every head.
+    null = "num_key_value_heads" in settings.values
+    heads = settings.size("num_attention_heads") if null else 8
+    return _config(settings, context=_window(settings, 4096 * 32), kv_heads=heads)
 
 
 def qwen2(settings: Settings) -> LlamaConfig:
@@ -157,7 +160,9 @@ def _window(settings: Settings, context: int) -> int:
     context that ends there needs no window, and what is emitted is what the model would emit.
     """
     context = settings.size("max_position_embeddings", context)
-    return min(context, settings.size("sliding_window", context))
+    # Absent is a window of 4096, while null is none.
+    null = "sliding_window" in settings.values
+    return min(context, settings.size("sliding_window", context if null else 4096))
 
 
 def _switched_window(settings: Settings) -> int:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ SHARED = Path(os.environ.get("JSPEC_SHARED", Path(__file__).parents[2].parent / 
 class Recorded(NamedTuple):
     """A variant and what `transformers` says of it."""
 
-    model: jspec.models.Llama | jspec.models.Classic
+    model: Any
     params: dict
     forward: Callable[..., Output]
     tokens: np.ndarray

@@ -1,0 +1,277 @@
+"""What a checkpoint gives, and the one sentence that each broken one gets."""
+
+import json
+import shutil
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+
+import jspec.models
+from jspec.models import precision
+from jspec.models.huggingface import shards
+
+WEIGHTS = shards.SINGLE
+
+
+@pytest.fixture
+def folder(fixtures, tmp_path):
+    """A whole checkpoint that a test may break."""
+    copy = shutil.copytree(fixtures / "llama2", tmp_path / "llama2")
+    words = Tokenizer(WordLevel({f"w{i}": i for i in range(64)}, unk_token="w0"))
+    words.enable_truncation(2)
+    words.save(str(copy / "tokenizer.json"))
+    return copy
+
+
+def edit(folder, file="config.json", **fields):
+    """Changes fields of a JSON file; None takes one away."""
+    values = json.loads((folder / file).read_text()) | fields
+    values = {name: value for name, value in values.items() if value is not None}
+    (folder / file).write_text(json.dumps(values))
+
+
+def reweigh(folder, change):
+    tensors = load_file(folder / WEIGHTS)
+    change(tensors)
+    save_file(tensors, folder / WEIGHTS)
+
+
+def shard(folder):
+    """The same weights in two files under an index."""
+    names = sorted(tensors := load_file(folder / WEIGHTS))
+    (folder / WEIGHTS).unlink()
+    where = {}
+    for part in (0, 1):
+        file = f"model-{part}.safetensors"
+        save_file({name: tensors[name] for name in names[part::2]}, folder / file)
+        where |= dict.fromkeys(names[part::2], file)
+    (folder / shards.INDEX).write_text(json.dumps({"weight_map": where}))
+
+
+def equal(one, other):
+    return jax.tree.all(jax.tree.map(jnp.array_equal, one, other))
+
+
+def test_it_unpacks_to_three_and_names_the_special_tokens(folder):
+    loaded = jspec.models.load(folder)
+    model, params, tokenizer = loaded
+    assert (model, tokenizer) == (loaded.model, loaded.tokenizer)
+    assert params is loaded.params
+    assert (loaded.eos, loaded.bos) == ((2,), 1)
+    # A limit stored in tokenizer.json does not cut prompts.
+    assert tokenizer.encode("w5", add_special_tokens=False).ids == [5]
+    assert tokenizer.truncation is None
+
+
+def test_end_tokens(folder):
+    edit(folder, "generation_config.json", eos_token_id=[7, 9])
+    assert jspec.models.load(folder).eos == (7, 9)
+    (folder / "generation_config.json").unlink()
+    assert jspec.models.load(folder).eos == (2,)
+    edit(folder, eos_token_id=None, bos_token_id=None)
+    loaded = jspec.models.load(folder)
+    assert (loaded.eos, loaded.bos) == ((), None)
+
+
+def test_loading_twice_gives_the_same_static_model(folder):
+    one, other = jspec.models.load(folder), jspec.models.load(str(folder))
+    assert one.model == other.model
+    assert hash(one.model) == hash(other.model)
+    assert hash(one.model) == hash(jspec.models.Llama(one.model.config))
+
+
+def test_shards_are_one_model(folder):
+    whole = jspec.models.load(folder)
+    shard(folder)
+    assert equal(whole.params, jspec.models.load(folder).params)
+
+
+def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path):
+    """As hub checkpoints of GPT-2 are: no prefix, causal masks, a copy of the embeddings."""
+    folder = shutil.copytree(fixtures / "gpt2", tmp_path / "gpt2")
+    whole = jspec.models.load(folder, with_tokenizer=False)
+
+    def change(tensors):
+        for name in list(tensors):
+            tensors[name.removeprefix("transformer.")] = tensors.pop(name)
+        tensors["h.0.attn.bias"] = np.ones((1, 1, 64, 64), np.float32)
+        tensors["h.0.attn.masked_bias"] = np.full(1, -1e4, np.float32)
+        tensors["lm_head.weight"] = tensors["wte.weight"].copy()
+
+    reweigh(folder, change)
+    assert equal(whole.params, jspec.models.load(folder, with_tokenizer=False).params)
+    reweigh(folder, lambda tensors: tensors["lm_head.weight"].fill(0))
+    with pytest.raises(ValueError, match=r"lm_head.weight that differs from .*tie_word_embeddings"):
+        jspec.models.load(folder, with_tokenizer=False)
+
+
+def test_weights_and_computation_have_their_own_dtypes(folder, causal):
+    exact = jspec.models.load(folder)
+    mixed = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16")
+    half = jspec.models.load(folder, dtype=jnp.bfloat16)
+    assert {leaf.dtype for leaf in jax.tree.leaves(mixed.params)} == {jnp.dtype("bfloat16")}
+    assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype("bfloat16")}
+    assert mixed.model.init_cache(1, 4).keys[0].dtype == jnp.float32
+    assert half.model.init_cache(1, 4).keys[0].dtype == jnp.bfloat16
+    tokens = causal(np.arange(12).reshape(1, 12))
+    logits = [m.model.apply(m.params, *tokens, None).logits for m in (exact, mixed, half)]
+    assert {array.dtype for array in logits} == {jnp.dtype("float32")}
+    # What the weights lose is seen in both; the activations lose more.
+    spread = float(logits[0].std())
+    assert 0 < float(jnp.abs(logits[1] - logits[0]).max()) < 0.1 * spread
+    assert 0 < float(jnp.abs(logits[2] - logits[0]).max()) < 0.3 * spread
+
+
+def test_bfloat16_files_are_read_without_loss(folder):
+    narrow = ml_dtypes.bfloat16
+    reweigh(
+        folder, lambda tensors: tensors.update({k: v.astype(narrow) for k, v in tensors.items()})
+    )
+    wide = jspec.models.load(folder, dtype="float32").params
+    kept = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16").params
+    assert equal(wide, jax.tree.map(lambda leaf: leaf.astype(jnp.float32), kept))
+
+
+def test_the_default_dtype_follows_the_device(monkeypatch):
+    for backend, name in {"cpu": "float32", "gpu": "bfloat16", "tpu": "bfloat16"}.items():
+        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+        assert precision.default() == name
+
+
+def test_older_tokenizers_are_converted(folder):
+    """GPT-2 and OPT checkpoints come with vocab.json and merges.txt alone."""
+    pytest.importorskip("transformers")
+    (folder / "tokenizer.json").unlink()
+    edit(folder, model_type="gpt2", architectures=["GPT2LMHeadModel"])
+    letters = {letter: i for i, letter in enumerate(["<|endoftext|>", *"abc", "ab"])}
+    (folder / "vocab.json").write_text(json.dumps(letters))
+    (folder / "merges.txt").write_text("#version: 0.2\na b\n")
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')
+    found = jspec.models.tokenizer.read(folder)
+    assert found.encode("abc").ids == [4, 3]
+
+
+BROKEN = {
+    "no config": (lambda f: (f / "config.json").unlink(), "has no config.json; name a folder"),
+    "no JSON": (lambda f: (f / "config.json").write_text("{"), "cannot be read as JSON"),
+    "a list": (lambda f: (f / "config.json").write_text("[]"), "has to be a JSON object"),
+    "architecture": (
+        lambda f: edit(f, architectures=["MambaForCausalLM"]),
+        "'MambaForCausalLM'; supported: LlamaForCausalLM, .*GPT2LMHeadModel",
+    ),
+    "classifier": (
+        lambda f: edit(f, architectures=["LlamaForSequenceClassification"]),
+        "'LlamaForSequenceClassification'; supported",
+    ),
+    "field missing": (lambda f: edit(f, hidden_size=None), "no field 'hidden_size'; add it"),
+    "field of no size": (lambda f: edit(f, vocab_size=-1), "vocab_size = -1; .* at least 1"),
+    "heads": (lambda f: edit(f, num_key_value_heads=3), "num_key_value_heads = 3, .* divide 4"),
+    "activation": (lambda f: edit(f, hidden_act="tanh"), "hidden_act = 'tanh'.*supported: 'silu'"),
+    "rope": (
+        lambda f: edit(f, rope_parameters={"rope_type": "yarn", "factor": 4.0}),
+        "rope_type = 'yarn'.*supported: 'default', 'llama3'",
+    ),
+    "rope of old": (
+        lambda f: edit(f, rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0}),
+        "type = 'linear'.*supported: 'default', 'llama3'",
+    ),
+    "quantised": (lambda f: edit(f, quantization_config={"bits": 4}), "asks for quantised weights"),
+    "truncated": (
+        lambda f: (f / WEIGHTS).write_bytes((f / WEIGHTS).read_bytes()[:-100]),
+        r"\d+ bytes\) is not a whole safetensors file",
+    ),
+    "empty": (lambda f: (f / WEIGHTS).write_bytes(b""), r"\(0 bytes\) is not a whole safetensors"),
+    "corrupt": (
+        lambda f: (f / WEIGHTS).write_bytes(b"\xff" * 5000),
+        r"\(5000 bytes\) is not a whole safetensors file",
+    ),
+    "no weights": (lambda f: (f / WEIGHTS).unlink(), f"has no weights; it needs {WEIGHTS}"),
+    "pickle": (
+        lambda f: (f / WEIGHTS).rename(f / "pytorch_model.bin"),
+        r"as pickle \(pytorch_model.bin\).*is never loaded; convert it",
+    ),
+    "weight missing": (
+        lambda f: reweigh(f, lambda t: t.pop("model.norm.weight")),
+        r"lacks 1 weight \(model.norm.weight\)",
+    ),
+    "weights missing": (
+        lambda f: edit(f, num_hidden_layers=3),
+        r"lacks 9 weights \(model.layers.2.input_layernorm.weight, .*, .*, ...\) that its config",
+    ),
+    "weights extra": (
+        lambda f: edit(f, num_hidden_layers=1),
+        r"holds 9 weights \(model.layers.1.*\) that LlamaForCausalLM has no place for",
+    ),
+    "shape": (
+        lambda f: edit(f, intermediate_size=48),
+        r"gate_proj.weight in .* has shape \[32, 16\], .* asks for \[48, 16\]; correct one",
+    ),
+    "kind of number": (
+        lambda f: reweigh(f, lambda t: t.update({"model.norm.weight": np.ones(16, np.int8)})),
+        "model.norm.weight in .* holds I8; supported: F64, F32, F16, BF16",
+    ),
+    "shard absent": (
+        lambda f: (shard(f), (f / "model-1.safetensors").unlink()),
+        "lacks 1 of the files that its .*, the first being model-1.safetensors",
+    ),
+    "index astray": (
+        lambda f: (shard(f), save_file({}, f / "model-1.safetensors")),
+        r"lacks \d+ of the tensors that its",
+    ),
+    "no tokenizer": (
+        lambda f: (f / "tokenizer.json").unlink(),
+        "has no tokenizer; add tokenizer.json, or load with with_tokenizer=False",
+    ),
+    "damaged tokenizer": (
+        lambda f: (f / "tokenizer.json").write_text("{}"),
+        "tokenizer.json is no tokenizer",
+    ),
+    "end token": (
+        lambda f: edit(f, "generation_config.json", eos_token_id=["</s>"]),
+        r"eos_token_id = \['</s>'\]; it has to be token ids",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_checkpoints_are_refused_in_one_sentence(folder, name):
+    damage, message = BROKEN[name]
+    damage(folder)
+    with pytest.raises(ValueError, match=message) as caught:
+        jspec.models.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("dtype", ["float31", "int32", object])
+def test_unknown_dtypes_are_refused(folder, dtype):
+    with pytest.raises(ValueError, match="is unknown; use one of float32, bfloat16"):
+        jspec.models.load(folder, dtype=dtype)
+
+
+@pytest.mark.parametrize("name", ["/no/such/folder", "./here", "a/b/c", "~/nowhere/model"])
+def test_paths_that_are_not_there_are_not_looked_up(name):
+    with pytest.raises(ValueError, match="is no folder; name an existing one, or a hub id"):
+        jspec.models.load(name)
+
+
+def test_a_file_is_no_folder(folder):
+    with pytest.raises(ValueError, match="is a file; name the folder"):
+        jspec.models.load(folder / WEIGHTS)
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch):
+    import huggingface_hub
+
+    def absent(*_, **asked):
+        assert not any("bin" in pattern or pattern == "*" for pattern in asked["allow_patterns"])
+        raise OSError("no network\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", absent)
+    with pytest.raises(ValueError, match=r"org/model .*\(no network\); name an existing folder"):
+        jspec.models.load("org/model")

@@ -1,0 +1,123 @@
+"""config.json of hub checkpoints, old and new, as our configs."""
+
+import json
+
+import numpy as np
+import pytest
+
+from jspec.models.huggingface import families
+from jspec.models.huggingface.settings import Settings
+from jspec.models.llama import RopeScaling, frequencies
+
+LLAMA = {
+    "vocab_size": 64,
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": None,
+    "max_position_embeddings": 64,
+}
+STRETCH = {
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+ABSENT = object()
+
+
+def parse(kind, **fields):
+    values = LLAMA | {"model_type": kind} | fields
+    values = {name: value for name, value in values.items() if value is not ABSENT}
+    settings = Settings(values, "config.json")
+    return families.find(settings).parse(settings)
+
+
+def test_rope_is_read_from_old_and_new_fields():
+    scaling = RopeScaling(8.0, 1.0, 4.0, 32)
+    old = parse("llama", rope_theta=5e5, rope_scaling=STRETCH | {"rope_type": "llama3"})
+    new = parse("llama", rope_parameters=STRETCH | {"rope_type": "llama3", "rope_theta": 5e5})
+    assert old == new
+    assert (old.rope_theta, old.rope_scaling) == (5e5, scaling)
+    assert parse("llama", rope_scaling={"type": "default"}).rope_scaling is None
+
+
+def test_llama31_keeps_short_waves_and_slows_long_ones():
+    shape = parse("llama", head_dim=16, rope_theta=5e5)
+    slowed = parse(
+        "llama", head_dim=16, rope_theta=5e5, rope_scaling=STRETCH | {"rope_type": "llama3"}
+    )
+    ratio = frequencies(slowed) / frequencies(shape)
+    np.testing.assert_allclose(ratio[[0, -1]], [1, 1 / 8], rtol=1e-6)
+    assert np.all(np.diff(ratio) <= 1e-6)
+
+
+def test_absent_fields_mean_what_they_mean_in_transformers():
+    assert parse("llama").num_kv_heads == 4
+    assert parse("llama").norm_eps == 1e-6
+    wide = {"head_dim": 2, "num_attention_heads": 16}
+    assert parse("mistral", **wide).num_kv_heads == 16
+    assert parse("mistral", **wide, num_key_value_heads=ABSENT).num_kv_heads == 8
+    assert parse("mistral", max_position_embeddings=8192).context == 4096
+    assert parse("qwen3").head_dim == 128
+    assert parse("qwen2").qkv_bias
+    assert not parse("qwen2").output_bias
+    assert parse("gpt2", n_embd=24).intermediate_size == 96
+    assert parse("opt", ffn_dim=32).tied
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "context"),
+    [
+        ("mistral", {"sliding_window": 24}, 24),
+        ("mistral", {"sliding_window": 128}, 64),
+        ("mistral", {"sliding_window": None}, 64),
+        ("qwen2", {"sliding_window": 24}, 64),
+        ("qwen2", {"sliding_window": 24, "use_sliding_window": True}, 64),
+        ("qwen2", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 1}, 24),
+        (
+            "qwen3",
+            {
+                "sliding_window": 24,
+                "use_sliding_window": True,
+                "layer_types": ["full_attention", "sliding_attention"],
+            },
+            24,
+        ),
+    ],
+)
+def test_the_context_ends_where_a_sliding_window_would_begin_to_slide(kind, fields, context):
+    assert parse(kind, **fields).context == context
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "message"),
+    [
+        ("qwen3", {"layer_types": ["chunked_attention"]}, "layer of type 'chunked_attention'"),
+        ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported: False"),
+        ("gpt2", {"n_embd": 20, "n_head": 3}, "n_head = 3, which does not divide 20"),
+        ("opt", {"ffn_dim": 32, "activation_function": "silu"}, "supported: 'relu'"),
+        ("llama", {"head_dim": 5}, "head_dim of 5; rotary embeddings need an even one"),
+        ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "no field 'factor'"),
+        ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        ("llama", {"attention_bias": 1}, "attention_bias = 1; it has to be true or false"),
+        ("llama", {"rms_norm_eps": 0}, "rms_norm_eps = 0; it has to be above 0"),
+        ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]; it has to be an object"),
+    ],
+)
+def test_what_is_not_implemented_is_refused(kind, fields, message):
+    with pytest.raises(ValueError, match=message):
+        parse(kind, **fields)
+
+
+def test_every_fixture_is_a_family_of_its_own_name(fixtures):
+    for folder in fixtures.iterdir():
+        fields = json.loads((folder / "config.json").read_text())
+        family = families.find(Settings(fields, str(folder)))
+        assert (family.architecture, family.model_type) == (
+            fields["architectures"][0],
+            fields["model_type"],
+        )
