@@ -7,7 +7,7 @@ the children, accepted mass plus left-over mass times residual is p.
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.sampling import one_hot
+from jspec.sampling import argmax, one_hot
 
 Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]
 
@@ -48,7 +48,7 @@ def coupled(
     The token is argmax(log p + noise), a draw from p (Gumbel-max) that no draft can influence:
     lossless for any proposal, and the same tokens with and without speculation.
     """
-    token = jnp.argmax(jnp.log(p) + noise)
+    token = argmax(jnp.log(p) + noise)
     return point_mass(one_hot(token, p.shape[0]), q, children, valid, noise)
 
 

@@ -1,5 +1,6 @@
 """Trees: what follows from parents, and the static templates."""
 
+import heapq
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -144,3 +145,32 @@ def branching(factors: Sequence[int]) -> Template:
             for path in itertools.product(*(range(factor) for factor in factors[:level]))
         )
     )
+
+
+def likeliest(acceptance: Sequence[float], num_nodes: int) -> Template:
+    """The template of `num_nodes` nodes that is expected to be accepted furthest.
+
+    Takes for granted that the child of rank r is right with probability `acceptance[r]` wherever
+    it stands, so that a node is worth the product along its path: the best nodes are taken.
+
+    Args:
+        acceptance: probability that the token of rank r follows its parent; ranks in order.
+        num_nodes: N, root included.
+
+    Raises:
+        ValueError: if there are fewer than 1 node, or a probability is outside 0 .. 1.
+    """
+    if num_nodes < 1:
+        raise ValueError(f"num_nodes is {num_nodes}; a tree has at least its root, 1")
+    if not acceptance or not all(0 <= chance <= 1 for chance in acceptance):
+        raise ValueError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
+    paths: list[tuple[int, ...]] = []
+    # A heap of (-value, path): the best node is taken and offers its children.
+    offers = [(-chance, (rank,)) for rank, chance in enumerate(acceptance)]
+    heapq.heapify(offers)
+    while len(paths) < num_nodes - 1:
+        value, path = heapq.heappop(offers)
+        paths.append(path)
+        for rank, chance in enumerate(acceptance):
+            heapq.heappush(offers, (value * chance, (*path, rank)))
+    return Template(tuple(paths))

@@ -45,7 +45,7 @@ class Walk:
             chosen = jnp.take_along_axis(children, taken.argmax(-1)[:, None], -1)[:, 0]
             bad = going & ~_is_law(at)
             down = going & found & ~bad
-            drawn = jnp.argmax(jnp.log(residual) + noise, axis=-1)
+            drawn = samplings.argmax(jnp.log(residual) + noise)
             here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)
             verdict = Verdict(
                 path=jnp.where(here, chosen[:, None], verdict.path),
@@ -91,7 +91,7 @@ def _chance(
     """(law, the position's noise, a coin per child). Greedy is the law of a certain token."""
     batch, size = logits.shape
     if round.sampling is None or round.keys is None:
-        law = samplings.one_hot(jnp.argmax(logits, -1), size)
+        law = samplings.one_hot(samplings.argmax(logits), size)
         return law, jnp.zeros_like(law), jnp.zeros((batch, width))
     positions = round.positions + depth
     noise = samplings.gumbel(round.keys, positions, size)

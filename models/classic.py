@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import cache as caches
 from jspec.base import Cache, Output
 from jspec.models import attention
+from jspec.models.linear import Linear
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {
@@ -171,12 +172,11 @@ def _norm(module: Block | Classic, name: str) -> nn.LayerNorm:
     )
 
 
-def _dense(module: Block | Classic, features: int, name: str, bias: bool | None = None) -> nn.Dense:
-    return nn.Dense(
+def _dense(module: Block | Classic, features: int, name: str, bias: bool | None = None) -> Linear:
+    return Linear(
         features,
-        use_bias=module.config.bias if bias is None else bias,
-        dtype=module.dtype,
-        param_dtype=module.param_dtype,
-        kernel_init=nn.initializers.normal(0.02),
+        module.config.bias if bias is None else bias,
+        module.dtype,
+        module.param_dtype,
         name=name,
     )

@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import cache as caches
 from jspec.base import Cache, Output
 from jspec.models import attention
+from jspec.models.linear import Linear
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,16 @@ def frequencies(config: LlamaConfig) -> Float[np.ndarray, " D/2"]:
     return ((1 - keep) * base / scaling.factor + keep * base).astype(np.float32)
 
 
-def rotate(x: Float[Array, "B N H D"], angles: Float[Array, "B N D/2"]) -> Float[Array, "B N H D"]:
-    """Rotary embedding in float32; lane i pairs with lane i + D/2 (the Hugging Face layout)."""
-    cos, sin = jnp.cos(angles)[:, :, None], jnp.sin(angles)[:, :, None]
+def rotate(
+    x: Float[Array, "B N H D"], turn: tuple[Float[Array, "B N 1 D/2"], Float[Array, "B N 1 D/2"]]
+) -> Float[Array, "B N H D"]:
+    """Rotary embedding in float32; lane i pairs with lane i + D/2 (the Hugging Face layout).
+
+    Args:
+        x: queries or keys.
+        turn: cosine and sine of each position's angles.
+    """
+    cos, sin = turn
     left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     turned = jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
     return turned.astype(x.dtype)
@@ -90,21 +98,14 @@ class Block(nn.Module):
     dtype: Any
     param_dtype: Any
 
-    def dense(self, features: int, name: str, bias: bool) -> nn.Dense:
-        return nn.Dense(
-            features,
-            use_bias=bias,
-            name=name,
-            dtype=self.dtype,
-            param_dtype=self.param_dtype,
-            kernel_init=nn.initializers.normal(0.02),
-        )
+    def dense(self, features: int, name: str, bias: bool) -> Linear:
+        return Linear(features, bias, self.dtype, self.param_dtype, name=name)
 
     def norm(self, name: str) -> RMSNorm:
         return RMSNorm(self.config.norm_eps, self.dtype, self.param_dtype, name=name)
 
     @nn.compact
-    def __call__(self, x, angles, mask, past):
+    def __call__(self, x, turn, mask, past):
         config = self.config
         batch, new, _ = x.shape
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
@@ -117,7 +118,7 @@ class Block(nn.Module):
         )
         if config.qk_norm:
             q, k = self.norm("q_norm")(q), self.norm("k_norm")(k)
-        q, k = rotate(q, angles), rotate(k, angles)
+        q, k = rotate(q, turn), rotate(k, turn)
         k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
         mixed = attention.attend(q, k, v, mask, past)
         x = x + self.dense(config.hidden_size, "output", config.output_bias)(mixed)
@@ -175,12 +176,13 @@ class Llama(nn.Module):
             self.param_dtype,
         )
         x = embed[tokens].astype(self.dtype)
-        angles = positions[..., None].astype(jnp.float32) * frequencies(config)
+        angles = positions[..., None, None].astype(jnp.float32) * frequencies(config)
+        turn = jnp.cos(angles), jnp.sin(angles)
         keys, values = [], []
         for layer in range(config.num_layers):
             past = attention.past(cache, layer)
             x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
-                x, angles, mask, past
+                x, turn, mask, past
             )
             keys.append(k)
             values.append(v)

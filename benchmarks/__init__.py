@@ -1,0 +1,1 @@
+"""Measurements as commands: `python -m benchmarks.NAME --help`."""

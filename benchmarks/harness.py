@@ -1,0 +1,83 @@
+"""What all benches share: paired timing, prompts, models, and where a number came from."""
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from datetime import date
+from pathlib import Path
+
+import jax
+import numpy as np
+from rich.console import Console
+
+ROOT = Path(__file__).resolve().parent.parent
+SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
+"""Where the checkpoints and texts lie that the project does not ship."""
+
+console = Console(soft_wrap=True)
+
+
+def provenance() -> dict[str, str]:
+    """Where, when and with what a number was measured."""
+    device = jax.devices()[0]
+    return {
+        "date": date.today().isoformat(),
+        "device": f"{jax.device_count()} x {device.device_kind} ({platform.machine()}, "
+        f"{os.cpu_count()} cores)",
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+    }
+
+
+def headline(what: str) -> None:
+    """Prints the title of a bench and its provenance."""
+    console.print(f"[bold]{what}[/bold]")
+    console.print(", ".join(f"{key} {value}" for key, value in provenance().items()))
+
+
+def paired(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, np.ndarray]:
+    """Seconds of each run, taken in turn (A B A B ...), so that a drifting machine hits all alike.
+
+    One warm-up each. `seconds["a"] / seconds["b"]` then pairs neighbours in time.
+    """
+    for run in runs.values():
+        jax.block_until_ready(run())
+    seconds = {name: np.zeros(repeats) for name in runs}
+    for repeat in range(repeats):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            jax.block_until_ready(run())
+            seconds[name][repeat] = time.perf_counter() - start
+    return seconds
+
+
+def read_bandwidth(params) -> float:
+    """Seconds in which this process reads all weights once: the floor of a one-token forward."""
+    leaves = jax.tree.leaves(params)
+    read = jax.jit(lambda leaves: sum(leaf.sum() for leaf in leaves))
+    seconds = paired({"read": lambda: read(leaves)}, 20)["read"]
+    return float(seconds.min())
+
+
+def stories(count: int) -> list[str]:
+    """Beginnings of stories that the project does not ship.
+
+    Raises:
+        FileNotFoundError: if the shared texts are absent; the message says where they were sought.
+    """
+    path = SHARED / "data" / "tinystories" / "stories.txt"
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path}; set JSPEC_SHARED to the folder with data/ and models/")
+    texts = path.read_text(encoding="utf-8").split("<|endoftext|>")
+    return [text.strip() for text in texts if len(text.strip()) > 200][:count]
+
+
+def record(path: Path | None, row: dict) -> None:
+    """Appends one JSON line, provenance included."""
+    if path is None:
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(provenance() | row) + "\n")

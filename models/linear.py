@@ -1,0 +1,46 @@
+"""A dense layer whose one-row product keeps both cores of a CPU busy."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+def product(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
+    """x @ kernel.
+
+    On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
+    half a million entries: all of a small model. As a batch of two half products it runs on two
+    (256 x 1376: 28 us against 49 us on two cores), and larger matrices lose nothing.
+    """
+    inputs = kernel.shape[0]
+    if x.size != inputs or inputs % 2:
+        return x @ kernel
+
+    def halves(x, kernel):
+        parts = jnp.einsum("ti,tio->to", x.reshape(2, -1), kernel.reshape(2, -1, kernel.shape[1]))
+        # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
+        return (parts[0] + parts[1]).reshape(*x.shape[:-1], -1)
+
+    return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
+
+
+class Linear(nn.Module):
+    """`flax.linen.Dense` with `product`, and the initial weights of this field."""
+
+    features: int
+    use_bias: bool
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
+        shape = (x.shape[-1], self.features)
+        kernel = self.param("kernel", nn.initializers.normal(0.02), shape, self.param_dtype)
+        y = product(x.astype(self.dtype), kernel.astype(self.dtype))
+        if not self.use_bias:
+            return y
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+        return y + bias.astype(self.dtype)
