@@ -1,0 +1,187 @@
+"""Prompts in groups through `jspec.decode`, in order, each group starting where the last ended."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from inspect import signature
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from jspec.app.sessions import Session
+from jspec.app.settings import Settings
+
+if TYPE_CHECKING:
+    from jspec.base import Drafter, PyTree, Result
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that run together, padded to one shape for all groups."""
+
+    rows: list[int]
+    """Which prompts, counted from 0; their randomness follows from it."""
+    prompt: np.ndarray
+    """[B, T], padded on the right."""
+    lengths: np.ndarray
+    """[B]"""
+    limits: np.ndarray
+    """[B]; 0 in rows that only fill up the last group."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one prompt."""
+
+    row: int
+    prompt: list[int]
+    tokens: list[int]
+    status: int
+    histogram: list[int]
+    """Rounds that emitted i + 1 tokens."""
+    drafted: int
+    """Drafted tokens that were verified."""
+    seconds: float
+    """That its group took."""
+
+    @property
+    def steps(self) -> int:
+        """Target forwards after the prefill."""
+        return sum(self.histogram)
+
+    @property
+    def accepted(self) -> int:
+        """Drafted tokens that were emitted."""
+        return sum(count * index for index, count in enumerate(self.histogram))
+
+
+class Runner:
+    """Runs groups one after the other and carries the drafter's memory from each to the next."""
+
+    def __init__(self, session: Session, settings: Settings, plain: bool = False):
+        """Args: plain: without the session's drafter, as what it is compared to."""
+        from jspec.drafters.autoregressive import Autoregressive
+
+        self._session = session
+        self._settings = settings
+        self._drafter: Drafter = Autoregressive() if plain else session.drafter
+        self._params: PyTree = None if plain else session.drafter_params
+        self._state: PyTree = None
+        self._compiled: set[Any] = set()
+
+    def forget(self) -> None:
+        """Back to a cold start; what was compiled stays."""
+        self._state = None
+
+    def run(self, group: Group) -> list[Outcome]:
+        """Decodes a group. Its seconds are those of compiled code, from prompt to last token."""
+        import jax
+
+        import jspec
+
+        arguments = self.arguments(group)
+        shapes = tuple(
+            (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments["drafter_state"])
+        )
+        if (key := (_shape(group), shapes)) not in self._compiled:
+            # With limits of 0 the same program is compiled and emits nothing.
+            idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
+            interruptible(lambda: jax.block_until_ready(jspec.decode(**idle)))
+            self._compiled.add(key)
+        begin = time.perf_counter()
+        result = interruptible(lambda: jax.block_until_ready(jspec.decode(**arguments)))
+        seconds = time.perf_counter() - begin
+        self._state = result.drafter_state
+        return outcomes(group, jax.device_get(result), seconds)
+
+    def arguments(self, group: Group) -> dict[str, Any]:
+        """For `jspec.decode` and `jspec.stream`."""
+        settings, target = self._settings, self._session.target
+        # More than the context is room that is never filled, and the output is made in advance.
+        context = target.model.context
+        most = settings.max_new_tokens if context is None else context + 1
+        limits = np.minimum(group.limits, most)
+        call: dict[str, Any] = dict(
+            model=target.model,
+            params=target.params,
+            prompt=group.prompt,
+            lengths=group.lengths,
+            drafter=self._drafter,
+            drafter_params=self._params,
+            max_new_tokens=min(settings.max_new_tokens, most),
+            limits=limits,
+            sampling=settings.sampling,
+            eos=None if settings.ignore_eos else target.eos,
+            key=settings.seed,
+            rows=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
+        )
+        return call | {"drafter_state": self._carried(call)}
+
+    def keep(self, state: "PyTree") -> None:
+        """Takes over the drafter's memory of a run that was streamed."""
+        self._state = state
+
+    def _carried(self, call: dict[str, Any]) -> "PyTree":
+        """The memory so far, where it fits; the buffers of a longer prompt start empty."""
+        import jax
+
+        from jspec.request import prepare
+
+        ready = prepare(**{name: call[name] for name in signature(prepare).parameters})
+        empty = self._drafter.empty(len(ready.lengths), ready.slots)
+        if self._state is None:
+            return empty
+
+        def fitting(old, new):
+            return old if (old.shape, old.dtype) == (new.shape, new.dtype) else new
+
+        return jax.tree.map(fitting, self._state, empty)
+
+
+def groups(prompts: Sequence[list[int]], settings: Settings) -> Iterator[Group]:
+    """The prompts in their order, `batch_size` at a time."""
+    size = min(settings.batch_size, len(prompts))
+    for start in range(0, len(prompts), size):
+        members = list(range(start, min(start + size, len(prompts))))
+        # The last group is filled up with copies that emit nothing, so that one program fits all.
+        filled = [prompts[row] for row in members]
+        filled += [prompts[start]] * (size - len(members))
+        lengths = np.array([len(prompt) for prompt in filled], np.int32)
+        padded = np.zeros((size, lengths.max()), np.int32)
+        for place, prompt in enumerate(filled):
+            padded[place, : len(prompt)] = prompt
+        limits = np.where(np.arange(size) < len(members), settings.max_new_tokens, 0)
+        yield Group(members, padded, lengths, limits.astype(np.int32))
+
+
+def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
+    """One per row of the group that is not filling; the result is on the host."""
+    return [
+        Outcome(
+            row=row,
+            prompt=group.prompt[place, : group.lengths[place]].tolist(),
+            tokens=result.tokens[place, : result.lengths[place]].tolist(),
+            status=int(result.status[place]),
+            histogram=result.stats.histogram[place].tolist(),
+            drafted=int(result.stats.drafted[place]),
+            seconds=seconds,
+        )
+        for place, row in enumerate(group.rows)
+    ]
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """Waits for `work` in a way that Ctrl-C ends; compiled code itself hears no signal."""
+    return _WORKER.submit(work).result()
+
+
+_WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
+
+
+def _shape(group: Group) -> tuple[int, int]:
+    from jspec.request import bucket
+
+    return len(group.lengths), bucket(int(group.lengths.max()), 1)

@@ -1,0 +1,185 @@
+"""The command line. Nothing heavy is imported before a command needs it, so `--help` is quick."""
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jspec.app import config, errors, prompts
+from jspec.app.methods import DEFAULT, METHODS
+from jspec.app.settings import Settings
+from jspec.app.train import train_app
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+"""What a shell reports of a program that SIGINT or SIGPIPE ended."""
+
+ClickException: Any = typer.BadParameter.__mro__[2]
+"""Of click, or of typer's own copy of it."""
+
+app = typer.Typer(
+    help="Lossless speculative decoding for JAX.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.add_typer(train_app, name="train")
+
+
+def main() -> None:
+    """The entry point."""
+    code = run(sys.argv[1:])
+    if code in (INTERRUPTED, BROKEN_PIPE):
+        os._exit(code)  # a computation may be under way, which an orderly exit would wait for
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Runs a command and returns its exit code: 0, 2 for bad input, or what a signal gives."""
+    try:
+        code = app(list(arguments) or ["--help"], prog_name="jspec", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except ClickException as error:
+        if message := error.format_message():  # none: a group of commands has shown its help
+            errors.complain(message)
+        return error.exit_code
+    except (KeyboardInterrupt, typer.Abort):
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read is gone; what is still buffered must not fail again on exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except ValueError as error:
+        if not errors.is_refusal(error):
+            raise
+        errors.complain(str(error))
+        return 2
+    except OSError as error:  # a full disk, a file that may not be read
+        errors.complain(str(error))
+        return 1
+
+
+def integer(text: str) -> int:
+    """Parses an option, in our words."""
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no integer") from None
+
+
+def number(text: str) -> float:
+    """Likewise."""
+    try:
+        return float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is no number") from None
+
+
+@app.command()
+def generate(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="Text to continue; - reads standard input.", show_default=False),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|ID", help="Likewise, for a method that needs one.", show_default=False
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help=f"How to draft: {', '.join(METHODS)}.", show_default=DEFAULT
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(parser=integer, metavar="S", help="Line i draws from (seed, i).")
+    ] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
+    batch_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="One prompt a line: text, or a JSON list of token ids.",
+            show_default=False,
+        ),
+    ] = None,
+    batch_size: Annotated[
+        int, typer.Option(parser=integer, metavar="B", help="Lines that run together.")
+    ] = 1,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
+            "`jspec methods` lists the keys.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D",
+            help="Of weights and computation.",
+            show_default="float32 on CPU, else bfloat16",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line instead of text.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option(help="Measure plain decoding too (not with --json).")
+    ] = True,
+) -> None:
+    """Continue a prompt, and show how much faster drafting made it."""
+    settings = Settings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
+    )
+    choice = config.choose(method, speculative_config)
+    config.check_draft_model(choice, draft_model)
+    if batch_file is not None and prompt is not None:
+        raise ValueError("a prompt and --batch-file were both given; give one of them")
+    asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
+
+    # From here on JAX is imported.
+    from jspec.app import compilation, jsonl, sessions
+    from jspec.app import generate as for_people
+
+    compilation.keep_on_disk()
+    session = sessions.start(model, draft_model, choice, dtype)
+    target = session.target
+    ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
+    if as_json:
+        jsonl.write(session, ids, settings)
+    else:
+        for_people.show(session, ids, settings, compare)
+
+
+@app.command()
+def methods() -> None:
+    """List the drafting methods and their options."""
+    from jspec.app import listing
+
+    listing.show()

@@ -1,0 +1,39 @@
+"""`jspec methods`: the table of methods, and the options of each."""
+
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from jspec.app.methods import DEFAULT, METHODS
+
+_WIDTH = 100
+"""Where no terminal says how wide it is."""
+
+
+def show() -> None:
+    """Prints the table, then the options."""
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("method", no_wrap=True)
+    for heading in ("draft model", "training", "exact sampling"):
+        table.add_column(heading)
+    table.add_column("what it drafts")
+    for method in METHODS.values():
+        facts = (
+            "needed" if method.needs_draft_model else "none",
+            "needed" if method.needs_training else "none",
+            "yes" if method.exact else "no",
+        )
+        default = " (default)" if method.name == DEFAULT else ""
+        table.add_row(method.name, *facts, method.summary + default)
+    console.print(table)
+    console.print("Keys of --speculative-config, besides method:\n")
+    for method in METHODS.values():
+        if method.options:
+            console.print(method.name)
+            keys = Table.grid(padding=(0, 2))
+            for option in method.options:
+                keys.add_row("", option.name, f"{option.help}: {option.kind.what}")
+            console.print(keys)

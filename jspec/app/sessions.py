@@ -1,0 +1,85 @@
+"""A loaded model and a drafter, ready to run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import jspec
+from jspec.app.config import Choice
+from jspec.app.methods import Models
+
+if TYPE_CHECKING:
+    from jspec.base import Drafter, PyTree
+    from jspec.models import Loaded
+
+BUNDLED = "jspec-7m"
+"""The bundled model that runs if none is named."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What a run needs besides prompts and settings."""
+
+    target: "Loaded"
+    method: str
+    drafter: "Drafter"
+    drafter_params: "PyTree"
+
+
+def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str | None) -> Session:
+    """Loads what is named and builds the drafter.
+
+    Args:
+        model: a folder, a bundled model's name, or a hub id; None is the bundled model.
+        draft_model: likewise, for a method that needs one.
+        choice: the method.
+        dtype: of both models; None is the device's default.
+
+    Raises:
+        ValueError: if a model cannot be loaded, or the two have different vocabularies.
+    """
+    from jspec import models
+
+    target = models.load(_place(model or BUNDLED), dtype)
+    draft = None if draft_model is None else models.load(_place(draft_model), dtype)
+    if draft is not None:
+        check_same_vocabulary(target, draft, draft_model or "")
+    drafter, params = choice.method.build(Models(target, draft), **choice.options)
+    return Session(target, choice.method.name, drafter, params)
+
+
+def check_same_vocabulary(target: "Loaded", draft: "Loaded", name: str) -> None:
+    """Raises ValueError unless a token means the same to both."""
+    fix = "name a draft model that was made for the target's tokenizer"
+    ours, theirs = target.model.vocab_size, draft.model.vocab_size
+    if ours != theirs:
+        raise ValueError(
+            f"--draft-model {name} has a vocabulary of {theirs} tokens and the target one of "
+            f"{ours}; {fix}"
+        )
+    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
+        raise ValueError(
+            f"--draft-model {name} has as many tokens as the target, {ours}, but other ones; {fix}"
+        )
+
+
+def bundled() -> Sequence[str]:
+    """Names of the models that came with this installation."""
+    return sorted(folder.parent.name for folder in _zoo().glob("*/config.json"))
+
+
+def _place(name: str) -> str | Path:
+    """A bundled model's folder, unless a folder here has its name."""
+    if not Path(name).exists() and name in bundled():
+        return _zoo() / name
+    if name == BUNDLED:
+        raise ValueError(
+            f"this installation came without the bundled model {BUNDLED}; pass --model with a "
+            "folder or a hub id"
+        )
+    return name
+
+
+def _zoo() -> Path:
+    return Path(jspec.__path__[0]) / "models" / "zoo"

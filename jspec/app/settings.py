@@ -1,0 +1,71 @@
+"""What `jspec generate` is asked to do with each prompt, checked before anything is loaded."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jspec.base import Sampling
+
+_SEEDS = 2**32
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of a run.
+
+    Args:
+        max_new_tokens: most tokens per prompt.
+        temperature: 0 is greedy, and the filters are then not used.
+        top_k: 0 switches it off.
+        top_p: 1 switches it off.
+        min_p: 0 switches it off.
+        seed: line i draws from (seed, i).
+        ignore_eos: go on after an end token.
+        batch_size: prompts that run together.
+
+    Raises:
+        ValueError: if one is out of range.
+    """
+
+    max_new_tokens: int = 128
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    ignore_eos: bool = False
+    batch_size: int = 1
+
+    def __post_init__(self):
+        _at_least("--max-new-tokens", self.max_new_tokens, 1)
+        _at_least("--batch-size", self.batch_size, 1)
+        _at_least("--top-k", self.top_k, 0, "0 switches it off")
+        if not (math.isfinite(self.temperature) and self.temperature >= 0):
+            raise ValueError(
+                f"--temperature is {self.temperature}; pass 0 (greedy) or a number above"
+            )
+        if not 0 < self.top_p <= 1:
+            raise ValueError(
+                f"--top-p is {self.top_p}; pass a number above 0 and up to 1, which switches it off"
+            )
+        if not 0 <= self.min_p <= 1:
+            raise ValueError(f"--min-p is {self.min_p}; pass 0, which switches it off, up to 1")
+        if not 0 <= self.seed < _SEEDS:
+            raise ValueError(f"--seed is {self.seed}; pass an integer in 0 .. {_SEEDS - 1}")
+
+    @property
+    def sampling(self) -> "Sampling | None":
+        """For `jspec.decode`; None is greedy."""
+        from jspec.base import Sampling
+
+        if self.temperature == 0:
+            return None
+        return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+def _at_least(name: str, value: int, least: int, why: str = "") -> None:
+    if value < least:
+        raise ValueError(f"{name} is {value}; pass at least {least}{why and f' ({why})'}")
+    if value >= 2**31:
+        raise ValueError(f"{name} is {value}; pass at most {2**31 - 1}")
