@@ -61,19 +61,6 @@ def read_bandwidth(params) -> float:
     return float(seconds.min())
 
 
-def stories(count: int) -> list[str]:
-    """Beginnings of stories that the project does not ship.
-
-    Raises:
-        FileNotFoundError: if the shared texts are absent; the message says where they were sought.
-    """
-    path = SHARED / "data" / "tinystories" / "stories.txt"
-    if not path.is_file():
-        raise FileNotFoundError(f"no {path}; set JSPEC_SHARED to the folder with data/ and models/")
-    texts = path.read_text(encoding="utf-8").split("<|endoftext|>")
-    return [text.strip() for text in texts if len(text.strip()) > 200][:count]
-
-
 def record(path: Path | None, row: dict) -> None:
     """Appends one JSON line, provenance included."""
     if path is None:

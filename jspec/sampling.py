@@ -28,7 +28,9 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
     """
     wide = logits.astype(jnp.float32)
     greedy = sampling.temperature == 0
-    law = jax.nn.softmax(wide / jnp.where(greedy, 1.0, sampling.temperature)[:, None], axis=-1)
+    # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
+    below = wide - wide.max(-1, keepdims=True)
+    law = jax.nn.softmax(below / jnp.where(greedy, 1.0, sampling.temperature)[:, None], axis=-1)
     size = law.shape[-1]
 
     def keep(kept: Bool[Array, "B V"], law: Float[Array, "B V"]) -> Float[Array, "B V"]:

@@ -1,0 +1,43 @@
+"""Prompts by class, from texts that the project does not ship."""
+
+import json
+from pathlib import Path
+
+from benchmarks.harness import SHARED
+
+CLASSES = ("stories", "maths", "code", "books", "speeches")
+
+
+def texts(name: str, count: int) -> list[str]:
+    """`count` prompts of a class, spread over its file.
+
+    Raises:
+        FileNotFoundError: if the shared texts are absent.
+        ValueError: if there is no such class.
+    """
+    if name not in CLASSES:
+        raise ValueError(f"no prompts of class {name!r}; there are {', '.join(CLASSES)}")
+    found = {
+        "stories": lambda: _read("tinystories/stories.txt").split("<|endoftext|>"),
+        "maths": lambda: [row["question"] for row in _rows("gsm8k/train.jsonl")],
+        "code": lambda: [row["text"] + "\n" for row in _rows("mbpp/mbpp.jsonl")],
+        "books": lambda: _paragraphs("books/sherlock_holmes.txt"),
+        "speeches": lambda: _paragraphs("speeches/inaugural.txt"),
+    }[name]()
+    long_enough = [text.strip() for text in found if len(text.strip()) > 60]
+    return long_enough[:: max(1, len(long_enough) // count)][:count]
+
+
+def _read(name: str) -> str:
+    path: Path = SHARED / "data" / name
+    if not path.is_file():
+        raise FileNotFoundError(f"no {path}; set JSPEC_SHARED to the folder with data/ and models/")
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def _rows(name: str) -> list[dict]:
+    return [json.loads(line) for line in _read(name).splitlines() if line.strip()]
+
+
+def _paragraphs(name: str) -> list[str]:
+    return [part for part in _read(name).split("\n\n") if len(part) > 200]

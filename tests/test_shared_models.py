@@ -1,0 +1,67 @@
+"""Real checkpoints, real text: skipped with a reason where they are absent."""
+
+import numpy as np
+import pytest
+
+import jspec
+from jspec import models
+
+LIMIT = 120
+
+
+@pytest.fixture(scope="module")
+def texts(shared):
+    path = shared / "data" / "tinystories" / "stories.txt"
+    stories = path.read_text(encoding="utf-8").split("<|endoftext|>")
+    return [story.strip() for story in stories if len(story) > 200]
+
+
+@pytest.fixture(scope="module", params=["stories260k", "babyllama-target"])
+def target(request, shared):
+    return models.load(shared / "models" / request.param)
+
+
+def _prompts(loaded, texts, count):
+    return np.array([loaded.tokenizer.encode(text).ids[:24] for text in texts[:count]])
+
+
+def test_every_drafter_gives_the_tokens_of_plain_decoding(target, texts):
+    model, params, _ = target
+    prompts = _prompts(target, texts, 4)
+    drafters = [
+        jspec.TokenRecycling(model.vocab_size),
+        jspec.PromptLookup(),
+        jspec.merge(
+            jspec.TokenRecycling(model.vocab_size, jspec.tree.chain(4)),
+            jspec.PromptLookup(whole=False),
+        ),
+    ]
+    for options in (dict(), dict(sampling=jspec.Sampling(0.8, top_p=0.9), key=1)):
+        plain = jspec.decode(model, params, prompts, max_new_tokens=LIMIT, **options)
+        for drafter in drafters:
+            together = jspec.decode(
+                model, params, prompts, drafter=drafter, max_new_tokens=LIMIT, **options
+            )
+            np.testing.assert_array_equal(together.tokens, plain.tokens)
+        alone = jspec.decode(
+            model, params, prompts[[2]], rows=[2], drafter=drafters[0], max_new_tokens=LIMIT,
+            **options,
+        )  # fmt: skip
+        np.testing.assert_array_equal(alone.tokens[0], plain.tokens[2])
+
+
+def test_token_recycling_takes_the_published_number_of_rounds(shared, texts):
+    """24-token story prompts, 120 new tokens, cold: about 2.3 tokens per forward or more."""
+    loaded = models.load(shared / "models" / "stories260k")
+    rounds = []
+    for prompt in _prompts(loaded, texts, 8):
+        result = jspec.decode(
+            loaded.model,
+            loaded.params,
+            prompt[None],
+            drafter=jspec.TokenRecycling(loaded.model.vocab_size),
+            max_new_tokens=LIMIT,
+        )
+        rounds.append(int(result.stats.num_steps[0]))
+        assert result.stats.drafted[0] == 80 * rounds[-1]
+    assert np.mean(rounds) <= 52, rounds
