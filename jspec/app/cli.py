@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from jspec.app import config, errors, prompts
-from jspec.app.methods import DEFAULT, METHODS
+from jspec.app.methods import DEFAULT
 from jspec.app.settings import Settings
 from jspec.app.train import train_app
 
@@ -49,9 +49,10 @@ def run(arguments: Sequence[str]) -> int:
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
-    except BrokenPipeError:
-        # Whoever read is gone; what is still buffered must not fail again on exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit) as error:
+        # typer makes a SystemExit of a broken pipe, and of nothing else outside its own mode.
+        if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
+            raise
         return BROKEN_PIPE
     except ValueError as error:
         if not errors.is_refusal(error):
@@ -98,7 +99,7 @@ def generate(
     method: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help=f"How to draft: {', '.join(METHODS)}.", show_default=DEFAULT
+            metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
         ),
     ] = None,
     max_new_tokens: Annotated[
@@ -149,9 +150,9 @@ def generate(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line instead of text.")
     ] = False,
-    compare: Annotated[
-        bool, typer.Option(help="Measure plain decoding too (not with --json).")
-    ] = True,
+    alone: Annotated[
+        bool, typer.Option("--no-compare", help="Do not measure plain decoding.")
+    ] = False,
 ) -> None:
     """Continue a prompt, and show how much faster drafting made it."""
     settings = Settings(
@@ -174,7 +175,7 @@ def generate(
     if as_json:
         jsonl.write(session, ids, settings)
     else:
-        for_people.show(session, ids, settings, compare)
+        for_people.show(session, ids, settings, compare=not alone)
 
 
 @app.command()

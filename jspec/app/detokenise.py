@@ -31,13 +31,14 @@ class Detokeniser:
         self.prompt = self._settle()
         """The prompt's text, up to a character that its last tokens leave unfinished."""
 
-    def push(self, token: int) -> str:
-        """What can be said for sure after one more token; often nothing within a character."""
-        self._ids.append(token)
+    def push(self, tokens: Sequence[int]) -> str:
+        """What can be said for sure after more tokens; often nothing within a character."""
+        self._ids.extend(tokens)
         return self._settle()
 
-    def finish(self) -> str:
-        """What was held back."""
+    def finish(self, tokens: Sequence[int] = ()) -> str:
+        """All that is left to say after the last tokens."""
+        self._ids.extend(tokens)
         return self._grow(self._tokenizer.decode(self._ids))
 
     def _settle(self) -> str:

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 from jspec.app import console
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
@@ -138,12 +140,12 @@ def _pieces(
     """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
     import jspec
 
+    arguments = runner.arguments(group)
     rows = []
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()
         rows.append(Detokeniser(session.target.tokenizer, prompt))
         sink((rows[place].prompt, console.PROMPT))
-    arguments = runner.arguments(group)
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
@@ -151,8 +153,9 @@ def _pieces(
         for row, sink, tokens, drafted in zip(
             rows, sinks, chunk.tokens, chunk.drafted, strict=False
         ):
-            for token, confirmed in zip(tokens, drafted, strict=True):
-                sink((row.push(token), console.DRAFTED if confirmed else console.OWN))
+            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
+                piece = row.push([token for _, token in run])
+                sink((piece, console.DRAFTED if confirmed else console.OWN))
     for row, sink in zip(rows, sinks, strict=True):
         sink((row.finish(), console.OWN))
     assert state is not None, "limits are at least 1, so there was a round"

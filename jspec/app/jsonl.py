@@ -26,7 +26,7 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
     return {
         "prompt_ids": outcome.prompt,
         "tokens": outcome.tokens,
-        "text": _text(outcome, tokenizer),
+        "text": Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens),
         "finish_reason": finish_reason(outcome.status),
         "seconds": outcome.seconds,
         "metrics": {
@@ -55,9 +55,3 @@ def finish_reason(status: int) -> str:
         Status.CAPACITY: "capacity",
         Status.NAN: "nan",
     }[Status(status)]
-
-
-def _text(outcome: Outcome, tokenizer: Tokenizer) -> str:
-    """What the tokens add to the prompt's text."""
-    row = Detokeniser(tokenizer, outcome.prompt)
-    return "".join([*(row.push(token) for token in outcome.tokens), row.finish()])

@@ -70,7 +70,7 @@ def _token_recycling(
     from jspec.tree import Template
 
     if template is None:
-        tree = trees.recycling(num_speculative_tokens)
+        tree = trees.recycling(num_speculative_tokens, options.get("k"))
     elif num_speculative_tokens is None:
         tree = Template(template)
     else:

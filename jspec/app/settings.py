@@ -1,6 +1,5 @@
 """What `jspec generate` is asked to do with each prompt, checked before anything is loaded."""
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,16 +40,10 @@ class Settings:
         _at_least("--max-new-tokens", self.max_new_tokens, 1)
         _at_least("--batch-size", self.batch_size, 1)
         _at_least("--top-k", self.top_k, 0, "0 switches it off")
-        if not (math.isfinite(self.temperature) and self.temperature >= 0):
-            raise ValueError(
-                f"--temperature is {self.temperature}; pass 0 (greedy) or a number above"
-            )
-        if not 0 < self.top_p <= 1:
-            raise ValueError(
-                f"--top-p is {self.top_p}; pass a number above 0 and up to 1, which switches it off"
-            )
-        if not 0 <= self.min_p <= 1:
-            raise ValueError(f"--min-p is {self.min_p}; pass 0, which switches it off, up to 1")
+        # The bounds are those of `jspec.decode`, which loads a model before it can be asked.
+        _within("--temperature", self.temperature, 0, 1e6, "0 is greedy")
+        _within("--top-p", self.top_p, 1e-6, 1, "1 switches it off")
+        _within("--min-p", self.min_p, 0, 1, "0 switches it off")
         if not 0 <= self.seed < _SEEDS:
             raise ValueError(f"--seed is {self.seed}; pass an integer in 0 .. {_SEEDS - 1}")
 
@@ -62,6 +55,11 @@ class Settings:
         if self.temperature == 0:
             return None
         return Sampling(self.temperature, self.top_k, self.top_p, self.min_p)
+
+
+def _within(name: str, value: float, low: float, high: float, why: str) -> None:
+    if not low <= value <= high:  # NaN is outside too
+        raise ValueError(f"{name} is {value:g}; pass a number in {low:g} .. {high:g} ({why})")
 
 
 def _at_least(name: str, value: int, least: int, why: str = "") -> None:

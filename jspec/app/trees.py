@@ -13,16 +13,20 @@ _CPU_NODES = 15
 """With the root 16 tokens a forward, which a CPU scores in little more time than one."""
 
 
-def recycling(nodes: int | None) -> "Template":
-    """The best tree of that many drafted nodes; None: what the default device scores cheaply.
+def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
+    """The best tree for this device.
 
-    An accelerator scores the published 81 tokens in the time of one; a CPU takes 4 times as long.
+    Args:
+        nodes: drafted ones; None: what the default device scores cheaply. An accelerator scores the
+            published 81 tokens in the time of one, a CPU takes 4 times as long.
+        k: candidates that the matrix holds; None is the published 8.
     """
     import jax
 
     from jspec import tree
     from jspec.drafters.token_recycling import PUBLISHED
 
-    if nodes is None and jax.default_backend() != "cpu":
+    on_cpu = jax.default_backend() == "cpu"
+    if nodes is None and k is None and not on_cpu:
         return PUBLISHED
-    return tree.likeliest(_ACCEPTED, 1 + (nodes or _CPU_NODES))
+    return tree.likeliest(_ACCEPTED[:k], 1 + (nodes or (_CPU_NODES if on_cpu else 80)))

@@ -1,0 +1,65 @@
+"""A tiny model in Hugging Face layout, and the command line called in this process."""
+
+import io
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import tiny
+
+from jspec.app import cli, compilation
+from jspec.models import export
+from jspec.training import tokenizer as tokenizers
+
+TEXTS = [
+    "Once upon a time there was a naïve 猫 named Žofie.",
+    "She said: «¡Olé!» 🐈 and slept.",
+] * 9
+VOCAB = 290
+CONTEXT = 64
+
+
+class Ran(NamedTuple):
+    """What a command gave back."""
+
+    code: int
+    out: str
+    err: str
+
+
+Command = Callable[..., Ran]
+
+
+def make(folder: Path, vocab: int = VOCAB, seed: int = 0) -> Path:
+    model = tiny.model(vocab_size=vocab, context=CONTEXT)
+    words = tokenizers.train(TEXTS, vocab)
+    export.save_hf(model, tiny.params(model, seed), folder, words, end=0, dtype="float32")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory) -> Path:
+    return make(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def stranger(tmp_path_factory) -> Path:
+    """A model of another vocabulary."""
+    return make(tmp_path_factory.mktemp("stranger"), vocab=280)
+
+
+@pytest.fixture
+def command(monkeypatch, capsys) -> Command:
+    """`command("generate", ..., stdin="...")` in this process."""
+    # The tests have a compile cache of their own.
+    monkeypatch.setattr(compilation, "keep_on_disk", lambda: None)
+
+    def run(*arguments, stdin: str | bytes = "") -> Ran:
+        given = stdin.encode() if isinstance(stdin, str) else stdin
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
+        code = cli.run([str(argument) for argument in arguments])
+        return Ran(code, *capsys.readouterr())
+
+    return run

@@ -1,0 +1,172 @@
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from jspec.app import cli, errors, methods
+from jspec.app.methods import METHODS, Method
+
+START = [sys.executable, "-c", "from jspec.app.cli import main; main()"]
+
+
+def test_the_command_line_is_there_before_jax():
+    heavy = "{'jax', 'flax', 'numpy', 'tokenizers', 'transformers', 'optax'}"
+    code = f"import sys, jspec.app.cli as cli; cli.run([]); print({heavy} & {{*sys.modules}})"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == "set()"
+
+
+def test_help_names_the_commands(command):
+    for arguments in ([], ["--help"]):
+        ran = command(*arguments)
+        assert ran.code == 0 and all(name in ran.out for name in ("generate", "methods", "train"))
+    ran = command("generate", "--help")
+    assert ran.code == 0 and "--speculative-config" in ran.out
+
+
+def test_the_table_holds_every_method_and_option(command, monkeypatch):
+    ran = command("methods")
+    assert ran.code == 0 and ran.err == ""
+    for method in METHODS.values():
+        assert method.name in ran.out
+        assert all(option.name in ran.out for option in method.options)
+    line = next(line for line in ran.out.splitlines() if "prompt_lookup " in line)
+    assert line.split()[:4] == ["prompt_lookup", "none", "none", "yes"]
+
+
+def refused(ran, said):
+    """`said`: words of the one sentence; `...` stands for any."""
+    assert ran.code == 2 and ran.out == ""
+    assert ran.err.startswith("jspec: ") and ran.err.count("\n") == 1, ran.err
+    assert re.search(".*".join(map(re.escape, said.split("..."))), ran.err), ran.err
+
+
+REFUSED = [
+    (["--methd", "x"], "--method"),
+    (["--method", "token_recyclin"], "'token_recyclin' is unknown; did you mean token_recycling?"),
+    (["--speculative-config", '{"max": 3}'], "'max' is unknown"),
+    (["--speculative-config", '{"k": "3"}'], "k is '3'; pass an integer"),
+    (["--speculative-config", '{"k": 999}'], "k is 999; keep 1 .. 290"),
+    (["--speculative-config", '{"template": [[8]]}'], "rank 8 and the matrix holds"),
+    (["--max-new-tokens", 0], "--max-new-tokens is 0; pass at least 1"),
+    (["--max-new-tokens", "x"], "'--max-new-tokens': 'x' is no integer"),
+    (["--temperature", "nan"], "--temperature is nan"),
+    (["--temperature", "warm"], "'warm' is no number"),
+    (["--temperature", 1e9], "--temperature is 1e+09; pass a number in 0 .. 1e+06"),
+    (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
+    (["--dtype", "float7"], "'float7' is unknown; use one of"),
+    (["--draft-model", "x"], "token_recycling uses none; leave it out"),
+    (["--batch-file", "x"], "a prompt and --batch-file were both given"),
+    (["--model", "/absent/folder"], "/absent/folder is no folder"),
+    (["--model", os.curdir], "no config.json"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSED)
+@pytest.mark.parametrize("as_json", [True, False])
+def test_bad_input_is_one_sentence(command, folder, arguments, said, as_json):
+    flags = ["--json"] if as_json else []
+    model = [] if "--model" in arguments else ["--model", folder]
+    refused(command("generate", "Once", *model, *arguments, *flags), said)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [("", "the prompt is empty"), ("猫" * 99, "tokens and the model's context is 64; shorten")],
+    ids=["empty", "long"],
+)
+def test_a_bad_prompt_is_one_sentence(command, folder, prompt, said):
+    refused(command("generate", prompt, "--model", folder), said)
+    refused(command("generate", "-", "--model", folder, stdin=prompt), said.split("prompt")[-1])
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("", "line 2 of ... is empty"),
+        ("[1, 290]", "line 2 of ... token id 290, outside the vocabulary of 290; use ids 0 .. 289"),
+        ("猫" * 99, "line 2 of ... context is 64; shorten"),
+    ],
+    ids=["empty", "outside", "long"],
+)
+def test_a_bad_line_is_found_before_anything_runs(command, folder, tmp_path, line, said):
+    file = tmp_path / "prompts.txt"
+    file.write_text(f"good\n{line}\ngood\n")
+    refused(command("generate", "--json", "--model", folder, "--batch-file", file), said)
+
+
+def test_a_damaged_checkpoint_is_one_sentence(command, folder, tmp_path):
+    for file in folder.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    weights = tmp_path / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    refused(command("generate", "Once", "--model", tmp_path), "model.safetensors")
+
+
+def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, monkeypatch):
+    def build(loaded):
+        assert loaded.draft.model.vocab_size == loaded.target.model.vocab_size
+        return METHODS["autoregressive"].build(loaded)
+
+    # One entry is all that a new method needs.
+    monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))
+    arguments = ("generate", "Once", "--model", folder, "--method", "two", "--max-new-tokens", 12)
+    refused(command(*arguments), "two needs a draft model and none was given; pass --draft-model")
+    refused(command(*arguments, "--draft-model", stranger), "280 tokens and the target one of 290")
+    assert command(*arguments, "--draft-model", folder, "--json").code == 0
+    assert "two" in command("methods").out
+
+
+def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch):
+    def build(loaded):
+        return np.zeros(2).reshape(3), None
+
+    monkeypatch.setitem(METHODS, "wrong", Method("wrong", "", build))
+    with pytest.raises(ValueError, match="reshape"):
+        command("generate", "Once", "--model", folder, "--method", "wrong")
+
+
+def test_only_a_raise_in_jspec_is_a_refusal():
+    def caught(action):
+        try:
+            action()
+        except ValueError as error:
+            return errors.is_refusal(error)
+
+    assert caught(lambda: methods.Integer(0) and cli.prompts.one(""))
+    assert not caught(lambda: cli.prompts.Path("\0").stat())
+    assert not caught(lambda: int("x"))
+
+
+def test_a_reader_that_leaves_ends_the_run_quietly(folder, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("Once upon\n" * 2000)
+    command = [*START, "generate", "--json", "--batch-file", str(file), "--model", str(folder)]
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=quick())
+    assert json.loads(ran.stdout.readline())["finish_reason"] == "capacity"
+    ran.stdout.close()
+    assert (ran.wait(60), ran.stderr.read()) == (141, b"")
+
+
+def test_an_interrupt_ends_the_run_quietly(folder, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("Once upon\n" * 2000)
+    command = [*START, "generate", "--json", "--batch-file", str(file), "--model", str(folder)]
+    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=quick())
+    ran.stdout.readline()
+    ran.send_signal(signal.SIGINT)
+    out, err = ran.communicate(timeout=60)
+    assert (ran.returncode, err) == (130, b"")
+    assert all(json.loads(line) for line in out.splitlines())
+
+
+def quick() -> dict[str, str]:
+    """An environment in which a command compiles nothing that the last run of the tests did."""
+    import jax
+
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}

@@ -1,0 +1,91 @@
+import io
+import re
+import sys
+
+import jspec.models
+from jspec.app import console, generate
+from jspec.app.batches import Outcome
+from jspec.app.generate import Timing
+
+
+def test_the_text_and_then_the_figures(command, folder):
+    ran = command("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
+    assert ran.code == 0 and ran.err == ""
+    loaded = jspec.models.load(folder)
+    prompt = loaded.tokenizer.encode("Once upon").ids
+    result = jspec.decode(loaded.model, loaded.params, [prompt], max_new_tokens=12, eos=loaded.eos)
+    text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
+    assert ran.out.startswith(text + "\n")
+    figures, measured = ran.out.splitlines()[-2:]
+    assert re.fullmatch(
+        r"12 tokens in [\d.]+ s · [\d.]+ tokens per second · mean acceptance length [\d.]+ · "
+        r"[\d.]+ times plain decoding \([\d.]+\)",
+        figures,
+    )
+    assert measured.startswith("Measured: jspec.decode, compiled") and "; same tokens." in measured
+    assert "\x1b" not in ran.out
+
+
+def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("Once upon\nShe\n[40]\n")
+    arguments = ("generate", "--batch-file", file, "--model", folder, "--max-new-tokens", 12)
+    alone = command(*arguments, "--no-compare").out
+    together = command(*arguments, "--no-compare", "--batch-size", 2).out
+    assert re.findall(r"^\[\d\]$", alone, re.M) == ["[1]", "[2]", "[3]"]
+    assert alone.split("\n\n")[0] == together.split("\n\n")[0]
+    assert "times plain" not in alone
+
+
+def test_plain_decoding_is_compared_with_nothing(command, folder):
+    ran = command(
+        "generate", "She", "--model", folder, "--max-new-tokens", 12, "--method", "autoregressive"
+    )
+    assert ran.code == 0 and "times plain" not in ran.out and "length 1.00" in ran.out
+
+
+def outcome(tokens):
+    return Outcome(0, [1], tokens, 2, [len(tokens)], 0, 1.0)
+
+
+def test_other_tokens_than_plain_decodings_are_reported():
+    lines = generate.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
+    assert "2.00 times plain decoding (1.0)" in lines[0]
+    assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def screen(monkeypatch, **environment):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    shown = console.Screen()
+    shown.legend(drafts=True)
+    shown.text("žok\n", console.DRAFTED)
+    shown.text("a\x1b[2J\tb", console.OWN)
+    return sys.stdout.getvalue()
+
+
+def test_a_terminal_gets_colours_and_their_meaning(monkeypatch):
+    out = screen(monkeypatch)
+    assert "drafted and confirmed" in out and "\x1b[32mžok" in out
+    assert "\x1b[2J" not in out  # a model does not command the terminal
+
+
+def test_without_colours_there_is_no_legend(monkeypatch):
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        out = screen(monkeypatch, **environment)
+        assert "drafted" not in out and "\x1b[3" not in out and out.startswith("žok\n")
+
+
+def test_an_output_that_cannot_show_a_character_goes_on(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    console.Screen().text("a猫", console.OWN)
+    assert written.getvalue() == b"a?"
