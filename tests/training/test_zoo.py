@@ -1,0 +1,42 @@
+"""The bundled models: they open, belong together, and stay small."""
+
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from jspec.models.load import load
+
+ZOO = Path(__file__).parents[2] / "models" / "zoo"
+
+
+@pytest.fixture(scope="module")
+def models():
+    return {name: load(ZOO / name) for name in ("jspec-7m", "jspec-800k")}
+
+
+def test_the_draft_is_eight_times_smaller_and_speaks_the_same_tokens(models):
+    target, draft = models["jspec-7m"], models["jspec-800k"]
+    sizes = [sum(x.size for x in jax.tree.leaves(loaded.params)) for loaded in (target, draft)]
+    assert sizes[0] >= 8 * sizes[1]
+    assert target.tokenizer.to_str() == draft.tokenizer.to_str()
+    assert target.tokenizer.get_vocab_size() == target.model.vocab_size == draft.model.vocab_size
+    assert target.eos == draft.eos == (target.tokenizer.token_to_id("<|endoftext|>"),)
+
+
+@pytest.mark.parametrize("name", ["jspec-7m", "jspec-800k"])
+def test_a_story_is_expected(models, name):
+    model, params, tokenizer = models[name]
+    ids = jnp.array([tokenizer.encode("Once upon a time, there was a little girl").ids])
+    _, length = ids.shape
+    positions, mask = jnp.arange(length)[None], jnp.tril(jnp.ones((1, length, length), bool))
+    logits = model.apply(params, ids, positions, mask, None).logits
+    laws = jax.nn.log_softmax(logits[:, :-1])
+    nats = -jnp.take_along_axis(laws, ids[:, 1:, None], axis=-1).mean()
+    # A uniform guess costs log(4096) = 8.3.
+    assert nats < 3
+
+
+def test_the_folder_is_small():
+    assert sum(file.stat().st_size for file in ZOO.rglob("*") if file.is_file()) < 25e6
