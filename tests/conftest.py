@@ -1,0 +1,33 @@
+"""What every test runs on: eight virtual CPU devices, exact float32 products, a compile cache."""
+
+import os
+from pathlib import Path
+
+# Before JAX is imported. JSPEC_TEST_PLATFORM=cuda runs the tests on a GPU.
+os.environ["JAX_PLATFORMS"] = os.environ.get("JSPEC_TEST_PLATFORM", "cpu")
+# No test may download anything.
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import jax
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # By JAX's options, not by XLA_FLAGS, so that a command that a test starts is a user's command.
+    jax.config.update("jax_num_cpu_devices", 8)
+    jax.config.update("jax_default_matmul_precision", "highest")
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".jax_cache"))
+    # Most of a run is many small programs; JAX's own threshold is a second.
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder with pre-trained models and text that are not part of the repository."""
+    folder = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
+    if not (folder / "models").is_dir():
+        pytest.skip(f"{folder} holds no models; set JSPEC_SHARED to the folder that does")
+    return folder

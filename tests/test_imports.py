@@ -1,0 +1,141 @@
+"""The architecture: who imports whom, read from the syntax trees of all modules."""
+
+import ast
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import jspec
+
+ROOT = Path(jspec.__file__).parent
+
+# A module of the core imports only from modules before it.
+CORE = [
+    "jspec.base",
+    "jspec.rows",
+    "jspec.tree",
+    "jspec.sampling",
+    "jspec.cache",
+    "jspec.rules",
+    "jspec.verify",
+    "jspec.request",
+    "jspec.engine",
+    "jspec.public",
+]
+# What a part must not import, itself or anything below it; what it may is everything else.
+FORBIDDEN = {
+    "jspec.rules": ["jspec.tree", "jspec.verify"],
+    "jspec.drafters": ["jspec.engine", "jspec.training", "jspec.models", "jspec.app"],
+    "jspec.training": ["jspec.models", "jspec.app"],
+    "jspec.models": ["jspec.engine", "jspec.drafters", "jspec.training", "jspec.app"],
+}
+# Drafters that the core itself uses: the default of `decode`, and the list of public names.
+KNOWN_DRAFTERS = {"jspec.engine": {"jspec.drafters.autoregressive"}}
+COMPILERS = {"jit", "pmap", "pjit"}
+
+
+def below(name: str, part: str) -> bool:
+    return name == part or name.startswith(part + ".")
+
+
+def modules() -> dict[str, Path]:
+    # os.walk and not rglob, which before Python 3.13 follows no link: models is one in a checkout.
+    files = (
+        Path(folder) / name
+        for folder, _, names in os.walk(ROOT, followlinks=True)
+        for name in names
+        if name.endswith(".py")
+    )
+    found = {}
+    for file in files:
+        parts = file.relative_to(ROOT.parent).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = file
+    return found
+
+
+MODULES = modules()
+TREES = {name: ast.parse(path.read_text("utf-8")) for name, path in MODULES.items()}
+
+
+def imports(name: str) -> Iterator[str]:
+    """Full names of what a module imports, anywhere in it; modules where the name is of one."""
+    package = name if MODULES[name].name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            source = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                source = ".".join([*above, source] if source else above)
+            for alias in node.names:
+                full = f"{source}.{alias.name}"
+                yield full if full in MODULES else source
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_a_module_imports_what_is_below_it(name):
+    for imported in imports(name):
+        if name in CORE and imported in CORE:
+            assert CORE.index(imported) < CORE.index(name), f"{name} imports {imported}"
+        if name in CORE and name != "jspec.public" and below(imported, "jspec.drafters"):
+            assert imported in KNOWN_DRAFTERS.get(name, ()), f"{name} imports {imported}"
+        for part, others in FORBIDDEN.items():
+            if below(name, part):
+                wrong = [other for other in others if below(imported, other)]
+                assert not wrong, f"{name} imports {imported}; {part} knows nothing of {wrong[0]}"
+
+
+@pytest.mark.parametrize("name", sorted(MODULES))
+def test_only_the_application_knows_the_models(name):
+    if below(name, "jspec.models") or below(name, "jspec.app"):
+        return
+    wrong = [imported for imported in imports(name) if below(imported, "jspec.models")]
+    assert not wrong, f"{name} imports {wrong[0]}; only jspec.app knows both"
+    wrong = [imported for imported in imports(name) if below(imported, "jspec.app")]
+    assert not wrong, f"{name} imports {wrong[0]}; nothing imports the application"
+
+
+def test_every_module_of_the_core_has_its_place():
+    top = {name for name in MODULES if name.count(".") == 1 and MODULES[name].stem != "__init__"}
+    assert top == set(CORE), "give a new module of the core its place in CORE"
+
+
+def test_models_are_imported_by_one_name():
+    """A checkout on the path has them twice, as `models` and as `jspec.models`."""
+    wrong = [n for n in MODULES for i in imports(n) if i.split(".")[0] in ("models", "tests")]
+    assert not wrong
+
+
+def test_only_the_engine_and_training_compile():
+    for name, tree in TREES.items():
+        if name == "jspec.engine" or below(name, "jspec.training"):
+            continue
+        wrong = [
+            node.lineno
+            for node in ast.walk(tree)
+            if (isinstance(node, ast.Attribute) and node.attr in COMPILERS)
+            or (isinstance(node, ast.ImportFrom) and COMPILERS & {a.name for a in node.names})
+        ]
+        assert not wrong, f"{MODULES[name].name}:{wrong[0]} compiles; return a function instead"
+
+
+def test_torch_is_never_imported():
+    wrong = [name for name in MODULES for i in imports(name) if i.split(".")[0] == "torch"]
+    assert not wrong
+
+
+def test_names_say_what_a_module_holds():
+    words = {"utils", "util", "helpers", "helper", "misc", "common"}
+    wrong = [name for name in MODULES if words & set(name.rpartition(".")[2].split("_"))]
+    assert not wrong
+
+
+def test_the_walk_sees_everything():
+    assert {"jspec.engine", "jspec.models", "jspec.models.llama", "jspec.app.cli"} <= set(MODULES)
+    assert "jspec.base" in set(imports("jspec.tree"))
+    assert "jspec.rules" in set(imports("jspec.engine"))
+    assert sys.modules["jspec"].__name__ in MODULES

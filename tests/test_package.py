@@ -1,0 +1,87 @@
+"""The package as installed: its version, and models and their files behind the link."""
+
+import ast
+import importlib.metadata
+import importlib.resources
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import jspec
+import jspec.models
+
+ROOT = Path(__file__).resolve().parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+ZOO = importlib.resources.files("jspec.models") / "zoo"
+
+
+def test_the_installed_version_is_that_of_the_project():
+    try:
+        installed = importlib.metadata.version("jspec")
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip("jspec is on the path and not installed")
+    assert installed == PROJECT["version"]
+
+
+def test_models_are_found_inside_the_package():
+    # Behind the link in a checkout, a folder in a wheel; the same name in both.
+    assert Path(jspec.models.__file__).parent == Path(jspec.__file__).parent / "models"
+    link = ROOT / "jspec" / "models"
+    assert link.is_symlink() == (ROOT / "models").is_dir(), "an archive has a folder, git a link"
+    if link.is_symlink():
+        assert link.readlink() == Path("../models")
+
+
+def test_the_zoo_is_the_checkouts():
+    """What was committed is what was installed, weights included."""
+
+    def files(folder) -> dict[str, int]:
+        found = {}
+        for entry in folder.iterdir():
+            if entry.is_dir():
+                inner = files(entry)
+                found |= {f"{entry.name}/{name}": size for name, size in inner.items()}
+            elif not entry.name.startswith((".", "__")):
+                found[entry.name] = len(entry.read_bytes())
+        return found
+
+    installed = files(ZOO)
+    assert installed == files(ROOT / "jspec" / "models" / "zoo")
+    assert "recipe.toml" in installed
+    assert sum(installed.values()) < 25e6
+
+
+@pytest.mark.parametrize("folder", [p.name for p in ZOO.iterdir() if p.is_dir()])
+def test_a_bundled_model_is_whole(folder):
+    names = {entry.name for entry in (ZOO / folder).iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+
+
+def test_what_is_imported_is_declared():
+    """A package that only happens to be installed may be gone tomorrow."""
+    declared = {
+        requirement.split(">")[0].replace("-", "_").lower()
+        for requirement in PROJECT["dependencies"]
+    }
+    declared |= {"orbax", "matplotlib", "jaxlib"}  # orbax-checkpoint; an extra; a part of jax
+    used = set()
+    folders = [Path(module.__file__).parent for module in (jspec, jspec.models)]
+    for file in (file for folder in folders for file in folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+            if isinstance(node, ast.Import):
+                used |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                used.add(node.module.split(".")[0])
+    assert used - set(sys.stdlib_module_names) - {"jspec"} <= declared
+
+
+def test_the_package_starts_without_jax():
+    """Importing JAX takes a second, which `jspec --help` does not have."""
+    code = (
+        "import sys, jspec, jspec.app.cli; print([m for m in ('jax', 'numpy') if m in sys.modules])"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
