@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from jspec.app.text import shown
 
-EXAMPLE = "Once upon a time, there was a little girl named Lily. She"
+EXAMPLE = "It was the best of times, it was the"
 """What `jspec generate` continues if nothing else is given."""
 
 
