@@ -16,11 +16,10 @@ from benchmarks.harness import console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
 from jspec.app.methods import METHODS, Models
 from jspec.models import load
-from jspec.models.zoo import BUNDLED
 
 
 def main(
-    model: Annotated[str, typer.Option(help="checkpoint folder or hub id")] = str(BUNDLED),
+    model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
     methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
     classes: Annotated[str, typer.Option(help="comma-separated")] = ",".join(CLASSES),
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 4,

@@ -16,7 +16,7 @@ def main(
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     repeats: Annotated[int, typer.Option(min=1)] = 5,
     method: Annotated[str, typer.Option()] = "token_recycling",
-    model: Annotated[str | None, typer.Option(help="folder or hub id; default: bundled")] = None,
+    model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
     """Greedy, the same rows on every device. Virtual devices share one CPU: they show that the
@@ -36,11 +36,10 @@ def main(
     from benchmarks.prompts import texts
     from jspec.app.methods import METHODS, Models
     from jspec.models import load
-    from jspec.models.zoo import BUNDLED
 
     if max(counts) > jax.device_count():
         raise typer.BadParameter(f"{max(counts)} devices asked for, {jax.device_count()} here")
-    loaded = load(model or BUNDLED)
+    loaded = load(model)
     ids = [loaded.tokenizer.encode(text).ids[:32] for text in texts("stories", batch)]
     prompts = np.array([row for row in ids if len(row) == 32])
     drafters = {

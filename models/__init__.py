@@ -3,6 +3,7 @@
 from jspec.models import sharding
 from jspec.models.checkpoint import restore, save
 from jspec.models.classic import Classic, ClassicConfig
+from jspec.models.hub import bundled
 from jspec.models.llama import Llama, LlamaConfig, RopeScaling
 from jspec.models.load import Loaded, load
 
@@ -13,6 +14,7 @@ __all__ = [
     "LlamaConfig",
     "Loaded",
     "RopeScaling",
+    "bundled",
     "load",
     "restore",
     "save",

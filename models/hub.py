@@ -1,4 +1,4 @@
-"""From a name to a folder on disk: a local one, or a download from the Hugging Face hub."""
+"""From a name to a folder on disk: a local one, a bundled one, or a download from the hub."""
 
 from pathlib import Path
 
@@ -14,9 +14,17 @@ WANTED = [
     "merges.txt",
 ]
 
+_ZOO = Path(__file__).resolve().parent / "zoo"
+
+
+def bundled() -> list[str]:
+    """Names of the models that came with this installation."""
+    return sorted(config.parent.name for config in _ZOO.glob("*/config.json"))
+
 
 def folder(name: str | Path) -> Path:
-    """The folder of a checkpoint. Only configuration, tokenizer and safetensors are downloaded.
+    """The folder of a checkpoint. A folder here hides a bundled model of the same name, and that a
+    hub id. Only configuration, tokenizer and safetensors are downloaded.
 
     Raises:
         ValueError: if the name is neither a folder nor a checkpoint that the hub gives out.
@@ -26,6 +34,8 @@ def folder(name: str | Path) -> Path:
         return path
     if path.exists():
         raise ValueError(f"{name} is a file; name the folder that holds it")
+    if str(name) in bundled():
+        return _ZOO / str(name)
     parts = str(name).split("/")
     if len(parts) > 2 or not all(parts) or parts[0].startswith((".", "~")):
         raise ValueError(

@@ -7,22 +7,26 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+_FEW_ROWS = 16
+
 
 def product(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
     """x @ kernel.
 
     On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
     half a million entries: all of a small model. As a batch of two half products it runs on two
-    (256 x 1376: 28 us against 49 us on two cores), and larger matrices lose nothing.
+    (256 x 1376: 28 us against 49 us on two cores), and larger matrices lose nothing. The same
+    helps a few rows through a tall matrix (8 rows, 688 x 256: 35 us against 64 us).
     """
-    inputs = kernel.shape[0]
-    if x.size != inputs or inputs % 2:
+    inputs, outputs = kernel.shape
+    rows = x.size // inputs
+    if inputs % 2 or not (rows == 1 or (rows <= _FEW_ROWS and inputs > outputs)):
         return x @ kernel
 
     def halves(x, kernel):
-        parts = jnp.einsum("ti,tio->to", x.reshape(2, -1), kernel.reshape(2, -1, kernel.shape[1]))
+        parts = jnp.einsum("rti,tio->tro", x.reshape(rows, 2, -1), kernel.reshape(2, -1, outputs))
         # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
-        return (parts[0] + parts[1]).reshape(*x.shape[:-1], -1)
+        return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
 
     return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
 

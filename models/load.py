@@ -48,7 +48,7 @@ def load(
     once and one tensor more.
 
     Args:
-        name: a folder in Hugging Face layout, or a hub id where no such folder exists.
+        name: a folder in Hugging Face layout, a bundled model such as "jspec-7m", or a hub id.
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16.
         param_dtype: dtype that the weights are held in; `dtype` if not given.
         with_tokenizer: False where the folder has no tokenizer or none is needed.

@@ -1,11 +1,8 @@
 """A loaded model and a drafter, ready to run."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-import jspec
 from jspec.app.config import Choice
 from jspec.app.methods import Models
 
@@ -41,8 +38,8 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
     """
     from jspec import models
 
-    target = models.load(_place(model or BUNDLED), dtype)
-    draft = None if draft_model is None else models.load(_place(draft_model), dtype)
+    target = models.load(model or BUNDLED, dtype)
+    draft = None if draft_model is None else models.load(draft_model, dtype)
     if draft is not None:
         check_same_vocabulary(target, draft, draft_model or "")
     drafter, params = choice.method.build(Models(target, draft), **choice.options)
@@ -62,24 +59,3 @@ def check_same_vocabulary(target: "Loaded", draft: "Loaded", name: str) -> None:
         raise ValueError(
             f"--draft-model {name} has as many tokens as the target, {ours}, but other ones; {fix}"
         )
-
-
-def bundled() -> Sequence[str]:
-    """Names of the models that came with this installation."""
-    return sorted(folder.parent.name for folder in _zoo().glob("*/config.json"))
-
-
-def _place(name: str) -> str | Path:
-    """A bundled model's folder, unless a folder here has its name."""
-    if not Path(name).exists() and name in bundled():
-        return _zoo() / name
-    if name == BUNDLED:
-        raise ValueError(
-            f"this installation came without the bundled model {BUNDLED}; pass --model with a "
-            "folder or a hub id"
-        )
-    return name
-
-
-def _zoo() -> Path:
-    return Path(jspec.__path__[0]) / "models" / "zoo"

@@ -5,10 +5,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from jspec.tree import Template
 
-_ACCEPTED = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
-"""How often a child of each rank is right where its parent was, with a warm matrix: between what a
-model of 260,000 parameters (0.45, 0.10, ..) and the bundled one (0.75, 0.12, ..) gave."""
-
 _CPU_NODES = 7
 """With the root 8 tokens a forward: of 4, 6, 8, 12, 16 and 24, the best or next to it on a CPU with
 the bundled model. A larger model would gain from more, as its forwards cost less beside one."""
@@ -19,15 +15,14 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
 
     Args:
         nodes: drafted ones; None: what the default device scores cheaply. An accelerator scores the
-            published 81 tokens in the time of one, a CPU takes 4 times as long.
+            published 81 tokens in the time of one, a CPU takes many times as long.
         k: candidates that the matrix holds; None is the published 8.
     """
     import jax
 
-    from jspec import tree
-    from jspec.drafters.token_recycling import PUBLISHED
+    from jspec.drafters.token_recycling import PUBLISHED, fitted
 
     on_cpu = jax.default_backend() == "cpu"
     if nodes is None and k is None and not on_cpu:
         return PUBLISHED
-    return tree.likeliest(_ACCEPTED[:k], 1 + (nodes or (_CPU_NODES if on_cpu else 80)))
+    return fitted(nodes or (_CPU_NODES if on_cpu else 80), k or 8)

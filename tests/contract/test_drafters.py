@@ -27,7 +27,7 @@ def target():
 def plain(target):
     """What plain decoding gives, by name of the request."""
     return {
-        "greedy": decode(target, **{}),
+        "greedy": decode(target),
         "sampled": decode(target, **SAMPLED),
     }
 

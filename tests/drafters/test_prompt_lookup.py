@@ -44,5 +44,5 @@ def test_the_latest_place_can_be_asked_for():
 
 @pytest.mark.parametrize("options", [(2, 3, 1), (3, 0, 1), (3, 1, 0)])
 def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match="prompt_lookup_min|num_speculative_tokens"):
+    with pytest.raises(ValueError, match=r"prompt_lookup_min|num_speculative_tokens"):
         jspec.PromptLookup(*options)
