@@ -66,7 +66,7 @@ def test_what_is_imported_is_declared():
         requirement.split(">")[0].replace("-", "_").lower()
         for requirement in PROJECT["dependencies"]
     }
-    declared |= {"orbax", "matplotlib", "jaxlib"}  # orbax-checkpoint; an extra; a part of jax
+    declared |= {"orbax"}  # of orbax-checkpoint
     used = set()
     folders = [Path(module.__file__).parent for module in (jspec, jspec.models)]
     for file in (file for folder in folders for file in folder.rglob("*.py")):
