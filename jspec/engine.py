@@ -121,9 +121,12 @@ def prefill(
     The output buffer may be larger than `max_new_tokens` (a bucket); the limits hold.
     """
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
+    # Donated, so that a drafter's own cache is held once: made here, or copied from the caller's.
+    # Either way it is an argument, and a cold and a hot call are one program.
     if drafter_state is None:
-        # Made here, so that a cold and a hot call are one program.
         drafter_state = drafter.empty(call.prompt.shape[0], call.slots)
+    else:
+        drafter_state = jax.tree.map(jnp.copy, drafter_state)
     size, slots = call.size, call.slots
     arrays = call._replace(size=0, slots=0)
     return _prefill(model, params, arrays, drafter, drafter_params, drafter_state, size, slots)
@@ -200,7 +203,11 @@ def _verifier(rule: NodeRule | Verifier | None) -> Verifier:
     return rule if isinstance(rule, Verifier) else Walk(rule)
 
 
-@partial(jax.jit, static_argnames=("model", "drafter", "size", "slots"))
+@partial(
+    jax.jit,
+    static_argnames=("model", "drafter", "size", "slots"),
+    donate_argnames=("drafter_state",),
+)
 def _prefill(
     model: CausalLM,
     params: PyTree,
