@@ -3,6 +3,7 @@
 import json
 import os
 import platform
+import sys
 import time
 from collections.abc import Callable
 from datetime import date
@@ -16,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
 """Where the checkpoints and texts lie that the project does not ship."""
 
-console = Console(soft_wrap=True)
+console = Console(width=None if sys.stdout.isatty() else 140)
 
 
 def provenance() -> dict[str, str]:

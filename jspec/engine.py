@@ -152,7 +152,8 @@ class Chunk:
     tokens: list[list[int]]
     """Per row."""
     drafted: list[list[bool]]
-    """Whether each token was a draft that the target confirmed; False: the target's own draw."""
+    """Whether each token was a draft that the target confirmed; False: the round's last token, the
+    target's own draw (if an end token or a limit cut the round, it may have been drafted too)."""
     state: State
     """Valid until the next chunk is asked for, which donates it."""
 
