@@ -197,15 +197,22 @@ class Feedback:
     """Rows that have ended, in this round or before."""
 
 
+@runtime_checkable
 class Drafter(Protocol):
     """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on."""
 
-    def empty(self, batch: int, slots: int) -> PyTree:
-        """A state that has seen nothing.
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+        """The memory that a call begins with: empty, or what survives of an earlier call's.
+
+        Its shapes depend on `batch` and `slots` alone, so that cold and hot calls are one program.
 
         Args:
             batch: rows.
             slots: most tokens a row will hold, prompt included.
+            earlier: the state that an earlier call returned (hot start), or None.
+
+        Raises:
+            ValueError: if the earlier state does not fit this drafter.
         """
         ...
 
@@ -221,13 +228,13 @@ class Drafter(Protocol):
 
         Args:
             params: the drafter's weights.
-            state: an empty one, or what an earlier call returned (hot start).
+            state: what `start` gave.
             prompt: right-padded prompts, the root (last prompt token) included.
             lengths: their lengths.
             output: the target's forward over the prompt. What is not read is never computed.
 
         Raises:
-            ValueError: if the state or the shapes do not fit.
+            ValueError: if the shapes do not fit.
         """
         ...
 

@@ -120,13 +120,13 @@ def prefill(
 
     The output buffer may be larger than `max_new_tokens` (a bucket); the limits hold.
     """
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        raise ValueError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
-    # Donated, so that a drafter's own cache is held once: made here, or copied from the caller's.
-    # Either way it is an argument, and a cold and a hot call are one program.
-    if drafter_state is None:
-        drafter_state = drafter.empty(call.prompt.shape[0], call.slots)
-    else:
-        drafter_state = jax.tree.map(jnp.copy, drafter_state)
+    # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
+    # Cold or hot, it is an argument: both are one program.
+    earlier = jax.tree.map(jnp.copy, drafter_state)
+    drafter_state = drafter.start(call.prompt.shape[0], call.slots, earlier)
     size, slots = call.size, call.slots
     arrays = call._replace(size=0, slots=0)
     return _prefill(model, params, arrays, drafter, drafter_params, drafter_state, size, slots)
@@ -200,6 +200,8 @@ def stream(
 def _verifier(rule: NodeRule | Verifier | None) -> Verifier:
     if rule is None:
         return Walk(rules.coupled)
+    if isinstance(rule, type) or not (callable(rule) or isinstance(rule, Verifier)):
+        raise ValueError(f"rule is {rule!r}; pass a node rule such as jspec.rules.point_mass")
     # A node rule is a plain function; a verifier is a static object.
     return rule if isinstance(rule, Verifier) else Walk(rule)
 
@@ -285,6 +287,11 @@ def _round(
     """The drafter proposes, the model scores once, the walk decides, the path is committed."""
     frame = _frame(state)
     tree, draft = drafter.draft(drafter_params, state.draft, frame)
+    if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
+        raise ValueError(
+            f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
+            "step with the drafter that prefill was given"
+        )
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
     output = model.apply(params, tree.tokens, positions, mask, state.cache)
@@ -364,5 +371,6 @@ def _truncate(
         [state.status, Status.EOS, Status.LIMIT, Status.NAN, Status.CAPACITY],
         Status.RUNNING,
     )
-    emitted = jnp.where(lanes < counts[:, None], tokens, 0)
+    # A drafter may count in 64 bits where JAX does.
+    emitted = jnp.where(lanes < counts[:, None], tokens, 0).astype(jnp.int32)
     return emitted, counts, status.astype(jnp.int32)

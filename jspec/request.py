@@ -1,5 +1,6 @@
 """The edge: arguments in, checked arrays out. Everything wrong is said here, before tracing."""
 
+import operator
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,6 +11,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec.base import CausalLM, Sampling
+
+_GENERATOR = "threefry2x32"
 
 
 class Prepared(NamedTuple):
@@ -38,29 +41,30 @@ def prepare(
     key: jax.Array | int | None,
     rows: ArrayLike | None,
 ) -> Prepared:
-    """Checks and casts the arguments of `decode`. Values are checked where they are known, that is
-    outside of a surrounding `jit`; shapes and types always.
+    """Checks and casts the arguments of `decode`. Shapes and types are checked always, values where
+    they are known; inside a caller's `jit`, lengths and limits are clamped to their bounds instead.
 
     Raises:
         ValueError: in one sentence, with the value, the bound and the fix.
     """
-    tokens = _array(prompt)
+    tokens = _array(prompt, "prompt")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise ValueError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
             "at least one row and one token, padded on the right"
         )
     batch, padded = tokens.shape
-    if max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}; pass at least 1")
-    counts = _rows(padded if lengths is None else lengths, batch, np.int32, "lengths")
-    _within("lengths", counts, 1, padded, "a row needs a token and no more than the prompt holds")
-    _check_tokens(tokens, counts, model.vocab_size)
     context = model.context
-    if context is not None:
-        _within("lengths", counts, 1, context, "the model's context; shorten the prompt")
-    allowed = _rows(max_new_tokens if limits is None else limits, batch, np.int32, "limits")
-    _within("limits", allowed, 0, max_new_tokens, "max_new_tokens; raise it or lower the limits")
+    most = 2**31 - 1 - padded if context is None else context
+    max_new_tokens = _size(max_new_tokens, most)
+    longest = padded if context is None else min(padded, context)
+    why = "a row needs a token, and no more than the prompt and the model's context hold"
+    counts = _integers(padded if lengths is None else lengths, batch, "lengths", 1, longest, why)
+    _check_tokens(tokens, counts, model.vocab_size)
+    why = "max_new_tokens; raise it or lower the limits"
+    allowed = _integers(
+        max_new_tokens if limits is None else limits, batch, "limits", 0, max_new_tokens, why
+    )
     if sampling is not None and key is None:
         raise ValueError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
@@ -78,7 +82,14 @@ def prepare(
         eos=_end_tokens(eos, batch, model.vocab_size),
         sampling=_sampling(sampling, batch),
         key=_key(key),
-        rows=_rows(np.arange(batch) if rows is None else rows, batch, np.int32, "rows"),
+        rows=_integers(
+            np.arange(batch) if rows is None else rows,
+            batch,
+            "rows",
+            -(2**31),
+            2**31 - 1,
+            "an id of 32 bits; two rows of the same id draw the same noise",
+        ),
         size=size,
         slots=slots if context is None else min(slots, context),
     )
@@ -96,23 +107,67 @@ def _module(array: Array | np.ndarray):
     return jnp if isinstance(array, jax.Array) else np
 
 
-def _array(value: ArrayLike) -> Array | np.ndarray:
-    return value if isinstance(value, jax.Array) else np.asarray(value)
+def _array(value: ArrayLike, name: str) -> Array | np.ndarray:
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):
+        array = None
+    if array is None or array.dtype.kind not in "biuf":
+        raise ValueError(
+            f"{name} is {value!r:.80}; pass numbers in an array or in lists of equal length"
+        )
+    return array
 
 
 def _values(array: Array | np.ndarray) -> np.ndarray | None:
-    """The values, or None while they are traced."""
-    return None if isinstance(array, jax.core.Tracer) else np.asarray(array)
+    """The values, or None while they are traced or lie on other hosts."""
+    if isinstance(array, jax.core.Tracer):
+        return None
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return None
+    return np.asarray(array)
 
 
-def _rows(value: ArrayLike, batch: int, dtype, name: str) -> Array:
+def _size(value: int, most: int) -> int:
+    """`max_new_tokens` as an int."""
+    try:
+        size = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        size = -1
+    if not 1 <= size <= most:
+        raise ValueError(
+            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, what "
+            "the model's context holds"
+        )
+    return size
+
+
+def _rows(value: ArrayLike, batch: int, name: str) -> Array:
     """`value` as [B]; a number counts for every row."""
-    array = _array(value).astype(dtype)
+    array = _array(value, name)
     if array.shape not in ((), (batch,)):
         raise ValueError(
             f"{name} has shape {array.shape}; pass one number or one per row, shape ({batch},)"
         )
     return _module(array).broadcast_to(array, (batch,))
+
+
+def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Array:
+    """`value` as [B] int32, found or made to lie within the bounds."""
+    array = _rows(value, batch, name)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
+    _within(name, array, low, high, why)
+    return _module(array).clip(array, low, high).astype(np.int32)
+
+
+def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Array:
+    """`value` as [B] float32, found to lie within the bounds."""
+    array = _rows(value, batch, name)
+    _within(name, array, low, high, why)
+    return array.astype(np.float32)
 
 
 def _within(name: str, array: Array, low: float, high: float, why: str) -> None:
@@ -142,7 +197,9 @@ def _check_tokens(tokens: Array, counts: Array, vocab_size: int) -> None:
 def _end_tokens(
     eos: int | Sequence[int] | ArrayLike | None, batch: int, vocab_size: int
 ) -> Int[Array, "B X"]:
-    array = _array([] if eos is None else eos).astype(np.int32)
+    array = _array(np.zeros(0, np.int32) if eos is None else eos, "eos")
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise ValueError(f"eos is {eos!r:.80}; pass token ids")
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
         raise ValueError(
             f"eos has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
@@ -153,37 +210,56 @@ def _end_tokens(
         raise ValueError(
             f"eos holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"
         )
-    if array.ndim == 2:
-        return array
-    return _module(array).broadcast_to(array.reshape(-1), (batch, array.size))
+    array = array.astype(np.int32)
+    if array.ndim < 2:
+        array = _module(array).broadcast_to(array.reshape(-1), (batch, array.size))
+    # Filled up to a multiple of 4: another number of end tokens is then the same program.
+    return _module(array).pad(array, ((0, 0), (0, -array.shape[1] % 4)), constant_values=-1)
 
 
 def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
     if sampling is None:
         return None
-    cast = Sampling(
-        temperature=_rows(sampling.temperature, batch, np.float32, "temperature"),
-        top_k=_rows(sampling.top_k, batch, np.int32, "top_k"),
-        top_p=_rows(sampling.top_p, batch, np.float32, "top_p"),
-        min_p=_rows(sampling.min_p, batch, np.float32, "min_p"),
+    if not isinstance(sampling, Sampling):
+        raise ValueError(
+            f"sampling is {sampling!r:.80}; pass jspec.Sampling(temperature=..), or None"
+        )
+    off = "switches it off"
+    return Sampling(
+        temperature=_reals(sampling.temperature, batch, "temperature", 0, 1e6, "0 is greedy"),
+        top_k=_integers(sampling.top_k, batch, "top_k", 0, 2**31 - 1, f"0 {off}"),
+        top_p=_reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
+        min_p=_reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
     )
-    _within("temperature", cast.temperature, 0.0, 1e6, "0 is greedy")
-    _within("top_k", cast.top_k, 0, 2**31 - 1, "0 switches it off")
-    _within("top_p", cast.top_p, 1e-6, 1.0, "1 switches it off")
-    _within("min_p", cast.min_p, 0.0, 1.0, "0 switches it off")
-    return cast
 
 
 def _key(key: jax.Array | int | None) -> jax.Array | None:
+    """A threefry key, whatever was given: other generators do not draw per key under `vmap`, and
+    the tokens of a seed must not depend on JAX's settings.
+    """
     if key is None:
         return None
-    if isinstance(key, int):
-        return jax.random.key(key)
-    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key):
-        key = jax.random.wrap_key_data(key)  # a legacy uint32 key
-    if key.shape != ():
-        raise ValueError(f"key has shape {key.shape}; pass one key, rows get their own by `rows`")
-    return key
+    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
+        low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+        made = jax.random.key(np.uint32(low), impl=_GENERATOR)
+        return made if high in (0, 0xFFFFFFFF) else jax.random.fold_in(made, high)
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if dtype is not None and shape == () and jnp.issubdtype(dtype, jnp.integer):
+        # A seed in an array, known or traced.
+        return jax.random.key(jnp.asarray(key).astype(jnp.uint32), impl=_GENERATOR)
+    if dtype is not None and shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        words = jax.random.key_data(key)
+    elif dtype == np.uint32 and shape in ((2,), (4,)):
+        words = jnp.asarray(key)  # a key of the old style
+    else:
+        raise ValueError(
+            f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
+            "leave the rows' own keys to `rows`"
+        )
+    made = jax.random.wrap_key_data(words[:2], impl=_GENERATOR)
+    for word in words[2:]:
+        made = jax.random.fold_in(made, word)
+    return made
 
 
 def check_vocabulary(name: str, size: int, target: int) -> None:

@@ -22,7 +22,8 @@ def point_mass(
     """Children that were not drawn at random: draw from p, and keep the token if it was drafted.
 
     Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
-    children. A token that stands twice counts once. Lossless for any children.
+    children. A token that stands twice counts once. Lossless for any children that do not depend
+    on the call's key: with a hot start or a script from an earlier run, give each call its own.
     """
     del q, noise
     order = jnp.arange(children.shape[0])

@@ -37,23 +37,20 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
         left = jnp.where(kept, law, 0.0)
         return left / left.sum(-1, keepdims=True)
 
-    def by_rank(law):
-        wanted = jnp.where(sampling.top_k == 0, size, sampling.top_k).astype(jnp.float32)
-        return keep(law >= _threshold(law, jnp.ones_like(law), wanted), law)
+    def filtered(asked, weigh, wanted, law):
+        # 32 passes over the vocabulary, so not while no row asks; the other rows stay as they are.
+        def cut(law):
+            kept = keep(law >= _threshold(law, weigh(law), wanted.astype(jnp.float32)), law)
+            return jnp.where(asked[:, None], kept, law)
 
-    def by_mass(law):
-        # At top_p 1 the sum may fall short of 1 by rounding; the threshold is then 0: keep all.
-        return keep(law >= _threshold(law, law, sampling.top_p), law)
+        return jax.lax.cond(asked.any(), cut, lambda law: law, law)
 
-    # Each filter costs 32 passes over the vocabulary, so it is skipped while no row asks for it.
-    law = jax.lax.cond(((sampling.top_k > 0) & (sampling.top_k < size)).any(), by_rank, _same, law)
-    law = jax.lax.cond((sampling.top_p < 1).any(), by_mass, _same, law)
-    law = keep(law >= sampling.min_p[:, None] * law.max(-1, keepdims=True), law)
+    by_rank = (sampling.top_k > 0) & (sampling.top_k < size)
+    law = filtered(by_rank, jnp.ones_like, sampling.top_k, law)
+    law = filtered(sampling.top_p < 1, lambda law: law, sampling.top_p, law)
+    likely = law >= sampling.min_p[:, None] * law.max(-1, keepdims=True)
+    law = jnp.where(sampling.min_p[:, None] > 0, keep(likely, law), law)
     return jnp.where(greedy[:, None], one_hot(argmax(wide), size), law)
-
-
-def _same(law):
-    return law
 
 
 def _threshold(
@@ -120,9 +117,13 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
     argmax(log p + noise) is a draw from p, the same draw whoever asks for it: that is what makes
     speculation reproduce plain sampling token for token.
     """
-    return jax.vmap(
-        lambda key, position: jax.random.gumbel(jax.random.fold_in(key, position), (size,))
-    )(keys, positions)
+
+    def draw(key, position):
+        # "low" has a grid of 2^-23: it never draws the long tail of a large vocabulary.
+        own = jax.random.fold_in(key, position)
+        return jax.random.gumbel(own, (size,), jnp.float32, mode="high")
+
+    return jax.vmap(draw)(keys, positions)
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:

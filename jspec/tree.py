@@ -35,7 +35,7 @@ def children(
     parents: Int[Array, " N"], valid: Bool[Array, " N"], node: Int[Array, ""], width: int
 ) -> Int[Array, " K"]:
     """Node ids of `node`'s children, in order; N where there is none. K = width."""
-    nodes = jnp.arange(parents.shape[0])
+    nodes = jnp.arange(parents.shape[0], dtype=jnp.int32)
     found = jnp.where((parents == node) & valid, nodes, parents.shape[0])
     return jnp.sort(found)[:width]
 

@@ -95,7 +95,7 @@ def _chance(
         return law, jnp.zeros_like(law), jnp.zeros((batch, width))
     positions = round.positions + depth
     noise = samplings.gumbel(round.keys, positions, size)
-    coins = jax.vmap(lambda key: jax.random.uniform(key, (width,)))(
+    coins = jax.vmap(lambda key: jax.random.uniform(key, (width,), jnp.float32))(
         samplings.fork(round.keys, positions, _COINS)
     )
     return samplings.probabilities(logits, round.sampling), noise, coins

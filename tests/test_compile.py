@@ -51,7 +51,7 @@ def _lowered(slots_to_fill):
     drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
-    arrays, empty = call._replace(size=0, slots=0), drafter.empty(2, call.slots)
+    arrays, empty = call._replace(size=0, slots=0), drafter.start(2, call.slots, None)
     state = jax.eval_shape(
         lambda params, arrays, empty: engine._prefill(
             model, params, arrays, drafter, None, empty, call.size, call.slots

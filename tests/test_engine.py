@@ -87,7 +87,7 @@ def test_the_context_ends_a_row_with_capacity():
     model = tiny.model(context=12)
     params = tiny.params(model)
     result = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=32,
+        model, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=12,
         drafter=jspec.TokenRecycling(tiny.VOCAB),
     )  # fmt: skip
     # Every position of the context is fed; the token after the last one is still drawn.
@@ -174,6 +174,61 @@ def _likely(next_logits, prompt):
     return jnp.array([first, int(np.argmax(next_logits([*prompt, first])))])
 
 
+@pytest.mark.parametrize("key", [7, np.int64(7), jnp.uint32(7), jax.random.PRNGKey(7)])
+def test_a_seed_is_a_seed_however_it_is_written(target, key):
+    options = dict(max_new_tokens=6, sampling=Sampling())
+    want = jspec.decode(*target, tiny.PROMPTS, key=jax.random.key(7), **options)
+    assert jspec.decode(*target, tiny.PROMPTS, key=key, **options).tokens.tolist() == (
+        want.tokens.tolist()
+    )
+
+
+def test_generators_that_do_not_draw_per_key_are_not_drawn_from(target):
+    """`rbg` gives every row of a `vmap` the noise of the first."""
+    options = dict(
+        max_new_tokens=LIMIT, sampling=Sampling(), key=jax.random.key(0, impl="unsafe_rbg")
+    )
+    plain = jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
+    drafted = jspec.decode(
+        *target, tiny.PROMPTS, tiny.LENGTHS, drafter=jspec.TokenRecycling(tiny.VOCAB), **options
+    )
+    alone = jspec.decode(*target, tiny.PROMPTS[1:], tiny.LENGTHS[1:], rows=[1, 2], **options)
+    assert drafted.tokens.tolist() == plain.tokens.tolist()
+    assert alone.tokens.tolist() == plain.tokens[1:].tolist()
+
+
+def test_traced_lengths_and_limits_are_clamped(target):
+    @jax.jit
+    def call(lengths, limits):
+        return jspec.decode(
+            *target, jnp.asarray(tiny.PROMPTS), lengths, limits=limits, max_new_tokens=6
+        )
+
+    got = call(jnp.array([0, 99, 5]), jnp.array([9, -2, 6]))
+    assert got.lengths.tolist() == [6, 0, 6]
+    want = jspec.decode(*target, tiny.PROMPTS, [1, 8, 5], limits=[6, 0, 6], max_new_tokens=6)
+    assert got.tokens.tolist() == want.tokens.tolist()
+
+
+def test_a_hot_start_finds_as_much_in_a_longer_prompt(target):
+    long = np.tile(tiny.PROMPTS[:1], (1, 8))
+    drafter = jspec.merge(
+        jspec.TokenRecycling(tiny.VOCAB, jspec.tree.chain(1)), jspec.PromptLookup()
+    )
+    options = dict(drafter=drafter, max_new_tokens=LIMIT)
+    short = jspec.decode(*target, tiny.PROMPTS[:1], **options)
+    hot = jspec.decode(*target, long, drafter_state=short.drafter_state, **options)
+    cold = jspec.decode(*target, long, **options)
+    assert hot.tokens.tolist() == cold.tokens.tolist()
+    assert int(hot.stats.num_steps[0]) <= int(cold.stats.num_steps[0]) + 2
+
+
+def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
+    state = jspec.prefill(*target, tiny.PROMPTS, drafter=jspec.PromptLookup())
+    with pytest.raises(ValueError, match="trees of depth 10 and this drafter's have 0"):
+        jspec.step(*target, state)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -185,8 +240,22 @@ def _likely(next_logits, prompt):
         (dict(lengths=[0]), r"lengths\[0\] is 0, outside 1 .. 3"),
         (dict(lengths=[4]), r"lengths\[0\] is 4"),
         (dict(lengths=[1, 2]), r"lengths has shape \(2,\)"),
-        (dict(prompt=np.ones((1, 300), int)), "300, outside 1 .. 256: the model's context"),
-        (dict(max_new_tokens=0), "max_new_tokens is 0; pass at least 1"),
+        (dict(prompt=np.ones((1, 300), int)), "300, outside 1 .. 256: a row needs"),
+        (dict(max_new_tokens=0), "max_new_tokens is 0; pass an integer of at least 1"),
+        (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
+        (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
+        (dict(prompt=[[1, 2], [3]]), "prompt is .*lists of equal length"),
+        (dict(lengths=[2.0]), "lengths is .*pass integers"),
+        (dict(rows=[2**32]), r"rows\[0\] is 4294967296, outside"),
+        (dict(eos="a"), "eos is 'a'"),
+        (dict(eos=2.5), "eos is 2.5; pass token ids"),
+        (dict(key="a"), "key is 'a'; pass one"),
+        (dict(key=np.arange(3, dtype=np.uint32)), "key is .*seed of at most 64 bits"),
+        (dict(sampling=0.8, key=0), "sampling is 0.8; pass jspec.Sampling"),
+        (dict(sampling=Sampling(top_k=2.5), key=0), "top_k is 2.5 .*pass integers"),
+        (dict(drafter=jspec.PromptLookup), "drafter is <class.*pass an instance"),
+        (dict(rule="coupled"), "rule is 'coupled'; pass a node rule"),
+        (dict(drafter=jspec.Scripted(23, jspec.tree.chain(1))), "needs the text"),
         (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
         (dict(eos=[23]), "eos holds .*vocabulary of 23"),
         (dict(sampling=Sampling()), "sampling needs a key"),
@@ -199,7 +268,7 @@ def _likely(next_logits, prompt):
         (dict(drafter=jspec.TokenRecycling(7, k=7, template=jspec.tree.chain(1))), "7 and the"),
         (
             dict(drafter=jspec.TokenRecycling(23), drafter_state=jnp.zeros((2, 23, 8), jnp.int32)),
-            r"shape \(2, 23, 8\) and this call needs \(1, 23, 8\)",
+            r"shape \(2, 23, 8\) .*needs \(1, 23, 8\)",
         ),
     ],
 )

@@ -89,6 +89,25 @@ def test_other_draws_do_not_meet_the_noise():
         assert data not in noise
 
 
+def test_a_filter_leaves_the_rows_that_do_not_ask_for_it_alone():
+    logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 50_000)) * 3, jnp.float32)
+    alone = samplings.probabilities(logits[:1], rows([(1.0, 0, 1.0, 0.0)]))
+    beside = samplings.probabilities(logits, rows([(1.0, 0, 1.0, 0.0), (1.0, 9, 0.9, 0.1)]))
+    np.testing.assert_array_equal(alone[0], beside[0])
+
+
+def test_noise_reaches_the_long_tail_of_a_large_vocabulary():
+    """JAX's cheap Gumbel noise lies on a grid of 2^-23 and draws nothing much rarer than that."""
+    noise = samplings.gumbel(
+        samplings.row_keys(jax.random.key(2), jnp.array([0])), jnp.array([0]), 1 << 18
+    )
+    high = np.asarray(noise[0], np.float64)
+    steps = -np.expm1(-np.exp(-high[high > 8])) * 2**23
+    on_grid = np.abs(steps - np.round(steps)) < 0.1
+    assert steps.size > 40
+    assert on_grid.mean() < 0.5
+
+
 def test_gumbel_max_draws_from_the_law():
     # 20,000 draws of 4 outcomes: chi-square(3) exceeds 21.1 once in 10,000 correct programs.
     law = np.array([0.5, 0.3, 0.15, 0.05])

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from inspect import signature
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -83,10 +82,7 @@ class Runner:
         import jspec
 
         arguments = self.arguments(group)
-        shapes = tuple(
-            (leaf.shape, leaf.dtype) for leaf in jax.tree.leaves(arguments["drafter_state"])
-        )
-        if (key := (_shape(group), shapes)) not in self._compiled:
+        if (key := _shape(group)) not in self._compiled:
             # With limits of 0 the same program is compiled and emits nothing.
             idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
             interruptible(lambda: jax.block_until_ready(jspec.decode(**idle)))
@@ -102,7 +98,7 @@ class Runner:
         settings, target = self._settings, self._session.target
         # More than the context is room that is never filled, and the output is made in advance.
         context = target.model.context
-        most = settings.max_new_tokens if context is None else context + 1
+        most = settings.max_new_tokens if context is None else context
         limits = np.minimum(group.limits, most)
         call: dict[str, Any] = dict(
             model=target.model,
@@ -118,27 +114,11 @@ class Runner:
             key=settings.seed,
             rows=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | {"drafter_state": self._carried(call)}
+        return call | {"drafter_state": self._state}
 
     def keep(self, state: "PyTree") -> None:
         """Takes over the drafter's memory of a run that was streamed."""
         self._state = state
-
-    def _carried(self, call: dict[str, Any]) -> "PyTree":
-        """The memory so far, where it fits; the buffers of a longer prompt start empty."""
-        import jax
-
-        from jspec.request import prepare
-
-        ready = prepare(**{name: call[name] for name in signature(prepare).parameters})
-        empty = self._drafter.empty(len(ready.lengths), ready.slots)
-        if self._state is None:
-            return empty
-
-        def fitting(old, new):
-            return old if (old.shape, old.dtype) == (new.shape, new.dtype) else new
-
-        return jax.tree.map(fitting, self._state, empty)
 
 
 def groups(prompts: Sequence[list[int]], settings: Settings) -> Iterator[Group]:

@@ -10,8 +10,8 @@ from jspec.base import Feedback, PyTree, Round, Tree
 class Autoregressive:
     """Drafts nothing; each round emits the one token that the target draws after the root."""
 
-    def empty(self, batch: int, slots: int) -> PyTree:
-        del batch, slots
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+        del batch, slots, earlier
         return ()
 
     def init(self, params, state, prompt, lengths, output) -> PyTree:

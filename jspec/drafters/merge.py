@@ -18,8 +18,16 @@ class Merge:
     first: Drafter
     second: Drafter
 
-    def empty(self, batch: int, slots: int) -> tuple[PyTree, PyTree]:
-        return self.first.empty(batch, slots), self.second.empty(batch, slots)
+    def start(
+        self, batch: int, slots: int, earlier: tuple[PyTree, PyTree] | None
+    ) -> tuple[PyTree, PyTree]:
+        if earlier is not None and not (isinstance(earlier, tuple) and len(earlier) == 2):
+            raise ValueError(
+                f"drafter_state is a {type(earlier).__name__} and merge keeps a pair of states; "
+                "pass the state of a call with the same drafter"
+            )
+        ours, theirs = _pair(earlier)
+        return self.first.start(batch, slots, ours), self.second.start(batch, slots, theirs)
 
     def init(
         self,
@@ -61,8 +69,8 @@ def merge(first: Drafter, second: Drafter) -> Merge:
     return Merge(first, second)
 
 
-def _pair(params: tuple[PyTree, PyTree] | None) -> tuple[PyTree, PyTree]:
-    return (None, None) if params is None else params
+def _pair(both: tuple[PyTree, PyTree] | None) -> tuple[PyTree, PyTree]:
+    return (None, None) if both is None else both
 
 
 def union(a: Tree, b: Tree) -> Tree:

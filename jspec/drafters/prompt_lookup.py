@@ -55,7 +55,8 @@ class PromptLookup:
                 f"num_speculative_tokens is {self.num_speculative_tokens}; draft at least 1"
             )
 
-    def empty(self, batch: int, slots: int) -> History:
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> History:
+        del earlier  # the memory is the row's own text
         # One more than the cache: the last emitted token needs no slot there.
         return History(
             tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
@@ -69,7 +70,6 @@ class PromptLookup:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> History:
-        """Starts over: the memory is the row's own text."""
         del params, output
         size = state.tokens.shape[1]
         known = prompt[:, :size]

@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec.base import Feedback, Output, Round, Tree
+from jspec.base import Feedback, Output, PyTree, Round, Tree
+from jspec.request import check_vocabulary
 from jspec.tree import Template
 
 
@@ -40,8 +41,8 @@ class Scripted:
     vocab_size: int
     template: Template
 
-    def empty(self, batch: int, slots: int) -> Progress:
-        del slots
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Progress:
+        del slots, earlier
         return Progress(emitted=jnp.zeros(batch, jnp.int32), round=jnp.int32(0))
 
     def init(
@@ -52,8 +53,14 @@ class Scripted:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> Progress:
-        del params, prompt, lengths, output
-        return Progress(emitted=jnp.zeros_like(state.emitted), round=jnp.zeros_like(state.round))
+        del lengths
+        check_vocabulary("Scripted", self.vocab_size, output.logits.shape[-1])
+        if not isinstance(params, Script) or len(params.tokens) != len(prompt):
+            raise ValueError(
+                "Scripted needs the text that it drafts; pass drafter_params=jspec.Script(tokens "
+                f"[{len(prompt)}, T], accepts [R])"
+            )
+        return state
 
     def draft(self, params: Script, state: Progress, round: Round) -> tuple[Tree, Progress]:
         deepest = max(self.template.paths, key=len)  # the first of equals

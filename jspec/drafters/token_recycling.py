@@ -82,10 +82,20 @@ class TokenRecycling:
                 f"ranks 0 .. {self.k - 1}; pass k={self.template.max_rank + 1} or another template"
             )
 
-    def empty(self, batch: int, slots: int) -> Int[Array, "R V k"]:
-        """The zero matrix; R is the batch with `per_row`, else 1."""
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
+        """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del slots
-        return jnp.zeros((batch if self.per_row else 1, self.vocab_size, self.k), jnp.int32)
+        wanted = (batch if self.per_row else 1, self.vocab_size, self.k)
+        if earlier is None:
+            return jnp.zeros(wanted, jnp.int32)
+        shape, dtype = getattr(earlier, "shape", None), getattr(earlier, "dtype", None)
+        if shape != wanted or dtype != np.int32:
+            raise ValueError(
+                f"drafter_state is a matrix of shape {shape} and dtype {dtype}, and this call "
+                f"needs {wanted} of int32; pass the state of a drafter with the same vocab_size, "
+                "k and per_row"
+            )
+        return jnp.asarray(earlier)
 
     def init(
         self,
@@ -97,12 +107,6 @@ class TokenRecycling:
     ) -> Int[Array, "R V k"]:
         del params
         check_vocabulary("TokenRecycling", self.vocab_size, output.logits.shape[-1])
-        wanted = (len(prompt) if self.per_row else 1, self.vocab_size, self.k)
-        if state.shape != wanted:
-            raise ValueError(
-                f"drafter_state is a matrix of shape {state.shape} and this call needs {wanted}; "
-                "pass the state of a drafter with the same vocab_size, k and per_row"
-            )
         if not self.update_on_prefill:
             return state
         return self._recycle(
@@ -182,5 +186,10 @@ class TokenRecycling:
             raise ValueError(
                 f"{path} holds a matrix of shape {matrix.shape} and this drafter needs "
                 f"[rows, {self.vocab_size}, {self.k}]; save one with the same vocab_size and k"
+            )
+        if matrix.size and not 0 <= matrix.min() <= matrix.max() < self.vocab_size:
+            raise ValueError(
+                f"{path} holds tokens {matrix.min()} .. {matrix.max()}, outside the vocabulary of "
+                f"{self.vocab_size}; delete it"
             )
         return jnp.asarray(matrix)

@@ -78,14 +78,14 @@ def test_a_batch_shares_one_matrix_and_the_last_row_wins():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
     tokens = jnp.array([[1, 2, 1], [2, 5, 2]])
     live = jnp.array([[True, True, True], [True, True, False]])
-    state = drafter._recycle(drafter.empty(2, 0), tokens, logits, live)
+    state = drafter._recycle(drafter.start(2, 0, None), tokens, logits, live)
     best = np.argsort(-np.asarray(logits), axis=-1)[..., :2]
     want = np.zeros((6, 2), int)
     want[1], want[2], want[5] = best[0, 2], best[1, 0], best[1, 1]
     np.testing.assert_array_equal(state[0], want)
 
     own = jspec.TokenRecycling(6, jspec.tree.chain(1), k=2, per_row=True)
-    state = own._recycle(own.empty(2, 0), tokens, logits, live)
+    state = own._recycle(own.start(2, 0, None), tokens, logits, live)
     np.testing.assert_array_equal(state[0, 2], best[0, 1])
     np.testing.assert_array_equal(state[1, 2], best[1, 0])
 
@@ -104,13 +104,16 @@ def test_update_on_prefill_fills_the_matrix_from_the_prompt(target, next_logits)
 
 def test_the_matrix_survives_the_disk(tmp_path):
     drafter = jspec.TokenRecycling(7, jspec.tree.chain(2), k=3)
-    matrix = jnp.arange(21, dtype=jnp.int32).reshape(1, 7, 3)
+    matrix = jnp.arange(21, dtype=jnp.int32).reshape(1, 7, 3) % 7
     path = tmp_path / "matrix.safetensors"
     drafter.save(matrix, path)
     np.testing.assert_array_equal(drafter.restore(path), matrix)
     assert [file.name for file in tmp_path.iterdir()] == [path.name]
     with pytest.raises(ValueError, match=r"shape \(1, 7, 3\).*\[rows, 7, 2\]"):
         jspec.TokenRecycling(7, jspec.tree.chain(2), k=2).restore(path)
+    drafter.save(matrix - 1, path)
+    with pytest.raises(ValueError, match=r"tokens -1 .. 5, outside the vocabulary of 7"):
+        drafter.restore(path)
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(ValueError, match="not a matrix saved by TokenRecycling"):
         drafter.restore(path)
