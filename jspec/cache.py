@@ -36,13 +36,16 @@ def commit(
     slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
 
     # Mapped over rows, not indexed by them: a sharded batch then writes without communication.
+    # And over heads: XLA for TPU lays an array out by what a scatter takes whole, and with whole
+    # heads it would copy the cache into another layout and back, twice a call of `step`.
+    @jax.vmap
     @jax.vmap
     def scatter(old, picked, slots):
-        return old.at[:, slots].set(picked, mode="drop")
+        return old.at[slots].set(picked, mode="drop")
 
     def write(old, new):
-        picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2)
-        return scatter(old, picked.astype(old.dtype), slots)
+        picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2).astype(old.dtype)
+        return scatter(old, picked, jnp.broadcast_to(slots[:, None], picked.shape[:3]))
 
     return Cache(
         keys=tuple(map(write, cache.keys, output.keys)),

@@ -4,6 +4,7 @@ The sentence of the project is `_round`; everything else here prepares it or rep
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -249,7 +250,7 @@ def _prefill(
     )
     tree, _ = jax.eval_shape(drafter.draft, drafter_params, draft, _frame(state))
     histogram = jnp.zeros((batch, tree.depth + 1), jnp.int32)
-    return state.replace(stats=state.stats.replace(histogram=histogram))
+    return replace(state, stats=replace(state.stats, histogram=histogram))
 
 
 @partial(jax.jit, static_argnames=("model", "drafter", "verifier"), donate_argnames=("state",))

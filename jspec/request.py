@@ -2,11 +2,12 @@
 
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
@@ -69,7 +70,7 @@ def prepare(
         raise ValueError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
     # Buckets let prompts of many lengths share one program; shapes under a caller's jit are final.
-    traced = isinstance(tokens, jax.core.Tracer)
+    traced = isinstance(tokens, Tracer)
     width = padded if traced else bucket(padded, 1)
     size = max_new_tokens if traced else bucket(max_new_tokens, 4)
     slots = width + max_new_tokens if traced else bucket(width + max_new_tokens, 4)
@@ -102,12 +103,12 @@ def bucket(size: int, steps: int) -> int:
     return max(16, -(-size // part) * part)
 
 
-def _module(array: Array | np.ndarray):
+def _module(array: Any) -> Any:
     """Numpy for host values, so that the edge dispatches nothing; jax.numpy keeps a sharding."""
     return jnp if isinstance(array, jax.Array) else np
 
 
-def _array(value: ArrayLike, name: str) -> Array | np.ndarray:
+def _array(value: Any, name: str) -> Any:
     if isinstance(value, jax.Array):
         return value
     try:
@@ -121,9 +122,9 @@ def _array(value: ArrayLike, name: str) -> Array | np.ndarray:
     return array
 
 
-def _values(array: Array | np.ndarray) -> np.ndarray | None:
+def _values(array: Any) -> np.ndarray | None:
     """The values, or None while they are traced or lie on other hosts."""
-    if isinstance(array, jax.core.Tracer):
+    if isinstance(array, Tracer):
         return None
     if isinstance(array, jax.Array) and not array.is_fully_addressable:
         return None
@@ -170,7 +171,7 @@ def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why
     return array.astype(np.float32)
 
 
-def _within(name: str, array: Array, low: float, high: float, why: str) -> None:
+def _within(name: str, array: Any, low: float, high: float, why: str) -> None:
     values = _values(array)
     if values is None:
         return
@@ -180,7 +181,7 @@ def _within(name: str, array: Array, low: float, high: float, why: str) -> None:
         raise ValueError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
 
 
-def _check_tokens(tokens: Array, counts: Array, vocab_size: int) -> None:
+def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
     values, lengths = _values(tokens), _values(counts)
     if values is None or lengths is None:
         return
@@ -213,8 +214,10 @@ def _end_tokens(
     array = array.astype(np.int32)
     if array.ndim < 2:
         array = _module(array).broadcast_to(array.reshape(-1), (batch, array.size))
-    # Filled up to a multiple of 4: another number of end tokens is then the same program.
-    return _module(array).pad(array, ((0, 0), (0, -array.shape[1] % 4)), constant_values=-1)
+    # Filled up to 4, 8, ..: another number of end tokens is then the same program. (Never to 0:
+    # JAX 0.11.2 crashes on an empty array that a loop inside `shard_map` carries.)
+    missing = max(4, -(-array.shape[1] // 4) * 4) - array.shape[1]
+    return _module(array).pad(array, ((0, 0), (0, missing)), constant_values=-1)
 
 
 def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:

@@ -26,11 +26,13 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
         logits: any float dtype.
         sampling: one setting a row.
     """
+    temperature, top_k = jnp.asarray(sampling.temperature), jnp.asarray(sampling.top_k)
+    top_p, min_p = jnp.asarray(sampling.top_p), jnp.asarray(sampling.min_p)[:, None]
     wide = logits.astype(jnp.float32)
-    greedy = sampling.temperature == 0
+    greedy = temperature == 0
     # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
     below = wide - wide.max(-1, keepdims=True)
-    law = jax.nn.softmax(below / jnp.where(greedy, 1.0, sampling.temperature)[:, None], axis=-1)
+    law = jax.nn.softmax(below / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
     size = law.shape[-1]
 
     def keep(kept: Bool[Array, "B V"], law: Float[Array, "B V"]) -> Float[Array, "B V"]:
@@ -45,11 +47,11 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
 
         return jax.lax.cond(asked.any(), cut, lambda law: law, law)
 
-    by_rank = (sampling.top_k > 0) & (sampling.top_k < size)
-    law = filtered(by_rank, jnp.ones_like, sampling.top_k, law)
-    law = filtered(sampling.top_p < 1, lambda law: law, sampling.top_p, law)
-    likely = law >= sampling.min_p[:, None] * law.max(-1, keepdims=True)
-    law = jnp.where(sampling.min_p[:, None] > 0, keep(likely, law), law)
+    by_rank = (top_k > 0) & (top_k < size)
+    law = filtered(by_rank, jnp.ones_like, top_k, law)
+    law = filtered(top_p < 1, lambda law: law, top_p, law)
+    likely = law >= min_p * law.max(-1, keepdims=True)
+    law = jnp.where(min_p > 0, keep(likely, law), law)
     return jnp.where(greedy[:, None], one_hot(argmax(wide), size), law)
 
 

@@ -68,7 +68,7 @@ class Template:
     def __post_init__(self):
         ordered = tuple(sorted((tuple(path) for path in self.paths), key=lambda p: (len(p), p)))
         object.__setattr__(self, "paths", ordered)
-        known = {()}
+        known: set[tuple[int, ...]] = {()}
         for path in ordered:
             if not path or path in known:
                 raise ValueError(
@@ -166,7 +166,9 @@ def likeliest(acceptance: Sequence[float], num_nodes: int) -> Template:
         raise ValueError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
     paths: list[tuple[int, ...]] = []
     # A heap of (-value, path): the best node is taken and offers its children.
-    offers = [(-chance, (rank,)) for rank, chance in enumerate(acceptance)]
+    offers: list[tuple[float, tuple[int, ...]]] = [
+        (-chance, (rank,)) for rank, chance in enumerate(acceptance)
+    ]
     heapq.heapify(offers)
     while len(paths) < num_nodes - 1:
         value, path = heapq.heappop(offers)

@@ -4,7 +4,7 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 from tokenizers import Tokenizer
 
-from jspec.base import PyTree
+from jspec.base import CausalLM, PyTree
 from jspec.models import export
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.training import checkpoints as folders
@@ -58,6 +58,7 @@ def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
     kept = out if resume and (out / "tokenizer.json").is_file() else None
     words = vocabulary(job, corpus, tokenizer or kept)
     end = words.token_to_id(corpora.END)
+    assert end is not None, "a tokenizer that `vocabulary` lets through has it"
 
     def encode(text: str) -> Sequence[int]:
         return words.encode(text, add_special_tokens=False).ids
@@ -82,7 +83,8 @@ def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
                 task, completed=report.step, description=f"training, loss {report.loss:.3f}"
             )
 
-        trained = lm.train(model, job.recipe, params, plan, checkpoints, show)
+        # Flax declares one `apply` for all modules, which is wider than the protocol's.
+        trained = lm.train(cast(CausalLM, model), job.recipe, params, plan, checkpoints, show)
     export.save_hf(model, trained, out / "model", words, end)
     plot(checkpoints.curve(), out / "loss.png")
     scores = evaluate(model, trained, corpus, encode, end, job.sequence)
@@ -131,7 +133,7 @@ def evaluate(
 ) -> dict[str, dict[str, float]]:
     """Held-out loss per class; classes with nothing held out are left out."""
     scores = {
-        label: heldout.evaluate(model, params, texts, encode, end, length)
+        label: heldout.evaluate(cast(CausalLM, model), params, texts, encode, end, length)
         for label, texts in corpus.heldout.items()
         if texts
     }

@@ -1,6 +1,6 @@
 """Prompt lookup (Saxena 2023): what followed the last few tokens when they stood here before."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 from flax import struct
@@ -98,7 +98,7 @@ class PromptLookup:
         tree = trees.chain(self.num_speculative_tokens).fill(
             jnp.concatenate([round.root[:, None], chain], axis=1)
         )
-        return tree.replace(valid=tree.valid.at[:, 1:].set(valid)), state
+        return replace(tree, valid=tree.valid.at[:, 1:].set(valid)), state
 
     def update(self, params: PyTree, state: History, feedback: Feedback) -> History:
         del params

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from jspec.base import CausalLM, PyTree
@@ -65,7 +66,7 @@ class TrainingError(RuntimeError):
     """Training cannot go on; the message says from where it can be resumed."""
 
 
-def learning_rate(recipe: Recipe, step: Int[Array, ""]) -> Float[Array, ""]:
+def learning_rate(recipe: Recipe, step: ArrayLike) -> Float[Array, ""]:
     """Linear warmup, the peak, then a half cosine; `step` counts from 0."""
     warmup = min(recipe.warmup, recipe.steps - 1)
     fall = max(recipe.cooldown * (recipe.steps - warmup), 1.0)
