@@ -51,10 +51,9 @@ def main(
     table = Table("devices", "plain tokens/s", f"{method} tokens/s", "speed-up")
     for count in counts:
         used = jax.devices()[:count]
-        replicated = jax.device_put_replicated(loaded.params, used)
         shards = np.broadcast_to(prompts, (count, *prompts.shape))
 
-        def runner(drafter, weights, used=used, replicated=replicated, shards=shards):
+        def runner(drafter, weights, used=used, shards=shards):
             run = jax.pmap(
                 lambda params, prompt: (
                     jspec.decode(
@@ -66,9 +65,10 @@ def main(
                         max_new_tokens=new_tokens,
                     ).lengths
                 ),
+                in_axes=(None, 0),
                 devices=used,
             )
-            return lambda: run(replicated, shards)
+            return lambda: run(loaded.params, shards)
 
         runs = {name: runner(*pair) for name, pair in drafters.items()}
         seconds = paired(runs, repeats)

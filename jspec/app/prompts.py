@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from jspec.app.text import shown
 
-EXAMPLE = "It was the best of times, it was the"
+EXAMPLE = "Question: Tom has 3 apples and buys 4 more."
 """What `jspec generate` continues if nothing else is given."""
 
 
