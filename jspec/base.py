@@ -27,9 +27,6 @@ PyTree = Any
 NO_PARENT = -1
 """`Tree.parents` at the root."""
 
-NO_ROW = -1
-"""`Tree.q_row` at a node whose children, if any, follow no sampled law."""
-
 
 class Status(IntEnum):
     """Why a row stands where it stands. Data, not an exception: rows end one by one."""
