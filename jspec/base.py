@@ -61,6 +61,14 @@ class Cache:
 
 
 @struct.dataclass
+class Nodes:
+    """Keys and values of tree nodes that were scored before and stand in no cache."""
+
+    keys: tuple[Float[Array, "B H M D"], ...]
+    values: tuple[Float[Array, "B H M D"], ...]
+
+
+@struct.dataclass
 class Output:
     """What one forward of a model gives for N tokens of each row."""
 
@@ -91,14 +99,19 @@ class CausalLM(Protocol):
         params: PyTree,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N N"],
+        mask: Bool[Array, "B N M+N"],
         cache: Cache | None,
+        nodes: Nodes | None = None,
     ) -> Output:
         """Scores N tokens of each row, after the committed tokens of `cache`, which is only read.
 
-        Token i attends to all `cache.lengths` slots of its row and to the tokens j with
-        `mask[b, i, j]`. `cache=None` is the empty past. The keys and values of the N tokens come
-        back in the output; `jspec.cache.commit` puts the accepted ones into the cache.
+        Token i attends to all `cache.lengths` slots of its row, to the nodes j with
+        `mask[b, i, j]`, and to the tokens j with `mask[b, i, M + j]`. `cache=None` is the empty
+        past, `nodes=None` is M = 0. The keys and values of the N tokens come back in the output;
+        `jspec.cache.commit` puts the accepted ones into the cache.
+
+        `nodes` is for draft models, which score a tree level by level; a model that only serves
+        as a target may leave the argument out.
         """
         ...
 
@@ -108,6 +121,7 @@ class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
     Siblings stand in the order in which they were drawn: sampled rules read them in that order.
+    Siblings may hold equal tokens; the walk descends to the first of them.
     """
 
     tokens: Int[Array, "B N"]
@@ -127,6 +141,8 @@ class Tree:
     """Most edges from the root to a leaf; bounds the walk: P = depth + 1."""
     width: int = struct.field(pytree_node=False, default=1)
     """Most children of one node: K."""
+    verifier: "Verifier | None" = struct.field(pytree_node=False, default=None)
+    """What makes these draws lossless; None: they are point masses, and any rule for those does."""
 
 
 @struct.dataclass

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec.base import Cache, Output
+from jspec.base import Cache, Nodes, Output
 
 
 def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: jnp.dtype) -> Cache:
@@ -18,7 +18,7 @@ def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: 
 
 
 def commit(
-    cache: Cache, output: Output, path: Int[Array, "B P"], counts: Int[Array, " B"]
+    cache: Cache, output: Output | Nodes, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> Cache:
     """Writes the keys and values of the first `counts` nodes of `path` behind the committed tokens.
 
@@ -27,7 +27,7 @@ def commit(
 
     Args:
         cache: the cache; read, not donated (inside a loop XLA updates it in place).
-        output: the forward that scored the nodes.
+        output: the forward that scored the nodes, or their keys and values.
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """

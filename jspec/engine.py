@@ -81,7 +81,9 @@ def decode(
             same tokens, with every drafter under the default rule.
         rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
             `pmap` pass the global ids.
-        rule: a node rule or a verifier; None is `jspec.rules.coupled`, lossless for any drafter.
+        rule: a node rule or a verifier; None is the one that the drafter's draws were made for,
+            `jspec.rules.coupled` unless it was given another scheme. `coupled` is lossless for
+            any drafter, every other rule for the draws that it names.
 
     Raises:
         ValueError: if an argument is out of range or does not fit, before anything is compiled.
@@ -198,9 +200,9 @@ def stream(
     return rounds(state)
 
 
-def _verifier(rule: NodeRule | Verifier | None) -> Verifier:
+def _verifier(rule: NodeRule | Verifier | None) -> Verifier | None:
     if rule is None:
-        return Walk(rules.coupled)
+        return None
     if isinstance(rule, type) or not (callable(rule) or isinstance(rule, Verifier)):
         raise ValueError(f"rule is {rule!r}; pass a node rule such as jspec.rules.point_mass")
     # A node rule is a plain function; a verifier is a static object.
@@ -260,7 +262,7 @@ def _advance(
     state: State,
     drafter: Drafter,
     drafter_params: PyTree,
-    verifier: Verifier,
+    verifier: Verifier | None,
     rounds: Int[Array, ""],
 ) -> State:
     """At most `rounds` rounds, fewer if every row ends."""
@@ -283,7 +285,7 @@ def _round(
     state: State,
     drafter: Drafter,
     drafter_params: PyTree,
-    verifier: Verifier,
+    verifier: Verifier | None,
 ) -> State:
     """The drafter proposes, the model scores once, the walk decides, the path is committed."""
     frame = _frame(state)
@@ -296,6 +298,7 @@ def _round(
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
     output = model.apply(params, tree.tokens, positions, mask, state.cache)
+    verifier = verifier or tree.verifier or Walk(rules.coupled)
     verdict = verifier.verdict(tree, output.logits, frame)
 
     emitted, counts, status = _truncate(state, tree, verdict)

@@ -1,7 +1,9 @@
 """The public names of `jspec`, once. `jspec` itself hands them out on first use."""
 
+from jspec import optimal as optimal
 from jspec import rules as rules
 from jspec import sampling as sampling
+from jspec import schemes as schemes
 from jspec import tree as tree
 from jspec import verify as verify
 from jspec.base import Cache as Cache
@@ -9,6 +11,7 @@ from jspec.base import CausalLM as CausalLM
 from jspec.base import Drafter as Drafter
 from jspec.base import Feedback as Feedback
 from jspec.base import NodeRule as NodeRule
+from jspec.base import Nodes as Nodes
 from jspec.base import Output as Output
 from jspec.base import Result as Result
 from jspec.base import Round as Round
@@ -20,11 +23,20 @@ from jspec.base import Tree as Tree
 from jspec.base import Verdict as Verdict
 from jspec.base import Verifier as Verifier
 from jspec.drafters.autoregressive import Autoregressive as Autoregressive
+from jspec.drafters.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
+from jspec.drafters.coupled_tree import CoupledTree as CoupledTree
+from jspec.drafters.dyspec import DySpec as DySpec
 from jspec.drafters.merge import Merge as Merge
 from jspec.drafters.merge import merge as merge
 from jspec.drafters.prompt_lookup import PromptLookup as PromptLookup
+from jspec.drafters.rsd_c import RSDC as RSDC
+from jspec.drafters.rsd_s import RSDS as RSDS
 from jspec.drafters.scripted import Script as Script
 from jspec.drafters.scripted import Scripted as Scripted
+from jspec.drafters.sd import SpeculativeDecoding as SpeculativeDecoding
+from jspec.drafters.sequoia import Sequoia as Sequoia
+from jspec.drafters.specinfer import SpecInfer as SpecInfer
+from jspec.drafters.spectr import SpecTr as SpecTr
 from jspec.drafters.token_recycling import TokenRecycling as TokenRecycling
 from jspec.engine import Chunk as Chunk
 from jspec.engine import decode as decode

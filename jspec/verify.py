@@ -39,10 +39,10 @@ class Walk:
             verdict, node, going, depth = carry
             at = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
             law, noise, coins = _chance(at, tree.width, depth, round)
-            children, accept, residual = visit(tree, node, law, noise)
+            children, tokens, accept, residual = visit(tree, node, law, noise)
             taken = coins < accept
             found = taken.any(-1)
-            chosen = jnp.take_along_axis(children, taken.argmax(-1)[:, None], -1)[:, 0]
+            chosen = jnp.take_along_axis(children, _first(tokens, taken)[:, None], -1)[:, 0]
             bad = going & ~_is_law(at)
             down = going & found & ~bad
             drawn = samplings.argmax(jnp.log(residual) + noise)
@@ -72,8 +72,8 @@ class Walk:
         node: Int[Array, ""],
         law: Float[Array, " V"],
         noise: Float[Array, " V"],
-    ) -> tuple[Int[Array, " K"], Float[Array, " K"], Float[Array, " V"]]:
-        """One node of one row (B is vmapped away): its children, and what the rule says."""
+    ) -> tuple[Int[Array, " K"], Int[Array, " K"], Float[Array, " K"], Float[Array, " V"]]:
+        """One node of one row (B is vmapped away): children, their tokens, what the rule says."""
         last = tree.tokens.shape[0] - 1
         children = trees.children(tree.parents, tree.valid, node, tree.width)
         valid = children <= last
@@ -81,8 +81,9 @@ class Walk:
         q = None
         if tree.q is not None:
             q = tree.q[node if tree.q_row is None else tree.q_row[node]]
+        tokens = jnp.where(valid, tree.tokens[children], -1)
         accept, residual = self.rule(law, q, tree.tokens[children], valid, noise)
-        return children, jnp.where(valid, accept, 0.0), residual
+        return children, tokens, jnp.where(valid, accept, 0.0), residual
 
 
 def _chance(
@@ -99,6 +100,12 @@ def _chance(
         samplings.fork(round.keys, positions, _COINS)
     )
     return samplings.probabilities(logits, round.sampling), noise, coins
+
+
+def _first(tokens: Int[Array, "B K"], taken: Bool[Array, "B K"]) -> Int[Array, " B"]:
+    """The first child with the token of the first taken one: equal siblings are one node."""
+    token = jnp.take_along_axis(tokens, taken.argmax(-1)[:, None], -1)
+    return (tokens == token).argmax(-1)
 
 
 def _is_law(logits: Float[Array, "B V"]) -> Bool[Array, " B"]:

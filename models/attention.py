@@ -1,30 +1,38 @@
 """Attention in two parts: the committed past in the cache, then the new tokens under a mask."""
 
 from functools import reduce
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache
-
-Past = tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]]
-"""A layer's cached keys, values, and how many slots of each row are live."""
+from jspec.base import Cache, Nodes
 
 
-def past(cache: Cache | None, layer: int) -> Past | None:
-    """What a layer of the cache holds."""
-    if cache is None:
-        return None
-    return cache.keys[layer], cache.values[layer], cache.lengths
+class Past(NamedTuple):
+    """What a layer may attend to besides the new tokens."""
+
+    cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]] | None
+    """Cached keys, values, and how many slots of each row are live."""
+    nodes: tuple[Float[Array, "B H M D"], Float[Array, "B H M D"]] | None
+    """Keys and values of tree nodes that were scored before."""
+
+
+def past(cache: Cache | None, nodes: Nodes | None, layer: int) -> Past:
+    """What a layer of the cache and of the nodes holds."""
+    return Past(
+        cached=None if cache is None else (cache.keys[layer], cache.values[layer], cache.lengths),
+        nodes=None if nodes is None else (nodes.keys[layer], nodes.values[layer]),
+    )
 
 
 def attend(
     q: Float[Array, "B N G*H D"],
     k: Float[Array, "B H N D"],
     v: Float[Array, "B H N D"],
-    mask: Bool[Array, "B N N"],
-    past: Past | None,
+    mask: Bool[Array, "B N M+N"],
+    past: Past,
 ) -> Float[Array, "B N G*H*D"]:
     """One softmax over past slots and new tokens, in float32, without joining the two parts.
 
@@ -33,8 +41,8 @@ def attend(
     Args:
         q: queries of the new tokens, unscaled.
         k, v: their keys and values.
-        mask: new token i sees new token j.
-        past: what the layer's cache holds; or None.
+        mask: new token i sees earlier node j, or new token j - M.
+        past: what the layer holds of the committed tokens and of the earlier nodes.
     """
     batch, new, query_heads, dim = q.shape
     heads = k.shape[1]
@@ -44,12 +52,17 @@ def attend(
     grouped = (q * scale).reshape(batch, new, heads, group, dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
 
+    if past.nodes is not None:
+        k, v = (
+            jnp.concatenate([held.astype(own.dtype), own], axis=2)
+            for held, own in zip(past.nodes, (k, v), strict=True)
+        )
     low = jnp.finfo(jnp.float32).min
     own = jnp.einsum("bhqd,bhkd->bhqk", grouped, k, preferred_element_type=jnp.float32)
-    seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, new, new))
-    parts = [(jnp.where(seen.reshape(batch, 1, group * new, new), own, low), v)]
-    if past is not None:
-        keys, values, lengths = past
+    seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, *mask.shape[1:]))
+    parts = [(jnp.where(seen.reshape(batch, 1, group * new, -1), own, low), v)]
+    if past.cached is not None:
+        keys, values, lengths = past.cached
         old = jnp.einsum(
             "bhqd,bhkd->bhqk", grouped, keys.astype(q.dtype), preferred_element_type=jnp.float32
         )

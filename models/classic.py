@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
-from jspec.base import Cache, Output
+from jspec.base import Cache, Nodes, Output
 from jspec.models import attention
 from jspec.models.linear import Linear
 
@@ -63,8 +63,8 @@ class Block(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B N E"],
-        mask: Bool[Array, "B N N"],
-        past: attention.Past | None,
+        mask: Bool[Array, "B N M+N"],
+        past: attention.Past,
     ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
         """The block's output, and the keys and values of its tokens."""
         config = self.config
@@ -124,8 +124,9 @@ class Classic(nn.Module):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N N"],
+        mask: Bool[Array, "B N M+N"],
         cache: Cache | None = None,
+        nodes: Nodes | None = None,
     ) -> Output:
         config = self.config
         projected = config.embed_size != config.hidden_size
@@ -140,7 +141,7 @@ class Classic(nn.Module):
         keys, values = [], []
         for layer in range(config.num_layers):
             x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
-                x, mask, attention.past(cache, layer)
+                x, mask, attention.past(cache, nodes, layer)
             )
             keys.append(k)
             values.append(v)

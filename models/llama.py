@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
-from jspec.base import Cache, Output
+from jspec.base import Cache, Nodes, Output
 from jspec.models import attention
 from jspec.models.linear import Linear
 
@@ -165,8 +165,9 @@ class Llama(nn.Module):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N N"],
+        mask: Bool[Array, "B N M+N"],
         cache: Cache | None = None,
+        nodes: Nodes | None = None,
     ) -> Output:
         config = self.config
         embed = self.param(
@@ -180,7 +181,7 @@ class Llama(nn.Module):
         turn = jnp.cos(angles), jnp.sin(angles)
         keys, values = [], []
         for layer in range(config.num_layers):
-            past = attention.past(cache, layer)
+            past = attention.past(cache, nodes, layer)
             x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
                 x, turn, mask, past
             )

@@ -1,0 +1,292 @@
+"""Trees that grow where a token is worth most, from one forward of the draft model per level."""
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import NO_PARENT, Feedback, Nodes, PyTree, Sampling, Tree
+from jspec.drafters.draft_model import Draft, DraftModel, Scorer
+from jspec.draws import Draw, Drawn
+
+
+class Worth(Protocol):
+    """What M nodes' children are worth, from the drawn tokens and the nodes' own worth.
+
+    Returns:
+        The worth of drawing each child, which may depend on the children drawn before it but not
+        on itself unless the scheme is coupled, and the worth of giving that child children. Neither
+        counts for more than the slots above it on its path, or the earlier siblings.
+    """
+
+    def __call__(
+        self, drawn: Drawn, value: Float[Array, "B M"]
+    ) -> tuple[Float[Array, "B M K"], Float[Array, "B M K"]]: ...
+
+
+class Offers(NamedTuple):
+    """The children of all scored nodes; those of a node at place i + 1 are in row i."""
+
+    tokens: Int[Array, "B Q K"]
+    scores: Float[Array, "B Q K"]
+    chances: Float[Array, "B Q K"]
+    peaks: Float[Array, "B Q K"]
+
+
+class _Pool(NamedTuple):
+    """All that could be in the tree: C candidates, parents first, siblings in drawing order."""
+
+    tokens: Int[Array, "B C"]
+    parents: Int[Array, "B C"]
+    slots: Float[Array, "B C"]
+    """The worth of having each; the root's is infinite, and 0 or less is not there."""
+    places: Int[Array, "B C"]
+    """Where the draft model put those that it scored."""
+    scores: Float[Array, "B C"]
+    chances: Float[Array, "B C"]
+    peaks: Float[Array, "B C"]
+
+
+@struct.dataclass
+class _Frontier:
+    """The W candidates of a level that are scored next."""
+
+    ids: Int[Array, "B W"]
+    tokens: Int[Array, "B W"]
+    values: Float[Array, "B W"]
+    seen: Bool[Array, "B W C"]
+
+
+class Growth(NamedTuple):
+    """Memory between draft and update: the method's own, and all that was drawn."""
+
+    memory: PyTree
+    offers: Offers
+    places: Int[Array, "B N"]
+
+    def visited(self, feedback: Feedback) -> tuple[Offers, Bool[Array, "B P"]]:
+        """The offers at each node of the walked path, and whether the node was scored at all."""
+        places = jnp.take_along_axis(self.places, feedback.verdict.path, axis=1)
+        row = jnp.maximum(places - 1, 0)[..., None]
+        offers = Offers(*(jnp.take_along_axis(array, row, axis=1) for array in self.offers))
+        return offers, places > 0
+
+
+@dataclass(frozen=True)
+class BestFirst(DraftModel):
+    """A draft model whose tree takes the shape that a method's `worth` gives it.
+
+    Args:
+        nodes: the budget, without the root.
+        max_depth: most levels.
+        beam: nodes scored per level and children drawn per node. The tree is the one-by-one
+            heap's unless that wants more of either.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    nodes: int = 16
+    max_depth: int = 8
+    beam: int = 8
+
+    def __post_init__(self):
+        if self.max_depth < 1:
+            raise ValueError(f"max_depth is {self.max_depth}; draft at least 1 level")
+        beam, vocabulary = self.beam, self.model.vocab_size
+        if not 1 <= beam <= vocabulary:
+            raise ValueError(
+                f"the beam is {beam} wide; score 1 .. {vocabulary} nodes a level, the vocabulary"
+            )
+        most = beam + (self.max_depth - 1) * beam * beam
+        if not 1 <= self.nodes <= most:
+            raise ValueError(
+                f"the budget is {self.nodes} nodes; a beam of {beam} over {self.max_depth} levels "
+                f"offers 1 .. {most}"
+            )
+
+    @property
+    def depth(self) -> int:
+        return self.max_depth
+
+    @property
+    def scored(self) -> int:
+        return (self.max_depth - 1) * self.beam
+
+    @property
+    def least(self) -> float:
+        """Slots that are worth no more are not drawn."""
+        return 0.0
+
+    @abstractmethod
+    def worth(self, memory: PyTree) -> Worth:
+        """What children are worth, by what was learnt."""
+
+    def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, Growth]:
+        draft, offers = grow(
+            scorer,
+            self.scheme.draw,
+            self.sampling,
+            self.worth(memory),
+            nodes=self.nodes,
+            depth=self.max_depth,
+            width=self.beam,
+            threshold=self.least,
+        )
+        return draft, Growth(memory, offers, draft.places)
+
+    def learn(self, memory: Growth, feedback: Feedback) -> PyTree:
+        del feedback
+        return memory.memory
+
+
+def grow(
+    scorer: Scorer,
+    draw: Draw,
+    sampling: Sampling | None,
+    worth: Worth,
+    *,
+    nodes: int,
+    depth: int,
+    width: int,
+    threshold: float,
+) -> tuple[Draft, Offers]:
+    """The tree of the `nodes` worthiest slots above `threshold`.
+
+    One by one, from a heap, each node would cost a forward of the draft model. But a level's
+    candidates compete only with what stands above them or beside them, and worth falls along every
+    path: expanding the W worthiest of a level, for all levels, and taking the N best slots of all
+    gives the same tree, as long as W nodes and W children hold what the heap would have taken.
+    Levels end when nothing below could enter the tree any more.
+
+    Args:
+        scorer: the draft model, with places for the frontiers of all levels.
+        draw: how children are drawn.
+        sampling: the draft's own.
+        worth: what they are worth.
+        nodes: drafted nodes, without the root.
+        depth: most levels.
+        width: W, nodes scored per level and children drawn per node.
+        threshold: slots that are worth no more are not drawn.
+    """
+    round = scorer.round
+    batch, children = len(round.root), width
+    size = 1 + children + (depth - 1) * width * children  # of the pool, the root included
+
+    def put(array: Array, new: Array, at: Int[Array, ""] | int) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(array, new.astype(array.dtype), at, axis=1)
+
+    def spread(pool: _Pool, seen, drawn: Drawn, ids, values, at) -> tuple[_Pool, _Frontier]:
+        """The children of M nodes put into the pool, and the best of them as the next frontier."""
+        slots, below = worth(drawn, values)
+        there = (drawn.scores > -jnp.inf) & (values > 0)[..., None]
+        slots = jnp.where(there, slots, 0.0)
+        slots = jax.lax.cummin(jnp.minimum(slots, values[..., None]), axis=2)
+        below = jnp.where(there, jnp.minimum(below, slots), 0.0)
+        flat = lambda array: array.reshape(batch, -1)
+        best, place = jax.lax.top_k(flat(below), width)
+        pick = lambda array: jnp.take_along_axis(flat(array), place, axis=1)
+        pool = pool._replace(
+            tokens=put(pool.tokens, flat(drawn.tokens), at),
+            parents=put(pool.parents, jnp.repeat(ids, children, axis=1), at),
+            slots=put(pool.slots, flat(slots), at),
+            scores=put(pool.scores, flat(drawn.scores), at),
+            chances=put(pool.chances, flat(drawn.chances), at),
+            peaks=put(pool.peaks, flat(drawn.peaks), at),
+        )
+        frontier = _Frontier(
+            ids=at + place,
+            tokens=pick(drawn.tokens),
+            values=best,
+            seen=jnp.take_along_axis(seen, (place // children)[..., None], axis=1),
+        )
+        return pool, frontier
+
+    level = scorer.root()
+    drawn = draw(level.logits, sampling, round, 0, children)
+    empty = jnp.zeros((batch, size), jnp.int32)
+    pool, frontier = spread(
+        _Pool(
+            tokens=empty.at[:, 0].set(round.root),
+            parents=empty.at[:, 0].set(NO_PARENT),
+            slots=jnp.zeros((batch, size)).at[:, 0].set(jnp.inf),
+            places=empty.at[:, 0].set(1),
+            scores=jnp.full((batch, size), -jnp.inf),
+            chances=jnp.zeros((batch, size)),
+            peaks=jnp.zeros((batch, size)),
+        ),
+        level.seen,
+        drawn,
+        jnp.zeros((batch, 1), jnp.int32),
+        jnp.ones((batch, 1)),
+        1,
+    )
+    laws = None
+    if drawn.q is not None:
+        laws = jnp.zeros((batch, 1 + (depth - 1) * width, drawn.q.shape[-1]))
+        laws = put(laws, drawn.q, 0)
+
+    def going(carry):
+        depth_, pool, frontier, *_ = carry
+        bound = jax.lax.top_k(pool.slots, nodes + 1)[0][:, -1]
+        hopeful = frontier.values.max(-1) > jnp.maximum(bound, threshold)
+        return (depth_ < depth) & (hopeful & ~round.done).any()
+
+    def deeper(carry):
+        depth_, pool, frontier, held, laws = carry
+        first = (depth_ - 1) * width
+        level = scorer.below(depth_, 2 + first, frontier.tokens, frontier.seen, held)
+        drawn = draw(level.logits, sampling, round, depth_, children)
+        if laws is not None:
+            laws = put(laws, drawn.q, 1 + first)
+        place = jnp.broadcast_to(2 + first + jnp.arange(width), (batch, width))
+        places = jax.vmap(lambda row, ids, place: row.at[ids].set(place))
+        pool = pool._replace(places=places(pool.places, frontier.ids, place))
+        at = 1 + children + first * children
+        pool, frontier = spread(pool, level.seen, drawn, frontier.ids, frontier.values, at)
+        return depth_ + 1, pool, frontier, level.nodes, laws
+
+    start = (jnp.int32(1), pool, frontier, level.nodes, laws)
+    _, pool, _, held, laws = jax.lax.while_loop(going, deeper, start)
+    rows = lambda array: array[:, 1:].reshape(batch, -1, children)
+    draft = _take(pool, held, laws, nodes, depth, width, threshold)
+    return draft, Offers(*map(rows, (pool.tokens, pool.scores, pool.chances, pool.peaks)))
+
+
+def _take(
+    pool: _Pool,
+    held: Nodes,
+    laws: Float[Array, "B Q V"] | None,
+    nodes: int,
+    depth: int,
+    width: int,
+    threshold: float,
+) -> Draft:
+    """The best slots as a tree, in the pool's order, which is breadth first."""
+    best, ids = jax.lax.top_k(pool.slots, nodes + 1)
+    # Slots that are not worth having go to the end, behind all that are.
+    ids = jnp.sort(jnp.where(best > threshold, ids, pool.slots.shape[1]), axis=1)
+    valid = ids < pool.slots.shape[1]
+    pick = lambda array: jnp.take_along_axis(array, ids, axis=1, mode="clip")
+    # The place of each candidate among those taken: a parent is always taken before its child.
+    taken = jax.vmap(lambda row, ids: row.at[ids].set(True, mode="drop"))
+    taken = taken(jnp.zeros(pool.slots.shape, bool), ids)
+    number = jnp.cumsum(taken, axis=1, dtype=jnp.int32) - 1
+    above = pick(pool.parents)
+    parents = jnp.take_along_axis(number, jnp.maximum(above, 0), axis=1)
+    parents = jnp.where(valid, parents, 0).at[:, 0].set(NO_PARENT)
+    places = jnp.where(valid, pick(pool.places), 0)
+    tree = Tree(
+        tokens=jnp.where(valid, pick(pool.tokens), 0),
+        parents=parents,
+        valid=valid,
+        q=laws,
+        q_row=None if laws is None else jnp.maximum(places - 1, 0),
+        depth=depth,
+        width=width,
+    )
+    return Draft(tree=tree, places=places, nodes=held)

@@ -1,0 +1,255 @@
+"""A small language model that drafts: its cache, its tree level by level, and what it keeps."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import cache as caches
+from jspec.base import Cache, CausalLM, Feedback, Nodes, Output, PyTree, Round, Sampling, Tree
+from jspec.request import check_vocabulary
+from jspec.schemes import COUPLED, Scheme
+
+_FIRST = 2
+"""Tokens of the draft's first forward in a round: the one before the root, and the root."""
+
+
+@struct.dataclass
+class DraftState:
+    """A draft model's memory.
+
+    The cache holds the tokens at positions 0 .. root - 2. The last node of an accepted path may be
+    a leaf, whose keys the draft never computed; so the token before the root always is read again,
+    together with the root: two tokens in every round, whatever was accepted.
+    """
+
+    cache: Cache
+    previous: Int[Array, " B"]
+    """The token before the root; not read while there is none."""
+    nodes: Nodes | None
+    """Of the tree under verification; None between rounds."""
+    places: Int[Array, "B N"] | None
+    """Where in `nodes` a node of the tree stands; not read for nodes without children."""
+    memory: PyTree
+    """The method's own."""
+
+
+class Level(NamedTuple):
+    """Nodes of one depth, scored by the draft model."""
+
+    logits: Float[Array, "B M V"]
+    seen: Bool[Array, "B M C"]
+    """Which of the draft's C places each node descends from, its own included."""
+    nodes: Nodes
+    """Keys and values at all places so far."""
+
+
+class Draft(NamedTuple):
+    """What a method makes of the draft model."""
+
+    tree: Tree
+    places: Int[Array, "B N"]
+    nodes: Nodes
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """The draft model in one round, with a place for each node that it is going to score."""
+
+    model: CausalLM
+    params: PyTree
+    cache: Cache
+    previous: Int[Array, " B"]
+    round: Round
+    places: int
+
+    def root(self) -> Level:
+        """Scores the root, at place 1; the token before it takes place 0."""
+        round = self.round
+        tokens = jnp.stack([self.previous, round.root], axis=1)
+        positions = jnp.maximum(round.positions[:, None] + jnp.array([-1, 0]), 0)
+        follows = round.positions > 0
+        mask = jnp.array([[True, False], [True, True]]) & (
+            follows[:, None, None] | jnp.eye(2, dtype=bool)
+        )
+        output = self.model.apply(self.params, tokens, positions, mask, self.cache)
+
+        def room(new: Float[Array, "B H 2 D"]) -> Float[Array, "B H C D"]:
+            return jnp.pad(new, ((0, 0), (0, 0), (0, self.places - _FIRST), (0, 0)))
+
+        return Level(
+            logits=output.logits[:, 1:],
+            seen=jnp.pad(mask[:, 1:], ((0, 0), (0, 0), (0, self.places - _FIRST))),
+            nodes=Nodes(*jax.tree.map(room, (output.keys, output.values))),
+        )
+
+    def below(
+        self,
+        level: Int[Array, ""] | int,
+        place: Int[Array, ""] | int,
+        tokens: Int[Array, "B M"],
+        above: Bool[Array, "B M C"],
+        nodes: Nodes,
+    ) -> Level:
+        """Scores M nodes of one depth.
+
+        Args:
+            level: their depth.
+            place: of the first of them; the others follow.
+            tokens: their tokens.
+            above: `Level.seen` of each one's parent.
+            nodes: of all levels above.
+        """
+        batch, count = tokens.shape
+        own = jnp.eye(count, dtype=bool)
+        mask = jnp.concatenate([above, jnp.broadcast_to(own, (batch, count, count))], axis=-1)
+        positions = jnp.broadcast_to((self.round.positions + level)[:, None], tokens.shape)
+        output = self.model.apply(self.params, tokens, positions, mask, self.cache, nodes)
+
+        def put(held: Float[Array, "B H C D"], new: Float[Array, "B H M D"]):
+            return jax.lax.dynamic_update_slice_in_dim(held, new, place, axis=2)
+
+        here = jnp.arange(self.places) == place + jnp.arange(count)[:, None]
+        return Level(
+            logits=output.logits,
+            seen=above | here,
+            nodes=jax.tree.map(put, nodes, Nodes(output.keys, output.values)),
+        )
+
+
+@dataclass(frozen=True)
+class DraftModel(ABC):
+    """A drafter whose proposals come from a language model of the target's vocabulary.
+
+    Its weights are the `drafter_params` of the call. A method says how the tree grows.
+
+    Args:
+        model: the draft model; static, as the target is.
+        scheme: how children are drawn and verified, see `jspec.schemes`.
+        sampling: the draft's own temperature and filters, numbers; None: those of the target.
+    """
+
+    model: CausalLM
+    scheme: Scheme = field(default=COUPLED, kw_only=True)
+    sampling: Sampling | None = field(default=None, kw_only=True)
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """Most levels below the root."""
+
+    @property
+    @abstractmethod
+    def scored(self) -> int:
+        """Nodes below the root that the draft model scores in a round."""
+
+    @abstractmethod
+    def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
+        """The draft of a round, and what `learn` is to know of it."""
+
+    def remember(self, batch: int, earlier: PyTree | None) -> PyTree:
+        """The method's own memory at the start of a call."""
+        del batch, earlier
+        return ()
+
+    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
+        """The method's own memory after a round."""
+        del feedback
+        return memory
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> DraftState:
+        context = self.model.context
+        if context is not None and context < slots:
+            raise ValueError(
+                f"the draft model's context is {context} and the call holds {slots} tokens a row; "
+                "shorten the prompt or max_new_tokens, or take a draft model of longer context"
+            )
+        if self.depth >= slots:
+            raise ValueError(
+                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
+                f"tokens a row; draft at most {slots - 1} levels"
+            )
+        if earlier is not None and not isinstance(earlier, DraftState):
+            raise ValueError(
+                f"drafter_state is a {type(earlier).__name__} and a draft model keeps a "
+                "DraftState; pass the state of a call with the same drafter"
+            )
+        return DraftState(
+            cache=self.model.init_cache(batch, slots),
+            previous=jnp.zeros(batch, jnp.int32),
+            nodes=None,
+            places=None,
+            memory=self.remember(batch, None if earlier is None else earlier.memory),
+        )
+
+    def init(
+        self,
+        params: PyTree,
+        state: DraftState,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> DraftState:
+        check_vocabulary("the draft model", self.model.vocab_size, output.logits.shape[-1])
+        batch, width = prompt.shape
+        places = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
+        causal = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
+        own = self.model.apply(params, prompt, places, causal, None)
+        before = jnp.maximum(lengths - 2, 0)
+        return state.replace(
+            cache=caches.commit(state.cache, own, places, before),
+            previous=jnp.take_along_axis(prompt, before[:, None], axis=1)[:, 0],
+        )
+
+    def draft(self, params: PyTree, state: DraftState, round: Round) -> tuple[Tree, DraftState]:
+        scorer = Scorer(
+            self.model, params, state.cache, state.previous, round, _FIRST + self.scored
+        )
+        draft, memory = self.grow(scorer, state.memory)
+        state = state.replace(nodes=draft.nodes, places=draft.places, memory=memory)
+        return draft.tree.replace(verifier=self.scheme.verifier), state
+
+    def update(self, params: PyTree, state: DraftState, feedback: Feedback) -> DraftState:
+        counts, path = feedback.counts, feedback.verdict.path
+        root = feedback.tree.tokens[:, :1]
+        if state.places.shape == feedback.tree.tokens.shape:
+            nodes, places = state.nodes, jnp.take_along_axis(state.places, path, axis=1)
+            places = jnp.concatenate([jnp.zeros_like(root), places], axis=1)[:, :-1]
+        else:
+            # The tree was united with another drafter's, so the path may hold nodes that were
+            # never scored here: read what was emitted as text.
+            nodes, places = self._read(params, state, root, feedback)
+        # Without a token before the root there is one fewer to commit, and place 0 is left out.
+        missing = (feedback.positions == 0).astype(jnp.int32)
+        lanes = jnp.minimum(jnp.arange(path.shape[1]) + missing[:, None], path.shape[1] - 1)
+        last = jnp.concatenate([root, feedback.emitted], axis=1)
+        last = jnp.take_along_axis(last, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+        return DraftState(
+            cache=caches.commit(
+                state.cache,
+                nodes,
+                jnp.take_along_axis(places, lanes, axis=1),
+                jnp.maximum(counts - missing, 0),
+            ),
+            previous=jnp.where(counts > 0, last, state.previous),
+            nodes=None,
+            places=None,
+            memory=self.learn(state.memory, feedback),
+        )
+
+    def _read(
+        self, params: PyTree, state: DraftState, root: Int[Array, "B 1"], feedback: Feedback
+    ) -> tuple[Nodes, Int[Array, "B P"]]:
+        """Keys and values of the token before the root, the root, and the tokens emitted."""
+        tokens = jnp.concatenate([state.previous[:, None], root, feedback.emitted], axis=1)[:, :-2]
+        batch, count = tokens.shape
+        lanes = jnp.arange(count, dtype=jnp.int32)
+        follows = (feedback.positions > 0)[:, None, None]
+        mask = jnp.tril(jnp.ones((count, count), bool)) & (follows | (lanes > 0) | (lanes[:, None] == 0))
+        positions = jnp.maximum(feedback.positions[:, None] - 1 + lanes, 0)
+        output = self.model.apply(params, tokens, positions, mask, state.cache)
+        return Nodes(output.keys, output.values), jnp.broadcast_to(lanes, (batch, count))

@@ -1,0 +1,111 @@
+"""RSD-S (Jeon et al. 2024, section 3.2.2): stochastic beam search as a drafter."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from jspec.base import NO_PARENT, PyTree, Tree
+from jspec.drafters.draft_model import Draft, DraftModel, Scorer
+from jspec.draws import Drawn, truncated
+
+
+@dataclass(frozen=True)
+class RSDS(DraftModel):
+    """Keeps at each depth the W sequences of largest perturbed log-probability (Algorithms 8, 9).
+
+    The perturbed values of a node's children are Gumbels whose maximum is the node's own (Kool et
+    al. 2019), so that each level is a sample of W sequences without replacement. How many children
+    a node has is random but does not depend on the last one's identity, which keeps the rejection
+    exact. `scheme=jspec.schemes.RECURSIVE` is the published method.
+
+    Args:
+        width: W, sequences kept at each depth.
+        length: L, levels.
+
+    Raises:
+        ValueError: if either is below 1, or the beam is wider than the vocabulary.
+    """
+
+    width: int = 4
+    length: int = 4
+
+    def __post_init__(self):
+        if self.length < 1:
+            raise ValueError(f"length is {self.length}; draft at least 1 level")
+        if not 1 <= self.width <= self.model.vocab_size:
+            raise ValueError(
+                f"the beam width is {self.width}; keep 1 .. {self.model.vocab_size} sequences, the "
+                "vocabulary"
+            )
+
+    @property
+    def depth(self) -> int:
+        return self.length
+
+    @property
+    def scored(self) -> int:
+        return self.width * (self.length - 1)
+
+    def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
+        round, width = scorer.round, self.width
+        batch = len(round.root)
+
+        def draw(logits, level):
+            return self.scheme.draw(logits, self.sampling, round, level, width)
+
+        def select(drawn: Drawn, likelihood, perturbed):
+            """The best W of all children: (beam, tokens, parents), largest first."""
+            # [B, M, K] log-probabilities of the sequences, free Gumbels, and Gumbels given the
+            # parent's. A node's first child has its largest value.
+            longer = likelihood[..., None] + jnp.log(drawn.chances)
+            free = likelihood[..., None] + drawn.scores
+            free = jnp.where(jnp.isfinite(perturbed)[..., None], free, -jnp.inf)
+            given = truncated(free, free[..., :1], perturbed[..., None])
+            best, place = jax.lax.top_k(given.reshape(batch, -1), width)
+            pick = lambda values: jnp.take_along_axis(values.reshape(batch, -1), place, axis=1)
+            return (pick(longer), best), pick(drawn.tokens), place // width
+
+        level = scorer.root()
+        zeros = jnp.zeros((batch, 1))
+        drawn = draw(level.logits, 0)
+        beam, tokens, _ = select(drawn, zeros, zeros)
+        seen = jnp.repeat(level.seen, width, axis=1)
+
+        def deeper(carry, depth):
+            beam, tokens, seen, nodes = carry
+            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, nodes)
+            drawn = draw(level.logits, depth)
+            beam, tokens, parents = select(drawn, *beam)
+            seen = jnp.take_along_axis(level.seen, parents[..., None], axis=1)
+            return (beam, tokens, seen, level.nodes), (tokens, parents, beam[1], drawn.q)
+
+        (*_, nodes), (below, parents, values, laws) = jax.lax.scan(
+            deeper, (beam, tokens, seen, level.nodes), jnp.arange(1, self.length)
+        )
+
+        def flat(first, levels):
+            """[B, L W ..] of the first level and the stacked others."""
+            return jnp.concatenate(
+                [first, jnp.moveaxis(levels, 0, 1).reshape(batch, -1, *first.shape[2:])], axis=1
+            )
+
+        root = round.root[:, None]
+        above = 1 + jnp.arange(self.length - 1)[:, None, None] * width + parents
+        ids = jnp.arange(1 + width * self.length, dtype=jnp.int32)
+        rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (batch, len(ids)))
+        honest = drawn.q is not None
+        tree = Tree(
+            tokens=jnp.concatenate([root, flat(tokens, below)], axis=1),
+            parents=jnp.concatenate(
+                [jnp.full_like(root, NO_PARENT), flat(jnp.zeros_like(tokens), above)], axis=1
+            ),
+            valid=jnp.concatenate(
+                [jnp.ones_like(root, bool), flat(beam[1], values) > -jnp.inf], axis=1
+            ),
+            q=flat(drawn.q, laws) if honest else None,
+            q_row=rows if honest else None,
+            depth=self.length,
+            width=width,
+        )
+        return Draft(tree=tree, places=rows + 1, nodes=nodes), memory

@@ -1,0 +1,85 @@
+"""SpecTr (Sun et al. 2023): several independent chains from one draft model."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jspec.base import NO_PARENT, PyTree, Tree
+from jspec.drafters.draft_model import Draft, DraftModel, Scorer
+
+
+@dataclass(frozen=True)
+class SpecTr(DraftModel):
+    """Drafts K chains of L tokens; where chains agree, what follows hangs from the first of them.
+
+    `scheme=jspec.schemes.K_SEQ` is the published method: equal tokens are kept, since the rule
+    counts the chains that still agree with what was accepted.
+
+    Args:
+        chains: K.
+        length: L.
+
+    Raises:
+        ValueError: if either is below 1, or there are more chains than tokens.
+    """
+
+    chains: int = 4
+    length: int = 4
+
+    def __post_init__(self):
+        if self.length < 1:
+            raise ValueError(f"length is {self.length}; draft at least 1 token")
+        if not 1 <= self.chains <= self.model.vocab_size:
+            raise ValueError(
+                f"chains is {self.chains}; draft 1 .. {self.model.vocab_size}, the vocabulary"
+            )
+
+    @property
+    def depth(self) -> int:
+        return self.length
+
+    @property
+    def scored(self) -> int:
+        return self.chains * (self.length - 1)
+
+    def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
+        round, chains = scorer.round, self.chains
+        level, laws = scorer.root(), []
+        drawn = self.scheme.draw(level.logits, self.sampling, round, 0, chains)
+        laws.append(drawn.q)
+        tokens, seen = drawn.tokens[:, 0], jnp.repeat(level.seen, chains, axis=1)
+        found = drawn.scores[:, 0] > -jnp.inf
+        alike = _alike(tokens, jnp.ones((len(tokens), chains, chains), bool))
+        nodes, parents, valid = [tokens], [jnp.zeros_like(tokens)], [found]
+        for depth in range(1, self.length):
+            first = 1 + (depth - 1) * chains
+            level = scorer.below(depth, 1 + first, tokens, seen, level.nodes)
+            drawn = self.scheme.draw(level.logits, self.sampling, round, depth, 1)
+            laws.append(drawn.q)
+            tokens, seen = drawn.tokens[:, :, 0], level.seen
+            found = found & (drawn.scores[:, :, 0] > -jnp.inf)
+            nodes.append(tokens)
+            parents.append(first + alike.argmax(-1).astype(jnp.int32))
+            valid.append(found)
+            alike = _alike(tokens, alike)
+
+        ids = jnp.arange(1 + chains * self.length, dtype=jnp.int32)
+        rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (len(tokens), len(ids)))
+        honest = laws[0] is not None
+        root = round.root[:, None]
+        tree = Tree(
+            tokens=jnp.concatenate([root, *nodes], axis=1),
+            parents=jnp.concatenate([jnp.full_like(root, NO_PARENT), *parents], axis=1),
+            valid=jnp.concatenate([jnp.ones_like(root, bool), *valid], axis=1),
+            q=jnp.concatenate(laws, axis=1) if honest else None,
+            q_row=rows if honest else None,
+            depth=self.length,
+            width=chains,
+        )
+        return Draft(tree=tree, places=rows + 1, nodes=level.nodes), memory
+
+
+def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:
+    """Which chains are the same so far, given which were before their last token."""
+    return before & (tokens[:, :, None] == tokens[:, None, :])

@@ -1,0 +1,208 @@
+"""How the children of a node are drawn. A draw and a rule belong together: see `jspec.schemes`."""
+
+import math
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jspec import sampling as samplings
+from jspec.base import Round, Sampling
+
+_CHILDREN = 1
+"""Purpose of the drafters' own randomness, see `sampling.fork`."""
+
+_LAST = 1e6
+"""Below all scores that are in the running."""
+
+
+@struct.dataclass
+class Drawn:
+    """Children of M nodes of each row, in the order in which they were drawn."""
+
+    tokens: Int[Array, "B M K"]
+    scores: Float[Array, "B M K"]
+    """What they were drawn by, falling; -inf where the law had no token left to draw."""
+    chances: Float[Array, "B M K"]
+    """The draft's probability of each."""
+    peaks: Float[Array, "B M K"]
+    """The largest probability among the tokens not drawn before each."""
+    q: Float[Array, "B M V"] | None
+    """The law, if the draws are honest draws from it; None: point masses."""
+
+
+class Draw(Protocol):
+    """Draws `size` children of each node from the draft's logits.
+
+    Args:
+        logits: the draft's, at M nodes of the same depth.
+        sampling: the draft's; None is the target's.
+        round: keys, positions and the target's sampling.
+        level: depth of the nodes.
+        size: K.
+    """
+
+    def __call__(
+        self,
+        logits: Float[Array, "B M V"],
+        sampling: Sampling | None,
+        round: Round,
+        level: Int[Array, ""] | int,
+        size: int,
+    ) -> Drawn: ...
+
+
+def coupled(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    round: Round,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Drawn:
+    """The K largest of log q + G, with the very noise G that will decide the target's token.
+
+    The target takes argmax(log p + G): the better q resembles p, the surer that token is among
+    these. Temperature T divides logits, so that argmax is the one of logits + T G: the scores are
+    in that unit, which holds at T = 0 too. They are the *target's* temperature and filters, since
+    the noise is; tokens that the filters take from q come last. `sampling` tells the chances alone.
+    """
+    scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    if round.sampling is not None and round.keys is not None:
+        noise = samplings.gumbel(round.keys, round.positions + level, logits.shape[-1])
+        heat = jnp.asarray(round.sampling.temperature)[:, None]
+        barred = (_law(logits, round.sampling) == 0) & (heat > 0)[..., None]
+        scores = jnp.where(barred, scores - _LAST, scores + (heat * noise)[:, None])
+    scores, tokens = samplings.top_k(scores, size)
+    known = _law(logits, sampling or round.sampling or Sampling())
+    return _drawn(tokens, scores, known, None)
+
+
+def without_replacement(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    round: Round,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Drawn:
+    """K draws from q without replacement, by the Gumbel-top-k trick (Kool et al. 2019).
+
+    As RSD (Jeon et al. 2024, Algorithm 4); the exponential race of Sequoia is the same in law.
+    Fewer than K where q has fewer tokens.
+    """
+    law = _law(logits, _known(sampling, round))
+    scores, tokens = _each(lambda key, q: gumbel_top_k(key, q, size), law, round, level)
+    return _drawn(tokens, scores, law, law)
+
+
+def with_replacement(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    round: Round,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Drawn:
+    """K independent draws from q; equal ones are kept, since the rules count them."""
+    law = _law(logits, _known(sampling, round))
+
+    def independent(key: jax.Array, q: Float[Array, " V"]):
+        scores, tokens = jax.vmap(lambda key: gumbel_top_k(key, q, 1))(jax.random.split(key, size))
+        return jnp.zeros_like(scores[:, 0]), tokens[:, 0]
+
+    scores, tokens = _each(independent, law, round, level)
+    return _drawn(tokens, scores, law, law)
+
+
+def gumbel_top_k(
+    key: jax.Array, law: Float[Array, " V"], size: int
+) -> tuple[Float[Array, " K"], Int[Array, " K"]]:
+    """The K largest of log law + Gumbel noise and their tokens, without noise for all of V.
+
+    Top down, as stochastic beam search goes down a tree: the maximum over a group of tokens is
+    log of its mass + one Gumbel; the K largest lie in the K groups of largest maxima; inside
+    those the noise is drawn given the maximum. V/g + K g draws instead of V, the same law.
+    """
+    vocab = law.shape[0]
+    size = min(size, vocab)
+    width = 1 << max(1, round(math.log2(math.sqrt(vocab / size))))
+    groups = -(-vocab // width)
+    grouped = jnp.pad(law, (0, groups * width - vocab)).reshape(groups, width)
+    between, within = jax.random.split(key)
+    tops, best = jax.lax.top_k(_perturbed(between, grouped.sum(-1)), min(size, groups))
+    inside = _perturbed(within, grouped[best])
+    inside = truncated(inside, inside.max(-1, keepdims=True), tops[:, None])
+    scores, place = jax.lax.top_k(inside.ravel(), size)
+    return scores, best[place // width] * width + place % width
+
+
+def truncated(
+    values: Float[Array, "*S K"], largest: Float[Array, "*S 1"], bound: Float[Array, "*S 1"]
+) -> Float[Array, "*S K"]:
+    """Gumbel values given that their maximum is `bound`, from free ones whose maximum is `largest`.
+
+    -log(exp(-bound) - exp(-largest) + exp(-values)) without overflow (Kool et al. 2019, app. B.3).
+    """
+    gap = values - jnp.where(jnp.isfinite(largest), largest, 0.0)
+    below = jnp.where(gap > -0.7, jnp.log(-jnp.expm1(gap)), jnp.log1p(-jnp.exp(gap)))
+    v = bound - values + below
+    shifted = bound - jnp.maximum(v, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(v)))
+    return jnp.where(values > -jnp.inf, shifted, -jnp.inf)
+
+
+def _perturbed(key: jax.Array, law: Float[Array, "*S"]) -> Float[Array, "*S"]:
+    return jnp.log(law) + jax.random.gumbel(key, law.shape, jnp.float32, mode="high")
+
+
+def _each(draw, law: Float[Array, "B M V"], round: Round, level):
+    """`draw(key, law)` at every node, each with randomness of its own."""
+    keys = samplings.fork(round.keys, round.positions, _CHILDREN)
+    nodes = jnp.arange(law.shape[1])
+
+    def own(key, node):
+        return jax.random.fold_in(jax.random.fold_in(key, level), node)
+
+    keys = jax.vmap(jax.vmap(own, (None, 0)), (0, None))(keys, nodes)
+    return jax.vmap(jax.vmap(draw))(keys, law)
+
+
+def _law(logits: Float[Array, "B M V"], sampling: Sampling) -> Float[Array, "B M V"]:
+    rows = jax.tree.map(lambda value: jnp.broadcast_to(value, logits.shape[:1]), sampling)
+    return jax.vmap(samplings.probabilities, (1, None), 1)(logits, rows)
+
+
+def _drawn(tokens, scores, law: Float[Array, "B M V"], q: Float[Array, "B M V"] | None) -> Drawn:
+    chances = jnp.take_along_axis(law, tokens, axis=-1)
+    # The two likeliest tell the likeliest that is left, but where both are gone: then it is the
+    # second at most, and so it is taken for.
+    first = law.max(-1, keepdims=True)
+    second = jnp.where(law == first, 0.0, law).max(-1, keepdims=True)
+    gone = jnp.cumsum(chances == first, axis=-1) - (chances == first)
+    return Drawn(
+        tokens=tokens,
+        scores=scores,
+        chances=jnp.where(scores > -jnp.inf, chances, 0.0),
+        peaks=jnp.where(gone > 0, second, first),
+        q=q,
+    )
+
+
+def _known(sampling: Sampling | None, round: Round) -> Sampling:
+    """The draft's sampling, which must be there.
+
+    Raises:
+        ValueError: if there is no law to draw from, or no key to draw with.
+    """
+    if round.keys is None:
+        raise ValueError(
+            "the drafter's scheme draws at random and key is None; pass key=0, or give the "
+            "drafter scheme=jspec.schemes.COUPLED"
+        )
+    known = sampling or round.sampling
+    if known is None or (isinstance(known.temperature, int | float) and known.temperature == 0):
+        raise ValueError(
+            "the draft's temperature is 0, which leaves the drafter's scheme no law to draw from; "
+            "give the drafter sampling=jspec.Sampling(temperature=0.6), say, or "
+            "scheme=jspec.schemes.COUPLED"
+        )
+    return known
