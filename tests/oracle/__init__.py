@@ -9,13 +9,18 @@ go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper 
     prompt_lookup    the n-gram draft, a whole decode
     rules            acceptance at one node: accept probabilities and the residual law
     draws            every way the children of a node can be drawn, with its probability
+    trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the law of a walk over one
+    beams            stochastic beam search (RSD-S), and every tree it can give
+    sequoia          the dynamic programme of Sequoia, and every shape of a tree
 """
 
+from .beams import every_beam, rsd_s, sequence_values
 from .draws import acceptance, draws_iid, draws_swor, law, optimal_acceptance
 from .greedy import greedy, truncate
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
 from .rules import coupled, emission, k_seq, k_seq_gamma, multi_round, point_mass, recursive
 from .sampling import probabilities
+from .sequoia import sequoia_shapes, sequoia_table, sequoia_tokens
 from .token_recycling import (
     TEMPLATE,
     token_recycling,
@@ -23,14 +28,32 @@ from .token_recycling import (
     token_recycling_update,
     top_candidates,
 )
+from .trees import (
+    ROOT,
+    children_of,
+    dyspec_greedy,
+    dyspec_threshold,
+    every_tree,
+    rsd_c,
+    specinfer,
+    spectr,
+    tree_of,
+    walk_law,
+)
 
 __all__ = [
+    "ROOT",
     "TEMPLATE",
     "acceptance",
+    "children_of",
     "coupled",
     "draws_iid",
     "draws_swor",
+    "dyspec_greedy",
+    "dyspec_threshold",
     "emission",
+    "every_beam",
+    "every_tree",
     "greedy",
     "k_seq",
     "k_seq_gamma",
@@ -42,9 +65,19 @@ __all__ = [
     "prompt_lookup",
     "prompt_lookup_decode",
     "recursive",
+    "rsd_c",
+    "rsd_s",
+    "sequence_values",
+    "sequoia_shapes",
+    "sequoia_table",
+    "sequoia_tokens",
+    "specinfer",
+    "spectr",
     "token_recycling",
     "token_recycling_tree",
     "token_recycling_update",
     "top_candidates",
+    "tree_of",
     "truncate",
+    "walk_law",
 ]
