@@ -8,6 +8,7 @@ go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper 
     token_recycling  the published tree, the matrix, a whole decode
     prompt_lookup    the n-gram draft, a whole decode
     rules            acceptance at one node: accept probabilities and the residual law
+    block            a chain judged as a whole, or token by token: how much is kept, what follows
     draws            every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the law of a walk over one
     beams            stochastic beam search (RSD-S), and every tree it can give
@@ -15,6 +16,15 @@ go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper 
 """
 
 from .beams import every_beam, rsd_s, sequence_values
+from .block import (
+    block,
+    block_chances,
+    chain_law,
+    chains,
+    expected_kept,
+    last_passed,
+    token_by_token,
+)
 from .draws import acceptance, draws_iid, draws_swor, law, optimal_acceptance
 from .greedy import greedy, truncate
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
@@ -45,6 +55,10 @@ __all__ = [
     "ROOT",
     "TEMPLATE",
     "acceptance",
+    "block",
+    "block_chances",
+    "chain_law",
+    "chains",
     "children_of",
     "coupled",
     "draws_iid",
@@ -52,11 +66,13 @@ __all__ = [
     "dyspec_greedy",
     "dyspec_threshold",
     "emission",
+    "expected_kept",
     "every_beam",
     "every_tree",
     "greedy",
     "k_seq",
     "k_seq_gamma",
+    "last_passed",
     "law",
     "multi_round",
     "optimal_acceptance",
@@ -73,6 +89,7 @@ __all__ = [
     "sequoia_tokens",
     "specinfer",
     "spectr",
+    "token_by_token",
     "token_recycling",
     "token_recycling_tree",
     "token_recycling_update",
