@@ -348,6 +348,15 @@ def the_best(num, prefix, children):
     return [token for token in children if (*prefix, token) in kept]
 
 
+def recursive_on_repeats(p, q, children):
+    """Takes what is left of q from p once more for a repeat, which q has lost already."""
+    accept, _ = oracle.recursive(p, q, children)
+    for child in children:
+        p, q = np.maximum(p - q, 0), np.where(np.arange(VOCAB) == child, 0, q)
+        p, q = (law / (law.sum() or 1) for law in (p, q))
+    return accept, p
+
+
 def once(children):
     return list(dict.fromkeys(children))
 
@@ -374,6 +383,11 @@ def once(children):
             oracle.k_seq,
             lambda: every_rsd_c(Q, (2, 2)),
             id="draws without replacement under K-SEQ",
+        ),
+        pytest.param(
+            recursive_on_repeats,
+            lambda: every_specinfer(Q, (3, 2)),
+            id="independent draws under recursive, which repeats change",
         ),
         pytest.param(
             oracle.recursive,
