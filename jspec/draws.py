@@ -1,6 +1,7 @@
 """How the children of a node are drawn. A draw and a rule belong together: see `jspec.schemes`."""
 
 import math
+from dataclasses import dataclass
 from typing import Protocol
 
 import jax
@@ -92,7 +93,9 @@ def without_replacement(
     Fewer than K where q has fewer tokens.
     """
     law = _law(logits, _known(sampling, round))
-    scores, tokens = _each(lambda key, q: gumbel_top_k(key, q, size), law, round, level)
+    groups = Groups(law.shape[-1], size)
+    noise = _noise(round, level, (law.shape[1], groups.noise))
+    scores, tokens = jax.vmap(jax.vmap(groups.top))(law, noise)
     return _drawn(tokens, scores, law, law)
 
 
@@ -106,34 +109,61 @@ def with_replacement(
     """K independent draws from q; equal ones are kept, since the rules count them."""
     law = _law(logits, _known(sampling, round))
 
-    def independent(key: jax.Array, q: Float[Array, " V"]):
-        scores, tokens = jax.vmap(lambda key: gumbel_top_k(key, q, 1))(jax.random.split(key, size))
-        return jnp.zeros_like(scores[:, 0]), tokens[:, 0]
-
-    scores, tokens = _each(independent, law, round, level)
+    groups = Groups(law.shape[-1], 1)
+    noise = _noise(round, level, (law.shape[1], size, groups.noise))
+    _, tokens = jax.vmap(jax.vmap(jax.vmap(groups.top, (None, 0))))(law, noise)
+    tokens = tokens[..., 0]
+    scores = jnp.zeros(tokens.shape)
     return _drawn(tokens, scores, law, law)
 
 
-def gumbel_top_k(
-    key: jax.Array, law: Float[Array, " V"], size: int
-) -> tuple[Float[Array, " K"], Int[Array, " K"]]:
-    """The K largest of log law + Gumbel noise and their tokens, without noise for all of V.
+@dataclass(frozen=True)
+class Groups:
+    """Gumbel-top-k (Kool et al. 2019) without noise for all of V: a vocabulary cut into groups.
 
     Top down, as stochastic beam search goes down a tree: the maximum over a group of tokens is
     log of its mass + one Gumbel; the K largest lie in the K groups of largest maxima; inside
-    those the noise is drawn given the maximum. V/g + K g draws instead of V, the same law.
+    those the noise is drawn given the maximum. V/g + K g Gumbels instead of V, the same law.
+
+    Args:
+        vocab_size: V.
+        size: K.
     """
-    vocab = law.shape[0]
-    size = min(size, vocab)
-    width = 1 << max(1, round(math.log2(math.sqrt(vocab / size))))
-    groups = -(-vocab // width)
-    grouped = jnp.pad(law, (0, groups * width - vocab)).reshape(groups, width)
-    between, within = jax.random.split(key)
-    tops, best = jax.lax.top_k(_perturbed(between, grouped.sum(-1)), min(size, groups))
-    inside = _perturbed(within, grouped[best])
-    inside = truncated(inside, inside.max(-1, keepdims=True), tops[:, None])
-    scores, place = jax.lax.top_k(inside.ravel(), size)
-    return scores, best[place // width] * width + place % width
+
+    vocab_size: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        """g, tokens of a group: sqrt(V / K) costs least."""
+        return 1 << max(1, round(math.log2(math.sqrt(self.vocab_size / self.size))))
+
+    @property
+    def number(self) -> int:
+        return -(-self.vocab_size // self.width)
+
+    @property
+    def searched(self) -> int:
+        """Groups whose tokens are looked at."""
+        return min(self.size, self.number)
+
+    @property
+    def noise(self) -> int:
+        """Gumbels that a draw needs."""
+        return self.number + self.searched * self.width
+
+    def top(
+        self, law: Float[Array, " V"], noise: Float[Array, " G"]
+    ) -> tuple[Float[Array, " K"], Int[Array, " K"]]:
+        """The K largest of log law + Gumbel noise, falling, and their tokens."""
+        padding = self.number * self.width - self.vocab_size
+        grouped = jnp.pad(law, (0, padding)).reshape(self.number, self.width)
+        between, within = noise[: self.number], noise[self.number :].reshape(-1, self.width)
+        tops, best = jax.lax.top_k(jnp.log(grouped.sum(-1)) + between, self.searched)
+        inside = jnp.log(grouped[best]) + within
+        inside = truncated(inside, inside.max(-1, keepdims=True), tops[:, None])
+        scores, place = jax.lax.top_k(inside.ravel(), self.size)
+        return scores, best[place // self.width] * self.width + place % self.width
 
 
 def truncated(
@@ -150,20 +180,15 @@ def truncated(
     return jnp.where(values > -jnp.inf, shifted, -jnp.inf)
 
 
-def _perturbed(key: jax.Array, law: Float[Array, "*S"]) -> Float[Array, "*S"]:
-    return jnp.log(law) + jax.random.gumbel(key, law.shape, jnp.float32, mode="high")
-
-
-def _each(draw, law: Float[Array, "B M V"], round: Round, level):
-    """`draw(key, law)` at every node, each with randomness of its own."""
+def _noise(round: Round, level: Int[Array, ""] | int, shape: tuple[int, ...]) -> Array:
+    """[B, *shape] Gumbels of a drafter's own, others at each level of each round."""
     keys = samplings.fork(round.keys, round.positions, _CHILDREN)
-    nodes = jnp.arange(law.shape[1])
 
-    def own(key, node):
-        return jax.random.fold_in(jax.random.fold_in(key, level), node)
+    def draw(key):
+        own = jax.random.fold_in(key, level)
+        return jax.random.gumbel(own, shape, jnp.float32, mode="high")
 
-    keys = jax.vmap(jax.vmap(own, (None, 0)), (0, None))(keys, nodes)
-    return jax.vmap(jax.vmap(draw))(keys, law)
+    return jax.vmap(draw)(keys)
 
 
 def _law(logits: Float[Array, "B M V"], sampling: Sampling) -> Float[Array, "B M V"]:

@@ -253,3 +253,9 @@ class DraftModel(ABC):
         positions = jnp.maximum(feedback.positions[:, None] - 1 + lanes, 0)
         output = self.model.apply(params, tokens, positions, mask, state.cache)
         return Nodes(output.keys, output.values), jnp.broadcast_to(lanes, (batch, count))
+
+
+def stacked(first: Array, below: Array) -> Array:
+    """[B, M0 + L M, ..]: the first level's [B, M0, ..] before what a scan stacked, [L, B, M, ..]."""
+    rows = jnp.moveaxis(below, 0, 1)
+    return jnp.concatenate([first, rows.reshape(len(first), -1, *first.shape[2:])], axis=1)

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from jspec.base import NO_PARENT, PyTree, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Scorer
+from jspec.drafters.draft_model import Draft, DraftModel, Scorer, stacked
 from jspec.draws import Drawn, truncated
 
 
@@ -84,26 +84,20 @@ class RSDS(DraftModel):
             deeper, (beam, tokens, seen, level.nodes), jnp.arange(1, self.length)
         )
 
-        def flat(first, levels):
-            """[B, L W ..] of the first level and the stacked others."""
-            return jnp.concatenate(
-                [first, jnp.moveaxis(levels, 0, 1).reshape(batch, -1, *first.shape[2:])], axis=1
-            )
-
         root = round.root[:, None]
         above = 1 + jnp.arange(self.length - 1)[:, None, None] * width + parents
         ids = jnp.arange(1 + width * self.length, dtype=jnp.int32)
         rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (batch, len(ids)))
         honest = drawn.q is not None
         tree = Tree(
-            tokens=jnp.concatenate([root, flat(tokens, below)], axis=1),
+            tokens=jnp.concatenate([root, stacked(tokens, below)], axis=1),
             parents=jnp.concatenate(
-                [jnp.full_like(root, NO_PARENT), flat(jnp.zeros_like(tokens), above)], axis=1
+                [jnp.full_like(root, NO_PARENT), stacked(jnp.zeros_like(tokens), above)], axis=1
             ),
             valid=jnp.concatenate(
-                [jnp.ones_like(root, bool), flat(beam[1], values) > -jnp.inf], axis=1
+                [jnp.ones_like(root, bool), stacked(beam[1], values) > -jnp.inf], axis=1
             ),
-            q=flat(drawn.q, laws) if honest else None,
+            q=stacked(drawn.q, laws) if honest else None,
             q_row=rows if honest else None,
             depth=self.length,
             width=width,

@@ -2,11 +2,12 @@
 
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jspec.base import NO_PARENT, PyTree, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Scorer
+from jspec.drafters.draft_model import Draft, DraftModel, Scorer, stacked
 
 
 @dataclass(frozen=True)
@@ -45,39 +46,44 @@ class SpecTr(DraftModel):
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
         round, chains = scorer.round, self.chains
-        level, laws = scorer.root(), []
+        level = scorer.root()
         drawn = self.scheme.draw(level.logits, self.sampling, round, 0, chains)
-        laws.append(drawn.q)
-        tokens, seen = drawn.tokens[:, 0], jnp.repeat(level.seen, chains, axis=1)
+        first = drawn.tokens[:, 0]
         found = drawn.scores[:, 0] > -jnp.inf
-        alike = _alike(tokens, jnp.ones((len(tokens), chains, chains), bool))
-        nodes, parents, valid = [tokens], [jnp.zeros_like(tokens)], [found]
-        for depth in range(1, self.length):
-            first = 1 + (depth - 1) * chains
-            level = scorer.below(depth, 1 + first, tokens, seen, level.nodes)
-            drawn = self.scheme.draw(level.logits, self.sampling, round, depth, 1)
-            laws.append(drawn.q)
-            tokens, seen = drawn.tokens[:, :, 0], level.seen
-            found = found & (drawn.scores[:, :, 0] > -jnp.inf)
-            nodes.append(tokens)
-            parents.append(first + alike.argmax(-1).astype(jnp.int32))
-            valid.append(found)
-            alike = _alike(tokens, alike)
+        alike = _alike(first, jnp.ones((len(first), chains, chains), bool))
+        seen = jnp.repeat(level.seen, chains, axis=1)
 
+        def deeper(carry, depth):
+            tokens, found, alike, seen, nodes = carry
+            before = 1 + (depth - 1) * chains  # ids of the level above start here
+            level = scorer.below(depth, 1 + before, tokens, seen, nodes)
+            drawn = self.scheme.draw(level.logits, self.sampling, round, depth, 1)
+            tokens = drawn.tokens[:, :, 0]
+            found = found & (drawn.scores[:, :, 0] > -jnp.inf)
+            parents = before + alike.argmax(-1).astype(jnp.int32)
+            carry = tokens, found, _alike(tokens, alike), level.seen, level.nodes
+            return carry, (tokens, found, parents, drawn.q)
+
+        start = first, found, alike, seen, level.nodes
+        (*_, nodes), (tokens, present, parents, laws) = jax.lax.scan(
+            deeper, start, jnp.arange(1, self.length)
+        )
         ids = jnp.arange(1 + chains * self.length, dtype=jnp.int32)
-        rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (len(tokens), len(ids)))
-        honest = laws[0] is not None
+        rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (len(first), len(ids)))
+        honest = drawn.q is not None
         root = round.root[:, None]
         tree = Tree(
-            tokens=jnp.concatenate([root, *nodes], axis=1),
-            parents=jnp.concatenate([jnp.full_like(root, NO_PARENT), *parents], axis=1),
-            valid=jnp.concatenate([jnp.ones_like(root, bool), *valid], axis=1),
-            q=jnp.concatenate(laws, axis=1) if honest else None,
+            tokens=jnp.concatenate([root, stacked(first, tokens)], axis=1),
+            parents=jnp.concatenate(
+                [jnp.full_like(root, NO_PARENT), stacked(jnp.zeros_like(first), parents)], axis=1
+            ),
+            valid=jnp.concatenate([jnp.ones_like(root, bool), stacked(found, present)], axis=1),
+            q=stacked(drawn.q, laws) if honest else None,
             q_row=rows if honest else None,
             depth=self.length,
             width=chains,
         )
-        return Draft(tree=tree, places=rows + 1, nodes=level.nodes), memory
+        return Draft(tree=tree, places=rows + 1, nodes=nodes), memory
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:

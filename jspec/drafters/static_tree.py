@@ -4,13 +4,14 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jspec.base import PyTree, Sampling, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Scorer
-from jspec.draws import Draw
+from jspec.drafters.draft_model import Draft, DraftModel, Level, Scorer, stacked
+from jspec.draws import Draw, Drawn
 from jspec.tree import Template
 
 
@@ -39,7 +40,7 @@ class StaticTree(DraftModel):
 
     @property
     def scored(self) -> int:
-        return len(_inner(self.template)) - 1
+        return (self.depth - 1) * _width(self.template)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
         return fill(self.template, scorer, self.scheme.draw, self.sampling), memory
@@ -54,46 +55,79 @@ def check_branching(factors: Sequence[int]) -> None:
         )
 
 
-def _inner(template: Template) -> np.ndarray:
-    """Nodes that have children: the draft model scores no leaf."""
-    return np.unique(template.parents[1:])
-
-
 def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | None) -> Draft:
-    """Draws a template's tokens, level by level: the child of rank r is its parent's r-th draw."""
-    inner = _inner(template)
-    row = np.zeros(template.num_nodes, np.int32)  # of an inner node among the inner nodes
-    row[inner] = np.arange(len(inner))
+    """Draws a template's tokens, level by level: the child of rank r is its parent's r-th draw.
 
-    round = scorer.round
-    tokens, valid = round.root[:, None], jnp.ones((len(round.root), 1), bool)
-    level, at, laws = scorer.root(), inner[:1], []
-    for depth, below in enumerate(template.levels):
-        ranks = template.ranks[below]
-        drawn = draw(level.logits, sampling, round, depth, int(ranks.max()) + 1)
-        laws.append(drawn.q)
-        # Which of the nodes just scored each child hangs from.
-        column = row[template.parents[below]] - row[at[0]]
-        tokens = jnp.concatenate([tokens, drawn.tokens[:, column, ranks]], axis=1)
-        there = drawn.scores[:, column, ranks] > -jnp.inf
-        above = valid[:, template.parents[below]]
-        valid = jnp.concatenate([valid, there & above], axis=1)
-        last, at = at, np.intersect1d(below, inner)
-        if at.size:
-            parents = row[template.parents[at]] - row[last[0]]
-            level = scorer.below(
-                depth + 1, int(row[at[0]]) + 1, tokens[:, at], level.seen[:, parents], level.nodes
-            )
-    shape = tokens.shape
-    rows: Int[Array, "B N"] = jnp.broadcast_to(jnp.asarray(row), shape)
-    honest = laws[0] is not None
+    The draft scores the nodes that have children: the root alone, then M a level. Levels with fewer
+    repeat one, so that all levels are one compiled program.
+    """
+    parents, ranks, round = template.parents, template.ranks, scorer.round
+    batch, depth = len(round.root), template.depth
+    inner = [np.intersect1d(level, parents) for level in template.levels[:-1]]
+    width = _width(template)
+    column = np.zeros(template.num_nodes, np.int32)  # of a node with children, in its level
+    for nodes in inner:
+        column[nodes] = np.arange(len(nodes))
+    # The scored nodes of each level, and a last one that nothing is scored of.
+    padded = [np.pad(nodes, (0, width - len(nodes)), mode="edge") for nodes in inner]
+    padded = np.array([*padded, np.zeros(width)], np.int32)
+
+    def chosen(level: Level, drawn: Drawn, there: Bool[Array, "B M"], nodes: Int[Array, " M"]):
+        """What the next level starts from: tokens, whether they are there, and their ancestors."""
+        above, rank = jnp.asarray(column[parents])[nodes], jnp.asarray(ranks)[nodes]
+        found = there[..., None] & (drawn.scores > -jnp.inf)
+        return drawn.tokens[:, above, rank], found[:, above, rank], level.seen[:, above]
+
+    level = scorer.root()
+    children = int(ranks[template.levels[0]].max()) + 1
+    first = draw(level.logits, sampling, round, 0, children)
+    ground = jnp.ones((batch, 1), bool)
+    start = (*chosen(level, first, ground, jnp.asarray(padded[0])), level.nodes)
+    lower = ranks[parents > 0]
+    children = int(lower.max()) + 1 if lower.size else 1
+
+    def deeper(carry, nodes):
+        tokens, there, seen, held = carry
+        depth, after = nodes
+        level = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, held)
+        drawn = draw(level.logits, sampling, round, depth, children)
+        found = there[..., None] & (drawn.scores > -jnp.inf)
+        carry = (*chosen(level, drawn, there, after), level.nodes)
+        return carry, (drawn.tokens, found, drawn.q)
+
+    (*_, held), (tokens, found, laws) = jax.lax.scan(
+        deeper, start, (jnp.arange(1, depth), jnp.asarray(padded[1:]))
+    )
+
+    # Each node, from the draws of the level above it.
+    levels = [first.tokens[:, 0, ranks[template.levels[0]]]]
+    valid = [first.scores[:, 0, ranks[template.levels[0]]] > -jnp.inf]
+    for above, below in enumerate(template.levels[1:]):
+        at = column[parents[below]], ranks[below]
+        levels.append(tokens[above][:, *at])
+        valid.append(found[above][:, *at])
+    root = round.root[:, None]
+    tokens = jnp.concatenate([root, *levels], axis=1)
+    valid = jnp.concatenate([jnp.ones_like(root, bool), *valid], axis=1)
+
+    row = np.zeros(template.num_nodes, np.int32)  # of a node with children, among all laws
+    for depth_, nodes in enumerate(inner):
+        row[nodes] = 1 + depth_ * width + column[nodes]
+    rows: Int[Array, "B N"] = jnp.broadcast_to(jnp.asarray(row), tokens.shape)
+    q = None if first.q is None else stacked(first.q, laws)
     tree = Tree(
         tokens=jnp.where(valid, tokens, 0),
-        parents=jnp.broadcast_to(jnp.asarray(template.parents), shape),
+        parents=jnp.broadcast_to(jnp.asarray(parents), tokens.shape),
         valid=valid,
-        q=jnp.concatenate(laws, axis=1) if honest else None,
-        q_row=rows if honest else None,
-        depth=template.depth,
+        q=q,
+        q_row=None if q is None else rows,
+        depth=depth,
         width=template.width,
     )
-    return Draft(tree=tree, places=rows + 1, nodes=level.nodes)
+    return Draft(tree=tree, places=rows + 1, nodes=held)
+
+
+def _width(template: Template) -> int:
+    """M, most nodes of a level below the root that have children."""
+    inner = [np.intersect1d(level, template.parents) for level in template.levels[:-1]]
+    return max((len(nodes) for nodes in inner), default=1)
