@@ -31,6 +31,41 @@ def depths(tree: Tree) -> Int[Array, "B N"]:
     return ancestors(tree).sum(-1, dtype=jnp.int32) - 1
 
 
+def breadth_first(tree: Tree) -> Int[Array, "B N"]:
+    """The order that trees are drafted in."""
+    return jnp.broadcast_to(jnp.arange(tree.tokens.shape[1]), tree.tokens.shape)
+
+
+def depth_first(tree: Tree) -> Int[Array, "B N"]:
+    """Node ids in depth-first order, siblings as they were, absent nodes last.
+
+    Each node then stands near its ancestors, which leaves fewer blocks of the attention mask with
+    anything in them (DySpec, Xiong et al. 2024, section 4.4): of use to block-sparse kernels.
+    """
+    nodes = jnp.arange(tree.tokens.shape[1])
+    mask = ancestors(tree)
+    size = (mask & tree.valid[..., None]).sum(-2)  # of each node's subtree
+    alike = (tree.parents[..., None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
+    before = jnp.where(alike & (nodes[:, None] > nodes), size[:, None, :], 0).sum(-1)
+    # A node comes after its ancestors, and after all that hangs from their earlier siblings.
+    place = jnp.where(mask, before[:, None, :] + 1, 0).sum(-1) - 1
+    return jnp.argsort(jnp.where(tree.valid, place, len(nodes)), axis=-1, stable=True)
+
+
+def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
+    """The tree with node `order[b, i]` at place i; parents must stay before their children."""
+    pick = lambda array: jnp.take_along_axis(array, order, axis=-1)
+    place = jnp.argsort(order, axis=-1).astype(jnp.int32)
+    above = pick(tree.parents)
+    parents = jnp.take_along_axis(place, jnp.maximum(above, 0), axis=-1)
+    return tree.replace(
+        tokens=pick(tree.tokens),
+        parents=jnp.where(above == NO_PARENT, NO_PARENT, parents),
+        valid=pick(tree.valid),
+        q_row=None if tree.q_row is None else pick(tree.q_row),
+    )
+
+
 def children(
     parents: Int[Array, " N"], valid: Bool[Array, " N"], node: Int[Array, ""], width: int
 ) -> Int[Array, " K"]:

@@ -1,7 +1,8 @@
 """Trees that grow where a token is worth most, from one forward of the draft model per level."""
 
 from abc import abstractmethod
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Nodes, PyTree, Sampling, Tree
 from jspec.drafters.draft_model import Draft, DraftModel, Scorer
 from jspec.draws import Draw, Drawn
@@ -85,6 +87,7 @@ class BestFirst(DraftModel):
         max_depth: most levels.
         beam: nodes scored per level and children drawn per node. The tree is the one-by-one
             heap's unless that wants more of either.
+        order: of the nodes, `jspec.tree.breadth_first` or `depth_first`.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -93,6 +96,7 @@ class BestFirst(DraftModel):
     nodes: int = 16
     max_depth: int = 8
     beam: int = 8
+    order: Callable[[Tree], Int[Array, "B N"]] = field(default=trees.breadth_first, kw_only=True)
 
     def __post_init__(self):
         if self.max_depth < 1:
@@ -136,6 +140,11 @@ class BestFirst(DraftModel):
             depth=self.max_depth,
             width=self.beam,
             threshold=self.least,
+        )
+        order = self.order(draft.tree)
+        draft = draft._replace(
+            tree=trees.reordered(draft.tree, order),
+            places=jnp.take_along_axis(draft.places, order, axis=1),
         )
         return draft, Growth(memory, offers, draft.places)
 
