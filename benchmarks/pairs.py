@@ -22,10 +22,11 @@ class Pair:
 
     @cached_property
     def ratio(self) -> float:
-        """Size of the draft over size of the target, in parameters: r of the memory-bound speed-up
-        (RSD; Jeon et al. 2024, section 5, where the text has it upside down)."""
-        size = lambda loaded: sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
-        return size(self.draft) / size(self.target)
+        """Parameters of the draft over those of the target: r of the memory-bound speed-up.
+
+        RSD (Jeon et al. 2024), section 5, where the text has it upside down.
+        """
+        return _parameters(self.draft) / _parameters(self.target)
 
     def prompts(self, kind: str, count: int, tokens: int) -> np.ndarray:
         """[count, tokens] beginnings of texts of a class.
@@ -66,3 +67,7 @@ def find(name: str) -> Pair:
         raise ValueError(f"no pair {name!r}; there are {', '.join(PAIRS)}")
     target, draft, classes = PAIRS[name]
     return Pair(name, load(target), load(draft), classes)
+
+
+def _parameters(loaded: Loaded) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(loaded.params))
