@@ -1,5 +1,6 @@
 """The public names of `jspec`, once. `jspec` itself hands them out on first use."""
 
+from jspec import acceptance as acceptance
 from jspec import optimal as optimal
 from jspec import rules as rules
 from jspec import sampling as sampling

@@ -25,6 +25,7 @@ CORE = [
     "jspec.block",
     "jspec.draws",
     "jspec.schemes",
+    "jspec.acceptance",
     "jspec.request",
     "jspec.engine",
     "jspec.public",
