@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
+import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
@@ -74,11 +75,11 @@ class Bench:
         if all(_key(row) in self.done for row in rows):
             return
         prompts = np.concatenate(list(self.prompts.values()))
-        sampling = [np.repeat(numbers, len(prompts)) for numbers in zip(*TEMPERATURES, strict=True)]
+        heats, top_ps = jnp.repeat(jnp.array(TEMPERATURES), len(prompts), axis=0).T
         # No end token: every row runs to the same number of tokens.
         result = self.decode(
             np.tile(prompts, (len(TEMPERATURES), 1)),
-            jspec.Sampling(temperature=sampling[0], top_p=sampling[1]),
+            jspec.Sampling(temperature=heats, top_p=top_ps),
             seed,
             rows=np.tile(np.arange(len(prompts)), len(TEMPERATURES)),
             **self.drafting(method, shape),

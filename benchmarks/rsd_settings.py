@@ -60,8 +60,12 @@ METHODS: Mapping[str, Method] = {
         lambda s: "-".join(map(str, s)),
     ),
     "rsd_s": _beams("RSD-S", lambda model, s: RSDS(model, *s, scheme=_RRS)),
-    "dyspec": _budgets("DySpec", lambda model, s: DySpec(model, *s, scheme=_RRS)),
-    "coupled_tree": _budgets("CoupledTree", lambda model, s: CoupledTree(model, *s)),
+    "dyspec": _budgets(
+        "DySpec", lambda model, s: DySpec(model, *s, beam=min(8, s[0]), scheme=_RRS)
+    ),
+    "coupled_tree": _budgets(
+        "CoupledTree", lambda model, s: CoupledTree(model, *s, beam=min(8, s[0]))
+    ),
 }
 
 

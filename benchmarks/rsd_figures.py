@@ -1,0 +1,72 @@
+"""Figures 4 and 5 of RSD (Jeon et al. 2024) from the rows of `benchmarks.rsd`."""
+
+import math
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+
+from benchmarks.rsd_results import Measured, Results
+from benchmarks.rsd_settings import METHODS
+
+Curve = Callable[[Results, Measured], tuple[float, float]]
+"""A tree's height and its spread."""
+
+_LOOKS = {
+    "sd": dict(color="#7f7f7f", marker="o"),
+    "spectr": dict(color="#e6842a", marker="s"),
+    "rsd_c": dict(color="#3b8f4e", marker="^"),
+    "rsd_s": dict(color="#c23b3b", marker="D"),
+    "dyspec": dict(color="#7d5fb2", marker="v", linestyle="--"),
+    "coupled_tree": dict(color="#2b6cb0", marker="P", linestyle="--"),
+}
+_AXES = {1: "draft length", 2: "drafted tokens that the target verifies"}
+
+
+def draw(number: int, by_heat: Mapping[tuple[float, float], Results], file: Path) -> None:
+    """One experiment: a column a temperature, a line a method, its best tree at each place."""
+    metrics: dict[str, Curve] = {
+        "block efficiency": lambda results, tree: (tree.efficiency, tree.spread),
+        "memory-bound speed-up": lambda results, tree: (tree.mbsu, tree.spread / tree.cost),
+    }
+    if any(results.rates for results in by_heat.values()):
+        metrics["token rate over plain"] = lambda results, tree: (
+            results.rates.get((tree.method, tree.shape), math.nan),
+            0.0,
+        )
+    figure, axes = plt.subplots(
+        len(metrics),
+        len(by_heat),
+        figsize=(4.6 * len(by_heat), 3.1 * len(metrics)),
+        sharex=True,
+        sharey="row",
+        squeeze=False,
+        layout="constrained",
+    )
+    for column, results in enumerate(by_heat.values()):
+        best = {place: results.best(group) for place, group in results.groups(number).items()}
+        axes[0, column].set_title(results.title, fontsize=10)
+        axes[-1, column].set_xlabel(_AXES[number])
+        for row, (metric, value) in enumerate(metrics.items()):
+            axis = axes[row, column]
+            axes[row, 0].set_ylabel(metric)
+            for method, look in _LOOKS.items():
+                trees = {place: found[method] for place, found in best.items()}
+                points = [value(results, tree) for tree in trees.values()]
+                axis.errorbar(
+                    list(trees),
+                    [height for height, _ in points],
+                    [spread for _, spread in points],
+                    label=METHODS[method].title,
+                    capsize=2,
+                    markersize=5,
+                    linewidth=1.4,
+                    **look,
+                )
+            axis.set_xticks(list(best))
+            axis.grid(alpha=0.25)
+            axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
