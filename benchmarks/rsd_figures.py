@@ -24,7 +24,10 @@ _AXES = {1: "draft length", 2: "drafted tokens that the target verifies"}
 
 
 def draw(number: int, by_heat: Mapping[tuple[float, float], Results], file: Path) -> None:
-    """One experiment: a column a temperature, a line a method, its best tree at each place."""
+    """One experiment: a column a temperature, a line a method.
+
+    At each place stands the method's tree that is best in the metric of the axis, as in the paper.
+    """
     metrics: dict[str, Curve] = {
         "block efficiency": lambda results, tree: (tree.efficiency, tree.spread),
         "memory-bound speed-up": lambda results, tree: (tree.mbsu, tree.spread / tree.cost),
@@ -44,17 +47,20 @@ def draw(number: int, by_heat: Mapping[tuple[float, float], Results], file: Path
         layout="constrained",
     )
     for column, results in enumerate(by_heat.values()):
-        best = {place: results.best(group) for place, group in results.groups(number).items()}
+        groups = results.groups(number)
         axes[0, column].set_title(results.title, fontsize=10)
         axes[-1, column].set_xlabel(_AXES[number])
         for row, (metric, value) in enumerate(metrics.items()):
             axis = axes[row, column]
             axes[row, 0].set_ylabel(metric)
             for method, look in _LOOKS.items():
-                trees = {place: found[method] for place, found in best.items()}
-                points = [value(results, tree) for tree in trees.values()]
+                # The highest of a group, whatever its spread.
+                points = [
+                    max(value(results, results.measured[method, shape]) for shape in group[method])
+                    for group in groups.values()
+                ]
                 axis.errorbar(
-                    list(trees),
+                    list(groups),
                     [height for height, _ in points],
                     [spread for _, spread in points],
                     label=METHODS[method].title,
@@ -63,7 +69,7 @@ def draw(number: int, by_heat: Mapping[tuple[float, float], Results], file: Path
                     linewidth=1.4,
                     **look,
                 )
-            axis.set_xticks(list(best))
+            axis.set_xticks(list(groups))
             axis.grid(alpha=0.25)
             axis.spines[["top", "right"]].set_visible(False)
     handles, labels = axes[0, 0].get_legend_handles_labels()

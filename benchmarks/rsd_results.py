@@ -87,9 +87,8 @@ class Results:
         return [self.measured[name, shape] for name in group for shape in group[name]]
 
     def best(self, group: Group) -> dict[str, Measured]:
-        """By method, its best tree of those that the paper compares."""
-        ascending = sorted(self.trees(group), key=lambda tree: tree.efficiency)
-        best = {tree.method: tree for tree in ascending}
+        """By method, the most efficient of the trees that the paper compares."""
+        best = {tree.method: tree for tree in sorted(self.trees(group), key=_efficiency)}
         return {method: best[method] for method in group}
 
     def chain(self, nodes: int) -> Measured:
@@ -131,6 +130,10 @@ def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]
         }
         for pair, heats in cells.items()
     }
+
+
+def _efficiency(tree: Measured) -> float:
+    return tree.efficiency
 
 
 def _title(pair: str, temperature: float, top_p: float) -> str:
