@@ -28,10 +28,10 @@ class Drawn:
     """What they were drawn by, falling; -inf where the law had no token left to draw."""
     chances: Float[Array, "B M K"]
     """The draft's probability of each."""
-    peaks: Float[Array, "B M K"]
-    """The largest probability among the tokens not drawn before each."""
+    law: Float[Array, "B M V"]
+    """That of the chances. What is not read is never computed."""
     q: Float[Array, "B M V"] | None
-    """The law, if the draws are honest draws from it; None: point masses."""
+    """The law again, if these are honest draws from it; None: point masses."""
 
 
 class Draw(Protocol):
@@ -70,14 +70,19 @@ def coupled(
     the noise is; tokens that the filters take from q come last. `sampling` tells the chances alone.
     """
     scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
-    if round.sampling is not None and round.keys is not None:
+    if (target := round.sampling) is not None and round.keys is not None:
         noise = samplings.gumbel(round.keys, round.positions + level, logits.shape[-1])
-        heat = jnp.asarray(round.sampling.temperature)[:, None]
-        barred = (_law(logits, round.sampling) == 0) & (heat > 0)[..., None]
-        scores = jnp.where(barred, scores - _LAST, scores + (heat * noise)[:, None])
+        heat = jnp.asarray(target.temperature)[:, None]
+
+        def last(free: Float[Array, "B M V"]) -> Float[Array, "B M V"]:
+            barred = (_law(logits, target) == 0) & (heat > 0)[..., None]
+            return jnp.where(barred, scores - _LAST, free)
+
+        cut = samplings.filtered(target, logits.shape[-1]).any()
+        scores = jax.lax.cond(cut, last, lambda free: free, scores + (heat * noise)[:, None])
     scores, tokens = samplings.top_k(scores, size)
     known = _law(logits, sampling or round.sampling or Sampling())
-    return _drawn(tokens, scores, known, None)
+    return _drawn(tokens, scores, known, honest=False)
 
 
 def without_replacement(
@@ -96,7 +101,7 @@ def without_replacement(
     groups = Groups(law.shape[-1], size)
     noise = _noise(round, level, (law.shape[1], groups.noise))
     scores, tokens = jax.vmap(jax.vmap(groups.top))(law, noise)
-    return _drawn(tokens, scores, law, law)
+    return _drawn(tokens, scores, law, honest=True)
 
 
 def with_replacement(
@@ -114,7 +119,7 @@ def with_replacement(
     _, tokens = jax.vmap(jax.vmap(jax.vmap(groups.top, (None, 0))))(law, noise)
     tokens = tokens[..., 0]
     scores = jnp.zeros(tokens.shape)
-    return _drawn(tokens, scores, law, law)
+    return _drawn(tokens, scores, law, honest=True)
 
 
 @dataclass(frozen=True)
@@ -182,6 +187,7 @@ def truncated(
 
 def _noise(round: Round, level: Int[Array, ""] | int, shape: tuple[int, ...]) -> Array:
     """[B, *shape] Gumbels of a drafter's own, others at each level of each round."""
+    assert round.keys is not None, "the law was asked for first, which needs a key"
     keys = samplings.fork(round.keys, round.positions, _CHILDREN)
 
     def draw(key):
@@ -196,19 +202,19 @@ def _law(logits: Float[Array, "B M V"], sampling: Sampling) -> Float[Array, "B M
     return jax.vmap(samplings.probabilities, (1, None), 1)(logits, rows)
 
 
-def _drawn(tokens, scores, law: Float[Array, "B M V"], q: Float[Array, "B M V"] | None) -> Drawn:
+def _drawn(
+    tokens: Int[Array, "B M K"],
+    scores: Float[Array, "B M K"],
+    law: Float[Array, "B M V"],
+    honest: bool,
+) -> Drawn:
     chances = jnp.take_along_axis(law, tokens, axis=-1)
-    # The two likeliest tell the likeliest that is left, but where both are gone: then it is the
-    # second at most, and so it is taken for.
-    first = law.max(-1, keepdims=True)
-    second = jnp.where(law == first, 0.0, law).max(-1, keepdims=True)
-    gone = jnp.cumsum(chances == first, axis=-1) - (chances == first)
     return Drawn(
         tokens=tokens,
         scores=scores,
         chances=jnp.where(scores > -jnp.inf, chances, 0.0),
-        peaks=jnp.where(gone > 0, second, first),
-        q=q,
+        law=law,
+        q=law if honest else None,
     )
 
 

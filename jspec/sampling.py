@@ -26,20 +26,36 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
         logits: any float dtype.
         sampling: one setting a row.
     """
-    temperature, top_k = jnp.asarray(sampling.temperature), jnp.asarray(sampling.top_k)
-    top_p, min_p = jnp.asarray(sampling.top_p), jnp.asarray(sampling.min_p)[:, None]
+    temperature = jnp.asarray(sampling.temperature)
     wide = logits.astype(jnp.float32)
     greedy = temperature == 0
     # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
     below = wide - wide.max(-1, keepdims=True)
     law = jax.nn.softmax(below / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
-    size = law.shape[-1]
+    # Each of what follows takes passes over the vocabulary, so it waits until some row asks for it.
+    plain = ~(greedy | filtered(sampling, law.shape[-1])).any()
+    return jax.lax.cond(plain, lambda law: law, lambda law: _cut(wide, law, sampling), law)
+
+
+def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
+    """The rows in which some filter may take tokens out of a vocabulary of this size."""
+    top_k = jnp.asarray(sampling.top_k)
+    by_rank = (top_k > 0) & (top_k < size)
+    return by_rank | (jnp.asarray(sampling.top_p) < 1) | (jnp.asarray(sampling.min_p) > 0)
+
+
+def _cut(
+    logits: Float[Array, "B V"], law: Float[Array, "B V"], sampling: Sampling
+) -> Float[Array, "B V"]:
+    """The law after the filters, and the argmax where the temperature is 0."""
+    top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
+    min_p, size = jnp.asarray(sampling.min_p)[:, None], law.shape[-1]
 
     def keep(kept: Bool[Array, "B V"], law: Float[Array, "B V"]) -> Float[Array, "B V"]:
         left = jnp.where(kept, law, 0.0)
         return left / left.sum(-1, keepdims=True)
 
-    def filtered(asked, weigh, wanted, law):
+    def reach(asked, weigh, wanted, law):
         # 32 passes over the vocabulary, so not while no row asks; the other rows stay as they are.
         def cut(law):
             kept = keep(law >= _threshold(law, weigh(law), wanted.astype(jnp.float32)), law)
@@ -47,12 +63,12 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
 
         return jax.lax.cond(asked.any(), cut, lambda law: law, law)
 
-    by_rank = (top_k > 0) & (top_k < size)
-    law = filtered(by_rank, jnp.ones_like, top_k, law)
-    law = filtered(top_p < 1, lambda law: law, top_p, law)
+    law = reach((top_k > 0) & (top_k < size), jnp.ones_like, top_k, law)
+    law = reach(top_p < 1, lambda law: law, top_p, law)
     likely = law >= min_p * law.max(-1, keepdims=True)
     law = jnp.where(min_p > 0, keep(likely, law), law)
-    return jnp.where(greedy[:, None], one_hot(argmax(wide), size), law)
+    greedy = jnp.asarray(sampling.temperature) == 0
+    return jnp.where(greedy[:, None], one_hot(argmax(logits), size), law)
 
 
 def _threshold(

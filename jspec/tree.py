@@ -3,7 +3,7 @@
 import heapq
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax.numpy as jnp
@@ -54,11 +54,15 @@ def depth_first(tree: Tree) -> Int[Array, "B N"]:
 
 def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
     """The tree with node `order[b, i]` at place i; parents must stay before their children."""
-    pick = lambda array: jnp.take_along_axis(array, order, axis=-1)
+
+    def pick(array):
+        return jnp.take_along_axis(array, order, axis=-1)
+
     place = jnp.argsort(order, axis=-1).astype(jnp.int32)
     above = pick(tree.parents)
     parents = jnp.take_along_axis(place, jnp.maximum(above, 0), axis=-1)
-    return tree.replace(
+    return replace(
+        tree,
         tokens=pick(tree.tokens),
         parents=jnp.where(above == NO_PARENT, NO_PARENT, parents),
         valid=pick(tree.valid),

@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,27 +16,30 @@ from jspec.drafters.draft_model import Draft, DraftModel, Scorer
 from jspec.draws import Draw, Drawn
 
 
-class Worth(Protocol):
-    """What M nodes' children are worth, from the drawn tokens and the nodes' own worth.
+class Worth(NamedTuple):
+    """What M nodes' children are worth.
 
-    Returns:
-        The worth of drawing each child, which may depend on the children drawn before it but not
-        on itself unless the scheme is coupled, and the worth of giving that child children. Neither
-        counts for more than the slots above it on its path, or the earlier siblings.
+    Nothing counts for more than the slots above it on its path, or those of its earlier siblings.
     """
 
-    def __call__(
-        self, drawn: Drawn, value: Float[Array, "B M"]
-    ) -> tuple[Float[Array, "B M K"], Float[Array, "B M K"]]: ...
+    slots: Float[Array, "B M K"]
+    """Of drawing each child. It may depend on the children drawn before, but not on the child
+    itself, unless the scheme is coupled."""
+    below: Float[Array, "B M K"]
+    """Of giving that child children."""
+    notes: tuple[Float[Array, "B M K"], ...] = ()
+    """What the method wants to know of each child when it learns."""
+
+
+Appraisal = Callable[[Drawn, Float[Array, "B M"]], Worth]
+"""From the drawn tokens and the nodes' own worth, the children's."""
 
 
 class Offers(NamedTuple):
-    """The children of all scored nodes; those of a node at place i + 1 are in row i."""
+    """The children of all scored nodes; those of the node at place i + 1 are in row i."""
 
     tokens: Int[Array, "B Q K"]
-    scores: Float[Array, "B Q K"]
-    chances: Float[Array, "B Q K"]
-    peaks: Float[Array, "B Q K"]
+    notes: tuple[Float[Array, "B Q K"], ...]
 
 
 class _Pool(NamedTuple):
@@ -48,9 +51,7 @@ class _Pool(NamedTuple):
     """The worth of having each; the root's is infinite, and 0 or less is not there."""
     places: Int[Array, "B C"]
     """Where the draft model put those that it scored."""
-    scores: Float[Array, "B C"]
-    chances: Float[Array, "B C"]
-    peaks: Float[Array, "B C"]
+    notes: tuple[Float[Array, "B C"], ...]
 
 
 @struct.dataclass
@@ -74,7 +75,11 @@ class Growth(NamedTuple):
         """The offers at each node of the walked path, and whether the node was scored at all."""
         places = jnp.take_along_axis(self.places, feedback.verdict.path, axis=1)
         row = jnp.maximum(places - 1, 0)[..., None]
-        offers = Offers(*(jnp.take_along_axis(array, row, axis=1) for array in self.offers))
+
+        def at(array):
+            return jnp.take_along_axis(array, row, axis=1)
+
+        offers = jax.tree.map(at, self.offers)
         return offers, places > 0
 
 
@@ -127,15 +132,15 @@ class BestFirst(DraftModel):
         return 0.0
 
     @abstractmethod
-    def worth(self, memory: PyTree) -> Worth:
-        """What children are worth, by what was learnt."""
+    def appraisal(self, memory: PyTree) -> Appraisal:
+        """How children are valued, by what was learnt."""
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, Growth]:
         draft, offers = grow(
             scorer,
             self.scheme.draw,
             self.sampling,
-            self.worth(memory),
+            self.appraisal(memory),
             nodes=self.nodes,
             depth=self.max_depth,
             width=self.beam,
@@ -157,7 +162,7 @@ def grow(
     scorer: Scorer,
     draw: Draw,
     sampling: Sampling | None,
-    worth: Worth,
+    appraise: Appraisal,
     *,
     nodes: int,
     depth: int,
@@ -176,7 +181,7 @@ def grow(
         scorer: the draft model, with places for the frontiers of all levels.
         draw: how children are drawn.
         sampling: the draft's own.
-        worth: what they are worth.
+        appraise: what they are worth.
         nodes: drafted nodes, without the root.
         depth: most levels.
         width: W, nodes scored per level and children drawn per node.
@@ -191,21 +196,27 @@ def grow(
 
     def spread(pool: _Pool, seen, drawn: Drawn, ids, values, at) -> tuple[_Pool, _Frontier]:
         """The children of M nodes put into the pool, and the best of them as the next frontier."""
-        slots, below = worth(drawn, values)
+        slots, below, notes = appraise(drawn, values)
         there = (drawn.scores > -jnp.inf) & (values > 0)[..., None]
         slots = jnp.where(there, slots, 0.0)
         slots = jax.lax.cummin(jnp.minimum(slots, values[..., None]), axis=2)
         below = jnp.where(there, jnp.minimum(below, slots), 0.0)
-        flat = lambda array: array.reshape(batch, -1)
+
+        def flat(array):
+            return array.reshape(batch, -1)
+
         best, place = jax.lax.top_k(flat(below), width)
-        pick = lambda array: jnp.take_along_axis(flat(array), place, axis=1)
+
+        def pick(array):
+            return jnp.take_along_axis(flat(array), place, axis=1)
+
         pool = pool._replace(
             tokens=put(pool.tokens, flat(drawn.tokens), at),
             parents=put(pool.parents, jnp.repeat(ids, children, axis=1), at),
             slots=put(pool.slots, flat(slots), at),
-            scores=put(pool.scores, flat(drawn.scores), at),
-            chances=put(pool.chances, flat(drawn.chances), at),
-            peaks=put(pool.peaks, flat(drawn.peaks), at),
+            notes=tuple(
+                put(held, flat(new), at) for held, new in zip(pool.notes, notes, strict=True)
+            ),
         )
         frontier = _Frontier(
             ids=at + place,
@@ -217,6 +228,8 @@ def grow(
 
     level = scorer.root()
     drawn = draw(level.logits, sampling, round, 0, children)
+    one = jnp.ones((batch, 1))
+    notes = jax.eval_shape(appraise, drawn, one).notes
     empty = jnp.zeros((batch, size), jnp.int32)
     pool, frontier = spread(
         _Pool(
@@ -224,14 +237,12 @@ def grow(
             parents=empty.at[:, 0].set(NO_PARENT),
             slots=jnp.zeros((batch, size)).at[:, 0].set(jnp.inf),
             places=empty.at[:, 0].set(1),
-            scores=jnp.full((batch, size), -jnp.inf),
-            chances=jnp.zeros((batch, size)),
-            peaks=jnp.zeros((batch, size)),
+            notes=tuple(jnp.zeros((batch, size)) for _ in notes),
         ),
         level.seen,
         drawn,
         jnp.zeros((batch, 1), jnp.int32),
-        jnp.ones((batch, 1)),
+        one,
         1,
     )
     laws = None
@@ -250,8 +261,7 @@ def grow(
         first = (depth_ - 1) * width
         level = scorer.below(depth_, 2 + first, frontier.tokens, frontier.seen, held)
         drawn = draw(level.logits, sampling, round, depth_, children)
-        if laws is not None:
-            laws = put(laws, drawn.q, 1 + first)
+        laws = jax.tree.map(lambda held, new: put(held, new, 1 + first), laws, drawn.q)
         place = jnp.broadcast_to(2 + first + jnp.arange(width), (batch, width))
         places = jax.vmap(lambda row, ids, place: row.at[ids].set(place))
         pool = pool._replace(places=places(pool.places, frontier.ids, place))
@@ -261,9 +271,12 @@ def grow(
 
     start = (jnp.int32(1), pool, frontier, level.nodes, laws)
     _, pool, _, held, laws = jax.lax.while_loop(going, deeper, start)
-    rows = lambda array: array[:, 1:].reshape(batch, -1, children)
+
+    def rows(array):
+        return array[:, 1:].reshape(batch, -1, children)
+
     draft = _take(pool, held, laws, nodes, depth, width, threshold)
-    return draft, Offers(*map(rows, (pool.tokens, pool.scores, pool.chances, pool.peaks)))
+    return draft, Offers(tokens=rows(pool.tokens), notes=tuple(map(rows, pool.notes)))
 
 
 def _take(
@@ -280,7 +293,10 @@ def _take(
     # Slots that are not worth having go to the end, behind all that are.
     ids = jnp.sort(jnp.where(best > threshold, ids, pool.slots.shape[1]), axis=1)
     valid = ids < pool.slots.shape[1]
-    pick = lambda array: jnp.take_along_axis(array, ids, axis=1, mode="clip")
+
+    def pick(array):
+        return jnp.take_along_axis(array, ids, axis=1, mode="clip")
+
     # The place of each candidate among those taken: a parent is always taken before its child.
     taken = jax.vmap(lambda row, ids: row.at[ids].set(True, mode="drop"))
     taken = taken(jnp.zeros(pool.slots.shape, bool), ids)

@@ -8,7 +8,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from jspec.base import Feedback
-from jspec.drafters.best_first import Growth, Offers, Worth
+from jspec.drafters.best_first import Appraisal, Growth, Worth
 from jspec.drafters.dyspec import DySpec, left
 from jspec.draws import Drawn
 
@@ -50,7 +50,10 @@ class Rates:
 
         # What is forgotten is replaced by the start, so that no cell runs empty.
         start = self.start(len(tried))
-        fade = lambda known, first: known + (1 - _MEMORY) * first
+
+        def fade(known, first):
+            return known + (1 - _MEMORY) * first
+
         return Rates(
             tried=fade(add(self.tried, tried.astype(jnp.float32)), start.tried),
             taken=fade(add(self.taken, taken.astype(jnp.float32)), start.taken),
@@ -59,8 +62,8 @@ class Rates:
     @staticmethod
     def start(batch: int) -> "Rates":
         """The published estimate: a token is accepted with the draft's probability of it."""
-        centre = 2.0 ** (-(jnp.arange(_BUCKETS) + 0.5) / 2)
-        tried = jnp.full((batch, _RANKS, _BUCKETS), _PRIOR)
+        centre = 2.0 ** (-(jnp.arange(_BUCKETS, dtype=jnp.float32) + 0.5) / 2)
+        tried = jnp.full((batch, _RANKS, _BUCKETS), _PRIOR, jnp.float32)
         return Rates(tried=tried, taken=tried * centre)
 
 
@@ -92,15 +95,15 @@ class CalibratedDySpec(DySpec):
             lambda known: jnp.broadcast_to(known.mean(0), (batch, *known.shape[1:])), earlier
         )
 
-    def worth(self, memory: Experience) -> Worth:
-        def expected(drawn: Drawn, value: Float[Array, "B M"]):
+    def appraisal(self, memory: Experience) -> Appraisal:
+        def expected(drawn: Drawn, value: Float[Array, "B M"]) -> Worth:
             slot, token = _residual(drawn)
             taken = memory.tokens(token)
             refused = jnp.cumprod(1 - taken, axis=-1)
             reached = value[..., None] * jnp.concatenate(
                 [jnp.ones_like(refused[..., :1]), refused[..., :-1]], axis=-1
             )
-            return reached * memory.slots(slot), reached * taken
+            return Worth(reached * memory.slots(slot), reached * taken, notes=(slot, token))
 
         return expected
 
@@ -119,18 +122,27 @@ class CalibratedDySpec(DySpec):
         tried = jnp.where(went, ranks <= taken.argmax(-1)[..., None], ranks < offered)
         tried = tried & walked[..., None]
         taken = taken & tried
-        slot, token = _residual(offers)
+        slot, token = offers.notes
         return Experience(
             slots=memory.memory.slots.count(slot, tried, taken),
             tokens=memory.memory.tokens.count(token, tried, taken),
         )
 
 
-def _residual(drawn: Drawn | Offers) -> tuple[Float[Array, "*S K"], Float[Array, "*S K"]]:
+def _residual(drawn: Drawn) -> tuple[Float[Array, "B M K"], Float[Array, "B M K"]]:
     """Largest probability among what was left before each draw, and that of the drawn token."""
+    # The two likeliest tell the likeliest that is left, but where both are gone: then it is the
+    # second at most, and so it is taken for.
+    first = drawn.law.max(-1, keepdims=True)
+    second = jnp.where(drawn.law == first, 0.0, drawn.law).max(-1, keepdims=True)
+    hit = drawn.chances == first
+    gone = jnp.cumsum(hit, axis=-1) > hit
     remaining = left(drawn.chances)
-    share = lambda chance: chance / jnp.where(remaining > 0, remaining, 1.0)
-    return share(drawn.peaks), share(drawn.chances)
+
+    def share(chance):
+        return chance / jnp.where(remaining > 0, remaining, 1.0)
+
+    return share(jnp.where(gone, second, first)), share(drawn.chances)
 
 
 def _cell(probability: Float[Array, "*S K"]) -> Array:

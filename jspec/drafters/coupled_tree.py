@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 from jspec import schemes
 from jspec.base import Feedback
-from jspec.drafters.best_first import BestFirst, Growth, Worth
+from jspec.drafters.best_first import Appraisal, BestFirst, Growth, Worth
 from jspec.draws import Drawn
 
 _START = 2.0
@@ -63,12 +63,12 @@ class CoupledTree(BestFirst):
             earlier = Sharpness(log=jnp.log(jnp.full(1, _START)), weight=jnp.full(1, _PRIOR))
         return jax.tree.map(lambda known: jnp.full(batch, known.mean()), earlier)
 
-    def worth(self, memory: Sharpness) -> Worth:
+    def appraisal(self, memory: Sharpness) -> Appraisal:
         beta = jnp.exp(memory.log)[:, None, None]
 
-        def share(drawn: Drawn, value: Float[Array, "B M"]):
+        def share(drawn: Drawn, value: Float[Array, "B M"]) -> Worth:
             shares = value[..., None] * jax.nn.softmax(beta * drawn.scores, axis=-1)
-            return shares, shares
+            return Worth(shares, shares, notes=(drawn.scores,))
 
         return share
 
@@ -87,9 +87,14 @@ class CoupledTree(BestFirst):
             spread = (share * jnp.square(scores - mean[:, None])).sum(-1)
             weight = _MEMORY * sharpness.weight + jnp.square(beta) * spread
             gain = beta * (jnp.where(hit, scores, 0.0).sum(-1) - mean) / weight
-            log = jnp.clip(sharpness.log + jnp.clip(gain, -_STEP, _STEP), *jnp.log(jnp.array(_RANGE)))
-            keep = lambda new, old: jnp.where(known, new, old)
+            log = jnp.clip(
+                sharpness.log + jnp.clip(gain, -_STEP, _STEP), *jnp.log(jnp.array(_RANGE))
+            )
+
+            def keep(new, old):
+                return jnp.where(known, new, old)
+
             return Sharpness(keep(log, sharpness.log), keep(weight, sharpness.weight)), None
 
-        steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (offers.scores, hit, known))
+        steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (offers.notes[0], hit, known))
         return jax.lax.scan(step, memory.memory, steps)[0]

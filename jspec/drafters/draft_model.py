@@ -1,7 +1,7 @@
 """A small language model that drafts: its cache, its tree level by level, and what it keeps."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import jax
@@ -11,7 +11,6 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
 from jspec.base import Cache, CausalLM, Feedback, Nodes, Output, PyTree, Round, Sampling, Tree
-from jspec.request import check_vocabulary
 from jspec.schemes import COUPLED, Scheme
 
 _FIRST = 2
@@ -137,6 +136,24 @@ class DraftModel(ABC):
     scheme: Scheme = field(default=COUPLED, kw_only=True)
     sampling: Sampling | None = field(default=None, kw_only=True)
 
+    def _check(self) -> None:
+        """Raises ValueError unless scheme and sampling are what they should be."""
+        if not isinstance(self.scheme, Scheme):
+            raise ValueError(
+                f"scheme is {self.scheme!r:.80}; pass a draw with its verifier, such as "
+                "jspec.schemes.RECURSIVE"
+            )
+        known = self.sampling
+        if known is not None and not (
+            isinstance(known, Sampling)
+            and all(isinstance(value, int | float) for value in jax.tree.leaves(known))
+            and known.temperature >= 0
+        ):
+            raise ValueError(
+                f"the drafter's sampling is {known!r:.120}; pass jspec.Sampling of plain numbers, "
+                "with a temperature of at least 0, or None for the target's"
+            )
+
     @property
     @abstractmethod
     def depth(self) -> int:
@@ -162,6 +179,7 @@ class DraftModel(ABC):
         return memory
 
     def start(self, batch: int, slots: int, earlier: PyTree | None) -> DraftState:
+        self._check()
         context = self.model.context
         if context is not None and context < slots:
             raise ValueError(
@@ -173,17 +191,15 @@ class DraftModel(ABC):
                 f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
                 f"tokens a row; draft at most {slots - 1} levels"
             )
-        if earlier is not None and not isinstance(earlier, DraftState):
-            raise ValueError(
-                f"drafter_state is a {type(earlier).__name__} and a draft model keeps a "
-                "DraftState; pass the state of a call with the same drafter"
-            )
+        fresh = self.remember(batch, None)
+        if earlier is not None:
+            _check_state(earlier, fresh)
         return DraftState(
             cache=self.model.init_cache(batch, slots),
             previous=jnp.zeros(batch, jnp.int32),
             nodes=None,
             places=None,
-            memory=self.remember(batch, None if earlier is None else earlier.memory),
+            memory=fresh if earlier is None else self.remember(batch, earlier.memory),
         )
 
     def init(
@@ -194,13 +210,19 @@ class DraftModel(ABC):
         lengths: Int[Array, " B"],
         output: Output,
     ) -> DraftState:
-        check_vocabulary("the draft model", self.model.vocab_size, output.logits.shape[-1])
+        _check_vocabulary(self.model.vocab_size, output.logits.shape[-1])
+        if params is None:
+            raise ValueError(
+                "drafter_params is None and a draft model needs its weights; pass "
+                "drafter_params=weights, beside the drafter"
+            )
         batch, width = prompt.shape
         places = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
         causal = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
         own = self.model.apply(params, prompt, places, causal, None)
         before = jnp.maximum(lengths - 2, 0)
-        return state.replace(
+        return replace(
+            state,
             cache=caches.commit(state.cache, own, places, before),
             previous=jnp.take_along_axis(prompt, before[:, None], axis=1)[:, 0],
         )
@@ -210,10 +232,12 @@ class DraftModel(ABC):
             self.model, params, state.cache, state.previous, round, _FIRST + self.scored
         )
         draft, memory = self.grow(scorer, state.memory)
-        state = state.replace(nodes=draft.nodes, places=draft.places, memory=memory)
-        return draft.tree.replace(verifier=self.scheme.verifier), state
+        state = replace(state, nodes=draft.nodes, places=draft.places, memory=memory)
+        return replace(draft.tree, verifier=self.scheme.verifier), state
 
     def update(self, params: PyTree, state: DraftState, feedback: Feedback) -> DraftState:
+        assert state.nodes is not None, "what is updated was drafted"
+        assert state.places is not None, "what is updated was drafted"
         counts, path = feedback.counts, feedback.verdict.path
         root = feedback.tree.tokens[:, :1]
         if state.places.shape == feedback.tree.tokens.shape:
@@ -249,13 +273,47 @@ class DraftModel(ABC):
         batch, count = tokens.shape
         lanes = jnp.arange(count, dtype=jnp.int32)
         follows = (feedback.positions > 0)[:, None, None]
-        mask = jnp.tril(jnp.ones((count, count), bool)) & (follows | (lanes > 0) | (lanes[:, None] == 0))
+        mask = jnp.tril(jnp.ones((count, count), bool)) & (
+            follows | (lanes > 0) | (lanes[:, None] == 0)
+        )
         positions = jnp.maximum(feedback.positions[:, None] - 1 + lanes, 0)
         output = self.model.apply(params, tokens, positions, mask, state.cache)
         return Nodes(output.keys, output.values), jnp.broadcast_to(lanes, (batch, count))
 
 
+def _check_state(earlier: PyTree, fresh: PyTree) -> None:
+    """Raises ValueError unless this is the state of a call with a drafter of the same method."""
+    if not isinstance(earlier, DraftState):
+        raise ValueError(
+            f"drafter_state is a {type(earlier).__name__} and a draft model keeps a DraftState; "
+            "pass the state of a call with the same drafter"
+        )
+    if jax.tree.structure(earlier.memory) != jax.tree.structure(fresh):
+        raise ValueError(
+            f"drafter_state holds the memory of another method, a {type(earlier.memory).__name__}, "
+            f"and this one keeps a {type(fresh).__name__}; pass the state of a call with the same "
+            "drafter"
+        )
+
+
+def _check_vocabulary(draft: int, target: int) -> None:
+    """Raises ValueError unless both models have the same tokens."""
+    if draft == target:
+        return
+    small, large = sorted((draft, target))
+    message = (
+        f"the draft model has {draft} tokens and the target {target}, {large - small} apart; take "
+        "two models of one tokenizer"
+    )
+    if large % 64 == 0 and small > 64 and large - small < 1024:
+        message += (
+            f" ({large} is a multiple of 64: if its last tokens are padding, pad the other model's "
+            "embedding and head to as many)"
+        )
+    raise ValueError(message)
+
+
 def stacked(first: Array, below: Array) -> Array:
-    """[B, M0 + L M, ..]: the first level's [B, M0, ..] before what a scan stacked, [L, B, M, ..]."""
+    """The first level's [B, M, ..] before what a scan stacked of the others, [L, B, M', ..]."""
     rows = jnp.moveaxis(below, 0, 1)
     return jnp.concatenate([first, rows.reshape(len(first), -1, *first.shape[2:])], axis=1)

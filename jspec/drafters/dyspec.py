@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from jspec.base import PyTree
-from jspec.drafters.best_first import BestFirst, Worth
+from jspec.drafters.best_first import Appraisal, BestFirst, Worth
 from jspec.draws import Drawn
 
 
@@ -39,16 +39,14 @@ class DySpec(BestFirst):
     def least(self) -> float:
         return self.threshold
 
-    def worth(self, memory: PyTree) -> Worth:
+    def appraisal(self, memory: PyTree) -> Appraisal:
         del memory
         return reach
 
 
-def reach(
-    drawn: Drawn, value: Float[Array, "B M"]
-) -> tuple[Float[Array, "B M K"], Float[Array, "B M K"]]:
+def reach(drawn: Drawn, value: Float[Array, "B M"]) -> Worth:
     """Equations 9 to 11: v (1 - q of the earlier siblings) for a draw, v q(y) below its token."""
-    return value[..., None] * left(drawn.chances), value[..., None] * drawn.chances
+    return Worth(value[..., None] * left(drawn.chances), value[..., None] * drawn.chances)
 
 
 def left(chances: Float[Array, "*S K"]) -> Float[Array, "*S K"]:

@@ -63,7 +63,10 @@ class RSDS(DraftModel):
             free = jnp.where(jnp.isfinite(perturbed)[..., None], free, -jnp.inf)
             given = truncated(free, free[..., :1], perturbed[..., None])
             best, place = jax.lax.top_k(given.reshape(batch, -1), width)
-            pick = lambda values: jnp.take_along_axis(values.reshape(batch, -1), place, axis=1)
+
+            def pick(values):
+                return jnp.take_along_axis(values.reshape(batch, -1), place, axis=1)
+
             return (pick(longer), best), pick(drawn.tokens), place // width
 
         level = scorer.root()
@@ -88,7 +91,6 @@ class RSDS(DraftModel):
         above = 1 + jnp.arange(self.length - 1)[:, None, None] * width + parents
         ids = jnp.arange(1 + width * self.length, dtype=jnp.int32)
         rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (batch, len(ids)))
-        honest = drawn.q is not None
         tree = Tree(
             tokens=jnp.concatenate([root, stacked(tokens, below)], axis=1),
             parents=jnp.concatenate(
@@ -97,8 +99,8 @@ class RSDS(DraftModel):
             valid=jnp.concatenate(
                 [jnp.ones_like(root, bool), stacked(beam[1], values) > -jnp.inf], axis=1
             ),
-            q=stacked(drawn.q, laws) if honest else None,
-            q_row=rows if honest else None,
+            q=jax.tree.map(stacked, drawn.q, laws),
+            q_row=None if drawn.q is None else rows,
             depth=self.length,
             width=width,
         )

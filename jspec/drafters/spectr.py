@@ -70,7 +70,6 @@ class SpecTr(DraftModel):
         )
         ids = jnp.arange(1 + chains * self.length, dtype=jnp.int32)
         rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (len(first), len(ids)))
-        honest = drawn.q is not None
         root = round.root[:, None]
         tree = Tree(
             tokens=jnp.concatenate([root, stacked(first, tokens)], axis=1),
@@ -78,8 +77,8 @@ class SpecTr(DraftModel):
                 [jnp.full_like(root, NO_PARENT), stacked(jnp.zeros_like(first), parents)], axis=1
             ),
             valid=jnp.concatenate([jnp.ones_like(root, bool), stacked(found, present)], axis=1),
-            q=stacked(drawn.q, laws) if honest else None,
-            q_row=rows if honest else None,
+            q=jax.tree.map(stacked, drawn.q, laws),
+            q_row=None if drawn.q is None else rows,
             depth=self.length,
             width=chains,
         )

@@ -21,12 +21,14 @@ class StaticTree(DraftModel):
 
     def __post_init__(self):
         template = self.template
+        if not isinstance(template, Template):
+            raise ValueError(f"the draft's tree is {template!r:.80}; pass a jspec.Template")
         if not template.paths:
             raise ValueError("the draft's tree has no node below the root; draft at least 1 token")
         if template.max_rank >= self.model.vocab_size:
             raise ValueError(
-                f"the draft's tree gives a node {template.max_rank + 1} children and the vocabulary "
-                f"has {self.model.vocab_size} tokens; draft fewer"
+                f"the draft's tree gives a node {template.max_rank + 1} children and the "
+                f"vocabulary has {self.model.vocab_size} tokens; draft fewer"
             )
 
     @property
@@ -47,11 +49,15 @@ class StaticTree(DraftModel):
 
 
 def check_branching(factors: Sequence[int]) -> None:
-    """Raises ValueError unless these are children per level."""
-    if not factors or min(factors) < 1:
+    """Raises ValueError unless these are children per level, in a tuple: a drafter is hashed."""
+    if (
+        not isinstance(factors, tuple)
+        or not factors
+        or not all(isinstance(factor, int) and factor >= 1 for factor in factors)
+    ):
         raise ValueError(
-            f"branching is {tuple(factors)}; give each level at least 1 child a node, such as "
-            "(3, 2, 1)"
+            f"branching is {factors!r}; give each level at least 1 child a node, in a tuple such "
+            "as (3, 2, 1)"
         )
 
 
@@ -114,7 +120,7 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
     for depth_, nodes in enumerate(inner):
         row[nodes] = 1 + depth_ * width + column[nodes]
     rows: Int[Array, "B N"] = jnp.broadcast_to(jnp.asarray(row), tokens.shape)
-    q = None if first.q is None else stacked(first.q, laws)
+    q = jax.tree.map(stacked, first.q, laws)
     tree = Tree(
         tokens=jnp.where(valid, tokens, 0),
         parents=jnp.broadcast_to(jnp.asarray(parents), tokens.shape),
