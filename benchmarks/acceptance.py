@@ -27,7 +27,7 @@ def main(
     width: Annotated[int, typer.Option(min=1, help="children of a node")] = 16,
     max_depth: Annotated[int, typer.Option(min=1)] = 12,
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 4,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 48,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     repeats: Annotated[int, typer.Option(min=1)] = 20,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,

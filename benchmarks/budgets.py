@@ -23,7 +23,7 @@ def main(
     methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 2,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 48,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     out: Annotated[
         Path | None,

@@ -46,7 +46,7 @@ def draw(
     figure, axes = pyplot.subplots(
         1, panels, figsize=(3.6 * panels, 4.4), layout="constrained", squeeze=False
     )
-    top = max(values.mean() for values in means.values())
+    top = max(values.max() for values in means.values())
     for axis, temperature in zip(axes[0], heats, strict=False):
         for name in names:
             values = np.array([means[name, size, temperature] for size in sizes])

@@ -45,7 +45,7 @@ def main(
     temperatures: Annotated[str, typer.Option(help="of the target, comma-separated")] = "0,0.6",
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 1,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 48,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     rounds: Annotated[int, typer.Option(min=1, help="rounds that components are timed in")] = 12,
     out: Annotated[

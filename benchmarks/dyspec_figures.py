@@ -106,7 +106,7 @@ def components(
     path: Path, rows: Mapping[str, Mapping[str, float]], pieces: Sequence[str], title: str
 ) -> None:
     """Fig. 4: a bar for each method, and a mark where the whole round ends."""
-    figure, axes = _open(1, height=0.6 + 0.55 * len(rows) + 0.8, width=8.5)
+    figure, axes = _open(1, height=1.7 + 0.5 * len(rows), width=8.5)
     axis, names = axes[0, 0], list(rows)[::-1]
     start = np.zeros(len(names))
     for piece, colour in zip(pieces, PARTS, strict=True):
@@ -116,5 +116,5 @@ def components(
     whole = [1e3 * rows[name]["whole"] for name in names]
     axis.plot(whole, names, "k|", markersize=22, markeredgewidth=2, label="whole round")
     axis.set(xlabel="ms a round", title=title)
-    axis.legend(ncols=6, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.18), frameon=False)
+    figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False)
     _save(figure, path)
