@@ -3,6 +3,7 @@
 python -m benchmarks.rsd_report rsd.jsonl --out rsd
 """
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -77,7 +78,7 @@ def table(number: int, results: Results) -> str:
                     tree.spec,
                     str(tree.nodes),
                     _bold(f"{tree.efficiency:.3f}", tree.efficiency == most)
-                    + f" ± {tree.spread:.3f}",
+                    + ("" if math.isnan(tree.spread) else f" ± {tree.spread:.3f}"),
                     _bold(f"{tree.mbsu:.3f}", tree.mbsu == fastest),
                     "-" if rate is None else f"{rate:.2f}",
                     f"{chain.efficiency:.3f} ({chain.spec})",

@@ -30,7 +30,7 @@ class Measured:
 
     @property
     def spread(self) -> float:
-        """Standard deviation over seeds."""
+        """Standard deviation over seeds; not a number if there is but one."""
         each = [self._where(self.seeds == seed) for seed in np.unique(self.seeds)]
         return float(np.std(each, ddof=1)) if len(each) > 1 else float("nan")
 
