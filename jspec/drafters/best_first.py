@@ -269,8 +269,10 @@ def grow(
         pool, frontier = spread(pool, level.seen, drawn, frontier.ids, frontier.values, at)
         return depth_ + 1, pool, frontier, level.nodes, laws
 
-    start = (jnp.int32(1), pool, frontier, level.nodes, laws)
-    _, pool, _, held, laws = jax.lax.while_loop(going, deeper, start)
+    carry = (jnp.int32(1), pool, frontier, level.nodes, laws)
+    if depth > 1:  # else there is no place to trace a level for
+        carry = jax.lax.while_loop(going, deeper, carry)
+    _, pool, _, held, laws = carry
 
     def rows(array):
         return array[:, 1:].reshape(batch, -1, children)

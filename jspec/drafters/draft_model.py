@@ -110,7 +110,10 @@ class Scorer:
         output = self.model.apply(self.params, tokens, positions, mask, self.cache, nodes)
 
         def put(held: Float[Array, "B H C D"], new: Float[Array, "B H M D"]):
-            return jax.lax.dynamic_update_slice_in_dim(held, new, place, axis=2)
+            # All M fit, but where there is one level: a scan over none traces what never runs.
+            return jax.lax.dynamic_update_slice_in_dim(
+                held, new[:, :, : self.places], place, axis=2
+            )
 
         here = jnp.arange(self.places) == place + jnp.arange(count)[:, None]
         return Level(
