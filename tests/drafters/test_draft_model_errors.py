@@ -1,0 +1,178 @@
+"""What is wrong with a drafter or a call is said in one sentence, before anything is compiled."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tables
+
+import jspec
+from jspec import rules, schemes
+from jspec import tree as trees
+
+SIZE = 5
+MODEL = tables.Table(SIZE)
+WEIGHTS = np.random.default_rng(0).normal(size=(1, SIZE, SIZE)).astype(np.float32)
+PROMPT = np.array([[1, 2, 3], [2, 2, 0]])
+SAMPLED = dict(sampling=jspec.Sampling(1.0), key=0)
+RECURSIVE = dict(scheme=schemes.RECURSIVE)
+CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: jspec.SpecInfer(MODEL, ()), r"branching is \(\); give each level"),
+        (lambda: jspec.RSDC(MODEL, (2, 0)), r"branching is \(2, 0\); give each level"),
+        (lambda: jspec.RSDC(MODEL, [2, 2]), r"branching is \[2, 2\]; give .* in a tuple"),
+        (lambda: jspec.RSDC(MODEL, 3), "branching is 3; give .* in a tuple"),
+        (lambda: jspec.RSDC(MODEL, (6,)), "a node 6 children and the vocabulary has 5"),
+        (lambda: jspec.SpeculativeDecoding(MODEL, 0), "no node below the root; draft at least 1"),
+        (lambda: jspec.Sequoia(MODEL, trees.Template(())), "no node below the root"),
+        (lambda: jspec.Sequoia(MODEL, ((0,),)), "pass a jspec.Template"),
+        (lambda: jspec.SpecTr(MODEL, 2, 0), "length is 0; draft at least 1 token"),
+        (lambda: jspec.SpecTr(MODEL, 6, 1), "chains is 6; draft 1 .. 5, the vocabulary"),
+        (lambda: jspec.RSDS(MODEL, 2, 0), "length is 0; draft at least 1 level"),
+        (lambda: jspec.RSDS(MODEL, 6, 1), "beam width is 6; keep 1 .. 5"),
+        (lambda: jspec.DySpec(MODEL, max_depth=0, beam=2), "max_depth is 0; draft at least 1"),
+        (lambda: jspec.DySpec(MODEL, beam=6), "beam is 6 wide; score 1 .. 5 nodes a level"),
+        (
+            lambda: jspec.DySpec(MODEL, nodes=7, max_depth=2, beam=2),
+            "budget is 7 nodes; a beam of 2 over 2 levels offers 1 .. 6",
+        ),
+        (lambda: jspec.DySpec(MODEL, beam=4, threshold=1.0), "threshold is 1.0; choose 0 <="),
+        (
+            lambda: jspec.CoupledTree(MODEL, beam=4, **RECURSIVE),
+            "only the coupled rule allows; leave out scheme, or take DySpec",
+        ),
+    ],
+)
+def test_a_drafter_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def decode(drafter, drafter_params=WEIGHTS, **options):
+    return jspec.decode(
+        MODEL,
+        WEIGHTS,
+        PROMPT,
+        drafter=drafter,
+        drafter_params=drafter_params,
+        max_new_tokens=4,
+        **options,
+    )
+
+
+def state(memory):
+    """The state of an earlier call, as far as it is looked at."""
+    start = CHAIN.start(2, 16, None)
+    return start.replace(memory=memory)
+
+
+CALIBRATED = jspec.CalibratedDySpec(MODEL, nodes=3, max_depth=2, beam=2)
+COUPLED_TREE = jspec.CoupledTree(MODEL, nodes=3, max_depth=2, beam=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 64)),
+            "trees are 64 deep and the call's cache holds .* draft at most",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(tables.Table(SIZE, context=6), 2)),
+            "the draft model's context is 6 and the call holds .* shorten the prompt",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(tables.Table(3), 2)),
+            r"has 3 tokens and the target 5, 2 apart; take two models of one tokenizer(\n|$)",
+        ),
+        (lambda: decode(CHAIN, None), "drafter_params is None and a draft model needs its weights"),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, scheme=rules.recursive)),
+            "pass a draw with its verifier, such as jspec.schemes.RECURSIVE",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, sampling=0.6)),
+            "the drafter's sampling is 0.6; pass jspec.Sampling of plain numbers",
+        ),
+        (
+            lambda: decode(
+                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(jnp.ones(2)))
+            ),
+            "pass jspec.Sampling of plain numbers",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(-1.0))),
+            "a temperature of at least 0",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE), key=0),
+            "the draft's temperature is 0, which leaves .* no law to draw from; give the drafter",
+        ),
+        (
+            lambda: decode(
+                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(0.0), **RECURSIVE),
+                **SAMPLED,
+            ),
+            "the draft's temperature is 0",
+        ),
+        (
+            lambda: decode(
+                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(0.6), **RECURSIVE)
+            ),
+            "scheme draws at random and key is None; pass key=0",
+        ),
+        (
+            lambda: decode(CHAIN, rule=rules.recursive, **SAMPLED),
+            "rule needs the law q that the children were drawn from, and this drafter reports none",
+        ),
+        (
+            lambda: decode(jspec.RSDC(MODEL, (2, 2), scheme=schemes.BLOCK), **SAMPLED),
+            "block verification judges chains and a node of this tree has up to 2 children",
+        ),
+        (
+            lambda: decode(
+                jspec.merge(
+                    jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE), jspec.PromptLookup(2)
+                ),
+                (WEIGHTS, None),
+                **SAMPLED,
+            ),
+            "merge got a tree with a sampled law q; .* draft this one in its coupled mode",
+        ),
+        (
+            lambda: decode(CHAIN, drafter_state=jnp.zeros((SIZE, 8), jnp.int32)),
+            "drafter_state is a .* and a draft model keeps a DraftState; pass the state of a call",
+        ),
+        (
+            lambda: decode(CALIBRATED, drafter_state=state(())),
+            "the memory of another method, a tuple, and this one keeps a Experience",
+        ),
+        (
+            lambda: decode(CHAIN, drafter_state=state(COUPLED_TREE.remember(2, None))),
+            "the memory of another method, a Sharpness, and this one keeps a tuple",
+        ),
+    ],
+)
+def test_a_call_that_cannot_be(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_vocabulary_that_is_padded_is_said_to_be():
+    drafter = jspec.SpeculativeDecoding(tables.Table(32_000), 2)
+    seen = jspec.Output(jax.ShapeDtypeStruct((1, 3, 32_064), jnp.float32), None, (), ())
+    with pytest.raises(
+        ValueError, match=r"has 32000 tokens and the target 32064, 64 apart; .* is a multiple of 64"
+    ):
+        drafter.init(None, drafter.start(1, 16, None), PROMPT[:1], np.array([3]), seen)
+
+
+@pytest.mark.parametrize("drafter", [CALIBRATED, COUPLED_TREE])
+def test_what_was_learnt_serves_a_batch_of_another_size(drafter):
+    earlier = drafter.start(3, 16, None)
+    again = drafter.start(2, 24, earlier)
+    assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))

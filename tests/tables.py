@@ -1,0 +1,131 @@
+"""Models whose laws stand in a table, so that the joint law of what they emit is known exactly."""
+
+import itertools
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+import oracle
+
+from jspec.base import Cache, Nodes, Output
+
+
+@dataclass(frozen=True)
+class Table:
+    """The next token's logits, by the last tokens.
+
+    Weights are [B or 1, V, .., V, L]: a table for each row or one for all, and an axis for each
+    token that counts. Earlier tokens are looked up as attention would, through cache, nodes and
+    mask: the key of a token is its position and the value the token, each one wide. So a token
+    that stands in the wrong place, or is seen where it is not an ancestor, changes the law.
+    """
+
+    vocab_size: int
+    context: int | None = None
+
+    def init_cache(self, batch, slots):
+        keys, values = (jnp.zeros((batch, 1, slots, 1)) for _ in range(2))
+        return Cache((keys,), (values,), jnp.zeros(batch, jnp.int32))
+
+    def apply(self, params, tokens, positions, mask, cache, nodes=None):
+        batch, count = tokens.shape
+        own = Nodes(
+            (positions[:, None, :, None].astype(jnp.float32),),
+            (tokens[:, None, :, None].astype(jnp.float32),),
+        )
+        held = [] if nodes is None else [nodes]
+        if cache is not None:
+            past = jnp.arange(cache.slots) < cache.lengths[:, None]
+            past = jnp.broadcast_to(past[:, None], (batch, count, cache.slots))
+            mask, held = jnp.concatenate([past, mask], axis=-1), [cache, *held]
+        keys, values = (
+            jnp.concatenate([*parts, end], axis=2)[:, 0, :, 0]
+            for parts, end in (
+                ([part.keys[0] for part in held], own.keys[0]),
+                ([part.values[0] for part in held], own.values[0]),
+            )
+        )
+        order = params.ndim - 2
+        before = [
+            # The sum of all tokens at a position: with two of them it is neither.
+            jnp.where(mask & (keys[:, None] == positions[..., None] - back), values[:, None], 0)
+            .sum(-1)
+            .astype(jnp.int32)
+            for back in reversed(range(order))
+        ]
+        row = jnp.minimum(jnp.arange(batch), len(params) - 1)[:, None]
+        return Output(logits=params[row, *before], hidden=None, keys=own.keys, values=own.values)
+
+
+def laws(rng, batch, size, order, zeros=0.0):
+    """[B, V, .., V] laws in float64, some tokens impossible but never all."""
+    mass = rng.dirichlet(np.ones(size), size=(batch, *[size] * order))
+    mass = np.where(rng.uniform(size=mass.shape) < zeros, 0, mass)
+    likely = rng.integers(size, size=mass.shape[:-1])[..., None] == np.arange(size)
+    mass = mass + 0.05 * likely
+    return mass / mass.sum(-1, keepdims=True)
+
+
+def logits(laws):
+    with np.errstate(divide="ignore"):
+        return np.log(laws).astype(np.float32)
+
+
+def after(laws, context):
+    """The law of the token after `context` and a prefix: what the oracles call a model."""
+    order, size = laws.ndim - 1, laws.shape[-1]
+
+    def law(prefix):
+        tokens = (*[0] * order, *context, *prefix)
+        return laws[tuple(tokens[len(tokens) - order :])]
+
+    assert laws.shape == (size,) * (order + 1)
+    return law
+
+
+def joint(law, size, depth):
+    """[V, .., V] law of the first tokens."""
+    chances = np.ones((size,) * depth)
+    for sequence in itertools.product(range(size), repeat=depth):
+        for i, token in enumerate(sequence):
+            chances[sequence] *= law(sequence[:i])[token]
+    return chances
+
+
+def distance(counts, chances, alarms=4.75):
+    """Chi-squared over its bound, which it passes once in a million runs where the law is right.
+
+    Cells where fewer than 5 are expected count as one. The bound is Wilson and Hilferty's (1931).
+
+    Args:
+        counts: how often each cell was seen.
+        chances: its probability.
+        alarms: deviations of a normal variable; 4.75 is one in a million.
+    """
+    assert not counts[chances == 0].any(), "an impossible token was emitted"
+    expected = counts.sum() * chances
+    rare = expected < 5
+    seen = np.append(counts[~rare], counts[rare].sum())
+    wanted = np.append(expected[~rare], expected[rare].sum())
+    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
+    freedom = len(wanted) - 1
+    shrink = 2 / (9 * freedom)
+    bound = freedom * (1 - shrink + alarms * np.sqrt(shrink)) ** 3
+    return ((seen - wanted) ** 2 / wanted).sum() / bound
+
+
+def tree_of(tree, row):
+    """A row of a drafted tree as the oracles' `(tokens, parents)`.
+
+    Absent nodes are left out, and so is what hangs below the later of equal siblings, where no walk
+    ever comes.
+    """
+    tokens, parents, valid = (np.asarray(x[row]) for x in (tree.tokens, tree.parents, tree.valid))
+    kept, first, number = [(oracle.ROOT, -1)], {}, {0: 0}
+    for node in np.flatnonzero(valid)[1:].tolist():
+        above, token = int(parents[node]), int(tokens[node])
+        if above in number and first.setdefault((above, token), node) == node:
+            number[node] = len(kept)
+        if above in number:
+            kept.append((token, number[above]))
+    return [token for token, _ in kept], [parent for _, parent in kept]
