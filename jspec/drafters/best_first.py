@@ -92,6 +92,8 @@ class BestFirst(DraftModel):
         max_depth: most levels.
         beam: nodes scored per level and children drawn per node. The tree is the one-by-one
             heap's unless that wants more of either.
+        min_gain: a level that can add no more than this share of the tokens that are expected is
+            not grown; 0 grows all that the heap would. It saves forwards of the draft model.
         order: of the nodes, `jspec.tree.breadth_first` or `depth_first`.
 
     Raises:
@@ -101,6 +103,7 @@ class BestFirst(DraftModel):
     nodes: int = 16
     max_depth: int = 8
     beam: int = 8
+    min_gain: float = 0.0
     order: Callable[[Tree], Int[Array, "B N"]] = field(default=trees.breadth_first, kw_only=True)
 
     def __post_init__(self):
@@ -111,6 +114,8 @@ class BestFirst(DraftModel):
             raise ValueError(
                 f"the beam is {beam} wide; score 1 .. {vocabulary} nodes a level, the vocabulary"
             )
+        if not 0 <= self.min_gain < 1:
+            raise ValueError(f"min_gain is {self.min_gain}; choose 0 <= min_gain < 1")
         most = beam + (self.max_depth - 1) * beam * beam
         if not 1 <= self.nodes <= most:
             raise ValueError(
@@ -145,6 +150,7 @@ class BestFirst(DraftModel):
             depth=self.max_depth,
             width=self.beam,
             threshold=self.least,
+            gain=self.min_gain,
         )
         order = self.order(draft.tree)
         draft = draft._replace(
@@ -168,6 +174,7 @@ def grow(
     depth: int,
     width: int,
     threshold: float,
+    gain: float,
 ) -> tuple[Draft, Offers]:
     """The tree of the `nodes` worthiest slots above `threshold`.
 
@@ -186,6 +193,7 @@ def grow(
         depth: most levels.
         width: W, nodes scored per level and children drawn per node.
         threshold: slots that are worth no more are not drawn.
+        gain: least share of the expected tokens that a further level must be able to add.
     """
     round = scorer.round
     batch, children = len(round.root), width
@@ -252,8 +260,10 @@ def grow(
 
     def going(carry):
         depth_, pool, frontier, *_ = carry
-        bound = jax.lax.top_k(pool.slots, nodes + 1)[0][:, -1]
-        hopeful = frontier.values.max(-1) > jnp.maximum(bound, threshold)
+        best, _ = jax.lax.top_k(pool.slots, nodes + 1)
+        hopeful = frontier.values.max(-1) > jnp.maximum(best[:, -1], threshold)
+        # Below the frontier no more tokens can be accepted than the frontier is worth.
+        hopeful &= frontier.values.sum(-1) > gain * (1 + best[:, 1:].sum(-1))
         return (depth_ < depth) & (hopeful & ~round.done).any()
 
     def deeper(carry):

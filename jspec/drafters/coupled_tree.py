@@ -38,16 +38,20 @@ class CoupledTree(BestFirst):
 
     Under the coupled rule the target's token is argmax(log p + G), any proposal is lossless, and G
     is known before p is. So the tree may look at G: a child's share of its parent's worth is
-    softmax(beta (log q + G)) over its siblings, which is the chance that it is that argmax if log p
-    differs from log q by Gumbel noise of scale 1 / beta. Sharpness beta follows the text by one
-    Newton step of the log-likelihood per emitted token, row by row.
+    softmax(beta z) over its siblings, z = logits of q + T G at temperature T. That is the chance
+    that it is the target's token if the logits of p differ from those of q by Gumbel noise of scale
+    1 / beta. Sharpness beta follows the text, row by row, by one Newton step of the log-likelihood
+    per emitted token; at T = 0 the same line ranks plain logits.
 
-    Sampling then costs hardly more rounds than greedy decoding: the noise that makes the target's
+    Sampling then costs few more rounds than greedy decoding: the noise that makes the target's
     choice uncertain is known to the draft.
 
     Raises:
         ValueError: if an argument is out of range, or another scheme is asked for.
     """
+
+    max_depth: int = 16
+    min_gain: float = 0.02
 
     def __post_init__(self):
         super().__post_init__()
