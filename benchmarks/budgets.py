@@ -22,7 +22,7 @@ def main(
     temperatures: Annotated[str, typer.Option(help="of the target, comma-separated")] = "0,0.6,1",
     methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
     seeds: Annotated[int, typer.Option(min=1)] = 3,
-    count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 2,
+    count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 1,
     prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     out: Annotated[
@@ -37,8 +37,8 @@ def main(
     heats = [float(temperature) for temperature in temperatures.split(",")]
     headline(f"{pair}: tokens per step by budget, {len(work.kinds)} prompts a seed, {seeds} seeds")
     with console.status("") as status:
-        for size in sizes:
-            for name in names:
+        for name in names:
+            for size in sizes:
                 status.update(f"{name}, {size} nodes")
                 for temperature in heats:
                     measure(ledger, work, name, size, temperature)

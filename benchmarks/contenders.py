@@ -106,16 +106,16 @@ def template(vector: Sequence[float], budget: int, depth: int) -> jspec.Template
 
 METHODS = (
     "sd",
-    "sd coupled",
     "rsd_s",
-    "rsd_s coupled",
     "sequoia",
-    "sequoia coupled",
     "dyspec",
-    "dyspec coupled",
     "calibrated",
-    "calibrated coupled",
     "coupled_tree",
+    "sd coupled",
+    "rsd_s coupled",
+    "sequoia coupled",
+    "dyspec coupled",
+    "calibrated coupled",
 )
 """As published, with recursive rejection, unless they are called coupled."""
 EXTRA = ("threshold", "specinfer")
