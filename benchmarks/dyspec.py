@@ -26,11 +26,16 @@ METHODS = (
     "calibrated",
     "coupled_tree",
     "sequoia",
+    "sequoia coupled",
     "specinfer",
     "sd",
 )
+"""Plain names: recursive rejection at the draft's temperature, at T = 0 too. `sequoia coupled` at
+T = 0 takes the draft's likeliest tokens, as Sequoia's authors do when decoding greedily."""
 SIZES = (4, 8, 16, 32, 64, 128)
 GROWING = ("dyspec", "calibrated", "coupled_tree", "sequoia")
+ALIKE = ("threshold", "sequoia coupled", "specinfer")
+"""Their rounds are built like those of others."""
 HEAT = 0.6
 """The draft's temperature, whatever the target's (section 5.1)."""
 
@@ -66,7 +71,7 @@ def main(
         rates(work, heats, picture("rates"))
     if "components" in wanted:
         dyspec_components.report(
-            ledger, work, [n for n in names if n != "specinfer"], budget, heats[-1], HEAT,
+            ledger, work, [name for name in names if name not in ALIKE], budget, heats[-1], HEAT,
             rounds, picture("components"),
         )  # fmt: skip
     if "sizes" in wanted:
@@ -96,7 +101,7 @@ def table(
                     for row in runs.turn(prompts[[place]], seed):
                         ledger.add(**here, **row)
     found = {
-        (name, temperature): ledger.find(**about, temperature=temperature, method=name)
+        (name, temperature): latest(ledger.find(**about, temperature=temperature, method=name))
         for name in ("plain", *names)
         for temperature in heats
     }
@@ -187,6 +192,11 @@ class Runs:
                 )
             )
         return rows
+
+
+def latest(rows: Sequence[dict]) -> list[dict]:
+    """One row a prompt: a turn that was taken again, with other methods, replaces the first."""
+    return list({(row["seed"], row["place"]): row for row in rows}.values())
 
 
 def by_seed(rows: Sequence[dict], seeds: int) -> np.ndarray:
