@@ -72,7 +72,10 @@ class Growth(NamedTuple):
     places: Int[Array, "B N"]
 
     def visited(self, feedback: Feedback) -> tuple[Offers, Bool[Array, "B P"]]:
-        """The offers at each node of the walked path, and whether the node was scored at all."""
+        """The offers at each node of the walked path, and whether the node was scored here.
+
+        In a tree that was united with another drafter's, nodes have other numbers: none counts.
+        """
         places = jnp.take_along_axis(self.places, feedback.verdict.path, axis=1)
         row = jnp.maximum(places - 1, 0)[..., None]
 
@@ -80,7 +83,7 @@ class Growth(NamedTuple):
             return jnp.take_along_axis(array, row, axis=1)
 
         offers = jax.tree.map(at, self.offers)
-        return offers, places > 0
+        return offers, (places > 0) & (self.places.shape == feedback.tree.tokens.shape)
 
 
 @dataclass(frozen=True)
@@ -236,16 +239,16 @@ def grow(
 
     level = scorer.root()
     drawn = draw(level.logits, sampling, round, 0, children)
-    one = jnp.ones((batch, 1))
+    one = jnp.ones((batch, 1), jnp.float32)
     notes = jax.eval_shape(appraise, drawn, one).notes
     empty = jnp.zeros((batch, size), jnp.int32)
     pool, frontier = spread(
         _Pool(
             tokens=empty.at[:, 0].set(round.root),
             parents=empty.at[:, 0].set(NO_PARENT),
-            slots=jnp.zeros((batch, size)).at[:, 0].set(jnp.inf),
+            slots=jnp.zeros((batch, size), jnp.float32).at[:, 0].set(jnp.inf),
             places=empty.at[:, 0].set(1),
-            notes=tuple(jnp.zeros((batch, size)) for _ in notes),
+            notes=tuple(jnp.zeros((batch, size), note.dtype) for note in notes),
         ),
         level.seen,
         drawn,
@@ -255,7 +258,7 @@ def grow(
     )
     laws = None
     if drawn.q is not None:
-        laws = jnp.zeros((batch, 1 + (depth - 1) * width, drawn.q.shape[-1]))
+        laws = jnp.zeros((batch, 1 + (depth - 1) * width, drawn.q.shape[-1]), drawn.q.dtype)
         laws = put(laws, drawn.q, 0)
 
     def going(carry):
@@ -272,7 +275,7 @@ def grow(
         level = scorer.below(depth_, 2 + first, frontier.tokens, frontier.seen, held)
         drawn = draw(level.logits, sampling, round, depth_, children)
         laws = jax.tree.map(lambda held, new: put(held, new, 1 + first), laws, drawn.q)
-        place = jnp.broadcast_to(2 + first + jnp.arange(width), (batch, width))
+        place = jnp.broadcast_to(2 + first + jnp.arange(width, dtype=jnp.int32), (batch, width))
         places = jax.vmap(lambda row, ids, place: row.at[ids].set(place))
         pool = pool._replace(places=places(pool.places, frontier.ids, place))
         at = 1 + children + first * children

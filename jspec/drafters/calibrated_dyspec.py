@@ -45,7 +45,9 @@ class Rates:
         cell = _cell(probability).reshape(len(tried), -1)
 
         def add(known, new):
-            fresh = jax.vmap(lambda cell, new: jnp.zeros(_RANKS * _BUCKETS).at[cell].add(new))
+            fresh = jax.vmap(
+                lambda cell, new: jnp.zeros(_RANKS * _BUCKETS, jnp.float32).at[cell].add(new)
+            )
             return _MEMORY * known + fresh(cell, new.reshape(cell.shape)).reshape(known.shape)
 
         # What is forgotten is replaced by the start, so that no cell runs empty.

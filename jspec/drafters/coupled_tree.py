@@ -1,5 +1,6 @@
 """The tree that looks at the noise: best-first growth by what the target is about to draw."""
 
+import math
 from dataclasses import dataclass
 
 import jax
@@ -64,7 +65,10 @@ class CoupledTree(BestFirst):
     def remember(self, batch: int, earlier: Sharpness | None) -> Sharpness:
         """What earlier rows learnt is worth the same to each new row: their mean."""
         if earlier is None:
-            earlier = Sharpness(log=jnp.log(jnp.full(1, _START)), weight=jnp.full(1, _PRIOR))
+            earlier = Sharpness(
+                log=jnp.log(jnp.full(1, _START, jnp.float32)),
+                weight=jnp.full(1, _PRIOR, jnp.float32),
+            )
         return jax.tree.map(lambda known: jnp.full(batch, known.mean()), earlier)
 
     def appraisal(self, memory: Sharpness) -> Appraisal:
@@ -91,9 +95,7 @@ class CoupledTree(BestFirst):
             spread = (share * jnp.square(scores - mean[:, None])).sum(-1)
             weight = _MEMORY * sharpness.weight + jnp.square(beta) * spread
             gain = beta * (jnp.where(hit, scores, 0.0).sum(-1) - mean) / weight
-            log = jnp.clip(
-                sharpness.log + jnp.clip(gain, -_STEP, _STEP), *jnp.log(jnp.array(_RANGE))
-            )
+            log = jnp.clip(sharpness.log + jnp.clip(gain, -_STEP, _STEP), *map(math.log, _RANGE))
 
             def keep(new, old):
                 return jnp.where(known, new, old)

@@ -70,7 +70,7 @@ class RSDS(DraftModel):
             return (pick(longer), best), pick(drawn.tokens), place // width
 
         level = scorer.root()
-        zeros = jnp.zeros((batch, 1))
+        zeros = jnp.zeros((batch, 1), jnp.float32)
         drawn = draw(level.logits, 0)
         beam, tokens, _ = select(drawn, zeros, zeros)
         seen = jnp.repeat(level.seen, width, axis=1)
