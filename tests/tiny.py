@@ -28,6 +28,11 @@ def model(**changes) -> Llama:
     return Llama(LlamaConfig(**(shape | changes)))
 
 
+def draft(**changes) -> Llama:
+    """`model` without its last layer: of the same seed, the rest of the weights is the same."""
+    return model(**(dict(num_layers=1) | changes))
+
+
 def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
     """Random weights, with the initial 0.02 scaled up so that the laws are far from uniform."""
     tokens = jnp.zeros((1, 2), jnp.int32)

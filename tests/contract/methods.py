@@ -8,6 +8,8 @@ from jspec import tree as trees
 
 _SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 3), accepts=jnp.array([2, 0, 1]))
 _SMALL = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
+_DRAFT = tiny.draft()
+_WEIGHTS = tiny.params(_DRAFT)
 
 # name: (drafter, its params)
 DRAFTERS = {
@@ -30,4 +32,37 @@ DRAFTERS = {
         ),
         None,
     ),
+    "sd": (jspec.SpeculativeDecoding(_DRAFT, 3), _WEIGHTS),
+    "spectr": (jspec.SpecTr(_DRAFT, chains=3, length=3), _WEIGHTS),
+    "specinfer": (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _WEIGHTS),
+    "sequoia": (jspec.Sequoia(_DRAFT, _SMALL), _WEIGHTS),
+    "rsd_c": (jspec.RSDC(_DRAFT, (2, 2)), _WEIGHTS),
+    "rsd_s": (jspec.RSDS(_DRAFT, width=3, length=3), _WEIGHTS),
+    "dyspec": (jspec.DySpec(_DRAFT, nodes=8, max_depth=4, beam=4), _WEIGHTS),
+    "calibrated_dyspec": (
+        jspec.CalibratedDySpec(
+            _DRAFT, nodes=8, max_depth=4, beam=4, threshold=0.05, order=trees.depth_first
+        ),
+        _WEIGHTS,
+    ),
+    "coupled_tree": (jspec.CoupledTree(_DRAFT, nodes=8, max_depth=4, beam=4), _WEIGHTS),
+    "merge_with_a_draft_model": (
+        jspec.merge(
+            jspec.SpeculativeDecoding(_DRAFT, 3),
+            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+        ),
+        (_WEIGHTS, None),
+    ),
 }
+
+ALONE = sorted(
+    DRAFTERS.keys()
+    - {
+        "scripted",  # its script has a row for each row of the batch
+        # A batch of one is a program of its own, the dearest of the suite: of the draft models, a
+        # static tree and one that grows.
+        *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
+        *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model"),
+    }
+)
+"""Drafters whose rows are also run one by one."""

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import DRAFTERS
+from contract.methods import ALONE, DRAFTERS
 
 import jspec
 from jspec import tree as trees
@@ -55,10 +55,9 @@ def test_tokens_are_those_of_plain_decoding(target, plain, method, kind):
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
+@pytest.mark.parametrize("method", ALONE, indirect=True)
 def test_a_row_does_not_see_its_neighbours(target, plain, method, kind):
     row = 1
-    if isinstance(method["drafter"], jspec.Scripted):
-        pytest.skip("its script has a row for each row of the batch")
     result = decode(
         target,
         tiny.PROMPTS[[row]],
