@@ -52,7 +52,7 @@ def _save(figure, path: Path) -> None:
 def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
     """Fig. 2: columns are normalised, as in the paper; lines are means by rank."""
     figure, axes = _open(len(panels))
-    edges = np.linspace(0, 1, 21)
+    edges = np.linspace(0, 1, 13)
     centres = (edges[:-1] + edges[1:]) / 2
     for axis, (temperature, (chances, accept, tried)) in zip(axes[0], panels.items(), strict=True):
         first = chances[..., 0].ravel(), accept[..., 0].ravel()
@@ -62,7 +62,7 @@ def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
         for rank in range(3):
             mean, weight = bins(chances[..., rank], accept[..., rank], tried[..., rank], edges)
             axis.plot(
-                centres, np.where(weight >= 5, mean, np.nan), "o-", markersize=3,
+                centres, np.where(weight >= 8, mean, np.nan), "o-", markersize=3,
                 color=("tab:red", "tab:orange", "tab:olive")[rank], label=f"child {rank + 1}, mean",
             )  # fmt: skip
         axis.plot([0, 1], [0, 1], "k:", label="DySpec's estimate")
@@ -70,7 +70,8 @@ def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
             title=f"T = {temperature:g}", xlabel="draft's probability of the child", xlim=(0, 1)
         )
     axes[0, 0].set_ylabel("chance that it is accepted")
-    axes[0, -1].legend(loc="lower right", fontsize=8)
+    handles, labels = axes[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.colorbar(
         axes[0, -1].collections[0], ax=axes[0, -1], label="share of first children, by column"
     )
@@ -116,5 +117,5 @@ def components(
     whole = [1e3 * rows[name]["whole"] for name in names]
     axis.plot(whole, names, "k|", markersize=22, markeredgewidth=2, label="whole round")
     axis.set(xlabel="ms a round", title=title)
-    figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False, markerscale=0.4)
     _save(figure, path)
