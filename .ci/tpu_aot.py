@@ -13,6 +13,7 @@ os.environ["TPU_ACCELERATOR_TYPE"] = "v5litepod-4"
 os.environ["TPU_WORKER_HOSTNAMES"] = "localhost"
 
 import sys
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -43,6 +44,8 @@ PROMPT = 128
 LIMIT = 65536 - PROMPT
 SLACK = 16 << 20  # logits, the tree's keys and values, the drafter's matrix
 RECYCLING = jspec.TokenRecycling(MODEL.vocab_size)
+DRAFT = MODEL.clone(config=replace(MODEL.config, num_layers=1, num_heads=1, num_kv_heads=1))
+TREE = jspec.CoupledTree(DRAFT, nodes=16)
 
 
 def main() -> int:
@@ -53,6 +56,7 @@ def main() -> int:
         decode(one, 4, jspec.Autoregressive(), sampled=False),
         decode(one, 4, RECYCLING, sampled=False),
         decode(four, 16, RECYCLING, sampled=True),
+        decode(one, 4, TREE, sampled=True, draft=DRAFT),
         step(one, 4, RECYCLING),
     ]
     if not all(fits):
@@ -60,7 +64,9 @@ def main() -> int:
     return 0 if all(fits) else 1
 
 
-def decode(mesh: Mesh, batch: int, drafter: jspec.Drafter, sampled: bool) -> bool:
+def decode(
+    mesh: Mesh, batch: int, drafter: jspec.Drafter, sampled: bool, draft: Llama | None = None
+) -> bool:
     """The whole generation as one program: it makes the cache, so it holds one."""
     rows, prompt, lengths = _prompts(mesh, batch)
     sampling, key = None, None
@@ -73,20 +79,22 @@ def decode(mesh: Mesh, batch: int, drafter: jspec.Drafter, sampled: bool) -> boo
         )
         key = _placed(jax.eval_shape(lambda: jax.random.key(0)), mesh)
 
-    def program(params, prompt, lengths, sampling, key):
+    def program(params, draft_params, prompt, lengths, sampling, key):
         return jspec.decode(
             MODEL,
             params,
             prompt,
             lengths,
             drafter=drafter,
+            drafter_params=draft_params,
             max_new_tokens=LIMIT,
             sampling=sampling,
             key=key,
             eos=2,
         )
 
-    lowered = jax.jit(program).lower(_weights(mesh), prompt, lengths, sampling, key)
+    weights = _weights(mesh), None if draft is None else _weights(mesh, draft)
+    lowered = jax.jit(program).lower(*weights, prompt, lengths, sampling, key)
     kind = "sampled" if sampled else "greedy"
     return _fits(f"decode, {type(drafter).__name__}, {kind}", lowered, mesh, batch, caches=1)
 
@@ -137,9 +145,9 @@ def _placed(shapes, mesh: Mesh):
     return jax.tree.map(lambda leaf: _shaped(leaf.shape, leaf.dtype, everywhere), shapes)
 
 
-def _weights(mesh: Mesh):
+def _weights(mesh: Mesh, model: Llama = MODEL):
     nodes = jnp.zeros((1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
-    return _placed(jax.eval_shape(MODEL.init, jax.random.key(0), *nodes), mesh)
+    return _placed(jax.eval_shape(model.init, jax.random.key(0), *nodes), mesh)
 
 
 def _prompts(mesh: Mesh, batch: int):
