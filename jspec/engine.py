@@ -83,7 +83,7 @@ def decode(
             `pmap` pass the global ids.
         rule: a node rule or a verifier; None is the one that the drafter's draws were made for,
             `jspec.rules.coupled` unless it was given another scheme. `coupled` is lossless for
-            any drafter, every other rule for the draws that it names.
+            any drafter; another rule is refused where draws were made for a rule of their own.
 
     Raises:
         ValueError: if an argument is out of range or does not fit, before anything is compiled.
@@ -200,6 +200,25 @@ def stream(
     return rounds(state)
 
 
+def _judge(asked: Verifier | None, tree: Tree) -> Verifier:
+    """The verifier that was asked for, or the tree's own; any other would be biased for its draws.
+
+    Raises:
+        ValueError: if it was asked for another than the tree's draws allow.
+    """
+    coupled = Walk(rules.coupled)
+    own = tree.verifier or coupled
+    if asked is None:
+        return own
+    if tree.verifier is not None and asked not in (own, coupled):
+        raise ValueError(
+            f"rule is {asked} and the drafter's draws are lossless under {own} alone, or under "
+            "jspec.rules.coupled; leave rule out, or give the drafter a scheme that pairs its "
+            "draws with that rule"
+        )
+    return asked
+
+
 def _verifier(rule: NodeRule | Verifier | None) -> Verifier | None:
     if rule is None:
         return None
@@ -298,8 +317,7 @@ def _round(
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
     output = model.apply(params, tree.tokens, positions, mask, state.cache)
-    verifier = verifier or tree.verifier or Walk(rules.coupled)
-    verdict = verifier.verdict(tree, output.logits, frame)
+    verdict = _judge(verifier, tree).verdict(tree, output.logits, frame)
 
     emitted, counts, status = _truncate(state, tree, verdict)
     after = status != Status.RUNNING

@@ -23,6 +23,9 @@ class Walk:
 
     rule: NodeRule
 
+    def __str__(self) -> str:
+        return getattr(self.rule, "__name__", repr(self.rule))
+
     def verdict(self, tree: Tree, logits: Float[Array, "B N V"], round: Round) -> Verdict:
         """Decides on a path.
 

@@ -10,10 +10,13 @@ import jax, tiny, jspec
 from contract.methods import DRAFTERS
 model = tiny.model()
 params = jax.tree.map(lambda leaf: leaf.astype("float32"), tiny.params(model))
-drafter, weights = DRAFTERS["merge"]
-for options in ({}, dict(sampling=jspec.Sampling(0.8, top_p=0.9, top_k=9), key=7)):
+sampled = dict(sampling=jspec.Sampling(0.8, top_p=0.9, top_k=9), key=7)
+for name, options in (("merge", {}), ("merge", sampled), ("coupled_tree", sampled)):
+    drafter, weights = DRAFTERS[name]
+    weights = jax.tree.map(lambda leaf: leaf.astype("float32"), weights)
     result = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=12, **options
+        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=weights,
+        max_new_tokens=12, **options
     )
     print(result.tokens.tolist())
 """

@@ -102,4 +102,5 @@ def union(a: Tree, b: Tree) -> Tree:
         valid=jnp.concatenate([a.valid, (b.valid & (same < 0))[:, 1:]], axis=1),
         depth=max(a.depth, b.depth),
         width=a.width + b.width,
+        verifier=a.verifier or b.verifier,
     )

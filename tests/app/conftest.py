@@ -11,6 +11,7 @@ import tiny
 
 from jspec.app import cli, compilation
 from jspec.models import export
+from jspec.models.llama import Llama
 from jspec.training import tokenizer as tokenizers
 
 TEXTS = [
@@ -32,16 +33,22 @@ class Ran(NamedTuple):
 Command = Callable[..., Ran]
 
 
-def make(folder: Path, vocab: int = VOCAB, seed: int = 0) -> Path:
-    model = tiny.model(vocab_size=vocab, context=CONTEXT)
+def make(folder: Path, vocab: int = VOCAB, kind: Callable[..., Llama] = tiny.model) -> Path:
+    model = kind(vocab_size=vocab, context=CONTEXT)
     words = tokenizers.train(TEXTS, vocab)
-    export.save_hf(model, tiny.params(model, seed), folder, words, end=0, dtype="float32")
+    export.save_hf(model, tiny.params(model), folder, words, end=0, dtype="float32")
     return folder
 
 
 @pytest.fixture(scope="session")
 def folder(tmp_path_factory) -> Path:
     return make(tmp_path_factory.mktemp("tiny"))
+
+
+@pytest.fixture(scope="session")
+def draft(tmp_path_factory) -> Path:
+    """A smaller model with the first one's tokens, which it often foretells."""
+    return make(tmp_path_factory.mktemp("draft"), kind=tiny.draft)
 
 
 @pytest.fixture(scope="session")

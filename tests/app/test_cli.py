@@ -8,6 +8,7 @@ import sys
 import numpy as np
 import pytest
 
+import jspec.models
 from jspec.app import cli, errors, methods
 from jspec.app.methods import METHODS, Method
 
@@ -37,6 +38,9 @@ def test_the_table_holds_every_method_and_option(command, monkeypatch):
         assert all(option.name in ran.out for option in method.options)
     line = next(line for line in ran.out.splitlines() if "prompt_lookup " in line)
     assert line.split()[:4] == ["prompt_lookup", "none", "none", "yes"]
+    line = next(line for line in ran.out.splitlines() if "coupled_tree " in line)
+    assert line.split()[:4] == ["coupled_tree", "needed", "none", "yes"]
+    assert "draft model of the bundled jspec-7m is jspec-800k" in ran.out
 
 
 def refused(ran, said):
@@ -60,7 +64,12 @@ REFUSED = [
     (["--temperature", 1e9], "--temperature is 1e+09; pass a number in 0 .. 1e+06"),
     (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
     (["--dtype", "float7"], "'float7' is unknown; use one of"),
-    (["--draft-model", "x"], "token_recycling uses none; leave it out"),
+    (["--draft-model", "x"], "token_recycling uses none; leave it out (choose one of sd, "),
+    (["--method", "sd"], "sd needs a draft model and none was given"),
+    (
+        ["--method", "sd", "--speculative-config", '{"scheme": "block"}'],
+        'at --temperature 0 it has none; add "draft_temperature": 0.6, say',
+    ),
     (["--batch-file", "x"], "a prompt and --batch-file were both given"),
     (["--model", "/absent/folder"], "/absent/folder is no folder"),
     (["--model", os.curdir], "no config.json"),
@@ -120,6 +129,33 @@ def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, mon
     refused(command(*arguments, "--draft-model", stranger), "280 tokens and the target one of 290")
     assert command(*arguments, "--draft-model", folder, "--json").code == 0
     assert "two" in command("methods").out
+
+
+def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monkeypatch):
+    load, named = jspec.models.load, []
+
+    def bundled(name, dtype):
+        named.append(name)
+        return load({"jspec-7m": folder, "jspec-800k": draft}[name], dtype)
+
+    monkeypatch.setattr(jspec.models, "load", bundled)
+    ran = command("generate", "Once", "--method", "coupled_tree", "--max-new-tokens", 12)
+    assert (ran.code, ran.err, named) == (0, "", ["jspec-7m", "jspec-800k"])
+    assert ran.out.endswith("; same tokens.\n")
+
+
+def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
+    models = ("--model", folder, "--draft-model", draft, "--max-new-tokens", 12)
+
+    def asked(method, given):
+        return command(
+            "generate", "Once", *models, "--method", method, "--speculative-config", given
+        )
+
+    refused(asked("sd", '{"num_speculative_tokens": 99}'), "trees are 99 deep and the call's cache")
+    refused(asked("rsd_s", '{"width": 291}'), "width is 291; keep 1 .. 290")
+    refused(asked("dyspec", '{"threshold": 1}'), "threshold is 1.0; choose 0 <= threshold < 1")
+    refused(asked("sequoia", '{"acceptance": [0.9, 0.9]}'), "acceptance sums to 1.8")
 
 
 def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch):

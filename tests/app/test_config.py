@@ -1,10 +1,15 @@
 import dataclasses
+import json
 
+import jax
 import pytest
 
-from jspec.app import config, methods, sessions
-from jspec.app.methods import METHODS, Method
+import jspec
+from jspec.app import config, methods, sessions, trees
+from jspec.app.methods import METHODS, Models
 from jspec.app.settings import Settings
+from jspec.models import load
+from jspec.tree import Template
 
 
 def test_method_and_config_name_the_choice():
@@ -36,6 +41,18 @@ def test_method_and_config_name_the_choice():
         (None, '{"update_on_prefill": 1}', "is 1; pass true or false"),
         (None, '{"template": [[0], 1]}', "pass a list of paths"),
         (None, '{"template": [[0], [-1]]}', "pass a list of paths"),
+        ("sd", '{"scheme": "blok"}', "is 'blok'; pass coupled, recursive or block"),
+        ("sd", '{"scheme": null}', "is None; pass coupled, "),
+        ("spectr", '{"scheme": "block"}', "pass coupled or k_seq"),
+        ("coupled_tree", '{"scheme": "coupled"}', "key of coupled_tree 'scheme' is unknown"),
+        ("sd", '{"draft_temperature": 0}', "is 0; pass a number in 1e-06 .. 1e.06"),
+        ("sd", '{"draft_temperature": NaN}', "is nan; pass a number"),
+        ("sd", '{"draft_temperature": true}', "is True; pass a number"),
+        ("dyspec", '{"threshold": "0"}', "is '0'; pass a number in 0 .. 1"),
+        ("rsd_c", '{"branching": 3}', "is 3; pass a list such as .* each an integer in 1 .. 1024"),
+        ("rsd_c", '{"branching": []}', "pass a list"),
+        ("specinfer", '{"branching": [2, 0]}', "pass a list"),
+        ("sequoia", '{"acceptance": [0.5, 1.1]}', "each a number in 0 .. 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(method, given, said):
@@ -43,19 +60,33 @@ def test_what_cannot_be_meant_is_refused(method, given, said):
         config.choose(method, given)
 
 
-def test_a_draft_model_goes_with_a_method_that_needs_one(monkeypatch):
-    plain = config.choose(None, None)
-    config.check_draft_model(plain, None)
-    with pytest.raises(ValueError, match="'x' and method token_recycling uses none; leave it out"):
-        config.check_draft_model(plain, "x")
-    method = Method("two", "", lambda models: (None, None), needs_draft_model=True)
-    monkeypatch.setattr(config, "METHODS", METHODS | {"two": method})
-    two = config.choose("two", None)
-    config.check_draft_model(two, "x")
-    with pytest.raises(ValueError, match="two needs a draft model"):
-        config.check_draft_model(two, None)
-    with pytest.raises(ValueError, match="choose one of two"):
-        config.check_draft_model(plain, "x")
+def test_a_draft_model_goes_with_a_method_that_needs_one():
+    plain, tree = config.choose(None, None), config.choose("coupled_tree", None)
+    assert config.draft_model(plain, None, None) is None
+    assert config.draft_model(tree, "some/target", "x") == "x"
+    with pytest.raises(ValueError, match="coupled_tree needs a draft model"):
+        config.draft_model(tree, "some/target", None)
+    with pytest.raises(ValueError, match=r"choose one of sd, .*, coupled_tree"):
+        config.draft_model(plain, None, "x")
+
+
+def test_the_bundled_target_has_a_draft_model_of_its_own():
+    tree = config.choose("coupled_tree", None)
+    for model in (None, "jspec-7m"):
+        assert config.draft_model(tree, model, None) == "jspec-800k"
+        assert config.draft_model(tree, model, "x") == "x"
+
+
+def test_a_scheme_that_draws_needs_a_temperature():
+    def check(given, temperature):
+        config.check_temperature(config.choose("sd", given), temperature)
+
+    check(None, 0.0)
+    check('{"scheme": "coupled"}', 0.0)
+    check('{"scheme": "block"}', 0.1)
+    check('{"scheme": "block", "draft_temperature": 0.6}', 0.0)
+    with pytest.raises(ValueError, match=r"scheme block draws .* add .draft_temperature.: 0.6"):
+        check('{"scheme": "block"}', 0.0)
 
 
 @pytest.mark.parametrize(
@@ -85,16 +116,88 @@ def test_every_option_reaches_the_drafter(folder, method, options):
             assert held[name] == value
 
 
-def test_every_default_is_the_drafters_own(folder):
+@pytest.fixture(scope="module")
+def both(folder, draft):
+    return Models(load(folder), load(draft))
+
+
+def test_every_default_is_the_drafters_own(both):
     for method in METHODS.values():
-        if not method.needs_draft_model:
-            sessions.start(str(folder), None, config.Choice(method, {}), "float32")
+        method.build(both)
+    for name, drafter in {
+        "sd": jspec.SpeculativeDecoding,
+        "spectr": jspec.SpecTr,
+        "specinfer": jspec.SpecInfer,
+        "rsd_c": jspec.RSDC,
+        "rsd_s": jspec.RSDS,
+        "dyspec": jspec.DySpec,
+        "calibrated_dyspec": jspec.CalibratedDySpec,
+        "coupled_tree": jspec.CoupledTree,
+    }.items():
+        assert METHODS[name].build(both) == (drafter(both.draft.model), both.draft.params)
 
 
-def test_a_template_has_its_own_size(folder):
-    choice = config.choose(None, '{"template": [[0]], "num_speculative_tokens": 3}')
-    with pytest.raises(ValueError, match="both given"):
-        sessions.start(str(folder), None, choice, None)
+GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "wanted"),
+    [
+        ("sd", {"num_speculative_tokens": 3, "scheme": "block"}, {"length": 3}),
+        ("spectr", {"chains": 2, "length": 3, "scheme": "k_seq"}, {"chains": 2, "length": 3}),
+        ("specinfer", {"branching": [2, 1], "scheme": "multi_round"}, {"branching": (2, 1)}),
+        ("rsd_c", {"branching": [3], "scheme": "recursive"}, {"branching": (3,)}),
+        ("rsd_s", {"width": 2, "length": 3, "scheme": "coupled"}, {"width": 2, "length": 3}),
+        ("sequoia", {"template": [[0], [1]]}, {"tree": Template(((0,), (1,)))}),
+        (
+            "sequoia",
+            {"num_speculative_tokens": 3, "acceptance": [0.9, 0.1]},
+            {"tree": Template(((0,), (0, 0), (0, 0, 0)))},
+        ),
+        (
+            "sequoia",
+            {"num_speculative_tokens": 3, "acceptance": [0.9, 0.1], "max_depth": 2},
+            {"tree": Template(((0,), (1,), (0, 0)))},
+        ),
+        ("dyspec", GROWN | {"threshold": 0.1}, {"nodes": 5, "beam": 4, "threshold": 0.1}),
+        ("calibrated_dyspec", GROWN | {"threshold": 0}, {"nodes": 5, "max_depth": 3}),
+        ("coupled_tree", GROWN, {"nodes": 5, "max_depth": 3, "beam": 4}),
+    ],
+)
+def test_every_option_reaches_the_drafter_of_a_draft_model(both, method, given, wanted):
+    given = given | ({} if method == "coupled_tree" else {"draft_temperature": 0.5})
+    choice = config.choose(method, json.dumps(given))
+    drafter, params = choice.method.build(both, **choice.options)
+    assert params is both.draft.params and drafter.model == both.draft.model
+    assert {name: getattr(drafter, name) for name in wanted} == wanted
+    assert drafter.scheme == getattr(jspec.schemes, choice.scheme.upper())
+    if method != "coupled_tree":
+        assert drafter.sampling == jspec.Sampling(temperature=0.5)
+
+
+def test_the_default_tree_of_sequoia_is_made_for_the_bundled_models(both):
+    drafter, _ = METHODS["sequoia"].build(both)
+    assert drafter.tree == trees.sequoia() and len(drafter.tree.paths) == 15
+    assert drafter.tree.depth == 5
+
+
+def test_both_models_have_one_dtype(folder, draft):
+    choice = config.choose("sd", None)
+    session = sessions.start(str(folder), str(draft), choice, "bfloat16")
+    for params in (session.target.params, session.drafter_params):
+        assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"bfloat16"}
+
+
+def test_a_template_is_the_whole_tree(both):
+    for method, key, value in (
+        ("token_recycling", "num_speculative_tokens", 3),
+        ("sequoia", "num_speculative_tokens", 3),
+        ("sequoia", "acceptance", [0.5]),
+        ("sequoia", "max_depth", 2),
+    ):
+        choice = config.choose(method, json.dumps({"template": [[0]], key: value}))
+        with pytest.raises(ValueError, match=f"template and {key} were both given"):
+            choice.method.build(both, **choice.options)
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,19 @@ def test_other_tokens_than_plain_decodings_are_reported():
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
 
 
+def test_a_scheme_that_draws_its_own_tokens_says_so(command, folder, draft):
+    def ran(*arguments):
+        return command(
+            "generate", "Once upon", "--model", folder, "--draft-model", draft, "--method", "sd",
+            "--max-new-tokens", 12, "--speculative-config", '{"scheme": "recursive", '
+            '"draft_temperature": 0.6}', *arguments,
+        )  # fmt: skip
+
+    assert ran().out.endswith("; same tokens.\n")
+    law = "; other tokens of the same law, as scheme recursive draws its own.\n"
+    assert ran("--temperature", 1).out.endswith(law)
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

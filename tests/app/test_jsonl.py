@@ -83,6 +83,20 @@ def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
     assert late["metrics"]["num_steps"] < pair["metrics"]["num_steps"]
 
 
+@pytest.mark.parametrize("method", ["coupled_tree", "calibrated_dyspec"])
+def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft, method):
+    file = tmp_path / "same.txt"
+    file.write_text("\n".join(LINES[:3]))
+    arguments = ("--batch-file", file, "--batch-size", 2, *SAMPLED)
+    plain = records(*arguments, "--method", "autoregressive")
+    found = records(*arguments, "--method", method, "--draft-model", draft)
+    assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
+    for record in found:
+        metrics, emitted = record["metrics"], len(record["tokens"])
+        assert metrics["num_accepted_draft_tokens"] == emitted - metrics["num_steps"]
+        assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_steps"]
+
+
 def test_every_end_has_its_reason(records, folder):
     (record,) = records("Once upon", "--max-new-tokens", 1000, "--ignore-eos")
     assert record["finish_reason"] == "capacity"

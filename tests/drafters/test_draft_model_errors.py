@@ -127,7 +127,23 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, nodes=3, max_depth=2, beam=2)
         ),
         (
             lambda: decode(CHAIN, rule=rules.recursive, **SAMPLED),
-            "rule needs the law q that the children were drawn from, and this drafter reports none",
+            "rule is recursive and the drafter's draws are lossless under coupled alone",
+        ),
+        (
+            # The noise that drew the children would draw what follows them.
+            lambda: decode(
+                jspec.merge(CHAIN, jspec.PromptLookup(2)),
+                (WEIGHTS, None),
+                rule=rules.point_mass,
+                **SAMPLED,
+            ),
+            "rule is point_mass and the drafter's draws are lossless under coupled alone",
+        ),
+        (
+            lambda: decode(
+                jspec.RSDC(MODEL, (2, 2), **RECURSIVE), rule=rules.multi_round, **SAMPLED
+            ),
+            "rule is multi_round and the drafter's draws are lossless under recursive alone, or",
         ),
         (
             lambda: decode(jspec.RSDC(MODEL, (2, 2), scheme=schemes.BLOCK), **SAMPLED),
