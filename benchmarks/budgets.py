@@ -159,7 +159,10 @@ def words(means: Means, names: list[str], sizes: list[int], heats: list[float]) 
             kept = {size: means[name, size, 1.0] / means[name, size, 0.0] for size in sizes}
             lines.append(
                 f"{name} keeps at T 1 of its tokens per step at T 0: "
-                + ", ".join(f"{values.mean():.0%} ({size} nodes)" for size, values in kept.items())
+                + ", ".join(
+                    f"{values.mean():.0%} +- {spread(values):.0%} ({size} nodes)"
+                    for size, values in kept.items()
+                )
                 + "."
             )
     return lines
