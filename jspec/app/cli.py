@@ -93,7 +93,9 @@ def generate(
     draft_model: Annotated[
         str | None,
         typer.Option(
-            metavar="DIR|ID", help="Likewise, for a method that needs one.", show_default=False
+            metavar="DIR|ID",
+            help="Likewise, for a method that needs one.",
+            show_default="bundled, if --model is",
         ),
     ] = None,
     method: Annotated[
@@ -159,7 +161,8 @@ def generate(
         max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
     )
     choice = config.choose(method, speculative_config)
-    config.check_draft_model(choice, draft_model)
+    config.check_temperature(choice, settings.temperature)
+    draft = config.draft_model(choice, model, draft_model)
     if batch_file is not None and prompt is not None:
         raise ValueError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
@@ -169,7 +172,7 @@ def generate(
     from jspec.app import generate as for_people
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft_model, choice, dtype)
+    session = sessions.start(model, draft, choice, dtype)
     target = session.target
     ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
     if as_json:

@@ -6,8 +6,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from jspec.app import options
-from jspec.app.methods import DEFAULT, METHODS, Method
+from jspec.app.methods import COUPLED, DEFAULT, METHODS, Method
 from jspec.app.text import shown
+
+BUNDLED = "jspec-7m"
+"""The target if none is named."""
+BUNDLED_DRAFT = "jspec-800k"
+"""Its draft model if none is named."""
 
 
 @dataclass(frozen=True)
@@ -16,6 +21,11 @@ class Choice:
 
     method: Method
     options: Mapping[str, Any]
+
+    @property
+    def scheme(self) -> str:
+        """How drafted tokens are verified."""
+        return self.options.get("scheme", COUPLED)
 
 
 def choose(method: str | None, config: str | None) -> Choice:
@@ -48,20 +58,44 @@ def choose(method: str | None, config: str | None) -> Choice:
     return Choice(chosen, {key: known[key].read(value) for key, value in given.items()})
 
 
-def check_draft_model(choice: Choice, draft_model: str | None) -> None:
-    """Raises ValueError if a draft model was given in vain or is missing."""
+def draft_model(choice: Choice, model: str | None, named: str | None) -> str | None:
+    """The draft model to load, if the method needs one.
+
+    Args:
+        choice: the method.
+        model: `--model`, if given.
+        named: `--draft-model`, if given.
+
+    Raises:
+        ValueError: if one was given in vain or is missing.
+    """
     name = choice.method.name
-    if choice.method.needs_draft_model and draft_model is None:
+    if not choice.method.needs_draft_model:
+        if named is None:
+            return None
+        users = [method.name for method in METHODS.values() if method.needs_draft_model]
+        raise ValueError(
+            f"--draft-model is {shown(named)} and method {name} uses none; leave it out "
+            f"(choose one of {', '.join(users)})"
+        )
+    if named is None and model in (None, BUNDLED):
+        return BUNDLED_DRAFT
+    if named is None:
         raise ValueError(
             f"method {name} needs a draft model and none was given; "
             "pass --draft-model with a folder or a hub id"
         )
-    if draft_model is not None and not choice.method.needs_draft_model:
-        users = [method.name for method in METHODS.values() if method.needs_draft_model]
-        others = f"choose one of {', '.join(users)}" if users else "no method takes one yet"
+    return named
+
+
+def check_temperature(choice: Choice, temperature: float) -> None:
+    """Raises ValueError if the scheme draws from the draft's law and greedy decoding gives none."""
+    greedy = temperature == 0 and "draft_temperature" not in choice.options
+    if greedy and choice.scheme != COUPLED:
         raise ValueError(
-            f"--draft-model is {shown(draft_model)} and method {name} uses none; leave it out "
-            f"({others})"
+            f"scheme {choice.scheme} draws from the draft model's law, and at --temperature 0 it "
+            'has none; add "draft_temperature": 0.6, say, to --speculative-config, or leave out '
+            "scheme"
         )
 
 

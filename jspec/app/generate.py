@@ -9,6 +9,7 @@ from jspec.app import console
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.app.detokenise import Detokeniser
 from jspec.app.jsonl import finish_reason, mean_acceptance_length
+from jspec.app.methods import COUPLED
 from jspec.app.sessions import Session
 from jspec.app.settings import Settings
 
@@ -57,7 +58,9 @@ def show(
     plain = Runner(session, settings, plain=True) if compare and drafts else None
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
     screen.line()
-    for line in report(timings, repeats):
+    # Greedy decoding has one token to choose, in every scheme.
+    scheme = session.scheme if settings.temperature > 0 else COUPLED
+    for line in report(timings, repeats, scheme):
         screen.line(line)
 
 
@@ -80,8 +83,14 @@ def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Tim
     return [timing for timing in best if timing is not None], repeats
 
 
-def report(timings: Sequence[Timing], repeats: int) -> list[str]:
-    """The figures, and in a second line what was measured."""
+def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> list[str]:
+    """The figures, and in a second line what was measured.
+
+    Args:
+        timings: of the run, and of plain decoding if it was measured.
+        repeats: how often.
+        scheme: by which drafted tokens were verified.
+    """
     ours, plain = timings[0], timings[1] if len(timings) > 1 else None
     figures = [
         f"{sum(len(outcome.tokens) for outcome in ours.outcomes)} tokens in {ours.seconds:.2f} s",
@@ -96,13 +105,15 @@ def report(timings: Sequence[Timing], repeats: int) -> list[str]:
     same = ", with the same prompts and limits"
     return [
         " · ".join(figures),
-        f"Measured: {what}; plain decoding likewise{same}; {_agreement(ours, plain)}.",
+        f"Measured: {what}; plain decoding likewise{same}; {_agreement(ours, plain, scheme)}.",
     ]
 
 
-def _agreement(ours: Timing, plain: Timing) -> str:
+def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
     for one, other in zip(ours.outcomes, plain.outcomes, strict=True):
         if one.tokens != other.tokens:
+            if scheme != COUPLED:
+                return f"other tokens of the same law, as scheme {scheme} draws its own"
             pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
             place = next((i for i, (a, b) in pairs if a != b), 0)
             return (

@@ -6,6 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from jspec.app.config import BUNDLED, BUNDLED_DRAFT
 from jspec.app.methods import DEFAULT, METHODS
 
 _WIDTH = 100
@@ -29,6 +30,9 @@ def show() -> None:
         default = " (default)" if method.name == DEFAULT else ""
         table.add_row(method.name, *facts, method.summary + default)
     console.print(table)
+    console.print(
+        f"The draft model of the bundled {BUNDLED} is {BUNDLED_DRAFT} if none is named.\n"
+    )
     console.print("Keys of --speculative-config, besides method:\n")
     for method in METHODS.values():
         if method.options:

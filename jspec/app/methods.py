@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jspec.app.options import Flag, Integer, Option, Paths
+from jspec.app.options import Flag, Integer, Number, Option, Paths, Several, Word
 
 if TYPE_CHECKING:
     from jspec.base import Drafter, PyTree
     from jspec.models import Loaded
 
 DEFAULT = "token_recycling"
+COUPLED = "coupled"
+"""The scheme whose tokens are those of plain decoding; the only one without a draft model."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Method:
         summary: what it proposes, in a few words.
         build: gets the options that were given; for the others the drafter's own defaults hold.
         options: the keys that `--speculative-config` takes.
-        needs_draft_model: whether `--draft-model` has to be given.
+        needs_draft_model: whether it drafts with a second, smaller model.
         needs_training: whether its weights are trained for one target.
         exact: whether sampled tokens follow the target's law exactly.
     """
@@ -71,13 +73,9 @@ def _token_recycling(
 
     if template is None:
         tree = trees.recycling(num_speculative_tokens, options.get("k"))
-    elif num_speculative_tokens is None:
-        tree = Template(template)
     else:
-        raise ValueError(
-            "template and num_speculative_tokens were both given; the template has its own number "
-            "of nodes, so leave one of them out"
-        )
+        _check_alone(num_speculative_tokens=num_speculative_tokens)
+        tree = Template(template)
     return TokenRecycling(models.target.model.vocab_size, template=tree, **options), None
 
 
@@ -96,13 +94,77 @@ def _merged(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     return merge(recycling, other), None
 
 
+def _drafting(drafter: str, **names: str) -> Build:
+    """Builds a drafter that has a model.
+
+    Args:
+        drafter: its public name.
+        names: from options to its arguments, where they are called otherwise.
+    """
+
+    def build(
+        models: Models,
+        scheme: str = COUPLED,
+        draft_temperature: float | None = None,
+        **options: Any,
+    ) -> "tuple[Drafter, PyTree]":
+        import jspec
+        from jspec import schemes
+
+        assert models.draft is not None, "the method needs a draft model"
+        made = getattr(jspec, drafter)(
+            models.draft.model,
+            **{names.get(option, option): value for option, value in options.items()},
+            scheme=getattr(schemes, scheme.upper()),
+            sampling=None if draft_temperature is None else jspec.Sampling(draft_temperature),
+        )
+        return made, models.draft.params
+
+    return build
+
+
+def _sequoia(
+    models: Models,
+    template: tuple[tuple[int, ...], ...] | None = None,
+    num_speculative_tokens: int | None = None,
+    acceptance: tuple[float, ...] | None = None,
+    max_depth: int | None = None,
+    **options: Any,
+) -> "tuple[Drafter, PyTree]":
+    from jspec.app import trees
+    from jspec.tree import Template
+
+    if template is None:
+        tree = trees.sequoia(num_speculative_tokens, acceptance, max_depth)
+    else:
+        _check_alone(
+            num_speculative_tokens=num_speculative_tokens,
+            acceptance=acceptance,
+            max_depth=max_depth,
+        )
+        tree = Template(template)
+    return _drafting("Sequoia")(models, tree=tree, **options)
+
+
+def _check_alone(**others: Any) -> None:
+    """Raises ValueError if beside a template something was given that makes a tree."""
+    for name, value in others.items():
+        if value is not None:
+            raise ValueError(
+                f"template and {name} were both given; the template is the whole tree, so leave "
+                "one of them out"
+            )
+
+
 def _names(options: tuple[Option, ...]) -> set[str]:
     return {option.name for option in options}
 
 
-_NODES = Option("num_speculative_tokens", Integer(1, 1024), "drafted nodes of a tree made to fit")
+_COUNT = Integer(1, 1024)
+_NODES = Option("num_speculative_tokens", _COUNT, "drafted nodes of a tree made to fit")
+_TEMPLATE = Option("template", Paths(), "the tree, node by node")
 _RECYCLING = (
-    Option("template", Paths(), "the tree, node by node"),
+    _TEMPLATE,
     Option("k", Integer(1), "candidates kept per token"),
     Option("update_on_prefill", Flag(), "learn from the prompt too"),
     Option("per_row", Flag(), "a matrix for each row of the batch"),
@@ -114,6 +176,31 @@ _LOOKUP = (
     Option("whole", Flag(), "only matches with that many tokens after them"),
     Option("latest", Flag(), "the last match instead of the first"),
 )
+_LENGTH = Option("length", _COUNT, "levels")
+_BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
+_DEPTH = Option("max_depth", _COUNT, "most levels")
+_GROWN = (
+    Option("num_speculative_tokens", _COUNT, "drafted nodes"),
+    _DEPTH,
+    Option("beam", _COUNT, "nodes scored per level, and children drawn per node"),
+)
+_THRESHOLD = Option("threshold", Number(0, 1), "nodes of no more worth are not drafted")
+_SEQUOIA = (
+    _TEMPLATE,
+    _NODES,
+    Option("acceptance", Several(Number(0, 1), "[0.6, 0.1]"), "chance of each child, by rank"),
+    _DEPTH,
+)
+
+
+def _drawn(*schemes: str) -> tuple[Option, ...]:
+    """For drafters that know other schemes than the coupled one."""
+    known = Word((COUPLED, *schemes))
+    return (
+        Option("scheme", known, f"{COUPLED} is the default and keeps plain decoding's tokens"),
+        Option("draft_temperature", Number(1e-6, 1e6), "the draft's own, if not the target's"),
+    )
+
 
 METHODS: Mapping[str, Method] = {
     method.name: method
@@ -136,6 +223,72 @@ METHODS: Mapping[str, Method] = {
             "both, in one tree",
             _merged,
             options=(*_RECYCLING, *_LOOKUP),
+        ),
+        Method(
+            "sd",
+            "a chain from the draft model",
+            _drafting("SpeculativeDecoding", num_speculative_tokens="length"),
+            options=(
+                Option("num_speculative_tokens", _COUNT, "tokens of the chain"),
+                *_drawn("recursive", "block"),
+            ),
+            needs_draft_model=True,
+        ),
+        Method(
+            "spectr",
+            "independent chains",
+            _drafting("SpecTr"),
+            options=(Option("chains", _COUNT, "how many"), _LENGTH, *_drawn("k_seq")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "specinfer",
+            "a tree of independent draws",
+            _drafting("SpecInfer"),
+            options=(_BRANCHING, *_drawn("multi_round")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "sequoia",
+            "the tree that is best for an acceptance vector",
+            _sequoia,
+            options=(*_SEQUOIA, *_drawn("recursive")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "rsd_c",
+            "a tree of draws without replacement",
+            _drafting("RSDC"),
+            options=(_BRANCHING, *_drawn("recursive")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "rsd_s",
+            "the sequences of a stochastic beam",
+            _drafting("RSDS"),
+            options=(Option("width", _COUNT, "of the beam"), _LENGTH, *_drawn("recursive")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "dyspec",
+            "a tree grown by the draft's own probabilities",
+            _drafting("DySpec", num_speculative_tokens="nodes"),
+            options=(*_GROWN, _THRESHOLD, *_drawn("recursive")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "calibrated_dyspec",
+            "a tree grown by learnt acceptance rates",
+            _drafting("CalibratedDySpec", num_speculative_tokens="nodes"),
+            options=(*_GROWN, _THRESHOLD, *_drawn("recursive")),
+            needs_draft_model=True,
+        ),
+        Method(
+            "coupled_tree",
+            "a tree grown by the noise that the target will draw with",
+            _drafting("CoupledTree", num_speculative_tokens="nodes"),
+            options=_GROWN,
+            needs_draft_model=True,
         ),
     )
 }

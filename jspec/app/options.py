@@ -50,6 +50,55 @@ class Flag:
 
 
 @dataclass(frozen=True)
+class Number:
+    """A number in low .. high."""
+
+    low: float
+    high: float
+
+    @property
+    def what(self) -> str:
+        return f"a number in {self.low:g} .. {self.high:g}"
+
+    def read(self, value: Any) -> float | None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return None
+        return float(value) if self.low <= value <= self.high else None  # NaN is outside too
+
+
+@dataclass(frozen=True)
+class Word:
+    """One of two or more names."""
+
+    names: tuple[str, ...]
+
+    @property
+    def what(self) -> str:
+        return f"{', '.join(self.names[:-1])} or {self.names[-1]}"
+
+    def read(self, value: Any) -> str | None:
+        return value if isinstance(value, str) and value in self.names else None
+
+
+@dataclass(frozen=True)
+class Several:
+    """A list of one or more values of a kind."""
+
+    kind: Kind
+    example: str
+
+    @property
+    def what(self) -> str:
+        return f"a list such as {self.example}, each {self.kind.what}"
+
+    def read(self, value: Any) -> tuple[Any, ...] | None:
+        if not isinstance(value, list) or not value:
+            return None
+        found = tuple(map(self.kind.read, value))
+        return None if None in found else found
+
+
+@dataclass(frozen=True)
 class Paths:
     """A tree template: each node as the ranks that lead to it."""
 

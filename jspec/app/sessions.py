@@ -3,15 +3,12 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jspec.app.config import Choice
+from jspec.app.config import BUNDLED, Choice
 from jspec.app.methods import Models
 
 if TYPE_CHECKING:
     from jspec.base import Drafter, PyTree
     from jspec.models import Loaded
-
-BUNDLED = "jspec-7m"
-"""The bundled model that runs if none is named."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +17,7 @@ class Session:
 
     target: "Loaded"
     method: str
+    scheme: str
     drafter: "Drafter"
     drafter_params: "PyTree"
 
@@ -43,7 +41,7 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
     if draft is not None:
         check_same_vocabulary(target, draft, draft_model or "")
     drafter, params = choice.method.build(Models(target, draft), **choice.options)
-    return Session(target, choice.method.name, drafter, params)
+    return Session(target, choice.method.name, choice.scheme, drafter, params)
 
 
 def check_same_vocabulary(target: "Loaded", draft: "Loaded", name: str) -> None:

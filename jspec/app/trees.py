@@ -1,5 +1,6 @@
-"""Trees for Token Recycling that fit the machine."""
+"""Trees that fit the machine, or two models."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -9,9 +10,17 @@ _CPU_NODES = 7
 """With the root 8 tokens a forward: of 4, 6, 8, 12, 16 and 24, the best or next to it on a CPU with
 the bundled model. A larger model would gain from more, as its forwards cost less beside one."""
 
+_ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
+"""By rank, of the bundled models at temperature 1 in the coupled scheme: what
+`python -m benchmarks.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
+_NODES = 15
+"""With the root 16 tokens a forward."""
+_DEPTH = 8
+"""As DySpec's: the best tree of 15 nodes for that vector has 5 levels."""
+
 
 def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
-    """The best tree for this device.
+    """The best tree of Token Recycling for this device.
 
     Args:
         nodes: drafted ones; None: what the default device scores cheaply. An accelerator scores the
@@ -26,3 +35,24 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     if nodes is None and k is None and not on_cpu:
         return PUBLISHED
     return fitted(nodes or (_CPU_NODES if on_cpu else 80), k or 8)
+
+
+def sequoia(
+    nodes: int | None = None,
+    acceptance: Sequence[float] | None = None,
+    depth: int | None = None,
+) -> "Template":
+    """Sequoia's best tree.
+
+    Args:
+        nodes: drafted ones; None is 15.
+        acceptance: chance that the child of each rank is the one that is kept; None: those of the
+            bundled models.
+        depth: most levels below the root; None is 8.
+
+    Raises:
+        ValueError: if there is no such tree.
+    """
+    from jspec.optimal import best_template
+
+    return best_template(acceptance or _ACCEPTANCE, (nodes or _NODES) + 1, depth or _DEPTH)

@@ -8,8 +8,9 @@ import sys
 import numpy as np
 import pytest
 
+import jspec
 import jspec.models
-from jspec.app import cli, errors, methods
+from jspec.app import cli, errors, jsonl, methods
 from jspec.app.methods import METHODS, Method
 
 START = [sys.executable, "-c", "from jspec.app.cli import main; main()"]
@@ -132,20 +133,19 @@ def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, mon
 
 
 def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monkeypatch):
-    load, named = jspec.models.load, []
-
-    def bundled(name, dtype):
-        named.append(name)
-        return load({"jspec-7m": folder, "jspec-800k": draft}[name], dtype)
-
-    monkeypatch.setattr(jspec.models, "load", bundled)
-    ran = command("generate", "Once", "--method", "coupled_tree", "--max-new-tokens", 12)
-    assert (ran.code, ran.err, named) == (0, "", ["jspec-7m", "jspec-800k"])
-    assert ran.out.endswith("; same tokens.\n")
+    load, sessions = jspec.models.load, []
+    folders = {"jspec-7m": folder, "jspec-800k": draft}
+    monkeypatch.setattr(jspec.models, "load", lambda name, dtype: load(folders[name], dtype))
+    monkeypatch.setattr(jsonl, "write", lambda session, *_: sessions.append(session))
+    ran = command("generate", "Once", "--method", "coupled_tree", "--json")
+    assert (ran.code, ran.err) == (0, "")
+    (session,) = sessions
+    assert session.target.model == load(folder).model
+    assert session.drafter == jspec.CoupledTree(load(draft).model)
 
 
 def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
-    models = ("--model", folder, "--draft-model", draft, "--max-new-tokens", 12)
+    models = ("--model", folder, "--draft-model", draft, "--max-new-tokens", 12, "--json")
 
     def asked(method, given):
         return command(

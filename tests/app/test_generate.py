@@ -2,10 +2,14 @@ import io
 import re
 import sys
 
+import pytest
+
 import jspec.models
 from jspec.app import console, generate
 from jspec.app.batches import Outcome
 from jspec.app.generate import Timing
+from jspec.app.sessions import Session
+from jspec.app.settings import Settings
 
 
 def test_the_text_and_then_the_figures(command, folder):
@@ -54,17 +58,21 @@ def test_other_tokens_than_plain_decodings_are_reported():
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
 
 
-def test_a_scheme_that_draws_its_own_tokens_says_so(command, folder, draft):
-    def ran(*arguments):
-        return command(
-            "generate", "Once upon", "--model", folder, "--draft-model", draft, "--method", "sd",
-            "--max-new-tokens", 12, "--speculative-config", '{"scheme": "recursive", '
-            '"draft_temperature": 0.6}', *arguments,
-        )  # fmt: skip
-
-    assert ran().out.endswith("; same tokens.\n")
-    law = "; other tokens of the same law, as scheme recursive draws its own.\n"
-    assert ran("--temperature", 1).out.endswith(law)
+@pytest.mark.parametrize(
+    ("scheme", "temperature", "why"),
+    [
+        ("coupled", 1.0, "(forwards of different width round differently"),
+        ("block", 0.0, "(forwards of different width round differently"),
+        ("block", 1.0, "; other tokens of the same law, as scheme block draws its own."),
+    ],
+)
+def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temperature, why):
+    timings = [Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)]
+    monkeypatch.setattr(generate, "_stream", lambda *_, **__: None)
+    monkeypatch.setattr(generate, "measure", lambda *_: (timings, 3))
+    session = Session(None, "sd", scheme, None, None)
+    generate.show(session, [[1]], Settings(temperature=temperature))
+    assert why in capsys.readouterr().out
 
 
 class Terminal(io.StringIO):

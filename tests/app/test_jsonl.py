@@ -83,18 +83,26 @@ def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
     assert late["metrics"]["num_steps"] < pair["metrics"]["num_steps"]
 
 
-@pytest.mark.parametrize("method", ["coupled_tree", "calibrated_dyspec"])
-def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft, method):
-    file = tmp_path / "same.txt"
+def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft):
+    file = tmp_path / "three.txt"
     file.write_text("\n".join(LINES[:3]))
     arguments = ("--batch-file", file, "--batch-size", 2, *SAMPLED)
     plain = records(*arguments, "--method", "autoregressive")
-    found = records(*arguments, "--method", method, "--draft-model", draft)
+    found = records(*arguments, "--method", "coupled_tree", "--draft-model", draft)
     assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
     for record in found:
         metrics, emitted = record["metrics"], len(record["tokens"])
         assert metrics["num_accepted_draft_tokens"] == emitted - metrics["num_steps"]
         assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_steps"]
+
+
+def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draft):
+    (plain,) = records(LINES[0], "--method", "autoregressive")
+    given = '{"scheme": "recursive", "draft_temperature": 0.6, "num_speculative_tokens": 2}'
+    arguments = ("--method", "sd", "--draft-model", draft, "--speculative-config", given)
+    (found,) = records(LINES[0], *arguments)
+    assert found["tokens"] == plain["tokens"]
+    assert found["metrics"]["num_draft_tokens"] == 2 * found["metrics"]["num_steps"]
 
 
 def test_every_end_has_its_reason(records, folder):
