@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import schemes
 from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Nodes, PyTree, Sampling, Tree
 from jspec.drafters.draft_model import Draft, DraftModel, Scorer
@@ -96,7 +97,8 @@ class BestFirst(DraftModel):
         beam: nodes scored per level and children drawn per node. The tree is the one-by-one
             heap's unless that wants more of either.
         min_gain: a level that can add no more than this share of the tokens that are expected is
-            not grown; 0 grows all that the heap would. It saves forwards of the draft model.
+            not grown; 0 grows all that the heap would. It saves forwards of the draft model, and only
+            the coupled scheme is lossless with it.
         order: of the nodes, `jspec.tree.breadth_first` or `depth_first`.
 
     Raises:
@@ -119,6 +121,18 @@ class BestFirst(DraftModel):
             )
         if not 0 <= self.min_gain < 1:
             raise ValueError(f"min_gain is {self.min_gain}; choose 0 <= min_gain < 1")
+        if self.min_gain > 0 and self.scheme != schemes.COUPLED:
+            # The last drawn tokens decide whether a level is grown, and that decides whether their
+            # own slots are among the best.
+            raise ValueError(
+                f"min_gain is {self.min_gain} and the scheme is not the coupled one, whose rule "
+                "alone allows it; choose min_gain=0"
+            )
+        if self.scheme == schemes.K_SEQ:
+            raise ValueError(
+                "K-SEQ accepts by how many children there are, and here that depends on their "
+                "tokens; take jspec.schemes.MULTI_ROUND, or draft with SpecTr or SpecInfer"
+            )
         most = beam + (self.max_depth - 1) * beam * beam
         if not 1 <= self.nodes <= most:
             raise ValueError(
@@ -327,6 +341,6 @@ def _take(
         q=laws,
         q_row=None if laws is None else jnp.maximum(places - 1, 0),
         depth=depth,
-        width=width,
+        width=min(width, nodes),
     )
     return Draft(tree=tree, places=places, nodes=held)
