@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny
 
 import jspec
@@ -45,37 +46,49 @@ def test_buckets():
     ]  # fmt: skip
 
 
-def _lowered(slots_to_fill):
-    model = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
-    params = tiny.params(model)
-    drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1]))
+MODEL = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
+
+
+def _lowered(drafter, weights, slots_to_fill):
+    model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
     arrays, empty = call._replace(size=0, slots=0), drafter.start(2, call.slots, None)
     state = jax.eval_shape(
         lambda params, arrays, empty: engine._prefill(
-            model, params, arrays, drafter, None, empty, call.size, call.slots
+            model, params, arrays, drafter, weights, empty, call.size, call.slots
         ),
         params,
         arrays,
         empty,
     )
     loop = engine._advance.lower(
-        model, params, state, drafter, None, Walk(jspec.rules.coupled), 100
+        model, params, state, drafter, weights, Walk(jspec.rules.coupled), 100
     )
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(
-                model, params, prompt, drafter=drafter, max_new_tokens=slots_to_fill
+                model,
+                params,
+                prompt,
+                drafter=drafter,
+                drafter_params=weights,
+                max_new_tokens=slots_to_fill,
             ).tokens
         )
     ).lower(params, jnp.asarray(prompt))
-    cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(state.cache))
+    caches = state.cache, state.draft if weights is not None else ()
+    cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
     return cache, loop.compile(), whole.compile()
 
 
-def test_there_is_no_second_cache():
-    cache, loop, whole = _lowered(40_000)
+@pytest.mark.parametrize("kind", ["recycling", "draft_model"])
+def test_there_is_no_second_cache(kind):
+    drafter, weights = {
+        "recycling": (jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])), None),
+        "draft_model": (jspec.CoupledTree(MODEL, 6, 3, 3), tiny.params(MODEL)),
+    }[kind]
+    cache, loop, whole = _lowered(drafter, weights, 40_000)
     assert cache > 20e6
     # The loop's cache is its donated argument; inside a caller's jit it is a temporary, once.
     assert loop.memory_analysis().temp_size_in_bytes < cache / 4

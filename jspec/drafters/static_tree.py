@@ -1,5 +1,7 @@
 """Trees whose shape is known before anything is drawn."""
 
+import itertools
+import operator
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +15,9 @@ from jspec.base import PyTree, Sampling, Tree
 from jspec.drafters.draft_model import Draft, DraftModel, Level, Scorer, stacked
 from jspec.draws import Draw, Drawn
 from jspec.tree import Template
+
+_MOST = 4096
+"""Nodes of a branching tree; far more than any device verifies for nothing."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,11 @@ def check_branching(factors: Sequence[int]) -> None:
         raise ValueError(
             f"branching is {factors!r}; give each level at least 1 child a node, in a tuple such "
             "as (3, 2, 1)"
+        )
+    nodes = sum(itertools.accumulate(factors, operator.mul))
+    if nodes > _MOST:
+        raise ValueError(
+            f"branching is {factors!r:.80}, which makes {nodes} nodes; draft at most {_MOST}"
         )
 
 
