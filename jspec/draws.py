@@ -118,7 +118,10 @@ def with_replacement(
     noise = _noise(round, level, (law.shape[1], size, groups.noise))
     _, tokens = jax.vmap(jax.vmap(jax.vmap(groups.top, (None, 0))))(law, noise)
     tokens = tokens[..., 0]
-    scores = jnp.zeros(tokens.shape)
+    # Logits that are no numbers leave no law, and nothing to draw.
+    scores = jnp.broadcast_to(
+        jnp.where(law.max(-1, keepdims=True) > 0, 0.0, -jnp.inf), tokens.shape
+    )
     return _drawn(tokens, scores, law, honest=True)
 
 

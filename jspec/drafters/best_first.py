@@ -97,8 +97,8 @@ class BestFirst(DraftModel):
         beam: nodes scored per level and children drawn per node. The tree is the one-by-one
             heap's unless that wants more of either.
         min_gain: a level that can add no more than this share of the tokens that are expected is
-            not grown; 0 grows all that the heap would. It saves forwards of the draft model, and only
-            the coupled scheme is lossless with it.
+            not grown; 0 grows all that the heap would. It saves forwards of the draft model, and
+            only the coupled scheme is lossless with it.
         order: of the nodes, `jspec.tree.breadth_first` or `depth_first`.
 
     Raises:
@@ -340,7 +340,7 @@ def _take(
         valid=valid,
         q=laws,
         q_row=None if laws is None else jnp.maximum(places - 1, 0),
-        depth=depth,
+        depth=min(depth, nodes),
         width=min(width, nodes),
     )
     return Draft(tree=tree, places=places, nodes=held)

@@ -22,6 +22,8 @@ _MEMORY = 0.99
 """Share of what is known that a new token leaves."""
 _STEP = 0.5
 """Most that one token moves log sharpness."""
+_LEAST = 1e3
+"""Scores this far below the best have no share at any sharpness."""
 
 
 @struct.dataclass
@@ -55,12 +57,12 @@ class CoupledTree(BestFirst):
     min_gain: float = 0.02
 
     def __post_init__(self):
-        super().__post_init__()
         if self.scheme != schemes.COUPLED:
             raise ValueError(
                 "CoupledTree looks at the noise, which only the coupled rule allows; leave out "
                 "scheme, or take DySpec"
             )
+        super().__post_init__()
 
     def remember(self, batch: int, earlier: Sharpness | None) -> Sharpness:
         """What earlier rows learnt is worth the same to each new row: their mean."""
@@ -85,7 +87,11 @@ class CoupledTree(BestFirst):
         offers, scored = memory.visited(feedback)
         emitted = jnp.arange(feedback.emitted.shape[1]) < feedback.counts[:, None]
         hit = offers.tokens == feedback.emitted[..., None]
-        known = emitted & scored & hit.any(-1)
+        # Tokens that the draft holds impossible would make the moments 0 * inf; a node whose logits
+        # are no numbers teaches nothing.
+        best = offers.notes[0].max(-1, keepdims=True)
+        scores = jnp.maximum(offers.notes[0], best - _LEAST)
+        known = emitted & scored & hit.any(-1) & jnp.isfinite(best[..., 0])
 
         def step(sharpness: Sharpness, token):
             scores, hit, known = token
@@ -102,5 +108,5 @@ class CoupledTree(BestFirst):
 
             return Sharpness(keep(log, sharpness.log), keep(weight, sharpness.weight)), None
 
-        steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (offers.notes[0], hit, known))
+        steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (scores, hit, known))
         return jax.lax.scan(step, memory.memory, steps)[0]

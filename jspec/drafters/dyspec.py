@@ -51,4 +51,7 @@ def reach(drawn: Drawn, value: Float[Array, "B M"]) -> Worth:
 
 def left(chances: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
     """What the siblings drawn before each left of the draft's law."""
-    return jnp.maximum(1.0 - (jnp.cumsum(chances, axis=-1) - chances), 0.0)
+    # Of those before it alone, to the last bit: a slot that its own token moves by a rounding error
+    # is there or not by that token, which a certain law (1 and a tail below 1e-7) turns into bias.
+    earlier = jnp.concatenate([jnp.zeros_like(chances[..., :1]), chances[..., :-1]], axis=-1)
+    return jnp.maximum(1.0 - jnp.cumsum(earlier, axis=-1), 0.0)
