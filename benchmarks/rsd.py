@@ -18,6 +18,7 @@ import jspec
 from benchmarks import pairs
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.rsd_settings import METHODS, Shape, settings
+from jspec.optimal import memory_bound_speedup
 
 TEMPERATURES = ((0.3, 1.0), (1.0, 0.95))
 """(temperature, top-p) of the paper's tasks; both models are filtered."""
@@ -89,7 +90,7 @@ class Bench:
         for row, made, emitted in zip(rows, calls, tokens, strict=True):
             eta = float(emitted.sum() / made.sum())
             row |= {"calls": made.tolist(), "tokens": emitted.tolist(), "efficiency": eta}
-            row |= {"mbsu": eta / (row["length"] * row["ratio"] + 1)}
+            row |= {"mbsu": memory_bound_speedup(eta, row["length"], row["ratio"])}
         self.write(rows)
 
     def rate(self, method: str, shape: Shape, number: int) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rsd_settings import EXPERIMENTS, METHODS, Group, Shape
+from jspec.optimal import memory_bound_speedup
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class Measured:
 
     @property
     def mbsu(self) -> float:
-        return self.efficiency / self.cost
+        length = METHODS[self.method].length(self.shape)
+        return memory_bound_speedup(self.efficiency, length, self.ratio)
 
     @property
     def spec(self) -> str:

@@ -171,7 +171,9 @@ class Groups:
         inside = jnp.log(grouped[best]) + within
         inside = truncated(inside, inside.max(-1, keepdims=True), tops[:, None])
         scores, place = jax.lax.top_k(inside.ravel(), self.size)
-        return scores, best[place // self.width] * self.width + place % self.width
+        tokens = best[place // self.width] * self.width + place % self.width
+        # Where the law runs out, what is drawn last may lie in the padding.
+        return scores, jnp.minimum(tokens, self.vocab_size - 1)
 
 
 def truncated(

@@ -168,6 +168,19 @@ def choose(
     return min(choices, key=lambda choice: choice.time)  # the smallest of equally fast ones
 
 
+def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
+    """MBSU (Jeon et al. 2024, section 4): the speed-up if reading weights is all that takes time.
+
+    eta / (L r + 1). (The text of the paper has r upside down; its tables have it so.)
+
+    Args:
+        tokens: eta, emitted per target forward, the bonus token included.
+        levels: L, forwards of the draft model per target forward.
+        ratio: r, parameters of the draft over those of the target.
+    """
+    return tokens / (levels * ratio + 1)
+
+
 def _checked(acceptance: Sequence[float]) -> Float[np.ndarray, " K"]:
     chances = np.asarray(acceptance, np.float64)
     if chances.ndim != 1 or not chances.size:

@@ -86,7 +86,8 @@ class CalibratedDySpec(DySpec):
     a slot's rate is looked up by the largest probability that is left to draw, which is known
     before the draw and keeps the rejection exact; the drawn token's rate, by its own probability
     among what was left, weighs what comes after it: later siblings and its own children. The
-    rates are counted from the walk, row by row, and start from the paper's estimate.
+    rates are counted from the walk, row by row, and start from the paper's estimate. They remember
+    the draws that they were counted from: with a hot start, give each call a key of its own.
     """
 
     def remember(self, batch: int, earlier: Experience | None) -> Experience:
