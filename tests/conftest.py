@@ -1,6 +1,7 @@
 """What every test runs on: eight virtual CPU devices, exact float32 products, a compile cache."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 # Before JAX is imported. JSPEC_TEST_PLATFORM=cuda runs the tests on a GPU.
@@ -22,6 +23,17 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".jax_cache"))
     # Most of a run is many small programs; JAX's own threshold is a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+
+
+@pytest.fixture(autouse=True)
+def few_programs() -> Iterator[None]:
+    """Each compiled program holds some memory maps, and Linux ends a process that wants more than
+    65,530 with a segmentation fault. Programs that are dropped come back from the cache on disk.
+    """
+    yield
+    maps = Path("/proc/self/maps")
+    if maps.exists() and maps.read_bytes().count(b"\n") > 30_000:
+        jax.clear_caches()
 
 
 @pytest.fixture(scope="session")
