@@ -8,9 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec.base import Round, Tree, Verdict
-
-_COINS = 0
-"""Purpose of the coins, see `sampling.fork`."""
+from jspec.verify import COINS
 
 
 @dataclass(frozen=True)
@@ -46,7 +44,7 @@ class BlockVerification:
         path = _path(tree)
         drafted = jnp.take_along_axis(tree.tokens, path[:, 1:], axis=1)
         scored = jnp.take_along_axis(logits, path[..., None], axis=1)
-        broken = ~jnp.isfinite(scored.max(-1))  # no law, as in the walk
+        broken = ~samplings.is_law(scored)
         p, coins = _chance(scored, round)
         q = _laws(tree.q, tree.q_row, path[:, :-1])
         length = _length(tree, broken, round)
@@ -139,9 +137,9 @@ def _chance(
     # that refuses; here tokens behind the last kept one were tested too, and the next round, whose
     # root is among them, would toss those coins again, knowing how they fell.
     coins = jax.vmap(lambda key: jax.random.uniform(key, (num - 1,), jnp.float32))(
-        samplings.fork(round.keys, round.positions, _COINS)
+        samplings.fork(round.keys, round.positions, COINS)
     )
-    return jax.vmap(samplings.probabilities, (1, None), 1)(logits, round.sampling), coins
+    return samplings.node_probabilities(logits, round.sampling), coins
 
 
 def _noise(

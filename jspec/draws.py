@@ -75,13 +75,13 @@ def coupled(
         heat = jnp.asarray(target.temperature)[:, None]
 
         def last(free: Float[Array, "B M V"]) -> Float[Array, "B M V"]:
-            barred = (_law(logits, target) == 0) & (heat > 0)[..., None]
+            barred = (samplings.node_probabilities(logits, target) == 0) & (heat > 0)[..., None]
             return jnp.where(barred, scores - _LAST, free)
 
         cut = samplings.filtered(target, logits.shape[-1]).any()
         scores = jax.lax.cond(cut, last, lambda free: free, scores + (heat * noise)[:, None])
     scores, tokens = samplings.top_k(scores, size)
-    known = _law(logits, sampling or round.sampling or Sampling())
+    known = samplings.node_probabilities(logits, sampling or round.sampling or Sampling())
     return _drawn(tokens, scores, known, honest=False)
 
 
@@ -97,7 +97,7 @@ def without_replacement(
     As RSD (Jeon et al. 2024, Algorithm 4); the exponential race of Sequoia is the same in law.
     Fewer than K where q has fewer tokens.
     """
-    law = _law(logits, _known(sampling, round))
+    law = samplings.node_probabilities(logits, _known(sampling, round))
     groups = Groups(law.shape[-1], size)
     noise = _noise(round, level, (law.shape[1], groups.noise))
     scores, tokens = jax.vmap(jax.vmap(groups.top))(law, noise)
@@ -112,7 +112,7 @@ def with_replacement(
     size: int,
 ) -> Drawn:
     """K independent draws from q; equal ones are kept, since the rules count them."""
-    law = _law(logits, _known(sampling, round))
+    law = samplings.node_probabilities(logits, _known(sampling, round))
 
     groups = Groups(law.shape[-1], 1)
     noise = _noise(round, level, (law.shape[1], size, groups.noise))
@@ -200,11 +200,6 @@ def _noise(round: Round, level: Int[Array, ""] | int, shape: tuple[int, ...]) ->
         return jax.random.gumbel(own, shape, jnp.float32, mode="high")
 
     return jax.vmap(draw)(keys)
-
-
-def _law(logits: Float[Array, "B M V"], sampling: Sampling) -> Float[Array, "B M V"]:
-    rows = jax.tree.map(lambda value: jnp.broadcast_to(value, logits.shape[:1]), sampling)
-    return jax.vmap(samplings.probabilities, (1, None), 1)(logits, rows)
 
 
 def _drawn(

@@ -37,6 +37,17 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
     return jax.lax.cond(plain, lambda law: law, lambda law: _cut(wide, law, sampling), law)
 
 
+def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
+    """`probabilities` at N nodes of each row; `sampling` may hold plain numbers."""
+    rows = jax.tree.map(lambda value: jnp.broadcast_to(value, logits.shape[:1]), sampling)
+    return jax.vmap(probabilities, (1, None), 1)(logits, rows)
+
+
+def is_law(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
+    """A NaN or +inf anywhere, or nothing but -inf, gives no law; single -inf are masked tokens."""
+    return jnp.isfinite(logits.max(-1))
+
+
 def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
     """The rows in which some filter may take tokens out of a vocabulary of this size."""
     top_k = jnp.asarray(sampling.top_k)

@@ -31,11 +31,6 @@ def depths(tree: Tree) -> Int[Array, "B N"]:
     return ancestors(tree).sum(-1, dtype=jnp.int32) - 1
 
 
-def breadth_first(tree: Tree) -> Int[Array, "B N"]:
-    """The order that trees are drafted in."""
-    return jnp.broadcast_to(jnp.arange(tree.tokens.shape[1]), tree.tokens.shape)
-
-
 def depth_first(tree: Tree) -> Int[Array, "B N"]:
     """Node ids in depth-first order, siblings as they were, absent nodes last.
 

@@ -10,7 +10,7 @@ from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.base import NodeRule, Round, Tree, Verdict
 
-_COINS = 0
+COINS = 0
 """Purpose of the walk's own randomness, see `sampling.fork`."""
 
 
@@ -46,7 +46,7 @@ class Walk:
             taken = coins < accept
             found = taken.any(-1)
             chosen = jnp.take_along_axis(children, _first(tokens, taken)[:, None], -1)[:, 0]
-            bad = going & ~_is_law(at)
+            bad = going & ~samplings.is_law(at)
             down = going & found & ~bad
             drawn = samplings.argmax(jnp.log(residual) + noise)
             here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)
@@ -100,7 +100,7 @@ def _chance(
     positions = round.positions + depth
     noise = samplings.gumbel(round.keys, positions, size)
     coins = jax.vmap(lambda key: jax.random.uniform(key, (width,), jnp.float32))(
-        samplings.fork(round.keys, positions, _COINS)
+        samplings.fork(round.keys, positions, COINS)
     )
     return samplings.probabilities(logits, round.sampling), noise, coins
 
@@ -109,8 +109,3 @@ def _first(tokens: Int[Array, "B K"], taken: Bool[Array, "B K"]) -> Int[Array, "
     """The first child with the token of the first taken one: equal siblings are one node."""
     token = jnp.take_along_axis(tokens, taken.argmax(-1)[:, None], -1)
     return (tokens == token).argmax(-1)
-
-
-def _is_law(logits: Float[Array, "B V"]) -> Bool[Array, " B"]:
-    """A NaN or +inf anywhere, or nothing but -inf, gives no law; single -inf are masked tokens."""
-    return jnp.isfinite(logits.max(-1))

@@ -76,3 +76,38 @@ def test_templates():
 def test_a_template_that_is_no_tree_is_refused(paths, message):
     with pytest.raises(ValueError, match=message):
         trees.Template(paths)
+
+
+def preorder(parents, valid, node=0):
+    below = [child for child, parent in enumerate(parents) if parent == node and valid[child]]
+    return [node] + [found for child in below for found in preorder(parents, valid, child)]
+
+
+def test_depth_first_is_the_preorder_of_the_same_tree():
+    rng = np.random.default_rng(3)
+    moved = False
+    for _ in range(20):
+        parents = np.array([-1, *(int(rng.integers(0, node)) for node in range(1, 9))])
+        valid = rng.random(9) < 0.8
+        valid[0] = True
+        for node in range(1, 9):
+            valid[node] &= valid[parents[node]]
+        tree = Tree(
+            tokens=jnp.asarray(rng.permutation(9)[None]),
+            parents=jnp.asarray(parents[None]),
+            valid=jnp.asarray(valid[None]),
+            depth=8,
+        )
+        order = trees.depth_first(tree)
+        live = int(valid.sum())
+        assert order[0, :live].tolist() == preorder(parents, valid)
+        assert sorted(order[0].tolist()) == list(range(9))
+        moved |= order[0].tolist() != list(range(9))
+        again = trees.reordered(tree, order)
+        for place in range(1, live):
+            node = int(order[0, place])
+            above = int(again.parents[0, place])
+            assert above < place
+            assert int(order[0, above]) == parents[node]
+            assert again.tokens[0, place] == tree.tokens[0, node]
+    assert moved

@@ -99,7 +99,7 @@ class BestFirst(DraftModel):
         min_gain: a level that can add no more than this share of the tokens that are expected is
             not grown; 0 grows all that the heap would. It saves forwards of the draft model, and
             only the coupled scheme is lossless with it.
-        order: of the nodes, `jspec.tree.breadth_first` or `depth_first`.
+        order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first, as they grow.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -109,7 +109,7 @@ class BestFirst(DraftModel):
     max_depth: int = 8
     beam: int = 8
     min_gain: float = 0.0
-    order: Callable[[Tree], Int[Array, "B N"]] = field(default=trees.breadth_first, kw_only=True)
+    order: Callable[[Tree], Int[Array, "B N"]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
         if self.max_depth < 1:
@@ -169,11 +169,12 @@ class BestFirst(DraftModel):
             threshold=self.least,
             gain=self.min_gain,
         )
-        order = self.order(draft.tree)
-        draft = draft._replace(
-            tree=trees.reordered(draft.tree, order),
-            places=jnp.take_along_axis(draft.places, order, axis=1),
-        )
+        if self.order is not None:
+            order = self.order(draft.tree)
+            draft = draft._replace(
+                tree=trees.reordered(draft.tree, order),
+                places=jnp.take_along_axis(draft.places, order, axis=1),
+            )
         return draft, Growth(memory, offers, draft.places)
 
     def learn(self, memory: Growth, feedback: Feedback) -> PyTree:

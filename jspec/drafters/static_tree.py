@@ -78,9 +78,7 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
     repeat one, so that all levels are one compiled program.
     """
     parents, ranks, round = template.parents, template.ranks, scorer.round
-    batch, depth = len(round.root), template.depth
-    inner = [np.intersect1d(level, parents) for level in template.levels[:-1]]
-    width = _width(template)
+    depth, inner, width = template.depth, _inner(template), _width(template)
     column = np.zeros(template.num_nodes, np.int32)  # of a node with children, in its level
     for nodes in inner:
         column[nodes] = np.arange(len(nodes))
@@ -88,17 +86,16 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
     padded = [np.pad(nodes, (0, width - len(nodes)), mode="edge") for nodes in inner]
     padded = np.array([*padded, np.zeros(width)], np.int32)
 
-    def chosen(level: Level, drawn: Drawn, there: Bool[Array, "B M"], nodes: Int[Array, " M"]):
+    def chosen(level: Level, drawn: Drawn, found: Bool[Array, "B M K"], nodes: Int[Array, " M"]):
         """What the next level starts from: tokens, whether they are there, and their ancestors."""
         above, rank = jnp.asarray(column[parents])[nodes], jnp.asarray(ranks)[nodes]
-        found = there[..., None] & (drawn.scores > -jnp.inf)
         return drawn.tokens[:, above, rank], found[:, above, rank], level.seen[:, above]
 
     level = scorer.root()
     children = int(ranks[template.levels[0]].max()) + 1
     first = draw(level.logits, sampling, round, 0, children)
-    ground = jnp.ones((batch, 1), bool)
-    start = (*chosen(level, first, ground, jnp.asarray(padded[0])), level.nodes)
+    present = first.scores > -jnp.inf
+    start = (*chosen(level, first, present, jnp.asarray(padded[0])), level.nodes)
     lower = ranks[parents > 0]
     children = int(lower.max()) + 1 if lower.size else 1
 
@@ -108,7 +105,7 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
         level = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, held)
         drawn = draw(level.logits, sampling, round, depth, children)
         found = there[..., None] & (drawn.scores > -jnp.inf)
-        carry = (*chosen(level, drawn, there, after), level.nodes)
+        carry = (*chosen(level, drawn, found, after), level.nodes)
         return carry, (drawn.tokens, found, drawn.q)
 
     (*_, held), (tokens, found, laws) = jax.lax.scan(
@@ -117,7 +114,7 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
 
     # Each node, from the draws of the level above it.
     levels = [first.tokens[:, 0, ranks[template.levels[0]]]]
-    valid = [first.scores[:, 0, ranks[template.levels[0]]] > -jnp.inf]
+    valid = [present[:, 0, ranks[template.levels[0]]]]
     for above, below in enumerate(template.levels[1:]):
         at = column[parents[below]], ranks[below]
         levels.append(tokens[above][:, *at])
@@ -143,7 +140,11 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
     return Draft(tree=tree, places=rows + 1, nodes=held)
 
 
+def _inner(template: Template) -> list[np.ndarray]:
+    """The nodes with children, of each level below the root but the last."""
+    return [np.intersect1d(level, template.parents) for level in template.levels[:-1]]
+
+
 def _width(template: Template) -> int:
     """M, most nodes of a level below the root that have children."""
-    inner = [np.intersect1d(level, template.parents) for level in template.levels[:-1]]
-    return max((len(nodes) for nodes in inner), default=1)
+    return max(map(len, _inner(template)), default=1)

@@ -67,3 +67,20 @@ def test_tokens_that_the_draft_holds_impossible_leave_sharpness_a_number():
     assert (result.tokens == plain.tokens).all()
     assert jnp.isfinite(result.drafter_state.memory.log).all()
     assert (result.stats.mean_acceptance_length > 1.2).all()
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+def test_a_tree_says_no_more_children_or_levels_than_it_has_nodes(beam):
+    """The walk and block verification size their arrays by what a tree says of itself."""
+    drafter = jspec.DySpec(MODEL, nodes=2, max_depth=5, beam=beam, scheme=schemes.RECURSIVE)
+    frame = Round(
+        root=jnp.zeros(1, jnp.int32),
+        positions=jnp.ones(1, jnp.int32),
+        keys=samplings.row_keys(jax.random.key(0), jnp.arange(1)),
+        sampling=jspec.Sampling(*(jnp.full(1, value) for value in (1.0, 0, 1.0, 0.0))),
+        done=jnp.zeros(1, bool),
+    )
+    laws = jnp.zeros((1, SIZE, SIZE))
+    tree, _ = jax.eval_shape(drafter.draft, laws, drafter.start(1, 16, None), frame)
+    assert tree.width <= 2
+    assert tree.depth <= 2
