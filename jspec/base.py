@@ -143,6 +143,9 @@ class Tree:
     """Most children of one node: K."""
     verifier: "Verifier | None" = struct.field(pytree_node=False, default=None)
     """What makes these draws lossless; None: they are point masses, and any rule for those does."""
+    worth: Float[Array, "B N"] | None = None
+    """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
+    path; None: it has none. Mixtures share out their nodes by it; the walk never reads it."""
 
 
 @struct.dataclass
