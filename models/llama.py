@@ -80,6 +80,14 @@ def rotate(
     return turned.astype(x.dtype)
 
 
+def turns(
+    config: LlamaConfig, positions: Int[Array, "B N"]
+) -> tuple[Float[Array, "B N 1 D/2"], Float[Array, "B N 1 D/2"]]:
+    """Cosine and sine of each position's rotary angles."""
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies(config)
+    return jnp.cos(angles), jnp.sin(angles)
+
+
 class RMSNorm(nn.Module):
     eps: float
     dtype: Any
@@ -97,6 +105,8 @@ class Block(nn.Module):
     config: LlamaConfig
     dtype: Any
     param_dtype: Any
+    input_norm: bool = True
+    """Draft heads leave it out: what they read has been through a norm."""
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
@@ -111,7 +121,7 @@ class Block(nn.Module):
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
         # q, k and v are one product, gate and up another: fewer, larger weights.
         fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(
-            self.norm("attention_norm")(x)
+            self.norm("attention_norm")(x) if self.input_norm else x
         )
         q, k, v = jnp.split(
             fused.reshape(batch, new, heads + 2 * kv_heads, dim), [heads, heads + kv_heads], axis=2
@@ -177,8 +187,7 @@ class Llama(nn.Module):
             self.param_dtype,
         )
         x = embed[tokens].astype(self.dtype)
-        angles = positions[..., None, None].astype(jnp.float32) * frequencies(config)
-        turn = jnp.cos(angles), jnp.sin(angles)
+        turn = turns(config, positions)
         keys, values = [], []
         for layer in range(config.num_layers):
             past = attention.past(cache, nodes, layer)
