@@ -18,7 +18,7 @@ from jspec.models import export
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
-from jspec.training import heldout, jobs, lm, packing
+from jspec.training import heldout, jobs, lm, loop, packing
 from jspec.training import tokenizer as tokenizers
 from jspec.training.packing import Encode
 
@@ -78,13 +78,14 @@ def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
     with Progress(console=console) as progress:
         task = progress.add_task("training", total=job.recipe.steps)
 
-        def show(report: lm.Report) -> None:
+        def show(report: loop.Report) -> None:
             progress.update(
                 task, completed=report.step, description=f"training, loss {report.loss:.3f}"
             )
 
         # Flax declares one `apply` for all modules, which is wider than the protocol's.
-        trained = lm.train(cast(CausalLM, model), job.recipe, params, plan, checkpoints, show)
+        objective = lm.NextToken(cast(CausalLM, model))
+        trained = loop.train(objective, job.recipe, params, plan.batch, checkpoints, show)
     export.save_hf(model, trained, out / "model", words, end)
     plot(checkpoints.curve(), out / "loss.png")
     scores = evaluate(model, trained, corpus, encode, end, job.sequence)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from jspec.training.corpus import Corpus, Source
-from jspec.training.lm import Recipe
+from jspec.training.loop import Recipe
 
 
 @dataclass(frozen=True)

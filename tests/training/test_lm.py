@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from jspec.models.llama import Llama, LlamaConfig
-from jspec.training import checkpoints, heldout, lm, packing
+from jspec.training import checkpoints, heldout, lm, loop, packing
 
-RECIPE = lm.Recipe(steps=12, learning_rate=1e-2, warmup=2, checkpoint_every=5)
+RECIPE = loop.Recipe(steps=12, learning_rate=1e-2, warmup=2, checkpoint_every=5)
 MODEL = Llama(
     LlamaConfig(
         vocab_size=32,
@@ -24,6 +24,7 @@ MODEL = Llama(
         tied=True,
     )
 )
+TASK = lm.NextToken(MODEL)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def folder(path, **settings):
 def whole(plan, tmp_path_factory):
     """(weights, curve) of a run that nothing interrupted."""
     run = folder(tmp_path_factory.mktemp("whole"))
-    params = lm.train(MODEL, RECIPE, weights(), plan, run)
+    params = loop.train(TASK, RECIPE, weights(), plan.batch, run)
     return params, run.curve()
 
 
@@ -66,35 +67,35 @@ def test_a_killed_run_resumes_on_the_same_curve(plan, tmp_path, whole, killed_at
             raise Killed
 
     with pytest.raises(Killed):
-        lm.train(MODEL, RECIPE, weights(), plan, folder(tmp_path), kill)
+        loop.train(TASK, RECIPE, weights(), plan.batch, folder(tmp_path), kill)
     with (tmp_path / checkpoints.CURVE).open("a") as file:
         file.write('{"step": 4')  # killed while it wrote
 
     run = folder(tmp_path)
-    params = lm.train(MODEL, RECIPE, weights(), plan, run)
+    params = loop.train(TASK, RECIPE, weights(), plan.batch, run)
     assert run.curve() == whole[1]
     jax.tree.map(np.testing.assert_array_equal, params, whole[0])
 
 
 def test_a_finished_run_trains_no_further(plan, tmp_path, whole):
     for _ in range(2):
-        params = lm.train(MODEL, RECIPE, weights(), plan, folder(tmp_path))
+        params = loop.train(TASK, RECIPE, weights(), plan.batch, folder(tmp_path))
     jax.tree.map(np.testing.assert_array_equal, params, whole[0])
 
 
 def test_nan_stops_and_keeps_the_last_checkpoint(plan, tmp_path, monkeypatch):
-    true_update = lm.update
+    true_update = loop.update
 
-    def poisoned(model, recipe, state, sequences):
-        state, loss, norm = true_update(model, recipe, state, sequences)
+    def poisoned(*arguments):
+        state, loss, *rest = true_update(*arguments)
         seen.append(loss)
-        return state, loss * (jnp.nan if len(seen) == 7 else 1), norm
+        return state, loss * (jnp.nan if len(seen) == 7 else 1), *rest
 
     seen = []
-    monkeypatch.setattr(lm, "update", poisoned)
+    monkeypatch.setattr(loop, "update", poisoned)
     run = folder(tmp_path)
-    with pytest.raises(lm.TrainingError, match=r"loss nan.* at step 7; .* is step 5"):
-        lm.train(MODEL, RECIPE, weights(), plan, run)
+    with pytest.raises(loop.TrainingError, match=r"loss nan.* at step 7; .* is step 5"):
+        loop.train(TASK, RECIPE, weights(), plan.batch, run)
     assert run.latest() == 5
     assert len(run.curve()) == 6
 
@@ -110,7 +111,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(plan, tmp_path, monkeypatch):
 
     monkeypatch.setattr(run.manager, "save", save)
     with pytest.raises(checkpoints.CheckpointError, match=r"No space left.*step 5 is whole"):
-        lm.train(MODEL, RECIPE, weights(), plan, run)
+        loop.train(TASK, RECIPE, weights(), plan.batch, run)
     assert folder(tmp_path).latest() == 5
 
 
@@ -123,8 +124,8 @@ def test_a_folder_of_another_run_is_refused(tmp_path):
 
 
 def test_learning_rate_warms_up_stays_and_falls():
-    recipe = lm.Recipe(steps=100, learning_rate=1.0, warmup=10, cooldown=0.5, floor=0.1)
-    rates = np.array(jax.vmap(partial(lm.learning_rate, recipe))(jnp.arange(101)))
+    recipe = loop.Recipe(steps=100, learning_rate=1.0, warmup=10, cooldown=0.5, floor=0.1)
+    rates = np.array(jax.vmap(partial(loop.learning_rate, recipe))(jnp.arange(101)))
     assert 0 < rates[0] < rates[5] < 1
     np.testing.assert_array_equal(rates[10:56], 1.0)
     assert (np.diff(rates[56:]) < 0).all()

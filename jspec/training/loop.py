@@ -1,0 +1,163 @@
+"""The training loop: AdamW, a schedule, and resumption after a kill, whatever is trained."""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float
+
+from jspec.base import PyTree
+from jspec.training.checkpoints import Checkpoints
+
+Metrics = Mapping[str, Float[Array, "..."]]
+
+
+class Objective(Protocol):
+    """What is to become small. Static and hashable, as a model is."""
+
+    def loss(
+        self, params: PyTree, frozen: PyTree, batch: PyTree
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """The loss, and what else is worth a line in the curve.
+
+        Args:
+            params: what is trained.
+            frozen: what is not, such as the target of a draft head.
+            batch: what the step reads.
+        """
+        ...
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to optimise.
+
+    Args:
+        steps: updates in all.
+        learning_rate: its peak, after `warmup` steps.
+        cooldown: share of the steps after the warmup over which a cosine takes the learning rate
+            from its peak down to `floor` times that; before, it stays at the peak. Below 1, a
+            run can still be lengthened or cut while it is at the peak.
+        clip: bound on the global norm of the gradient.
+        checkpoint_every: steps between checkpoints; the last step always writes one.
+    """
+
+    steps: int
+    learning_rate: float = 2e-3
+    warmup: int = 100
+    cooldown: float = 1.0
+    floor: float = 0.05
+    weight_decay: float = 0.1
+    beta2: float = 0.95
+    clip: float = 1.0
+    checkpoint_every: int = 200
+
+
+@struct.dataclass
+class TrainState:
+    """What the next update needs; the data order follows from the step alone."""
+
+    params: PyTree
+    optimizer: optax.OptState
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one update tells."""
+
+    step: int
+    """Updates done, this one included."""
+    loss: float
+    """Nats per token, before the update."""
+    norm: float
+    """Global norm of the gradient, before clipping."""
+    metrics: Mapping[str, float | list[float]] = field(default_factory=dict)
+    """What else the objective tells."""
+
+
+class TrainingError(RuntimeError):
+    """Training cannot go on; the message says from where it can be resumed."""
+
+
+def learning_rate(recipe: Recipe, step: ArrayLike) -> Float[Array, ""]:
+    """Linear warmup, the peak, then a half cosine; `step` counts from 0."""
+    warmup = min(recipe.warmup, recipe.steps - 1)
+    fall = max(recipe.cooldown * (recipe.steps - warmup), 1.0)
+    rise = jnp.minimum((step + 1) / (warmup + 1), 1.0)
+    late = jnp.clip((step - (recipe.steps - fall)) / fall, 0.0, 1.0)
+    cosine = recipe.floor + (1 - recipe.floor) * (1 + jnp.cos(jnp.pi * late)) / 2
+    return recipe.learning_rate * rise * cosine
+
+
+def optimizer(recipe: Recipe) -> optax.GradientTransformation:
+    """AdamW after clipping; norms and biases (vectors) do not decay."""
+    return optax.chain(
+        optax.clip_by_global_norm(recipe.clip),
+        optax.adamw(
+            partial(learning_rate, recipe),
+            b2=recipe.beta2,
+            weight_decay=recipe.weight_decay,
+            mask=partial(jax.tree.map, lambda x: x.ndim > 1),
+        ),
+    )
+
+
+@partial(jax.jit, static_argnames=("objective", "recipe"), donate_argnames="state")
+def update(
+    objective: Objective, recipe: Recipe, state: TrainState, frozen: PyTree, batch: PyTree
+) -> tuple[TrainState, Float[Array, ""], Float[Array, ""], Metrics]:
+    """(next state, loss, gradient norm, metrics) of one AdamW step. Donates the state."""
+    (loss, metrics), gradients = jax.value_and_grad(objective.loss, has_aux=True)(
+        state.params, frozen, batch
+    )
+    steps, next_optimizer = optimizer(recipe).update(gradients, state.optimizer, state.params)
+    params = optax.apply_updates(state.params, steps)
+    return TrainState(params, next_optimizer), loss, optax.tree.norm(gradients), metrics
+
+
+def start(recipe: Recipe, params: PyTree) -> TrainState:
+    return TrainState(params, optimizer(recipe).init(params))
+
+
+def train(
+    objective: Objective,
+    recipe: Recipe,
+    params: PyTree,
+    batches: Callable[[int], PyTree],
+    checkpoints: Checkpoints,
+    report: Callable[[Report], None] = lambda _: None,
+    frozen: PyTree = None,
+) -> PyTree:
+    """Trains from the last checkpoint, or from `params` if there is none, and returns the weights.
+
+    Args:
+        params: initial weights; donated.
+        batches: what each step reads, by the step. The same after a kill gives the same losses.
+        report: called after each update.
+        frozen: what the objective reads and does not train.
+
+    Raises:
+        TrainingError: if the loss or gradient is not a number; the last checkpoint stays.
+    """
+    state, done = checkpoints.restore(start(recipe, params))
+    for step in range(done, recipe.steps):
+        state, loss, norm, metrics = update(objective, recipe, state, frozen, batches(step))
+        told = {name: value.tolist() for name, value in jax.device_get(metrics).items()}
+        result = Report(step + 1, float(loss), float(norm), told)
+        if not (math.isfinite(result.loss) and math.isfinite(result.norm)):
+            raise TrainingError(
+                f"loss {result.loss}, gradient norm {result.norm} at step {result.step}; the last "
+                f"good checkpoint is step {checkpoints.latest()}: resume with a lower learning rate"
+            )
+        curve = {"step": result.step, "loss": result.loss, "norm": result.norm}
+        checkpoints.log({**curve, **result.metrics})
+        report(result)
+        if result.step % recipe.checkpoint_every == 0 or result.step == recipe.steps:
+            checkpoints.save(result.step, state)
+    return state.params
