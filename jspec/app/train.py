@@ -1,5 +1,7 @@
 """`jspec train`: the commands. The work is in files of its own, so that `--help` needs no JAX."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -68,14 +70,61 @@ def lm(
     }
     from jspec.app import train_lm
 
-    try:
+    with _told("lm"):
         job = train_lm.job(
             text or [], recipe, data, model, {k: v for k, v in changes.items() if v is not None}
         )
         train_lm.run(job, out, tokenizer, resume)
+
+
+@train_app.command("data")
+def data(
+    out: Annotated[Path, typer.Option(help="JSON-lines file; rows that it holds are kept.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Text or JSON-lines files, or folders; CLASS=PATH names a class."),
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="TOML file with the texts and their weights.")
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--data", help="Folder that the recipe's paths start from.")
+    ] = Path(),
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub id.", show_default="the bundled model")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Rows in all.")] = 1000,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens after a prompt.")] = 192,
+    shortest: Annotated[int, typer.Option(help="Least tokens of a prompt.")] = 8,
+    longest: Annotated[int, typer.Option(help="Most tokens of a prompt.")] = 64,
+    temperature: Annotated[
+        str, typer.Option(help="Temperatures with their shares of the rows.")
+    ] = "0:0.6,0.7:0.2,1:0.2",
+    batch_size: Annotated[int, typer.Option(help="Rows that are decoded together.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of the prompts and of the sampling.")] = 0,
+) -> None:
+    """Let a model continue the beginnings of texts, to train its draft heads on what it writes.
+
+    A run that ended early goes on when the same command is given again.
+    """
+    from jspec.app import train_data
+    from jspec.training import distill
+
+    with _told("data"):
+        job = train_data.texts(text or [], recipe, folder)
+        kinds = train_data.temperatures(temperature)
+        rows = distill.Recipe(max_new_tokens, shortest, longest, kinds, seed)
+        train_data.run(job, model, out, rows, count, batch_size)
+
+
+@contextmanager
+def _told(command: str) -> Iterator[None]:
+    """Says in one sentence what was wrong with the input, or why a run stopped."""
+    try:
+        yield
     except (ValueError, OSError) as error:
-        typer.echo(f"jspec train lm: {error}", err=True)
+        typer.echo(f"jspec train {command}: {error}", err=True)
         raise typer.Exit(2) from None
-    except RuntimeError as error:  # TrainingError and CheckpointError: a run that stopped
-        typer.echo(f"jspec train lm: {error}", err=True)
+    except RuntimeError as error:  # TrainingError, CheckpointError and others of a run that stopped
+        typer.echo(f"jspec train {command}: {error}", err=True)
         raise typer.Exit(1) from None

@@ -108,21 +108,29 @@ def failure(what: str, before: int, error: Exception) -> CheckpointError:
 def claim(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     """Makes the folder this run's, or checks that it is."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / SETTINGS
+    if (folder / SETTINGS).is_file() and not resume:
+        raise ValueError(f"{folder} already holds a run; resume it, or name another folder")
+    agree(folder / SETTINGS, settings)
+
+
+def agree(path: Path, settings: Mapping[str, Any]) -> None:
+    """Writes the settings of a run, or checks that they are those that it was begun with.
+
+    Raises:
+        ValueError: if they are not.
+    """
     mine = json.loads(json.dumps(settings))
     if not path.is_file():
         write(path, json.dumps(mine, indent=2, sort_keys=True) + "\n")
         return
-    if not resume:
-        raise ValueError(f"{folder} already holds a run; resume it, or name another folder")
     theirs = json.loads(path.read_text())
     keys = sorted(mine.keys() | theirs.keys())
     other = [key for key in keys if mine.get(key) != theirs.get(key)]
     if other:
         changes = ", ".join(f"{key} {theirs.get(key)} -> {mine.get(key)}" for key in other)
         raise ValueError(
-            f"{folder} holds a run with other settings ({changes}); restore them, or name another "
-            f"folder"
+            f"{path.parent} holds a run with other settings ({changes}); restore them, or name "
+            f"another folder"
         )
 
 

@@ -82,6 +82,11 @@ def split(texts: Sequence[str], fraction: float) -> tuple[list[str], list[str]]:
     return kept, [text for text in texts if digest(text) in out]
 
 
+def fingerprint(corpus: Corpus) -> str:
+    """16 hexadecimal digits for the training documents and their order."""
+    return digest("\0".join(text for texts in corpus.train.values() for text in texts))[:16]
+
+
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 

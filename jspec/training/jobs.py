@@ -2,12 +2,12 @@
 
 import hashlib
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
-from jspec.training.corpus import Corpus, Source
+from jspec.training.corpus import Corpus, Source, fingerprint
 from jspec.training.loop import Recipe
 
 
@@ -56,7 +56,6 @@ class Job:
         recipe = asdict(self.recipe)
         for name in ("steps", "cooldown", "checkpoint_every"):
             del recipe[name]
-        text = "\0".join(t for part in corpus.train.values() for t in part)
         return {
             **asdict(self.shape),
             **recipe,
@@ -64,7 +63,7 @@ class Job:
             "sequence": self.sequence,
             "seed": self.seed,
             "weights": {label: self.weights.get(label, 1.0) for label in corpus.train},
-            "text": hashlib.sha256(text.encode()).hexdigest()[:16],
+            "text": fingerprint(corpus),
             "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
         }
 
@@ -80,28 +79,57 @@ def read(path: Path, data: Path, model: str) -> Job:
     Raises:
         ValueError: if the file is no recipe, or has no such model.
     """
+    table = _table(path, ("models", "text"))
+    models = table["models"]
+    if model not in models:
+        raise ValueError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
+    values = {**table.get("tokenizer", {}), **table.get("train", {}), **models[model]}
+    sources = _sources(table, path, data)
+    return override(Job(sources=sources, weights=table.get("weights", {})), values)
+
+
+def texts(path: Path, data: Path) -> Job:
+    """The texts of a recipe file alone, with their weights and what is held out of them.
+
+    Args:
+        path: a TOML file.
+        data: folder that the paths in it are relative to.
+
+    Raises:
+        ValueError: if the file is no recipe.
+    """
+    table = _table(path, ("text",))
+    kept = {name: table["train"][name] for name in ("heldout",) if name in table.get("train", {})}
+    sources = _sources(table, path, data)
+    return override(Job(sources=sources, weights=table.get("weights", {})), kept)
+
+
+def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text())
-        models, texts = table["models"], table["text"]
-        sources = tuple(
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}; correct it") from None
+    for name in needs:
+        if name not in table:
+            raise ValueError(f"{path} has no {name!r}; a recipe needs {' and '.join(needs)}")
+    return table
+
+
+def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, ...]:
+    try:
+        return tuple(
             Source(
                 text["class"],
                 data / text["path"],
                 text.get("template", ""),
                 text.get("strip", ""),
             )
-            for text in texts
+            for text in table["text"]
         )
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}; correct it") from None
     except KeyError as error:
-        raise ValueError(f"{path} has no {error}; a recipe needs models and text") from None
-    if model not in models:
-        raise ValueError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
-    values = {**table.get("tokenizer", {}), **table.get("train", {}), **models[model]}
-    return override(Job(sources=sources, weights=table.get("weights", {})), values)
+        raise ValueError(f"{path} has a text without {error}; give it one") from None
 
 
 def override(job: Job, values: Mapping[str, Any]) -> Job:

@@ -53,18 +53,34 @@ def plan(
     A pure function of its arguments, and the first steps do not depend on how many follow: a
     resumed run reads what the killed one would have read, a longer one starts as the shorter did.
     """
-    labels = list(packed)
+    sizes = {label: len(sequences) for label, sequences in packed.items()}
+    rows = order(sizes, weights, steps * batch, seed)
+    return Plan(np.concatenate(list(packed.values())), rows.reshape(steps, batch))
+
+
+def order(
+    sizes: Mapping[str, int], weights: Mapping[str, float], count: int, seed: int
+) -> Int[np.ndarray, " count"]:
+    """The class of each row drawn by weight; within a class, shuffled epochs one after another.
+
+    Args:
+        sizes: members of each class.
+
+    Returns:
+        Members, counted through all classes in their order. The first do not depend on `count`.
+    """
+    labels = list(sizes)
     shares = np.array([weights[label] for label in labels], np.float64)
-    draws = np.random.default_rng([seed, 0]).random(steps * batch)
+    draws = np.random.default_rng([seed, 0]).random(count)
     classes = np.searchsorted(np.cumsum(shares / shares.sum()), draws, side="right")
     classes = np.minimum(classes, len(labels) - 1)
-    order = np.empty(steps * batch, np.int64)
+    members = np.empty(count, np.int64)
     base = 0
     for index, label in enumerate(labels):
-        size, rows = len(packed[label]), np.flatnonzero(classes == index)
+        size, rows = sizes[label], np.flatnonzero(classes == index)
         generator = np.random.default_rng([seed, 1, index])
         epochs = [generator.permutation(size) for _ in range(-(-len(rows) // size))]
         if epochs:
-            order[rows] = base + np.concatenate(epochs)[: len(rows)]
+            members[rows] = base + np.concatenate(epochs)[: len(rows)]
         base += size
-    return Plan(np.concatenate(list(packed.values())), order.reshape(steps, batch))
+    return members

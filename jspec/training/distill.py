@@ -1,0 +1,252 @@
+"""Text that the target itself wrote, to train its draft heads on: what each row asks for and gets.
+
+Heads are trained on what they will have to foretell, the target's own output (self-distillation,
+as Medusa and Lyanna do where the chat data of a target is not at hand).
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from jspec import engine
+from jspec.base import CausalLM, PyTree, Sampling, Status
+from jspec.training import checkpoints, packing
+
+LOOP = 32
+"""Tokens over which a repetition has to go on before its row ends."""
+PERIOD = 64
+"""Longest repetition that is looked for, in tokens."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Which rows to write. Row i is a function of it, of the texts and of i alone.
+
+    Args:
+        max_new_tokens: most tokens after a prompt.
+        shortest: least tokens of a prompt.
+        longest: most tokens of a prompt.
+        temperatures: pairs (temperature, share of the rows).
+        seed: of the choice of prompts and of the sampling.
+
+    Raises:
+        ValueError: if one is out of range.
+    """
+
+    max_new_tokens: int = 192
+    shortest: int = 8
+    longest: int = 64
+    temperatures: tuple[tuple[float, float], ...] = ((0.0, 0.6), (0.7, 0.2), (1.0, 0.2))
+    seed: int = 0
+
+    def __post_init__(self):
+        if self.max_new_tokens < 1:
+            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; use at least 1")
+        if not 1 <= self.shortest <= self.longest:
+            raise ValueError(
+                f"prompts of {self.shortest} to {self.longest} tokens do not exist; use "
+                f"1 <= shortest <= longest"
+            )
+        for temperature, share in self.temperatures:
+            if not (0 <= temperature <= 1e6 and 0 < share < float("inf")):
+                raise ValueError(
+                    f"temperature {temperature:g} with share {share:g} is out of range; use "
+                    f"temperatures in 0 .. 1e+06 and shares > 0"
+                )
+        if not self.temperatures:
+            raise ValueError("no temperature was given; give one, such as 0")
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one row starts from."""
+
+    row: int
+    label: str
+    """Class of the text that the prompt was taken from."""
+    prompt: list[int]
+    temperature: float
+
+
+def starts(
+    texts: Mapping[str, Sequence[str]],
+    weights: Mapping[str, float],
+    encode: Callable[[str], Sequence[int]],
+    recipe: Recipe,
+    first: int,
+    count: int,
+) -> Iterator[Start]:
+    """Rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within a class.
+
+    A document's first prompt is its beginning, later ones stand anywhere in it; none is longer
+    than half the document.
+
+    Args:
+        encode: token ids of a document, with what begins a text.
+    """
+    order = packing.order({k: len(v) for k, v in texts.items()}, weights, count, recipe.seed)
+    documents = [(label, text) for label, members in texts.items() for text in members]
+    shares = np.cumsum([share for _, share in recipe.temperatures])
+    seen: Counter[int] = Counter()
+    for row, index in enumerate(order.tolist()):
+        seen[index] += 1
+        if row < first:
+            continue
+        label, text = documents[index]
+        draws = np.random.default_rng([recipe.seed, 2, row])
+        size = int(draws.integers(recipe.shortest, recipe.longest + 1))
+        kind = int(np.searchsorted(shares, draws.random() * shares[-1], side="right"))
+        ids = list(encode(text))
+        size = max(min(size, len(ids) // 2), 1)
+        begin = 0 if seen[index] == 1 else int(draws.integers(len(ids) - size + 1))
+        temperature = recipe.temperatures[min(kind, len(shares) - 1)][0]
+        yield Start(row, label, ids[begin : begin + size], temperature)
+
+
+def write(
+    model: CausalLM,
+    params: PyTree,
+    eos: Sequence[int],
+    rows: Sequence[Start],
+    recipe: Recipe,
+    batch_size: int,
+) -> list[tuple[list[int], str]]:
+    """(tokens, finish) of each row: prompt and continuation, and why it ended.
+
+    `finish` is "stop" at an end token, "length" at a limit, "loop" where a repetition was cut.
+    Fewer rows than `batch_size` are filled up, so that all calls run one compiled program.
+
+    Raises:
+        RuntimeError: if the target's logits are not numbers.
+    """
+    prompt = np.zeros((batch_size, recipe.longest), np.int32)
+    # The rows that only fill up the batch emit nothing.
+    lengths, limits = np.ones(batch_size, np.int32), np.zeros(batch_size, np.int32)
+    temperatures = np.zeros(batch_size, np.float32)
+    for place, start in enumerate(rows):
+        prompt[place, : len(start.prompt)] = start.prompt
+        lengths[place] = len(start.prompt)
+        limits[place] = recipe.max_new_tokens
+        temperatures[place] = start.temperature
+    numbers = np.zeros(batch_size, np.int32)
+    numbers[: len(rows)] = [start.row for start in rows]
+    # Plain decoding: in batches of this size a tree's nodes cost more than they save.
+    result = engine.decode(
+        model,
+        params,
+        prompt,
+        lengths,
+        max_new_tokens=recipe.max_new_tokens,
+        limits=limits,
+        sampling=Sampling(temperatures),
+        eos=tuple(eos) or None,
+        key=recipe.seed,
+        rows=numbers,
+    )
+    done = jax.device_get((result.tokens, result.lengths, result.status))
+    written = []
+    for start, tokens, length, status in zip(rows, *done, strict=False):
+        if status == Status.NAN:
+            raise RuntimeError(
+                f"the target's logits are not numbers in row {start.row}; load it in a wider dtype"
+            )
+        whole = np.array([*start.prompt, *tokens[:length]], np.int32)
+        kept = max(unlooped(whole), len(start.prompt))
+        finish = "loop" if kept < len(whole) else "stop" if status == Status.EOS else "length"
+        written.append((whole[:kept].tolist(), finish))
+    return written
+
+
+def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
+    """How many tokens to keep: up to where a repetition has gone on for long.
+
+    A repetition of period p <= PERIOD has gone on for long once each of the last max(LOOP, p)
+    tokens equals the one p before it. Greedy text of small models runs into such loops, and a
+    head learns nothing from the hundredth turn.
+    """
+    kept = len(tokens)
+    for period in range(1, min(PERIOD, len(tokens) - 1) + 1):
+        run = max(LOOP, period)
+        same = np.concatenate([[0], np.cumsum(tokens[period:] == tokens[:-period])])
+        if len(same) > run:
+            long = np.flatnonzero(same[run:] - same[:-run] == run)
+            if len(long):
+                kept = min(kept, period + int(long[0]) + run)
+    return kept
+
+
+def record(start: Start, tokens: Sequence[int], finish: str, text: str) -> dict[str, Any]:
+    """What one line of the file holds."""
+    return {
+        "tokens": list(tokens),
+        "prompt_tokens": len(start.prompt),
+        "class": start.label,
+        "temperature": start.temperature,
+        "finish": finish,
+        "text": text,
+    }
+
+
+class Lines:
+    """The file that rows are written to, one JSON object a line, in their order.
+
+    Beside it `FILE.settings.json` says what must not change when the same command goes on.
+
+    Args:
+        path: made if absent; a line that a kill cut short is removed.
+        settings: JSON values.
+
+    Raises:
+        ValueError: if the file holds rows of other settings.
+    """
+
+    def __init__(self, path: Path, settings: Mapping[str, Any]):
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        checkpoints.agree(path.with_name(path.name + ".settings.json"), settings)
+        self.rows, self.tokens, whole = 0, 0, 0
+        path.touch()
+        with path.open("rb") as file:
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                self.rows += 1
+                self.tokens += len(json.loads(line)["tokens"])
+                whole += len(line)
+        with path.open("rb+") as file:
+            file.truncate(whole)
+
+    def append(self, records: Sequence[Mapping[str, Any]]) -> None:
+        """Adds rows.
+
+        Raises:
+            RuntimeError: if the file cannot grow, for want of space for instance.
+        """
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        try:
+            with self.path.open("a") as file:
+                file.write(text)
+        except OSError as error:
+            raise RuntimeError(
+                f"{self.path} cannot grow ({error.strerror}), but its first {self.rows} rows are "
+                f"whole; make room and run the same command again"
+            ) from error
+        self.rows += len(records)
+        self.tokens += sum(len(record["tokens"]) for record in records)
+
+
+def settings(recipe: Recipe, weights: Mapping[str, float], texts: str, target: str) -> dict:
+    """What decides the rows.
+
+    Args:
+        texts: digest of the documents.
+        target: fingerprint of the model's weights.
+    """
+    return {**asdict(recipe), "weights": dict(weights), "texts": texts, "target": target}

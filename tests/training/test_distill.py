@@ -1,0 +1,228 @@
+"""Self-distillation: rows follow from their number, runs resume, loops are cut."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import tiny
+import typer
+from typer.testing import CliRunner
+
+import jspec
+from jspec.app.train import train_app
+from jspec.models import export
+from jspec.training import distill
+from jspec.training import tokenizer as tokenizers
+
+TEXTS = {
+    "cats": [f"There were {i} grey cats. They slept all day." for i in range(9)],
+    "dogs": [f"Here are {i} big dogs, and all of them bark." for i in range(5)],
+}
+RECIPE = distill.Recipe(max_new_tokens=6, shortest=2, longest=5, temperatures=((0, 3), (1, 1)))
+BYTES = [text.encode() for texts in TEXTS.values() for text in texts]
+
+
+def encode(text):
+    return [0, *text.encode()]
+
+
+def rows(first, count, recipe=RECIPE):
+    return list(distill.starts(TEXTS, {"cats": 3.0, "dogs": 1.0}, encode, recipe, first, count))
+
+
+def test_rows_do_not_depend_on_where_a_run_begins_or_ends():
+    whole = rows(0, 40)
+    assert [start.row for start in whole] == list(range(40))
+    assert whole[7:30] == rows(7, 30)
+
+
+def test_prompts_are_beginnings_and_later_pieces_of_the_documents():
+    found = rows(0, 400)
+    # The first rows of a class use up its documents; what follows may begin anywhere.
+    assert all(start.prompt[0] == 0 for start in [r for r in found if r.label == "cats"][:9])
+    assert sum(start.prompt[0] == 0 for start in found) < 100
+    for start in found:
+        ids = bytes(token for token in start.prompt if token)
+        assert any(ids in text for text in BYTES)
+        assert 2 <= len(start.prompt) <= 5
+    share = np.mean([start.label == "cats" for start in found])
+    assert share == pytest.approx(0.75, abs=0.1)
+    share = np.mean([start.temperature == 0 for start in found])
+    assert share == pytest.approx(0.75, abs=0.1)
+
+
+def test_a_short_document_gives_no_more_than_half_of_it():
+    texts = {"short": ["ab"]}
+    (start,) = distill.starts(texts, {"short": 1.0}, encode, RECIPE, 0, 1)
+    assert start.prompt == [0]
+
+
+def test_rows_are_what_decode_gives_alone():
+    model = tiny.model()
+    params = tiny.params(model)
+    asked = [
+        distill.Start(3, "a", [1, 2, 3], 0.0),
+        distill.Start(4, "a", [4, 5], 1.0),
+    ]
+    eos = (7,)
+    together = distill.write(model, params, eos, asked, RECIPE, 3)
+    for start, (tokens, finish) in zip(asked, together, strict=True):
+        alone = jspec.decode(
+            model,
+            params,
+            np.array([start.prompt], np.int32),
+            max_new_tokens=6,
+            sampling=jspec.Sampling(start.temperature),
+            eos=eos,
+            key=0,
+            rows=np.array([start.row]),
+        )
+        assert tokens == [*start.prompt, *alone.tokens[0, : alone.lengths[0]].tolist()]
+        assert finish == ("stop" if tokens[-1] == 7 else "length")
+
+
+def naive(tokens):
+    """The first place where the last max(LOOP, p) tokens each equal the one p before."""
+    for kept in range(1, len(tokens) + 1):
+        for period in range(1, distill.PERIOD + 1):
+            run = max(distill.LOOP, period)
+            if kept >= period + run and all(
+                tokens[j] == tokens[j - period] for j in range(kept - run, kept)
+            ):
+                return kept
+    return len(tokens)
+
+
+@pytest.mark.parametrize("period", [1, 3, 32, 50, 64, 65])
+def test_a_loop_is_cut(period):
+    generator = np.random.default_rng(period)
+    start = generator.integers(0, 1000, 20)
+    tokens = np.concatenate([start, np.tile(generator.integers(0, 1000, period), 200 // period)])
+    kept = distill.unlooped(tokens)
+    assert kept == naive(tokens.tolist())
+    if period <= distill.PERIOD:
+        assert kept == 20 + period + max(distill.LOOP, period)
+    else:
+        assert kept == len(tokens)
+
+
+def test_text_without_a_loop_stays_whole():
+    tokens = np.random.default_rng(0).integers(0, 3, 300)
+    assert distill.unlooped(tokens) == naive(tokens.tolist()) == 300
+    assert distill.unlooped(tokens[:1]) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+        ({"shortest": 9}, "9 to 5 tokens do not exist"),
+        ({"temperatures": ((-1.0, 1.0),)}, "temperature -1 with share 1"),
+        ({"temperatures": ((1.0, 0.0),)}, "share 0"),
+        ({"temperatures": ()}, "no temperature"),
+    ],
+)
+def test_recipes_out_of_range_are_refused(changes, message):
+    values = {"max_new_tokens": 6, "shortest": 2, "longest": 5, **changes}
+    with pytest.raises(ValueError, match=message):
+        distill.Recipe(**values)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A target of its own tokenizer, and a text to take prompts from."""
+    place = tmp_path_factory.mktemp("distill")
+    texts = [text for members in TEXTS.values() for text in members]
+    words = tokenizers.train(texts * 3, 270)
+    model = tiny.model(vocab_size=270, context=32)
+    export.save_hf(model, tiny.params(model), place / "model", words, end=0, dtype="float32")
+    (place / "text.txt").write_text("<|endoftext|>".join(texts))
+    return place
+
+
+def run(folder, out, *arguments):
+    app = typer.Typer()
+    app.add_typer(train_app, name="train")
+    given = ["--model", folder / "model", "--out", out, "--max-new-tokens", 6, "--shortest", 2]
+    given += ["--longest", 8, "--batch-size", 4, *arguments]
+    return CliRunner().invoke(app, ["train", "data", *map(str, given)])
+
+
+def test_a_killed_run_goes_on_and_gives_the_same_rows(folder, tmp_path):
+    text = f"pets={folder / 'text.txt'}"
+    whole = run(folder, tmp_path / "whole.jsonl", text, "--count", 10)
+    assert whole.exit_code == 0, whole.output
+    lines = (tmp_path / "whole.jsonl").read_text().splitlines()
+    assert len(lines) == 10
+    words = tokenizers.load(folder / "model")
+    held = set()
+    for line in map(json.loads, lines):
+        assert line["class"] == "pets" and line["finish"] in ("stop", "length", "loop")
+        assert line["text"] == words.decode(line["tokens"])
+        assert 1 <= line["prompt_tokens"] < len(line["tokens"]) <= line["prompt_tokens"] + 6
+        held.add(line["temperature"])
+    assert held <= {0.0, 0.7, 1.0} and len(held) > 1
+
+    part = tmp_path / "part.jsonl"
+    assert run(folder, part, text, "--count", 5).exit_code == 0
+    with part.open("a") as file:
+        file.write(lines[5][:20])  # killed while it wrote
+    assert run(folder, part, text, "--count", 10).exit_code == 0
+    assert part.read_text().splitlines() == lines
+    again = run(folder, part, text, "--count", 10)
+    assert again.exit_code == 0 and "holds 10 rows already" in " ".join(again.output.split())
+
+    other = run(folder, part, text, "--count", 12, "--seed", 1)
+    assert other.exit_code == 2 and "seed 0 -> 1" in " ".join(other.output.split())
+
+
+def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):
+    lines = distill.Lines(tmp_path / "rows.jsonl", {})
+    lines.append([{"tokens": [1, 2]}])
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(lines.path), "open", full)
+    with pytest.raises(RuntimeError, match=r"No space left on device.*first 1 rows are whole"):
+        lines.append([{"tokens": [3]}])
+    monkeypatch.undo()
+    assert distill.Lines(tmp_path / "rows.jsonl", {}).tokens == 2
+
+
+def test_held_out_documents_are_never_used(folder, tmp_path):
+    """Every document has its own number, and the prompts are long enough to hold it."""
+    text = f"pets={folder / 'text.txt'}"
+    out = tmp_path / "rows.jsonl"
+    assert run(folder, out, text, "--count", 26, "--shortest", 8).exit_code == 0
+    from jspec.training import corpus
+
+    parts = corpus.load([corpus.Source("pets", folder / "text.txt")])
+    (kept,), (held,) = parts.train.values(), parts.heldout.values()
+    assert held
+    known = {tuple(re.findall(r"^\D+\d", text)) for text in held}
+    words = tokenizers.load(folder / "model")
+    for line in map(json.loads, out.read_text().splitlines()):
+        prompt = words.decode(line["tokens"][: line["prompt_tokens"]])
+        assert tuple(re.findall(r"^\D+\d", prompt)) not in known - {()}
+        assert any(prompt.strip() in text for text in kept)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], "no text was given"),
+        (["{text}", "--count", "0"], "count 0 in batches of 4"),
+        (["{text}", "--max-new-tokens", "30"], "prompts of 8 tokens and 30 new ones"),
+        (["{text}", "--temperature", "warm"], "--temperature is 'warm'"),
+        (["{text}", "--recipe", "no.toml"], "was given beside a recipe"),
+        (["--recipe", "{folder}/no.toml"], "cannot be read"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
+    filled = [change.format(text=folder / "text.txt", folder=tmp_path) for change in changes]
+    result = run(folder, tmp_path / "rows.jsonl", *filled)
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.output.split())
+    assert "Traceback" not in result.output
