@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
@@ -145,7 +146,7 @@ def write(
         lengths,
         max_new_tokens=recipe.max_new_tokens,
         limits=limits,
-        sampling=Sampling(temperatures),
+        sampling=Sampling(jnp.asarray(temperatures)),
         eos=tuple(eos) or None,
         key=recipe.seed,
         rows=numbers,

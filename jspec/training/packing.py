@@ -31,14 +31,27 @@ def pack(
         ValueError: if the text is shorter than one sequence.
     """
     stream = np.concatenate([np.asarray([end, *encode(text)], np.int32) for text in texts])
-    count = (len(stream) - 1) // length
-    if count < 1:
-        raise ValueError(
-            f"the text holds {len(stream)} tokens but one sequence needs {length + 1}; "
-            f"give more text or a sequence <= {max(len(stream) - 1, 1)}"
-        )
-    starts = np.arange(count)[:, None] * length
+    return cut(stream, length)
+
+
+def cut(stream: Int[np.ndarray, " S"], length: int) -> Int[np.ndarray, "M length+1"]:
+    """Whole sequences of a stream; neighbours overlap by one token, and the rest is left out.
+
+    Raises:
+        ValueError: if the stream is shorter than one sequence.
+    """
+    check(len(stream), length)
+    starts = np.arange((len(stream) - 1) // length)[:, None] * length
     return stream[starts + np.arange(length + 1)]
+
+
+def check(total: int, length: int) -> None:
+    """Raises ValueError if so many tokens are less than one sequence."""
+    if total <= length:
+        raise ValueError(
+            f"the text holds {total} tokens but one sequence needs {length + 1}; "
+            f"give more text or a sequence <= {max(total - 1, 1)}"
+        )
 
 
 def plan(

@@ -1,0 +1,113 @@
+"""Everything that decides how the training of a draft head turns out, from options or a recipe."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any
+
+from jspec.training.loop import Recipe
+
+
+@dataclass(frozen=True)
+class HeadJob:
+    """A run.
+
+    Args:
+        recipe: how to optimise.
+        shape: what is left open of the head's config once the target is known.
+        loss: what is left open of the objective once target and head are known.
+        batch_size: sequences per update.
+        sequence: tokens per sequence that are predicted from.
+        seed: of the weights and the order of the data.
+        heldout: share of the text that is only evaluated on.
+    """
+
+    recipe: Recipe
+    shape: Mapping[str, Any] = field(default_factory=dict)
+    loss: Mapping[str, Any] = field(default_factory=dict)
+    batch_size: int = 8
+    sequence: int = 256
+    seed: int = 0
+    heldout: float = 0.05
+
+    def settings(self) -> dict[str, Any]:
+        """What must not change when a run is resumed, as JSON values."""
+        kept = ("learning_rate", "warmup", "floor", "weight_decay", "beta2", "clip")
+        return {
+            **{name: getattr(self.recipe, name) for name in kept},
+            **self.shape,
+            **self.loss,
+            "batch_size": self.batch_size,
+            "sequence": self.sequence,
+            "seed": self.seed,
+            "heldout": self.heldout,
+        }
+
+
+def read(path: Path, kind: str) -> dict[str, Any]:
+    """The settings that a recipe file has for a kind of head; {} if it has none.
+
+    Raises:
+        ValueError: if the file is no recipe.
+    """
+    try:
+        return dict(tomllib.loads(path.read_text()).get("heads", {}).get(kind, {}))
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"{path} is not TOML: {error}; correct it") from None
+
+
+def override(job: HeadJob, values: Mapping[str, Any]) -> HeadJob:
+    """The job with some of its settings changed, each by its name.
+
+    Raises:
+        ValueError: if a name is unknown or a value out of bounds.
+    """
+    left = dict(values)
+    parts: dict[str, Any] = {}
+    known = {f.name for f in fields(Recipe)}
+    parts["recipe"] = replace(job.recipe, **{k: left.pop(k) for k in known & left.keys()})
+    for name in ("shape", "loss"):
+        held = getattr(job, name)
+        parts[name] = {**held, **{k: left.pop(k) for k in held.keys() & left.keys()}}
+    own = {f.name for f in fields(HeadJob)} - parts.keys()
+    if unknown := sorted(left.keys() - own):
+        raise ValueError(f"a recipe of this head has no setting {unknown[0]!r}; remove it")
+    changed = replace(job, **parts, **left)
+    _check(changed)
+    return changed
+
+
+def _check(job: HeadJob) -> None:
+    everything = {
+        **job.shape,
+        **job.loss,
+        **{f.name: getattr(job.recipe, f.name) for f in fields(job.recipe)},
+        **{name: getattr(job, name) for name in ("batch_size", "sequence", "seed")},
+    }
+    for name, value in everything.items():
+        least = int(name in _COUNTS)
+        if isinstance(value, int) and value < least:
+            raise ValueError(f"{name} is {value}; use {name} >= {least}")
+        if isinstance(value, float) and not 0 <= value < float("inf"):
+            raise ValueError(f"{name} is {value}; use a finite {name} >= 0")
+    if job.recipe.learning_rate == 0:
+        raise ValueError("learning_rate is 0; use one > 0")
+    for name, share in (("cooldown", job.recipe.cooldown), ("floor", job.recipe.floor)):
+        if share > 1:
+            raise ValueError(f"{name} is {share}; use a share from 0 to 1")
+    if not 0 <= job.heldout < 1:
+        raise ValueError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
+
+
+_COUNTS = {
+    "steps",
+    "checkpoint_every",
+    "batch_size",
+    "sequence",
+    "unroll",
+    "num_heads",
+    "num_layers",
+}

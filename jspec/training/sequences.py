@@ -1,0 +1,130 @@
+"""What draft heads are trained on: token rows of one length, and which of their tokens are text."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from jspec.training import corpus, packing
+
+
+@dataclass(frozen=True)
+class Sequences:
+    """M rows."""
+
+    tokens: Int[np.ndarray, "M T+1"]
+    live: Bool[np.ndarray, "M T+1"]
+    """Which tokens are text; the others fill up, behind it."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits for the tokens and their order."""
+        shape = str(self.tokens.shape).encode()
+        return hashlib.sha256(shape + self.tokens.tobytes() + self.live.tobytes()).hexdigest()[:16]
+
+    def counts(self, vocab_size: int) -> Int[np.ndarray, " V"]:
+        """How often each token stands in the text."""
+        return np.bincount(self.tokens[self.live], minlength=vocab_size)
+
+
+def fill(rows: Iterable[Sequence[int]], length: int) -> Sequences:
+    """Rows kept whole: each sequence holds as many, in their order, as fit.
+
+    A row that is longer than a sequence is cut to several. Rows behind others see those, as the
+    documents of a language model's training do.
+
+    Raises:
+        ValueError: if all rows together are shorter than one sequence.
+    """
+    room = length + 1
+    pieces = [np.asarray(row[i : i + room], np.int32) for row in rows for i in starts(row, room)]
+    packing.check(sum(map(len, pieces)), length)
+    tokens: list[list[np.ndarray]] = []
+    free = 0
+    for piece in pieces:
+        if len(piece) > free:
+            tokens.append([])
+            free = room
+        tokens[-1].append(piece)
+        free -= len(piece)
+    filled = np.zeros((len(tokens), room), np.int32)
+    live = np.zeros((len(tokens), room), bool)
+    for place, members in enumerate(tokens):
+        row = np.concatenate(members)
+        filled[place, : len(row)] = row
+        live[place, : len(row)] = True
+    return Sequences(filled, live)
+
+
+def starts(row: Sequence[int], room: int) -> range:
+    """Where the pieces of a row begin; a single token at its end teaches nothing."""
+    return range(0, max(len(row) - 1, 0), room)
+
+
+def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
+    """Rows joined to one stream, which is cut anywhere: `packing.pack` of documents in tokens.
+
+    Raises:
+        ValueError: if the stream is shorter than one sequence.
+    """
+    stream = np.concatenate([np.zeros(0, np.int32), *(np.asarray(row, np.int32) for row in rows)])
+    tokens = packing.cut(stream, length)
+    return Sequences(tokens, np.ones(tokens.shape, bool))
+
+
+def holds_rows(path: Path) -> bool:
+    """Whether a file holds rows of tokens, as `jspec train data` writes them."""
+    if path.suffix != ".jsonl" or not path.is_file():
+        return False
+    with path.open(encoding="utf-8", errors="replace") as file:
+        try:
+            first = json.loads(file.readline())
+        except json.JSONDecodeError:
+            return False
+    return isinstance(first, dict) and isinstance(first.get("tokens"), list)
+
+
+def read(path: Path, vocab_size: int) -> list[list[int]]:
+    """The rows of such a file; a last line that is still being written is left out.
+
+    Raises:
+        ValueError: if a row is no list of token ids below `vocab_size`.
+    """
+    rows = []
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines[:-1], 1):
+        try:
+            row = json.loads(line)["tokens"]
+            right = all(type(token) is int and 0 <= token < vocab_size for token in row)
+        except (json.JSONDecodeError, KeyError, TypeError):
+            right = False
+        if not right:
+            raise ValueError(
+                f"{path}, line {number} has no tokens of a vocabulary of {vocab_size}; write the "
+                f"file with jspec train data and the same model"
+            )
+        rows.append(row)
+    return rows
+
+
+def split(
+    rows: Sequence[Sequence[int]], fraction: float
+) -> tuple[list[list[int]], list[list[int]]]:
+    """(train, held out), decided by each row's own digest as `corpus.split` does for documents."""
+    kept, out = corpus.split([json.dumps(list(row)) for row in rows], fraction)
+    return [json.loads(row) for row in kept], [json.loads(row) for row in out]
+
+
+def join(parts: Mapping[str, Sequences]) -> Sequences:
+    """All classes one behind the other, as `packing.order` counts them."""
+    return Sequences(
+        np.concatenate([part.tokens for part in parts.values()]),
+        np.concatenate([part.live for part in parts.values()]),
+    )
