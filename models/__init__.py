@@ -1,6 +1,6 @@
 """Flax architectures, checkpoints and the small models that the project trained."""
 
-from jspec.models import sharding
+from jspec.models import heads, sharding
 from jspec.models.checkpoint import restore, save
 from jspec.models.classic import Classic, ClassicConfig
 from jspec.models.hub import bundled
@@ -15,6 +15,7 @@ __all__ = [
     "Loaded",
     "RopeScaling",
     "bundled",
+    "heads",
     "load",
     "restore",
     "save",

@@ -113,6 +113,11 @@ class Classic(nn.Module):
     def context(self) -> int:
         return self.config.context
 
+    @property
+    def features(self) -> int:
+        """Width of `Output.hidden`."""
+        return self.config.embed_size
+
     def init_cache(self, batch: int, slots: int) -> Cache:
         config = self.config
         return caches.init(

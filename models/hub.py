@@ -14,12 +14,12 @@ WANTED = [
     "merges.txt",
 ]
 
-_ZOO = Path(__file__).resolve().parent / "zoo"
+ZOO = Path(__file__).resolve().parent / "zoo"
 
 
 def bundled() -> list[str]:
     """Names of the models that came with this installation."""
-    return sorted(config.parent.name for config in _ZOO.glob("*/config.json"))
+    return sorted(config.parent.name for config in ZOO.glob("*/config.json"))
 
 
 def folder(name: str | Path) -> Path:
@@ -35,7 +35,7 @@ def folder(name: str | Path) -> Path:
     if path.exists():
         raise ValueError(f"{name} is a file; name the folder that holds it")
     if str(name) in bundled():
-        return _ZOO / str(name)
+        return ZOO / str(name)
     parts = str(name).split("/")
     if len(parts) > 2 or not all(parts) or parts[0].startswith((".", "~")):
         raise ValueError(

@@ -150,11 +150,22 @@ class Llama(nn.Module):
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
+            the head reads; some draft heads are trained on them (EAGLE-3).
     """
 
     config: LlamaConfig
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
+    taps: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if wrong := [tap for tap in self.taps if not 0 <= tap < self.config.num_layers]:
+            raise ValueError(
+                f"taps has layer {wrong[0]} and the model has layers 0 .. "
+                f"{self.config.num_layers - 1}; tap those"
+            )
+        super().__post_init__()
 
     @property
     def vocab_size(self) -> int:
@@ -163,6 +174,11 @@ class Llama(nn.Module):
     @property
     def context(self) -> int:
         return self.config.context
+
+    @property
+    def features(self) -> int:
+        """Width of `Output.hidden`."""
+        return self.config.hidden_size * (len(self.taps) or 1)
 
     def init_cache(self, batch: int, slots: int) -> Cache:
         config = self.config
@@ -188,8 +204,9 @@ class Llama(nn.Module):
         )
         x = embed[tokens].astype(self.dtype)
         turn = turns(config, positions)
-        keys, values = [], []
+        keys, values, entering = [], [], []
         for layer in range(config.num_layers):
+            entering.append(x)
             past = attention.past(cache, nodes, layer)
             x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
                 x, turn, mask, past
@@ -209,4 +226,6 @@ class Llama(nn.Module):
         logits = jnp.einsum(
             "bne,ve->bnv", x, head.astype(self.dtype), preferred_element_type=jnp.float32
         )
+        if self.taps:
+            x = jnp.concatenate([entering[tap] for tap in self.taps], axis=-1)
         return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))

@@ -1,0 +1,205 @@
+"""Trained heads through the disk, and the heads that a target must refuse."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import jspec.models
+from jspec.models import heads
+from jspec.models.eagle import EagleHead
+from jspec.models.fingerprint import fingerprint
+from jspec.models.llama import RopeScaling
+from jspec.models.lyanna import LyannaConfig, LyannaHead
+from jspec.models.medusa import MedusaConfig, MedusaHeads
+
+SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
+
+
+def loaded(seed=0, **changes) -> jspec.models.Loaded:
+    model = tiny.model(**changes)
+    return jspec.models.Loaded(model, tiny.params(model, seed), None, (), None)
+
+
+TARGET = loaded()
+SHAPE = dataclasses.replace(TARGET.model.config, num_layers=1, rope_scaling=SCALING)
+LYANNA = LyannaConfig(**(dataclasses.asdict(SHAPE) | {"rope_scaling": SCALING}), hot_tokens=7)
+HEADS = {
+    "eagle": EagleHead(SHAPE),
+    "lyanna": LyannaHead(LYANNA),
+    "medusa": MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2)),
+}
+
+
+def weights(head, seed=0):
+    """Other than those that a head begins with, integers but for their order."""
+    wanted = {name: leaves for name, leaves in heads.shapes(head).items() if name != "target"}
+    leaves, tree = jax.tree.flatten(wanted)
+    draw = np.random.default_rng(seed)
+    return jax.tree.unflatten(
+        tree,
+        [
+            jnp.asarray(draw.permutation(leaf.size), leaf.dtype)
+            if jnp.issubdtype(leaf.dtype, jnp.integer)
+            else jnp.asarray(draw.normal(size=leaf.shape), leaf.dtype)
+            for leaf in leaves
+        ],
+    )
+
+
+@pytest.fixture
+def folder(tmp_path):
+    path = tmp_path / "runs" / "medusa"
+    head = HEADS["medusa"]
+    heads.save(path, head, weights(head), TARGET, {"steps": 3, "text": ["a", "b"]})
+    return path
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_head_survives_the_disk(kind, tmp_path):
+    head = HEADS[kind]
+    variables = weights(head)
+    derived = {"table": {"info": jnp.zeros(3)}, "target": {"embed": jnp.zeros(1)}}
+    heads.save(tmp_path / "head", head, variables | derived, TARGET)
+    found, held = heads.load(tmp_path / "head", TARGET, only=kind)
+    assert found == head
+    assert hash(found) == hash(head)
+    target = held.pop("target")
+    assert jax.tree.structure(held) == jax.tree.structure(variables)
+    for one, other in zip(jax.tree.leaves(held), jax.tree.leaves(variables), strict=True):
+        np.testing.assert_array_equal(one, other)
+        assert one.dtype == other.dtype
+    # The target's own buffers, whether or not its head is its embedding.
+    params = TARGET.params["params"]
+    assert all(array is params[name] for name, array in target.items())
+    assert set(target) == (set() if kind == "medusa" else {"embed", "head"})
+    asked = {"target": {}} | heads.shapes(head)
+    assert jax.tree.structure(asked) == jax.tree.structure(held | {"target": target})
+
+
+def test_a_tied_target_lends_its_embedding_as_head():
+    target = loaded(tied=True)
+    lent = heads.borrow(HEADS["eagle"], target.params)
+    assert lent["head"] is lent["embed"] is target.params["params"]["embed"]
+    wide = loaded(hidden_size=20)
+    with pytest.raises(ValueError, match=r"embed as \[23, 16\] and this target's has .*\[23, 20\]"):
+        heads.borrow(HEADS["eagle"], wide.params)
+
+
+def test_the_record_says_how_it_was_trained_and_the_file_keeps_its_dtype(tmp_path):
+    head = HEADS["medusa"].clone(param_dtype=jnp.bfloat16)
+    heads.save(tmp_path / "head", head, weights(head), TARGET, {"steps": 3})
+    record = json.loads((tmp_path / "head" / heads.RECORD).read_text())
+    assert record["training"] == {"steps": 3}
+    assert record["config"] == {
+        "vocab_size": 23, "hidden_size": 16, "num_heads": 2, "num_layers": 1
+    }  # fmt: skip
+    size = sum(leaf.size for leaf in jax.tree.leaves(weights(head)))
+    assert (tmp_path / "head" / heads.WEIGHTS).stat().st_size < 2 * size + 2000
+    _, held = heads.load(tmp_path / "head", TARGET)
+    assert {leaf.dtype for leaf in jax.tree.leaves(held)} == {jnp.dtype("float32")}
+    found, held = heads.load(tmp_path / "head", TARGET, dtype="bfloat16")
+    assert found == head
+    assert {leaf.dtype for leaf in jax.tree.leaves(held)} == {jnp.dtype("bfloat16")}
+
+
+def test_the_fingerprint_tells_weights_and_not_their_dtype():
+    ours = fingerprint(TARGET.params)
+    narrow = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), TARGET.params)
+    assert fingerprint(narrow) == ours
+    assert fingerprint(jax.device_get(TARGET.params)) == ours
+    assert fingerprint(loaded(seed=1).params) != ours
+    # One leaf among all, or one name.
+    params = TARGET.params["params"]
+    changed = params | {"norm": {"scale": params["norm"]["scale"] * 1.01}}
+    assert fingerprint({"params": changed}) != ours
+    named = params | {"other": params["norm"]}
+    del named["norm"]
+    assert fingerprint({"params": named}) != ours
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        (loaded(seed=1), r"other weights \(fingerprint \w{8}, and this target's is \w{8}\)"),
+        (loaded(vocab_size=29), "for a vocabulary of 23 tokens and the target has 29"),
+        (loaded(hidden_size=20), "reads states of width 16 and the target's have 20"),
+        (dataclasses.replace(TARGET, model=TARGET.model.clone(taps=(0, 1))), "target's have 32"),
+    ],
+)
+def test_a_head_of_another_target_is_refused(folder, target, why):
+    with pytest.raises(ValueError, match=why):
+        heads.load(folder, target)
+
+
+def test_a_head_of_another_kind_is_refused(folder):
+    with pytest.raises(ValueError, match="is of a medusa head and one of kind eagle is wanted"):
+        heads.load(folder, TARGET, only="eagle")
+    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: eagle, lyanna"):
+        heads.save(folder / "other", TARGET.model, TARGET.params, TARGET)
+
+
+def test_a_damaged_folder_is_refused(folder):
+    file, record = folder / heads.WEIGHTS, folder / heads.RECORD
+    whole, known = file.read_bytes(), json.loads(record.read_text())
+    file.write_bytes(whole[:-4])
+    with pytest.raises(ValueError, match="not a whole safetensors file"):
+        heads.load(folder, TARGET)
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(ValueError, match="its bytes have changed; restore"):
+        heads.load(folder, TARGET)
+    file.unlink()
+    with pytest.raises(ValueError, match=r"lacks head.safetensors"):
+        heads.load(folder, TARGET)
+    file.write_bytes(whole)
+    for change, why in [
+        ({"format": 2}, r"format = 2, which jspec does not implement; supported: 1"),
+        ({"kind": "hydra"}, r"kind = 'hydra'.*supported: 'eagle'"),
+        ({"config": {"vocab_size": 23}}, "does not describe a medusa head"),
+        ({"config": known["config"] | {"depth": 1}}, "does not describe a medusa head .*depth"),
+        ({"config": known["config"] | {"num_heads": 3}}, r"block_2_0/bias, the file lacks it and"),
+        ({"config": known["config"] | {"num_heads": 1}}, "block_1_0/bias.*has no place for it"),
+    ]:
+        record.write_text(json.dumps(known | change))
+        with pytest.raises(ValueError, match=why):
+            heads.load(folder, TARGET)
+    record.write_text(json.dumps(known)[:-9])
+    with pytest.raises(ValueError, match="cannot be read as JSON"):
+        heads.load(folder, TARGET)
+    record.unlink()
+    with pytest.raises(ValueError, match=r"is no folder with a head\.json"):
+        heads.load(folder, TARGET)
+
+
+def test_a_head_is_written_whole_or_not_at_all(folder, monkeypatch):
+    head = HEADS["medusa"]
+    with pytest.raises(ValueError, match="exists already; name another folder"):
+        heads.save(folder, head, weights(head), TARGET)
+    with pytest.raises(ValueError, match=r"of params/block_0_0/bias, the file lacks it"):
+        heads.save(folder.with_name("b"), head, {"params": {}}, TARGET)
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(heads, "save_file", full)
+    with pytest.raises(OSError, match=r"could not be written \(No space left on device\); make"):
+        heads.save(folder.with_name("b"), head, weights(head), TARGET)
+    assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]
+
+
+def test_a_bundled_head_is_found_by_its_target(folder, monkeypatch, tmp_path):
+    zoo = tmp_path / "zoo"
+    (zoo / "tiny" / "heads").mkdir(parents=True)
+    folder.rename(zoo / "tiny" / "heads" / "medusa")
+    monkeypatch.setattr(jspec.models.hub, "ZOO", zoo)
+    assert heads.bundled() == ["tiny/medusa"]
+    assert jspec.models.bundled() == []
+    assert heads.find("medusa", TARGET) == "tiny/medusa"
+    assert heads.load("tiny/medusa", TARGET)[0] == HEADS["medusa"]
+    for kind, target in [("eagle", TARGET), ("medusa", loaded(seed=1))]:
+        with pytest.raises(ValueError, match=f"no bundled {kind} head was trained for this model"):
+            heads.find(kind, target)
