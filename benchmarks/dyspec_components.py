@@ -23,7 +23,7 @@ from benchmarks.ledger import Ledger
 from jspec import cache as caches
 from jspec import tree as trees
 from jspec.base import CausalLM, Feedback, Nodes, PyTree, Round, State, Tree, Verdict
-from jspec.drafters.draft_model import DraftModel, Scorer
+from jspec.drafters.draft_model import DraftModel, ModelScorer
 
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
 
@@ -164,9 +164,9 @@ class Pieces:
         below = nodes.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
         return 1 + below.any(-1).sum().astype(jnp.int32)
 
-    def _scorer(self, params: PyTree, state: PyTree, frame: Round) -> Scorer:
+    def _scorer(self, params: PyTree, state: PyTree, frame: Round) -> ModelScorer:
         places = 2 + self.method.scored
-        return Scorer(self.method.model, params, state.cache, state.previous, frame, places)
+        return ModelScorer(self.method.model, params, state.cache, state.previous, frame, places)
 
     def _forwards(self, params: PyTree, state: PyTree, frame: Round, levels: jax.Array):
         """The draft's forwards and its cache's growth; tokens are the last level's likeliest."""
@@ -175,14 +175,14 @@ class Pieces:
         width = self.method.scored // max(1, self.method.depth - 1)
         best = level.logits.argmax(-1).astype(jnp.int32)
         tokens = jnp.broadcast_to(best, (1, width))
-        seen = jnp.broadcast_to(level.seen, (1, width, level.seen.shape[-1]))
+        seen = jnp.broadcast_to(level.lineage, (1, width, level.lineage.shape[-1]))
 
         def deeper(depth, carry):
             tokens, seen, nodes = carry
             below = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, nodes)
             # All logits have to be there, as they are for a draw.
             likeliest = below.logits.argmax(-1).astype(jnp.int32)
-            return likeliest, below.seen, below.nodes
+            return likeliest, below.lineage, below.nodes
 
         return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.nodes))
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
-from jspec.base import Cache
+from jspec.base import Cache, Nodes, Output
 from jspec.models.llama import LlamaConfig
 
 
@@ -62,3 +62,22 @@ class Head(nn.Module):
         return jnp.einsum(
             "...e,ve->...v", hidden.astype(self.dtype), head, preferred_element_type=jnp.float32
         )
+
+    def further(
+        self,
+        hidden: Float[Array, "B N E"],
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None = None,
+        nodes: Nodes | None = None,
+    ) -> Output:
+        """The steps after the first, from states that the head predicted."""
+        return self(hidden, tokens, positions, mask, cache, nodes)
+
+    def inform(
+        self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
+    ) -> Float[Array, "B N V"]:
+        """The scores of what follows each token, where the states do not know it yet."""
+        del tokens
+        return logits

@@ -27,7 +27,6 @@ class LyannaConfig(LlamaConfig):
         first_token: whether the first step is told the token; False is the paper's variant without.
     """
 
-    num_layers: int = 1
     rank: int = 64
     hot_tokens: int = 0
     first_token: bool = True
@@ -69,7 +68,23 @@ class LyannaHead(Head):
             x = self.fuse(jnp.concatenate([self.embed(tokens), x], axis=-1))
         past = attention.past(cache, nodes, 0)
         x, k, v = self.layer(x, turns(self.config, positions), mask, past)
-        return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))
+        logits = self.logits(x)
+        if self.is_initializing() and tokens is not None:
+            self.inform(logits, tokens)  # else `init` would make no token info
+        return Output(logits=logits, hidden=x, keys=(k,), values=(v,))
+
+    def further(
+        self,
+        hidden: Float[Array, "B N E"],
+        tokens: Int[Array, "B N"] | None,
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None = None,
+        nodes: Nodes | None = None,
+    ) -> Output:
+        """h_(i+1) = layer(h_i), whatever the tokens are."""
+        del tokens
+        return self(hidden, None, positions, mask, cache, nodes)
 
     def inform(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]

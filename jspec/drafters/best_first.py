@@ -12,8 +12,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import schemes
 from jspec import tree as trees
-from jspec.base import NO_PARENT, Feedback, Nodes, PyTree, Sampling, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Scorer
+from jspec.base import NO_PARENT, Feedback, PyTree, Sampling, Tree
+from jspec.drafters.draft_model import DraftModel
+from jspec.drafters.scoring import Draft, Scorer, inherited
 from jspec.draws import Draw, Drawn
 
 
@@ -62,7 +63,7 @@ class _Frontier:
     ids: Int[Array, "B W"]
     tokens: Int[Array, "B W"]
     values: Float[Array, "B W"]
-    seen: Bool[Array, "B W C"]
+    lineage: PyTree
 
 
 class Growth(NamedTuple):
@@ -84,7 +85,7 @@ class Growth(NamedTuple):
             return jnp.take_along_axis(array, row, axis=1)
 
         offers = jax.tree.map(at, self.offers)
-        return offers, (places > 0) & (self.places.shape == feedback.tree.tokens.shape)
+        return offers, (places > 0) & (not feedback.tree.joint)
 
 
 @dataclass(frozen=True)
@@ -112,15 +113,7 @@ class BestFirst(DraftModel):
     order: Callable[[Tree], Int[Array, "B N"]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
-        if self.max_depth < 1:
-            raise ValueError(f"max_depth is {self.max_depth}; draft at least 1 level")
-        beam, vocabulary = self.beam, self.model.vocab_size
-        if not 1 <= beam <= vocabulary:
-            raise ValueError(
-                f"the beam is {beam} wide; score 1 .. {vocabulary} nodes a level, the vocabulary"
-            )
-        if not 0 <= self.min_gain < 1:
-            raise ValueError(f"min_gain is {self.min_gain}; choose 0 <= min_gain < 1")
+        check(self.nodes, self.max_depth, self.beam, self.min_gain, self.model.vocab_size)
         if self.min_gain > 0 and self.scheme != schemes.COUPLED:
             # The last drawn tokens decide whether a level is grown, and that decides whether their
             # own slots are among the best.
@@ -132,12 +125,6 @@ class BestFirst(DraftModel):
             raise ValueError(
                 "K-SEQ accepts by how many children there are, and here that depends on their "
                 "tokens; take jspec.schemes.MULTI_ROUND, or draft with SpecTr or SpecInfer"
-            )
-        most = beam + (self.max_depth - 1) * beam * beam
-        if not 1 <= self.nodes <= most:
-            raise ValueError(
-                f"the budget is {self.nodes} nodes; a beam of {beam} over {self.max_depth} levels "
-                f"offers 1 .. {most}"
             )
 
     @property
@@ -182,6 +169,23 @@ class BestFirst(DraftModel):
         return memory.memory
 
 
+def check(nodes: int, depth: int, beam: int, gain: float, vocabulary: int) -> None:
+    """Raises ValueError unless `grow` can make such trees."""
+    if depth < 1:
+        raise ValueError(f"max_depth is {depth}; draft at least 1 level")
+    if not 1 <= beam <= vocabulary:
+        raise ValueError(
+            f"the beam is {beam} wide; score 1 .. {vocabulary} nodes a level, the vocabulary"
+        )
+    if not 0 <= gain < 1:
+        raise ValueError(f"min_gain is {gain}; choose 0 <= min_gain < 1")
+    most = beam + (depth - 1) * beam * beam
+    if not 1 <= nodes <= most:
+        raise ValueError(
+            f"the budget is {nodes} nodes; a beam of {beam} over {depth} levels offers 1 .. {most}"
+        )
+
+
 def grow(
     scorer: Scorer,
     draw: Draw,
@@ -220,7 +224,7 @@ def grow(
     def put(array: Array, new: Array, at: Int[Array, ""] | int) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(array, new.astype(array.dtype), at, axis=1)
 
-    def spread(pool: _Pool, seen, drawn: Drawn, ids, values, at) -> tuple[_Pool, _Frontier]:
+    def spread(pool: _Pool, lineage, drawn: Drawn, ids, values, at) -> tuple[_Pool, _Frontier]:
         """The children of M nodes put into the pool, and the best of them as the next frontier."""
         slots, below, notes = appraise(drawn, values)
         there = (drawn.scores > -jnp.inf) & (values > 0)[..., None]
@@ -248,7 +252,7 @@ def grow(
             ids=at + place,
             tokens=pick(drawn.tokens),
             values=best,
-            seen=jnp.take_along_axis(seen, (place // children)[..., None], axis=1),
+            lineage=inherited(lineage, place // children),
         )
         return pool, frontier
 
@@ -265,7 +269,7 @@ def grow(
             places=empty.at[:, 0].set(1),
             notes=tuple(jnp.zeros((batch, size), note.dtype) for note in notes),
         ),
-        level.seen,
+        level.lineage,
         drawn,
         jnp.zeros((batch, 1), jnp.int32),
         one,
@@ -287,14 +291,14 @@ def grow(
     def deeper(carry):
         depth_, pool, frontier, held, laws = carry
         first = (depth_ - 1) * width
-        level = scorer.below(depth_, 2 + first, frontier.tokens, frontier.seen, held)
+        level = scorer.below(depth_, 2 + first, frontier.tokens, frontier.lineage, held)
         drawn = draw(level.logits, sampling, round, depth_, children)
         laws = jax.tree.map(lambda held, new: put(held, new, 1 + first), laws, drawn.q)
         place = jnp.broadcast_to(2 + first + jnp.arange(width, dtype=jnp.int32), (batch, width))
         places = jax.vmap(lambda row, ids, place: row.at[ids].set(place))
         pool = pool._replace(places=places(pool.places, frontier.ids, place))
         at = 1 + children + first * children
-        pool, frontier = spread(pool, level.seen, drawn, frontier.ids, frontier.values, at)
+        pool, frontier = spread(pool, level.lineage, drawn, frontier.ids, frontier.values, at)
         return depth_ + 1, pool, frontier, level.nodes, laws
 
     carry = (jnp.int32(1), pool, frontier, level.nodes, laws)
@@ -311,7 +315,7 @@ def grow(
 
 def _take(
     pool: _Pool,
-    held: Nodes,
+    held: PyTree,
     laws: Float[Array, "B Q V"] | None,
     nodes: int,
     depth: int,
@@ -343,5 +347,6 @@ def _take(
         q_row=None if laws is None else jnp.maximum(places - 1, 0),
         depth=min(depth, nodes),
         width=min(width, nodes),
+        worth=jnp.where(valid, jnp.minimum(pick(pool.slots), 1.0), 0.0),
     )
     return Draft(tree=tree, places=places, nodes=held)

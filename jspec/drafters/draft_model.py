@@ -2,7 +2,6 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
 from jspec.base import Cache, CausalLM, Feedback, Nodes, Output, PyTree, Round, Sampling, Tree
+from jspec.drafters.scoring import Draft, Level, Scorer, entered, visible
 from jspec.schemes import COUPLED, Scheme
 
 _FIRST = 2
@@ -37,27 +37,12 @@ class DraftState:
     """The method's own."""
 
 
-class Level(NamedTuple):
-    """Nodes of one depth, scored by the draft model."""
-
-    logits: Float[Array, "B M V"]
-    seen: Bool[Array, "B M C"]
-    """Which of the draft's C places each node descends from, its own included."""
-    nodes: Nodes
-    """Keys and values at all places so far."""
-
-
-class Draft(NamedTuple):
-    """What a method makes of the draft model."""
-
-    tree: Tree
-    places: Int[Array, "B N"]
-    nodes: Nodes
-
-
 @dataclass(frozen=True)
-class Scorer:
-    """The draft model in one round, with a place for each node that it is going to score."""
+class ModelScorer:
+    """The draft model in one round, with a place for each node that it is going to score.
+
+    A node's lineage is the places of its ancestors; what stands there is keys and values.
+    """
 
     model: CausalLM
     params: PyTree
@@ -82,7 +67,7 @@ class Scorer:
 
         return Level(
             logits=output.logits[:, 1:],
-            seen=jnp.pad(mask[:, 1:], ((0, 0), (0, 0), (0, self.places - _FIRST))),
+            lineage=jnp.pad(mask[:, 1:], ((0, 0), (0, 0), (0, self.places - _FIRST))),
             nodes=Nodes(*jax.tree.map(room, (output.keys, output.values))),
         )
 
@@ -91,36 +76,15 @@ class Scorer:
         level: Int[Array, ""] | int,
         place: Int[Array, ""] | int,
         tokens: Int[Array, "B M"],
-        above: Bool[Array, "B M C"],
+        lineage: Bool[Array, "B M C"],
         nodes: Nodes,
     ) -> Level:
-        """Scores M nodes of one depth.
-
-        Args:
-            level: their depth.
-            place: of the first of them; the others follow.
-            tokens: their tokens.
-            above: `Level.seen` of each one's parent.
-            nodes: of all levels above.
-        """
-        batch, count = tokens.shape
-        own = jnp.eye(count, dtype=bool)
-        mask = jnp.concatenate([above, jnp.broadcast_to(own, (batch, count, count))], axis=-1)
+        """As in `jspec.drafters.scoring.Scorer`."""
         positions = jnp.broadcast_to((self.round.positions + level)[:, None], tokens.shape)
-        output = self.model.apply(self.params, tokens, positions, mask, self.cache, nodes)
-
-        def put(held: Float[Array, "B H C D"], new: Float[Array, "B H M D"]):
-            # All M fit, but where there is one level: a scan over none traces what never runs.
-            return jax.lax.dynamic_update_slice_in_dim(
-                held, new[:, :, : self.places], place, axis=2
-            )
-
-        here = jnp.arange(self.places) == place + jnp.arange(count)[:, None]
-        return Level(
-            logits=output.logits,
-            seen=above | here,
-            nodes=jax.tree.map(put, nodes, Nodes(output.keys, output.values)),
+        output = self.model.apply(
+            self.params, tokens, positions, visible(lineage), self.cache, nodes
         )
+        return Level(output.logits, *entered(lineage, nodes, output, place))
 
 
 @dataclass(frozen=True)
@@ -231,7 +195,7 @@ class DraftModel(ABC):
         )
 
     def draft(self, params: PyTree, state: DraftState, round: Round) -> tuple[Tree, DraftState]:
-        scorer = Scorer(
+        scorer = ModelScorer(
             self.model, params, state.cache, state.previous, round, _FIRST + self.scored
         )
         draft, memory = self.grow(scorer, state.memory)
@@ -243,7 +207,7 @@ class DraftModel(ABC):
         assert state.places is not None, "what is updated was drafted"
         counts, path = feedback.counts, feedback.verdict.path
         root = feedback.tree.tokens[:, :1]
-        if state.places.shape == feedback.tree.tokens.shape:
+        if not feedback.tree.joint:
             nodes, places = state.nodes, jnp.take_along_axis(state.places, path, axis=1)
             places = jnp.concatenate([jnp.zeros_like(root), places], axis=1)[:, :-1]
         else:
@@ -314,9 +278,3 @@ def _check_vocabulary(draft: int, target: int) -> None:
             "embedding and head to as many)"
         )
     raise ValueError(message)
-
-
-def stacked(first: Array, below: Array) -> Array:
-    """The first level's [B, M, ..] before what a scan stacked of the others, [L, B, M', ..]."""
-    rows = jnp.moveaxis(below, 0, 1)
-    return jnp.concatenate([first, rows.reshape(len(first), -1, *first.shape[2:])], axis=1)

@@ -6,7 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from jspec.base import NO_PARENT, PyTree, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Scorer, stacked
+from jspec.drafters.draft_model import DraftModel
+from jspec.drafters.scoring import Draft, Scorer, inherited, stacked
 from jspec.draws import Drawn, truncated
 
 
@@ -73,18 +74,18 @@ class RSDS(DraftModel):
         zeros = jnp.zeros((batch, 1), jnp.float32)
         drawn = draw(level.logits, 0)
         beam, tokens, _ = select(drawn, zeros, zeros)
-        seen = jnp.repeat(level.seen, width, axis=1)
+        lineage = jnp.repeat(level.lineage, width, axis=1)
 
         def deeper(carry, depth):
-            beam, tokens, seen, nodes = carry
-            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, nodes)
+            beam, tokens, lineage, nodes = carry
+            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, lineage, nodes)
             drawn = draw(level.logits, depth)
             beam, tokens, parents = select(drawn, *beam)
-            seen = jnp.take_along_axis(level.seen, parents[..., None], axis=1)
-            return (beam, tokens, seen, level.nodes), (tokens, parents, beam[1], drawn.q)
+            lineage = inherited(level.lineage, parents)
+            return (beam, tokens, lineage, level.nodes), (tokens, parents, beam[1], drawn.q)
 
         (*_, nodes), (below, parents, values, laws) = jax.lax.scan(
-            deeper, (beam, tokens, seen, level.nodes), jnp.arange(1, self.length)
+            deeper, (beam, tokens, lineage, level.nodes), jnp.arange(1, self.length)
         )
 
         root = round.root[:, None]

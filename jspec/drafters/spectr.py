@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jspec.base import NO_PARENT, PyTree, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Scorer, stacked
+from jspec.drafters.draft_model import DraftModel
+from jspec.drafters.scoring import Draft, Scorer, stacked
 
 
 @dataclass(frozen=True)
@@ -51,20 +52,20 @@ class SpecTr(DraftModel):
         first = drawn.tokens[:, 0]
         found = drawn.scores[:, 0] > -jnp.inf
         alike = _alike(first, jnp.ones((len(first), chains, chains), bool))
-        seen = jnp.repeat(level.seen, chains, axis=1)
+        lineage = jnp.repeat(level.lineage, chains, axis=1)
 
         def deeper(carry, depth):
-            tokens, found, alike, seen, nodes = carry
+            tokens, found, alike, lineage, nodes = carry
             before = 1 + (depth - 1) * chains  # ids of the level above start here
-            level = scorer.below(depth, 1 + before, tokens, seen, nodes)
+            level = scorer.below(depth, 1 + before, tokens, lineage, nodes)
             drawn = self.scheme.draw(level.logits, self.sampling, round, depth, 1)
             tokens = drawn.tokens[:, :, 0]
             found = found & (drawn.scores[:, :, 0] > -jnp.inf)
             parents = before + alike.argmax(-1).astype(jnp.int32)
-            carry = tokens, found, _alike(tokens, alike), level.seen, level.nodes
+            carry = tokens, found, _alike(tokens, alike), level.lineage, level.nodes
             return carry, (tokens, found, parents, drawn.q)
 
-        start = first, found, alike, seen, level.nodes
+        start = first, found, alike, lineage, level.nodes
         (*_, nodes), (tokens, present, parents, laws) = jax.lax.scan(
             deeper, start, jnp.arange(1, self.length)
         )

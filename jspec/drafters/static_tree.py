@@ -12,7 +12,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jspec.base import PyTree, Sampling, Tree
-from jspec.drafters.draft_model import Draft, DraftModel, Level, Scorer, stacked
+from jspec.drafters.draft_model import DraftModel
+from jspec.drafters.scoring import Draft, Level, Scorer, stacked
 from jspec.draws import Draw, Drawn
 from jspec.tree import Template
 
@@ -25,16 +26,7 @@ class StaticTree(DraftModel):
     """A draft model whose tokens fill a template."""
 
     def __post_init__(self):
-        template = self.template
-        if not isinstance(template, Template):
-            raise ValueError(f"the draft's tree is {template!r:.80}; pass a jspec.Template")
-        if not template.paths:
-            raise ValueError("the draft's tree has no node below the root; draft at least 1 token")
-        if template.max_rank >= self.model.vocab_size:
-            raise ValueError(
-                f"the draft's tree gives a node {template.max_rank + 1} children and the "
-                f"vocabulary has {self.model.vocab_size} tokens; draft fewer"
-            )
+        check_template(self.template, self.model.vocab_size)
 
     @property
     @abstractmethod
@@ -47,10 +39,28 @@ class StaticTree(DraftModel):
 
     @property
     def scored(self) -> int:
-        return (self.depth - 1) * _width(self.template)
+        return scored(self.template)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
         return fill(self.template, scorer, self.scheme.draw, self.sampling), memory
+
+
+def check_template(template: Template, vocabulary: int) -> None:
+    """Raises ValueError unless `fill` can fill it."""
+    if not isinstance(template, Template):
+        raise ValueError(f"the draft's tree is {template!r:.80}; pass a jspec.Template")
+    if not template.paths:
+        raise ValueError("the draft's tree has no node below the root; draft at least 1 token")
+    if template.max_rank >= vocabulary:
+        raise ValueError(
+            f"the draft's tree gives a node {template.max_rank + 1} children and the vocabulary "
+            f"has {vocabulary} tokens; draft fewer"
+        )
+
+
+def scored(template: Template) -> int:
+    """Places that `fill` scores below the root."""
+    return (template.depth - 1) * _width(template)
 
 
 def check_branching(factors: Sequence[int]) -> None:
@@ -87,9 +97,10 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
     padded = np.array([*padded, np.zeros(width)], np.int32)
 
     def chosen(level: Level, drawn: Drawn, found: Bool[Array, "B M K"], nodes: Int[Array, " M"]):
-        """What the next level starts from: tokens, whether they are there, and their ancestors."""
+        """What the next level starts from: tokens, whether they are there, and their lineage."""
         above, rank = jnp.asarray(column[parents])[nodes], jnp.asarray(ranks)[nodes]
-        return drawn.tokens[:, above, rank], found[:, above, rank], level.seen[:, above]
+        lineage = jax.tree.map(lambda array: array[:, above], level.lineage)
+        return drawn.tokens[:, above, rank], found[:, above, rank], lineage
 
     level = scorer.root()
     children = int(ranks[template.levels[0]].max()) + 1
@@ -100,9 +111,9 @@ def fill(template: Template, scorer: Scorer, draw: Draw, sampling: Sampling | No
     children = int(lower.max()) + 1 if lower.size else 1
 
     def deeper(carry, nodes):
-        tokens, there, seen, held = carry
+        tokens, there, lineage, held = carry
         depth, after = nodes
-        level = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, held)
+        level = scorer.below(depth, 2 + (depth - 1) * width, tokens, lineage, held)
         drawn = draw(level.logits, sampling, round, depth, children)
         found = there[..., None] & (drawn.scores > -jnp.inf)
         carry = (*chosen(level, drawn, found, after), level.nodes)

@@ -1,0 +1,187 @@
+"""A draft head over the target's hidden states: its cache of pairs, and what it predicts next."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jspec import cache as caches
+from jspec import draws, rules
+from jspec.base import Cache, DraftHead, Feedback, Output, PyTree, Round, Sampling, Tree
+from jspec.draws import Drawn
+from jspec.verify import Walk
+
+
+@struct.dataclass
+class PairState:
+    """A head's memory, for a root at position t."""
+
+    cache: Cache
+    """Of the true pairs at 0 .. t - 1: the target's state there, and the token that followed."""
+    hidden: Float[Array, "B E"]
+    """The target's state at the root as the head predicts it; 0 where there is no pair yet."""
+    memory: PyTree
+    """The method's own."""
+
+
+@dataclass(frozen=True)
+class PairDrafter(ABC):
+    """A drafter whose proposals come from a head that continues the target's hidden states.
+
+    After each round the head reads the true pairs that the round brought, all in one forward, and
+    forgets what it had predicted of them (as EAGLE does). They are read from the accepted path, so
+    it is the same in a tree that was united with another drafter's.
+
+    `drafter_params` of a call are the head's variables, see `jspec.models.heads`.
+
+    Args:
+        head: static, as the target is.
+    """
+
+    head: DraftHead
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """Most levels below the root."""
+
+    @abstractmethod
+    def propose(self, params: PyTree, state: PairState, round: Round) -> tuple[Tree, PyTree]:
+        """The tree of a round, and the method's own memory."""
+
+    def remember(self, batch: int) -> PyTree:
+        """The method's own memory before the first round."""
+        del batch
+        return ()
+
+    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
+        """The method's own memory after a round."""
+        del feedback
+        return memory
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PairState:
+        """Empty: nothing outlives a call, so an earlier state is not read."""
+        del earlier
+        head = self.head
+        if head.context is not None and head.context < slots:
+            raise ValueError(
+                f"the draft head's context is {head.context} and the call holds {slots} tokens a "
+                "row; shorten the prompt or max_new_tokens, or take a head of longer context"
+            )
+        if self.depth >= slots:
+            raise ValueError(
+                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
+                f"tokens a row; draft at most {slots - 1} levels"
+            )
+        cache = head.init_cache(batch, slots)
+        return PairState(
+            cache=cache,
+            hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
+            memory=self.remember(batch),
+        )
+
+    def init(
+        self,
+        params: PyTree,
+        state: PairState,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> PairState:
+        check_head(self.head, params, output)
+        batch, width = prompt.shape
+        if width == 1:
+            return state
+        pairs = width - 1
+        lanes = jnp.broadcast_to(jnp.arange(pairs, dtype=jnp.int32), (batch, pairs))
+        causal = jnp.broadcast_to(jnp.tril(jnp.ones((pairs, pairs), bool)), (batch, pairs, pairs))
+        own = self.head.apply(params, output.hidden[:, :-1], prompt[:, 1:], lanes, causal, None)
+        return replace(
+            state,
+            cache=caches.commit(state.cache, own, lanes, lengths - 1),
+            hidden=_last(own, lengths - 1, state.hidden),
+        )
+
+    def draft(self, params: PyTree, state: PairState, round: Round) -> tuple[Tree, PairState]:
+        tree, memory = self.propose(params, state, round)
+        # The children were chosen by the noise that decides the target's token.
+        tree = replace(tree, verifier=Walk(rules.coupled))
+        return tree, replace(state, memory=memory)
+
+    def update(self, params: PyTree, state: PairState, feedback: Feedback) -> PairState:
+        path, counts = feedback.verdict.path, feedback.counts
+        batch, width = path.shape
+        assert feedback.output.hidden is not None, "it was there when the call began"
+        hidden = jnp.take_along_axis(feedback.output.hidden, path[..., None], axis=1)
+        lanes = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
+        causal = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
+        positions = feedback.positions[:, None] + lanes
+        own = self.head.apply(params, hidden, feedback.emitted, positions, causal, state.cache)
+        return PairState(
+            cache=caches.commit(state.cache, own, lanes, counts),
+            hidden=_last(own, counts, state.hidden),
+            memory=self.learn(state.memory, feedback),
+        )
+
+
+def check_head(head: DraftHead, params: PyTree, output: Output) -> None:
+    """Raises ValueError unless the head can read what the target gives."""
+    if params is None:
+        raise ValueError(
+            "drafter_params is None and a draft head needs its weights; pass "
+            "drafter_params=variables, beside the drafter"
+        )
+    if output.hidden is None:
+        raise ValueError(
+            "the target's forward gives no hidden states and a draft head reads them; take a "
+            "model whose Output.hidden is set"
+        )
+    if (found := output.logits.shape[-1]) != head.vocab_size:
+        raise ValueError(
+            f"the draft head has {head.vocab_size} tokens and the target {found}; take the head "
+            "that was trained for this target"
+        )
+    if (found := output.hidden.shape[-1]) != head.features:
+        raise ValueError(
+            f"the draft head reads states {head.features} wide and the target's are {found}; take "
+            "the head that was trained for this target, and the target with the taps it needs"
+        )
+
+
+def likeliest(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    round: Round,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Drawn:
+    """The top k of a deterministic tree, as a `jspec.draws.Draw`: in greedy decoding, those of q.
+
+    In sampling they are the top k of what the target will choose by: log q with the very noise that
+    decides its token. `scores` are these; `chances` are those of q, with no temperature.
+    """
+    del sampling
+    return draws.coupled(logits, Sampling(), round, level, size)
+
+
+def share(drawn: Drawn) -> Float[Array, "B M K"]:
+    """What each child has of its parent's worth: q, moved by the noise that is known.
+
+    Without noise it is the draft's probability, as published. With it, a child counts exp(score)
+    instead, against its siblings and what q leaves to all others.
+    """
+    weight = jnp.exp(drawn.scores)
+    rest = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0)
+    return weight / (weight.sum(-1, keepdims=True) + rest)
+
+
+def _last(
+    output: Output, counts: Int[Array, " B"], before: Float[Array, "B E"]
+) -> Float[Array, "B E"]:
+    """What was predicted after the last of `counts` pairs; as before, if there was none."""
+    assert output.hidden is not None, "a head predicts states"
+    last = jnp.maximum(counts - 1, 0)[:, None, None]
+    hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0].astype(before.dtype)
+    return jnp.where(counts[:, None] > 0, hidden, before)

@@ -1,0 +1,139 @@
+"""What draft heads over hidden states are trained for: the target's next states, several ahead."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import CausalLM, Nodes, PyTree
+from jspec.training.loop import Metrics
+
+
+@struct.dataclass
+class Batch:
+    """Text, and what the target thought of it."""
+
+    tokens: Int[Array, "B T+1"]
+    live: Bool[Array, "B T+1"]
+    """Which tokens are text; the others fill up, behind it."""
+    hidden: Float[Array, "B T+1 E"] | None = None
+    """The target's states if they are at hand; None: they are computed on the fly."""
+
+
+@dataclass(frozen=True)
+class Unrolled:
+    """The loss of a draft head that goes on from its own states, as it will when it drafts.
+
+    Step 1 reads the target's true state at every position j and predicts the one at j + 1. Step i
+    reads what step i - 1 predicted at j, and is held to the target's state at j + i. It sees the
+    true pairs up to j and its own earlier steps, as when it drafts (the training-time test of
+    EAGLE-3, arXiv:2503.01840; HASS). One step is EAGLE-1's teacher forcing; unrolling stands
+    in for the noise that EAGLE-1 adds to true states.
+
+    Per step, with h, l of the head and H, L of the target (Lyanna section 4.1, EAGLE section 4.2):
+
+        state_weight * state_loss(h, H) + token_weight * CE(softmax(l), softmax(L))
+
+    Args:
+        target: the model that drafts are for.
+        head: what is trained: a module with the methods of `jspec.models.head.Head`.
+        steps: of the unrolling; as many as the trees will be deep.
+        state_loss: of predicted and true states, by element.
+        state_weight: alpha.
+        token_weight: beta.
+        decay: weight of each step against the one before.
+    """
+
+    target: CausalLM
+    head: Any
+    steps: int = 3
+    state_loss: Callable[[Array, Array], Array] = optax.losses.squared_error
+    state_weight: float = 1.0
+    token_weight: float = 0.1
+    decay: float = 0.8
+
+    def loss(
+        self, params: PyTree, frozen: PyTree, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """The loss, and per step the acceptance of the likeliest token where all before it held.
+
+        Args:
+            params: the head's weights.
+            frozen: `target`, the target's weights, and `borrowed`, the head's other collections.
+            batch: text.
+
+        Returns:
+            The loss, and the metrics `acceptance`, `state_loss` and `token_loss`, one entry a step.
+        """
+        variables = {**frozen["borrowed"], "params": params}
+        states = batch.hidden
+        if states is None:
+            states = states_of(self.target, frozen["target"], batch.tokens)
+        states = jax.lax.stop_gradient(states.astype(jnp.float32))
+        laws = jax.nn.softmax(self.head.apply(variables, states, method="logits"))
+
+        rows, pairs = batch.tokens.shape[0], batch.tokens.shape[1] - 1
+        causal, own = jnp.tril(jnp.ones((pairs, pairs), bool)), jnp.eye(pairs, dtype=bool)
+        hidden, nodes, method = states[:, :-1], None, "__call__"
+        right = jnp.ones((rows, pairs), bool)
+        weight, total, told = 1.0, 0.0, []
+        for step in range(self.steps):
+
+            def ahead(array, step=step):
+                """What stands `step + 1` places on; beyond the end, something that is not live."""
+                return jnp.roll(array, -1 - step, axis=1)[:, :-1]
+
+            inside = jnp.arange(pairs) < pairs - step
+            live = ahead(batch.live) & inside
+            tokens, law = ahead(batch.tokens), ahead(laws)
+            mask = jnp.concatenate([causal, *[own] * step], axis=1)
+            output = self.head.apply(
+                variables,
+                hidden,
+                tokens,
+                jnp.broadcast_to(jnp.arange(pairs) + step, (rows, pairs)),
+                jnp.broadcast_to(mask, (rows, *mask.shape)),
+                None,
+                nodes,
+                method=method,
+            )
+            logits = self.head.apply(variables, output.logits, tokens, method="inform")
+            state_loss = _mean(self.state_loss(output.hidden, ahead(states)).mean(-1), live)
+            token_loss = _mean(optax.softmax_cross_entropy(logits, law), live)
+            before, right = right, right & (logits.argmax(-1) == law.argmax(-1))
+            told.append((_mean(right, live & before), state_loss, token_loss))
+            total += weight * (self.state_weight * state_loss + self.token_weight * token_loss)
+            weight *= self.decay
+
+            hidden, method = output.hidden, "further"
+            new = Nodes(output.keys, output.values)
+            nodes = new if nodes is None else jax.tree.map(_beside, nodes, new)
+        acceptance, state_losses, token_losses = map(jnp.stack, zip(*told, strict=True))
+        return total, {
+            "acceptance": acceptance,
+            "state_loss": state_losses,
+            "token_loss": token_losses,
+        }
+
+
+def states_of(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T F"]:
+    """The target's states over whole sequences."""
+    batch, length = tokens.shape
+    positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
+    mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, length, length))
+    hidden = target.apply(params, tokens, positions, mask, None).hidden
+    assert hidden is not None, "a target of draft heads gives its states"
+    return hidden
+
+
+def _mean(values: Array, live: Bool[Array, "B T"]) -> Float[Array, ""]:
+    return jnp.where(live, values, 0).sum() / jnp.maximum(live.sum(), 1)
+
+
+def _beside(held: Float[Array, "B H M D"], new: Float[Array, "B H T D"]) -> Array:
+    return jnp.concatenate([held, new], axis=2)
