@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -115,6 +115,138 @@ def data(
         kinds = train_data.temperatures(temperature)
         rows = distill.Recipe(max_new_tokens, shortest, longest, kinds, seed)
         train_data.run(job, model, out, rows, count, batch_size)
+
+
+Texts = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Files of `jspec train data`, text files or folders; CLASS=PATH names one."
+    ),
+]
+Out = Annotated[Path, typer.Option(help="Folder of the run: checkpoints, curve, head.")]
+Target = Annotated[
+    str | None,
+    typer.Option(help="The target: folder or hub id.", show_default="the bundled model"),
+]
+TargetRecipe = Annotated[
+    Path | None, typer.Option(help="TOML file with [heads.NAME] settings, and texts if none given.")
+]
+Folder = Annotated[Path, typer.Option("--data", help="Folder that the recipe's paths start from.")]
+Resume = Annotated[bool, typer.Option(help="Continue the run that --out holds.")]
+StatesFolder = Annotated[
+    Path | None,
+    typer.Option(help="Keep the target's states there instead of computing them at each step."),
+]
+StatesType = Annotated[str, typer.Option(help="That states are kept in.")]
+Steps = Annotated[int | None, typer.Option(help="Updates in all.")]
+BatchSize = Annotated[int | None, typer.Option(help="Sequences per update.")]
+Sequence = Annotated[int | None, typer.Option(help="Tokens per sequence.")]
+Rate = Annotated[float | None, typer.Option(help="Highest learning rate.")]
+Warmup = Annotated[int | None, typer.Option(help="Updates until then.")]
+Cooldown = Annotated[float | None, typer.Option(help="Share of the run over which it falls again.")]
+Every = Annotated[int | None, typer.Option(help="Updates per checkpoint.")]
+Decay = Annotated[float | None, typer.Option(help="Of the weights, as AdamW has it.")]
+Seed = Annotated[int | None, typer.Option(help="Of the weights and the data order.")]
+Heldout = Annotated[float | None, typer.Option(help="Share of the text that is only scored.")]
+Unroll = Annotated[int | None, typer.Option(help="Draft steps on the head's own states.")]
+StateLoss = Annotated[str | None, typer.Option(help="Of the states: squared or smooth.")]
+StateWeight = Annotated[float | None, typer.Option(help="Of that loss.")]
+TokenWeight = Annotated[float | None, typer.Option(help="Of the cross-entropy of the tokens.")]
+StepDecay = Annotated[float | None, typer.Option(help="Weight of a draft step to the one before.")]
+
+
+@train_app.command("eagle")
+def eagle(
+    out: Out,
+    text: Texts = None,
+    model: Target = None,
+    recipe: TargetRecipe = None,
+    folder: Folder = Path(),
+    resume: Resume = False,
+    states: StatesFolder = None,
+    states_dtype: StatesType = "bfloat16",
+    steps: Steps = None,
+    batch_size: BatchSize = None,
+    sequence: Sequence = None,
+    lr: Rate = None,
+    warmup: Warmup = None,
+    cooldown: Cooldown = None,
+    checkpoint_every: Every = None,
+    weight_decay: Decay = None,
+    seed: Seed = None,
+    heldout: Heldout = None,
+    unroll: Unroll = None,
+    state_loss: StateLoss = None,
+    state_weight: StateWeight = None,
+    token_weight: TokenWeight = None,
+    decay: StepDecay = None,
+) -> None:
+    """Train EAGLE's draft head: one layer from state and token to the next state."""
+    _train_head("eagle", locals())
+
+
+@train_app.command("lyanna")
+def lyanna(
+    out: Out,
+    text: Texts = None,
+    model: Target = None,
+    recipe: TargetRecipe = None,
+    folder: Folder = Path(),
+    resume: Resume = False,
+    states: StatesFolder = None,
+    states_dtype: StatesType = "bfloat16",
+    steps: Steps = None,
+    batch_size: BatchSize = None,
+    sequence: Sequence = None,
+    lr: Rate = None,
+    warmup: Warmup = None,
+    cooldown: Cooldown = None,
+    checkpoint_every: Every = None,
+    weight_decay: Decay = None,
+    seed: Seed = None,
+    heldout: Heldout = None,
+    unroll: Unroll = None,
+    state_loss: StateLoss = None,
+    state_weight: StateWeight = None,
+    token_weight: TokenWeight = None,
+    decay: StepDecay = None,
+    rank: Annotated[
+        int | None, typer.Option(help="Width of the token info; 0 leaves it out.")
+    ] = None,
+    hot_tokens: Annotated[
+        int | None, typer.Option(help="Most frequent tokens that have token info; 0 is all.")
+    ] = None,
+    first_token: Annotated[
+        bool | None, typer.Option(help="Whether the first draft step is told the token.")
+    ] = None,
+) -> None:
+    """Train Lyanna's draft head: a chain of states, and token info on the scores."""
+    _train_head("lyanna", locals())
+
+
+_NAMES = {"lr": "learning_rate"}
+_PLACES = ("out", "text", "model", "recipe", "folder", "resume", "states", "states_dtype")
+
+
+def _train_head(kind: str, given: dict[str, Any]) -> None:
+    """Runs the command of a kind; what is no place is one of the job's settings."""
+    from jspec.app import train_heads
+
+    places = {name: given.pop(name) for name in _PLACES}
+    changes = {_NAMES.get(k, k): value for k, value in given.items() if value is not None}
+    with _told(kind):
+        job = train_heads.job(kind, places["recipe"], changes)
+        run = train_heads.prepare(
+            kind,
+            job,
+            places["model"],
+            arguments=places["text"] or [],
+            recipe=places["recipe"],
+            data=places["folder"],
+        )
+        train_heads.train(
+            run, places["out"], places["resume"], places["states"], places["states_dtype"]
+        )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from rich.progress import Progress
 from rich.table import Table
 from tokenizers import Tokenizer
 
+from jspec.app import curves
 from jspec.base import CausalLM, PyTree
 from jspec.models import export
 from jspec.models.llama import Llama, LlamaConfig
@@ -87,7 +88,7 @@ def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
         objective = lm.NextToken(cast(CausalLM, model))
         trained = loop.train(objective, job.recipe, params, plan.batch, checkpoints, show)
     export.save_hf(model, trained, out / "model", words, end)
-    plot(checkpoints.curve(), out / "loss.png")
+    curves.plot(checkpoints.curve(), out / "loss.png", "nats per token")
     scores = evaluate(model, trained, corpus, encode, end, job.sequence)
     (out / "heldout.json").write_text(json.dumps(scores, indent=2) + "\n")
     console.print(table(scores))
@@ -158,25 +159,3 @@ def table(scores: Mapping[str, Mapping[str, float]]) -> Table:
             f"{score['tokens']:,}",
         )
     return grid
-
-
-def plot(curve: Sequence[Mapping[str, float]], path: Path) -> None:
-    """The loss curve, with a running mean."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(figsize=(7, 4))
-    steps = [line["step"] for line in curve]
-    losses = [line["loss"] for line in curve]
-    window = max(len(losses) // 50, 1)
-    means = [
-        sum(losses[max(0, i - window) : i + 1]) / min(i + 1, window + 1) for i in range(len(losses))
-    ]
-    axes.plot(steps, losses, alpha=0.3, label="each step")
-    axes.plot(steps, means, label="running mean")
-    axes.set(xlabel="step", ylabel="training loss (nats per token)", yscale="log")
-    axes.legend()
-    figure.savefig(path, dpi=120, bbox_inches="tight")
-    pyplot.close(figure)

@@ -1,9 +1,10 @@
 """How well a model predicts text that it was not trained on."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -11,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import CausalLM, PyTree
 from jspec.training import lm
+from jspec.training.loop import Metrics, Objective
 from jspec.training.packing import Encode
 
 
@@ -69,3 +71,29 @@ def total(
     live: Bool[Array, "B T"],
 ) -> Float[Array, ""]:
     return (lm.losses(model, params, sequences) * live).sum()
+
+
+def metrics(
+    objective: Objective, params: PyTree, frozen: PyTree, batches: Iterable[tuple[PyTree, int]]
+) -> dict[str, Any]:
+    """Loss and metrics of an objective over batches, each weighted by its tokens.
+
+    Args:
+        batches: what the objective reads, with the number of tokens in it.
+    """
+    sums: dict[str, Any] = {}
+    tokens = 0
+    for batch, count in batches:
+        loss, told = jax.device_get(_score(objective, params, frozen, batch))
+        for name, value in {"loss": loss, **told}.items():
+            sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64) * count
+        tokens += count
+    means = {name: np.round(value / tokens, 4).tolist() for name, value in sums.items()}
+    return {**means, "tokens": tokens}
+
+
+@partial(jax.jit, static_argnames="objective")
+def _score(
+    objective: Objective, params: PyTree, frozen: PyTree, batch: PyTree
+) -> tuple[Float[Array, ""], Metrics]:
+    return objective.loss(params, frozen, batch)

@@ -34,6 +34,7 @@ class Objective(Protocol):
         """
         ...
 
+
 @dataclass(frozen=True)
 class Recipe:
     """How to optimise.
@@ -133,6 +134,7 @@ def train(
     checkpoints: Checkpoints,
     report: Callable[[Report], None] = lambda _: None,
     frozen: PyTree = None,
+    place: Callable[[PyTree], PyTree] = lambda state: state,
 ) -> PyTree:
     """Trains from the last checkpoint, or from `params` if there is none, and returns the weights.
 
@@ -141,11 +143,12 @@ def train(
         batches: what each step reads, by the step. The same after a kill gives the same losses.
         report: called after each update.
         frozen: what the objective reads and does not train.
+        place: puts the state on the devices that the batches are on.
 
     Raises:
         TrainingError: if the loss or gradient is not a number; the last checkpoint stays.
     """
-    state, done = checkpoints.restore(start(recipe, params))
+    state, done = checkpoints.restore(place(start(recipe, params)))
     for step in range(done, recipe.steps):
         state, loss, norm, metrics = update(objective, recipe, state, frozen, batches(step))
         told = {name: value.tolist() for name, value in jax.device_get(metrics).items()}

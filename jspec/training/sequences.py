@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -122,9 +122,9 @@ def split(
     return [json.loads(row) for row in kept], [json.loads(row) for row in out]
 
 
-def join(parts: Mapping[str, Sequences]) -> Sequences:
-    """All classes one behind the other, as `packing.order` counts them."""
+def join(parts: Sequence[Sequences]) -> Sequences:
+    """All of them, one behind the other; of classes in their order as `packing.order` counts."""
     return Sequences(
-        np.concatenate([part.tokens for part in parts.values()]),
-        np.concatenate([part.live for part in parts.values()]),
+        np.concatenate([part.tokens for part in parts]),
+        np.concatenate([part.live for part in parts]),
     )

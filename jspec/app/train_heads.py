@@ -1,0 +1,285 @@
+"""One run from a target and text to a trained draft head: `jspec train lyanna|eagle|medusa`."""
+
+import json
+import logging
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from jspec import models
+from jspec.app import curves
+from jspec.app.config import BUNDLED
+from jspec.app.head_kinds import KINDS
+from jspec.app.train_lm import source
+from jspec.base import PyTree
+from jspec.models import heads, precision
+from jspec.models.fingerprint import fingerprint
+from jspec.models.load import Loaded
+from jspec.training import checkpoints as folders
+from jspec.training import corpus as corpora
+from jspec.training import head_jobs, heldout, jobs, loop, packing, parallel, sequences
+from jspec.training.sequences import Sequences
+from jspec.training.states import States
+from jspec.training.unroll import Batch
+
+
+@dataclass(frozen=True)
+class Text:
+    """What a head is trained and scored on, by class."""
+
+    train: dict[str, Sequences]
+    heldout: dict[str, Sequences]
+    weights: dict[str, float]
+
+
+def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> head_jobs.HeadJob:
+    """The job of a kind: its defaults, under the recipe's settings, under the given ones.
+
+    Raises:
+        ValueError: if the recipe or the settings are wrong.
+    """
+    settings = {} if recipe is None else head_jobs.read(recipe, kind)
+    return head_jobs.override(KINDS[kind].job, {**settings, **changes})
+
+
+def text(
+    arguments: Sequence[str],
+    recipe: Path | None,
+    data: Path,
+    target: Loaded,
+    job: head_jobs.HeadJob,
+) -> Text:
+    """Sequences of all texts: files of `jspec train data` as they are, others as plain text.
+
+    Args:
+        arguments: the texts; none: those of the recipe.
+
+    Raises:
+        ValueError: if there is none, or one is shorter than a sequence.
+    """
+    if not arguments and recipe is None:
+        raise ValueError("no text was given; name files or folders, or a --recipe")
+    if arguments:
+        texts = jobs.Job(sources=tuple(map(source, arguments)))
+    else:
+        assert recipe is not None
+        texts = jobs.texts(recipe, data)
+    size = target.model.vocab_size
+    written = [one for one in texts.sources if sequences.holds_rows(one.path)]
+    corpus = corpora.load([one for one in texts.sources if one not in written], job.heldout)
+    train: dict[str, Sequences] = {}
+    held: dict[str, Sequences] = {}
+    for one in written:
+        kept, out = sequences.split(sequences.read(one.path, size), job.heldout)
+        add(train, one.label, sequences.fill(kept, job.sequence))
+        if sum(map(len, out)) > job.sequence:
+            add(held, one.label, sequences.fill(out, job.sequence))
+    for label, documents in corpus.train.items():
+        add(train, label, sequences.cut(encode(target, documents), job.sequence))
+        out = encode(target, corpus.heldout[label])
+        if sum(map(len, out)) > job.sequence:
+            add(held, label, sequences.cut(out, job.sequence))
+    return Text(train, held, {label: texts.weights.get(label, 1.0) for label in train})
+
+
+def add(parts: dict[str, Sequences], label: str, more: Sequences) -> None:
+    """Puts sequences into a class, behind what it holds."""
+    parts[label] = sequences.join([parts[label], more]) if label in parts else more
+
+
+def encode(target: Loaded, documents: Sequence[str]) -> list[list[int]]:
+    """Token ids, with what begins a text; where a tokenizer adds nothing, the end token does."""
+    begins = list(target.tokenizer.encode("").ids) or list(target.eos[:1])
+    return [
+        [*begins, *target.tokenizer.encode(document, add_special_tokens=False).ids]
+        for document in documents
+    ]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What is trained, on what, and where it is kept."""
+
+    kind: str
+    job: head_jobs.HeadJob
+    target: Loaded
+    fingerprint: str
+    """Of the target's weights."""
+    text: Text
+    whole: Sequences
+    """The training text of all classes."""
+    head: Any
+    variables: PyTree
+    """Of the head, before training."""
+    devices: parallel.Devices
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What must not change when the run is resumed."""
+        return {
+            "kind": self.kind,
+            "target": self.fingerprint[:16],
+            "text": self.whole.fingerprint,
+            "weights": self.text.weights,
+            **self.job.settings(),
+        }
+
+    @property
+    def frozen(self) -> PyTree:
+        """What the objective reads and does not train."""
+        borrowed = {name: value for name, value in self.variables.items() if name != "params"}
+        return self.devices.copy({"target": self.target.params, "borrowed": borrowed})
+
+    def batch(self, text: Sequences, rows: np.ndarray, hidden: np.ndarray | None) -> Batch:
+        """On the devices, each row on one of them."""
+        return Batch(*self.devices.share((text.tokens[rows], text.live[rows], hidden)))
+
+
+def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) -> Run:
+    """Loads and checks all that `train` needs; `texts` are the first arguments of `text`.
+
+    Raises:
+        ValueError: if text, target and settings do not fit one another.
+    """
+    devices = parallel.Devices.of()
+    devices.check(job.batch_size)
+    target = models.load(model or BUNDLED)
+    context = target.model.context
+    if context is not None and job.sequence >= context:
+        raise ValueError(
+            f"sequence {job.sequence} and the token after it are more than the target's context "
+            f"of {context}; use a sequence < {context}"
+        )
+    parts = text(**texts, target=target, job=job)
+    whole = sequences.join(list(parts.train.values()))
+    head = KINDS[kind].build(target, **job.shape)
+    variables = start(head, target, whole, job.seed)
+    ours = fingerprint(target.params)
+    return Run(kind, job, target, ours, parts, whole, head, variables, devices)
+
+
+def start(head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
+    """The variables of a new head: its own at random, the target's borrowed.
+
+    Where only some tokens have token info, they are the text's most frequent ones.
+    """
+    state, one = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
+    pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.KINDS[heads.kind(head)].pairs else ()
+    fresh = head.init(jax.random.key(seed), state, *pairs)
+    if "hot" in fresh:
+        ((part, leaves),) = fresh["hot"].items()
+        counts = text.counts(target.model.vocab_size)
+        ids = np.sort(np.argsort(-counts, kind="stable")[: len(leaves["ids"])])
+        fresh = {**fresh, "hot": {part: {"ids": jnp.asarray(ids, leaves["ids"].dtype)}}}
+    return {**fresh, heads.TARGET: heads.borrow(head, target.params)}
+
+
+def train(
+    run: Run, out: Path, resume: bool, states: Path | None = None, states_dtype: str = "bfloat16"
+) -> None:
+    """Trains, draws the curve, scores the held-out text, and saves the head in `out/head`.
+
+    Args:
+        run: what to train.
+        out: folder of the run.
+        resume: whether a run that is already there may be continued.
+        states: folder for the target's states; None: they are computed on the fly.
+        states_dtype: that they are stored in.
+
+    Raises:
+        ValueError: if a folder holds something else.
+        RuntimeError: if the run stopped; the message says how it goes on.
+    """
+    # Orbax logs the traceback of an error that it also raises.
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    console, job = Console(), run.job
+    objective = KINDS[run.kind].objective(run.target, run.head, **job.loss)
+    checkpoints = folders.Checkpoints(out, run.settings, resume)
+    size = sum(leaf.size for leaf in jax.tree.leaves(run.variables["params"]))
+    console.print(f"{size:,} parameters, {len(run.whole):,} sequences of text")
+    for line in KINDS[run.kind].memory(run.head):
+        console.print(line)
+    held = None if states is None else store(run, states, states_dtype, console)
+    sizes = {label: len(part) for label, part in run.text.train.items()}
+    rows = packing.order(sizes, run.text.weights, job.recipe.steps * job.batch_size, job.seed)
+    order = rows.reshape(job.recipe.steps, job.batch_size)
+
+    def batch(step: int) -> Batch:
+        chosen = order[step]
+        return run.batch(run.whole, chosen, None if held is None else held[chosen])
+
+    frozen, copy = run.frozen, run.devices.copy
+    params = copy(run.variables["params"])
+    with Progress(console=console) as progress:
+        task = progress.add_task("training", total=job.recipe.steps)
+
+        def show(report: loop.Report) -> None:
+            progress.update(task, completed=report.step, description=f"training, {told(report)}")
+
+        params = loop.train(objective, job.recipe, params, batch, checkpoints, show, frozen, copy)
+    curves.plot(checkpoints.curve(), out / "curve.png", "weighted sum")
+    scores = evaluate(run, objective, params, frozen)
+    folders.write(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
+    if scores:
+        console.print(table(scores))
+    # A run that was lengthened replaces what it saved when it was shorter.
+    shutil.rmtree(out / "head", ignore_errors=True)
+    record = {**run.settings, "steps": job.recipe.steps, "heldout_scores": scores}
+    heads.save(out / "head", run.head, {**run.variables, "params": params}, run.target, record)
+    console.print(f"head in {out / 'head'}", soft_wrap=True)
+
+
+def store(run: Run, folder: Path, dtype: str, console: Console) -> States:
+    """The target's states of all training text, from disk or put there."""
+    model: Any = run.target.model
+    held = States(folder, run.whole, model.features, precision.find(dtype), run.fingerprint)
+    with Progress(console=console) as progress:
+        task = progress.add_task("storing states", total=len(run.whole), completed=len(held))
+        for done in held.fill(model, run.target.params, run.job.batch_size):
+            progress.update(task, completed=done)
+    return held
+
+
+def told(report: loop.Report) -> str:
+    """Loss, and the acceptance of each draft step given those before it."""
+    steps = report.metrics.get("acceptance", [])
+    shares = " ".join(f"{share:.2f}" for share in steps) if isinstance(steps, list) else ""
+    return f"loss {report.loss:.3f}" + (f", acceptance {shares}" if shares else "")
+
+
+def evaluate(
+    run: Run, objective: loop.Objective, params: PyTree, frozen: PyTree
+) -> dict[str, dict[str, Any]]:
+    """Held-out loss and metrics per class; classes with too little held out are left out."""
+
+    def batches(part: Sequences) -> Iterator[tuple[Batch, int]]:
+        size = run.job.batch_size
+        # The last batch is filled up with rows that hold no text.
+        more = ((0, -len(part) % size), (0, 0))
+        filled = Sequences(np.pad(part.tokens, more), np.pad(part.live, more))
+        for first in range(0, len(filled), size):
+            rows = np.arange(first, first + size)
+            yield run.batch(filled, rows, None), int(filled.live[rows].sum())
+
+    return {
+        label: heldout.metrics(objective, params, frozen, batches(part))
+        for label, part in run.text.heldout.items()
+    }
+
+
+def table(scores: Mapping[str, Mapping[str, Any]]) -> Table:
+    """Acceptance by draft step, where the objective tells it."""
+    grid = Table("class", "loss", "acceptance by step", title="held out")
+    for label, score in scores.items():
+        shares = " ".join(f"{share:.3f}" for share in score.get("acceptance", ()))
+        grid.add_row(label, f"{score['loss']:.3f}", shares)
+    return grid

@@ -1,0 +1,132 @@
+"""Rows of tokens as sequences of one length, and the target's states of them on disk."""
+
+import json
+
+import numpy as np
+import pytest
+import tiny
+
+from jspec.training import sequences, states
+from jspec.training.unroll import states_of
+
+
+def text_of(part):
+    return [row[live].tolist() for row, live in zip(part.tokens, part.live, strict=True)]
+
+
+def test_rows_stay_whole_where_they_fit():
+    rows = [[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16], [17]]
+    part = sequences.fill(rows, 4)
+    # The row of seven is cut behind its fifth token; the lone token of the last teaches nothing.
+    assert text_of(part) == [[1, 2, 3, 4, 5], [6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16]]
+    assert part.tokens.shape == (4, 5)
+    assert (part.tokens[~part.live] == 0).all()
+    assert part.counts(20).tolist() == [0, *[1] * 16, 0, 0, 0]
+
+
+def test_a_lone_token_is_dropped_from_a_cut_row_too():
+    assert text_of(sequences.fill([[1, 2, 3, 4]], 2)) == [[1, 2, 3]]
+
+
+def test_streams_are_cut_anywhere_and_overlap_by_a_token():
+    part = sequences.cut([[1, 2, 3], [4, 5, 6, 7, 8]], 3)
+    assert text_of(part) == [[1, 2, 3, 4], [4, 5, 6, 7]]
+
+
+@pytest.mark.parametrize("make", [sequences.fill, sequences.cut])
+def test_text_shorter_than_a_sequence_is_refused(make):
+    with pytest.raises(ValueError, match=r"holds 4 tokens but one sequence needs 6.*<= 3"):
+        make([[1, 2], [3, 4]], 5)
+    assert len(make([[1, 2], [3, 4]], 3)) == 1
+
+
+def test_files_of_rows(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"tokens": [1, 2], "text": "a"}\n{"tokens": [3]}\n{"tokens": [4')
+    assert sequences.holds_rows(path)
+    assert sequences.read(path, 5) == [[1, 2], [3]]
+    for bad in ('{"tokens": [5]}', '{"tokens": [true]}', '{"tokens": 3}', "{}", "[1]", "no"):
+        path.write_text('{"tokens": [1]}\n' + bad + "\n")
+        with pytest.raises(ValueError, match="line 2 has no tokens of a vocabulary of 5"):
+            sequences.read(path, 5)
+    path.write_text('{"text": "a"}\n')
+    assert not sequences.holds_rows(path)
+    assert not sequences.holds_rows(tmp_path)
+
+
+def test_rows_are_held_out_by_their_content():
+    rows = [[i, i + 1] for i in range(20)]
+    kept, out = sequences.split(rows, 0.25)
+    assert len(out) == 5 and sorted(kept + out) == rows
+    again, same = sequences.split([*rows[::-1], rows[3]], 0.25)
+    assert sorted(same) in (sorted(out), sorted([*out, rows[3]]))
+    assert not any(row in out for row in again)
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = tiny.model()
+    return model, tiny.params(model)
+
+
+@pytest.fixture(scope="module")
+def text():
+    rows = np.random.default_rng(0).integers(0, tiny.VOCAB, (5, 7)).tolist()
+    return sequences.fill(rows, 6)
+
+
+def store(folder, text, dtype="float32", target="me"):
+    return states.States(folder, text, 16, dtype, target)
+
+
+def test_states_on_disk_are_the_target_s(tmp_path, target, text):
+    model, params = target
+    held = store(tmp_path, text)
+    assert list(held.fill(model, params, 2)) == [2, 4, 5]
+    expected = states_of(model, params, text.tokens)
+    np.testing.assert_allclose(held[np.arange(5)], expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(held[np.array([3, 1])], held[np.arange(5)][[3, 1]])
+    narrow = store(tmp_path / "narrow", text, "bfloat16")
+    list(narrow.fill(model, params, 4))
+    np.testing.assert_allclose(narrow[np.arange(5)].astype(np.float32), expected, rtol=1e-2)
+    assert narrow.bytes_per_row * 2 == held.bytes_per_row
+
+
+def test_storing_goes_on_where_a_kill_ended_it(tmp_path, target, text):
+    whole, part = store(tmp_path / "whole", text), store(tmp_path / "part", text)
+    list(whole.fill(*target, 2))
+    next(part.fill(*target, 2))
+    with (tmp_path / "part" / states.ARRAY).open("ab") as file:
+        file.write(b"half a row")
+    again = store(tmp_path / "part", text)
+    assert len(again) == 2
+    assert list(again.fill(*target, 2)) == [4, 5]
+    assert (tmp_path / "part" / states.ARRAY).read_bytes() == (
+        tmp_path / "whole" / states.ARRAY
+    ).read_bytes()
+    assert list(store(tmp_path / "part", text).fill(*target, 2)) == []
+
+
+def test_states_of_something_else_are_refused(tmp_path, text):
+    store(tmp_path, text)
+    with pytest.raises(ValueError, match="target me -> you"):
+        store(tmp_path, text, target="you")
+    other = sequences.Sequences(text.tokens + 1, text.live)
+    with pytest.raises(ValueError, match="text "):
+        store(tmp_path, other)
+    with pytest.raises(ValueError, match="dtype float32 -> float16"):
+        store(tmp_path, text, "float16")
+    settings = json.loads((tmp_path / states.SETTINGS).read_text())
+    assert settings["shape"] == [5, 7, 16]
+
+
+def test_a_full_disk_is_one_sentence(tmp_path, target, text, monkeypatch):
+    held = store(tmp_path, text)
+    next(held.fill(*target, 2))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(states.os, "fsync", full)
+    with pytest.raises(RuntimeError, match=r"No space left on device.*first 2 rows are whole"):
+        list(held.fill(*target, 2))

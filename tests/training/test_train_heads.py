@@ -1,0 +1,251 @@
+"""`jspec train lyanna|eagle`: from text to a head that loads; kills, full disks and bad input."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+import tiny
+import typer
+from jax.sharding import Mesh
+from typer.testing import CliRunner
+
+from jspec import models
+from jspec.app import train_heads
+from jspec.app.train import train_app
+from jspec.models import export, heads
+from jspec.training import checkpoints, loop, parallel
+from jspec.training import tokenizer as tokenizers
+
+SMALL = (
+    "--sequence 12 --batch-size 2 --steps 6 --warmup 1 --checkpoint-every 2 --lr 5e-3 --unroll 2 "
+    "--heldout 0.3"
+).split()
+TEXTS = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
+KINDS = ["eagle", "lyanna"]
+
+
+def on(patch, count):
+    """Runs see so many of the test's devices."""
+    devices = parallel.Devices(Mesh(np.array(jax.devices()[:count]), ("rows",)))
+    patch.setattr(parallel.Devices, "of", lambda: devices)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_device():
+    with pytest.MonkeyPatch.context() as patch:
+        on(patch, 1)
+        yield
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A target, another target, a text, and rows that the target wrote."""
+    place = tmp_path_factory.mktemp("heads")
+    words = tokenizers.train(TEXTS * 3, 270)
+    for name, seed in (("model", 0), ("other", 1)):
+        model = tiny.model(vocab_size=270, context=32)
+        params = tiny.params(model, seed) if seed else tiny.params(model)
+        export.save_hf(model, params, place / name, words, end=0, dtype="float32")
+    (place / "text.txt").write_text("<|endoftext|>".join(TEXTS))
+    rows = np.random.default_rng(0).integers(1, 270, (40, 9)).tolist()
+    (place / "rows.jsonl").write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
+    return place
+
+
+def run(kind, folder, out, *arguments, small=SMALL):
+    app = typer.Typer()
+    app.add_typer(train_app, name="train")
+    given = [kind, "--model", folder / "model", "--out", out, *small, *arguments]
+    result = CliRunner().invoke(app, ["train", *map(str, given)])
+    return result.exit_code, " ".join(result.output.split())
+
+
+def curve(out):
+    return [json.loads(line) for line in (out / checkpoints.CURVE).read_text().splitlines()]
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def whole(request, folder, tmp_path_factory):
+    """(kind, folder) of a run that nothing interrupted."""
+    out = tmp_path_factory.mktemp(request.param) / "run"
+    code, output = run(request.param, folder, out, folder / "rows.jsonl")
+    assert code == 0, output
+    return request.param, out
+
+
+def test_a_run_gives_a_head_that_loads(folder, whole):
+    kind, out = whole
+    target = models.load(folder / "model")
+    head, variables = heads.load(out / "head", target, only=kind)
+    assert head.vocab_size == 270
+    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables["params"]))
+    lines = curve(out)
+    assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
+    assert all(len(line["acceptance"]) == 2 for line in lines)
+    assert (out / "curve.png").stat().st_size
+    (score,) = json.loads((out / "heldout.json").read_text()).values()
+    assert score["tokens"] == round(0.3 * 40) * 9 and len(score["acceptance"]) == 2
+
+
+class Killed(BaseException):
+    pass
+
+
+def killed(monkeypatch, step, kind, folder, out):
+    """A run that ends after an update, before its checkpoint."""
+
+    def told(report):  # it is called after every update
+        if report.step == step:
+            raise Killed
+        return ""
+
+    with monkeypatch.context() as patch:
+        patch.setattr(train_heads, "told", told)
+        with pytest.raises(Killed):
+            run(kind, folder, out, folder / "rows.jsonl")
+
+
+@pytest.mark.parametrize("step", [1, 3])
+def test_a_killed_run_resumes_on_the_same_curve(folder, whole, tmp_path, monkeypatch, step):
+    kind, out = whole
+    killed(monkeypatch, step, kind, folder, tmp_path)
+    code, output = run(kind, folder, tmp_path, folder / "rows.jsonl")
+    assert code == 2 and "already holds a run; resume it" in output
+    code, output = run(kind, folder, tmp_path, folder / "rows.jsonl", "--resume")
+    assert code == 0, output
+    assert curve(tmp_path) == curve(out)
+    weights = "head/head.safetensors"
+    assert (tmp_path / weights).read_bytes() == (out / weights).read_bytes()
+
+
+def test_a_longer_run_replaces_the_head(folder, whole, tmp_path):
+    kind, _ = whole
+    for steps in (2, 3):
+        code, output = run(
+            kind, folder, tmp_path, folder / "rows.jsonl", "--steps", steps, "--resume",
+            "--cooldown", 0,
+        )  # fmt: skip
+        assert code == 0, output
+        assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == steps
+
+
+def test_stored_states_give_the_same_curve(folder, whole, tmp_path):
+    kind, out = whole
+    stored = ("--states", tmp_path / "states", "--states-dtype", "float32")
+    code, output = run(kind, folder, tmp_path / "run", folder / "rows.jsonl", *stored)
+    assert code == 0, output
+    losses, expected = ([line["loss"] for line in curve(path)] for path in (tmp_path / "run", out))
+    np.testing.assert_allclose(losses, expected, rtol=1e-5)
+
+
+def test_another_target_is_refused(folder, whole):
+    kind, out = whole
+    code, output = run(
+        kind, folder, out, folder / "rows.jsonl", "--resume", "--model", folder / "other"
+    )
+    assert code == 2 and "other settings (target" in output
+    with pytest.raises(ValueError, match="other weights"):
+        heads.load(out / "head", models.load(folder / "other"))
+
+
+def test_nan_stops_with_the_step(folder, tmp_path, monkeypatch):
+    true_update, seen = loop.update, []
+
+    def poisoned(*arguments):
+        state, loss, norm, metrics = true_update(*arguments)
+        seen.append(loss)
+        return state, loss * (np.nan if len(seen) == 5 else 1), norm, metrics
+
+    monkeypatch.setattr(loop, "update", poisoned)
+    code, output = run("eagle", folder, tmp_path, folder / "rows.jsonl")
+    assert code == 1 and "loss nan" in output and "at step 5" in output
+    assert "checkpoint is step 4" in output and "Traceback" not in output
+
+
+def test_a_full_disk_leaves_the_checkpoint_before(folder, tmp_path, monkeypatch):
+    true_save = checkpoints.Checkpoints.save
+
+    def save(self, step, state):
+        if step == 4:
+
+            def full(*_, **__):
+                raise OSError(28, "No space left on device")
+
+            monkeypatch.setattr(self.manager, "save", full)
+        return true_save(self, step, state)
+
+    monkeypatch.setattr(checkpoints.Checkpoints, "save", save)
+    code, output = run("eagle", folder, tmp_path, folder / "rows.jsonl")
+    assert code == 1 and "No space left on device" in output and "step 2 is whole" in output
+
+
+def test_plain_text_and_rows_may_be_mixed(folder, tmp_path):
+    code, output = run(
+        "lyanna", folder, tmp_path, f"cats={folder / 'text.txt'}", f"own={folder / 'rows.jsonl'}",
+        "--hot-tokens", 100, "--rank", 4,
+    )  # fmt: skip
+    assert code == 0, output
+    assert "for 270 tokens" in output and "for the 100 hot ones" in output
+    assert json.loads((tmp_path / "heldout.json").read_text()).keys() == {"cats", "own"}
+    _, variables = heads.load(tmp_path / "head", models.load(folder / "model"))
+    ids = np.asarray(variables["hot"]["info"]["ids"])
+    assert (np.diff(ids) > 0).all() and len(ids) == 100
+
+
+def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
+    (tmp_path / "recipe.toml").write_text(
+        '[heads.eagle]\nsteps = 3\nunroll = 1\n[[text]]\nclass = "cats"\npath = "text.txt"\n'
+    )
+    small = [*SMALL[:4], "--warmup", "1", "--heldout", "0.2"]
+    code, output = run(
+        "eagle", folder, tmp_path / "run", "--recipe", tmp_path / "recipe.toml",
+        "--data", folder, small=small,
+    )  # fmt: skip
+    assert code == 0, output
+    assert [len(line["acceptance"]) for line in curve(tmp_path / "run")] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ([], "no text was given"),
+        (["{folder}/absent.txt"], "does not exist"),
+        (["{text}", "--sequence", "31", "--batch-size", "0"], "batch_size is 0"),
+        (["{text}", "--sequence", "32"], "target's context of 32"),
+        (["{short}"], "but one sequence needs 13"),
+        (["{rows}", "--lr", "nan"], "learning_rate is nan"),
+        (["{rows}", "--unroll", "0"], "unroll is 0; use unroll >= 1"),
+        (["{rows}", "--hot-tokens", "999"], "hot_tokens is 999"),
+        (["{rows}", "--state-loss", "cubic"], "state_loss is 'cubic'"),
+        (["{rows}", "--recipe", "{folder}/no.toml"], "cannot be read"),
+        (["{foreign}"], "line 2 has no tokens of a vocabulary of 270"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
+    (tmp_path / "short.txt").write_text("Cats.")
+    (tmp_path / "foreign.jsonl").write_text('{"tokens": [1]}\n{"tokens": [270]}\n')
+    paths = {
+        "text": folder / "text.txt",
+        "rows": folder / "rows.jsonl",
+        "short": tmp_path / "short.txt",
+        "foreign": tmp_path / "foreign.jsonl",
+        "folder": tmp_path,
+    }
+    filled = [change.format(**paths) for change in changes]
+    code, output = run("lyanna", folder, tmp_path / "run", *filled)
+    assert code == 2, output
+    assert message in output and "Traceback" not in output
+
+
+def test_devices_share_the_batch(folder, whole, tmp_path, monkeypatch):
+    """Two devices have the curve of one, also after they resumed."""
+    kind, out = whole
+    on(monkeypatch, 2)
+    killed(monkeypatch, 4, kind, folder, tmp_path / "run")
+    code, output = run(kind, folder, tmp_path / "run", folder / "rows.jsonl", "--resume")
+    assert code == 0, output
+    losses, expected = ([line["loss"] for line in curve(path)] for path in (tmp_path / "run", out))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    code, output = run(kind, folder, tmp_path / "odd", "--batch-size", 3)
+    assert code == 2 and "batch of 3 rows does not divide over 2 devices" in output
