@@ -146,6 +146,8 @@ class Tree:
     worth: Float[Array, "B N"] | None = None
     """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
     path; None: it has none. Mixtures share out their nodes by it; the walk never reads it."""
+    joint: bool = struct.field(pytree_node=False, default=False)
+    """Nodes of several drafters, under numbers that none of them gave."""
 
 
 @struct.dataclass

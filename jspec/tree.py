@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
@@ -62,6 +63,37 @@ def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
         parents=jnp.where(above == NO_PARENT, NO_PARENT, parents),
         valid=pick(tree.valid),
         q_row=None if tree.q_row is None else pick(tree.q_row),
+        worth=None if tree.worth is None else pick(tree.worth),
+    )
+
+
+def best(tree: Tree, nodes: int) -> Tree:
+    """The tree's `nodes` most worthy nodes beside the root, by `Tree.worth`, in the old order.
+
+    Since worth falls along paths, and a tie goes to the earlier node, what is left is a tree. There
+    are fewer where fewer are valid: the places left over are absent.
+    """
+    assert tree.worth is not None, "a tree is cut by worth"
+    kept = min(nodes + 1, tree.tokens.shape[1])
+    root = jnp.arange(tree.tokens.shape[1]) == 0
+    order = jnp.where(root, jnp.inf, jnp.where(tree.valid, tree.worth, -1.0))
+    chosen = jnp.sort(jax.lax.top_k(order, kept)[1], axis=-1).astype(jnp.int32)
+
+    def pick(array):
+        return jnp.take_along_axis(array, chosen, axis=-1)
+
+    # A node stands where as many chosen ones come before it; so does the parent of one.
+    place = jax.vmap(jnp.searchsorted)(chosen, pick(tree.parents)).astype(jnp.int32)
+    valid = pick(tree.valid)
+    parents = jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT)
+    return replace(
+        tree,
+        tokens=pick(tree.tokens),
+        parents=parents,
+        valid=valid,
+        worth=jnp.where(valid, pick(tree.worth), 0.0),
+        depth=min(tree.depth, nodes),
+        width=min(tree.width, nodes),
     )
 
 

@@ -135,10 +135,13 @@ def test_a_greedy_target_is_greedy_whatever_was_drawn(name):
     assert 0 < result.stats.num_accepted.sum() < result.stats.drafted.sum()
 
 
-def test_united_with_another_drafter_it_reads_what_was_emitted():
-    """The path may hold nodes that the draft model never scored."""
+@pytest.mark.parametrize("nodes", [None, 2])
+def test_united_with_another_drafter_it_reads_what_was_emitted(nodes):
+    """The path may hold nodes that the draft model never scored, as many as its own or more."""
     drafter = jspec.merge(
-        jspec.SpeculativeDecoding(MODEL, 2), jspec.PromptLookup(num_speculative_tokens=3)
+        jspec.SpeculativeDecoding(MODEL, 2),
+        jspec.PromptLookup(num_speculative_tokens=3),
+        nodes=nodes,
     )
     result = jspec.decode(
         MODEL,
@@ -149,7 +152,8 @@ def test_united_with_another_drafter_it_reads_what_was_emitted():
         drafter_params=(DRAFT, None),
         max_new_tokens=40,
     )
-    state, _ = result.drafter_state
+    states = result.drafter_state if nodes is None else result.drafter_state.members
+    state = states[0]
     for row, at in enumerate((0, 1, -1)):
         text = [*PROMPTS[at, : LENGTHS[at]], *np.asarray(result.tokens[row])]
         assert state.cache.lengths[row] == len(text) - 2

@@ -1,76 +1,60 @@
-"""The union of two point-mass trees at one root: what one method misses the other may find."""
+"""The union of point-mass trees at one root: what one method misses another may find."""
 
 from dataclasses import dataclass
+from functools import reduce
 
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec.base import NO_PARENT, Drafter, Feedback, Output, PyTree, Round, Tree
+from jspec.drafters.members import Members, check_no_law
+from jspec.drafters.mixture import Mixture
 
 
 @dataclass(frozen=True)
-class Merge:
-    """Drafts the trees of two drafters together, equal paths once. Make it with `merge`.
+class Merge(Members):
+    """Drafts the trees of its drafters together, equal paths once. Make it with `merge`.
 
-    Params and state are pairs. The first drafter's nodes keep their numbers, the second's follow.
+    Params and state are tuples. A drafter's nodes follow those of the drafters before it.
     """
 
-    first: Drafter
-    second: Drafter
-
-    def start(
-        self, batch: int, slots: int, earlier: tuple[PyTree, PyTree] | None
-    ) -> tuple[PyTree, PyTree]:
-        if earlier is not None and not (isinstance(earlier, tuple) and len(earlier) == 2):
-            raise ValueError(
-                f"drafter_state is a {type(earlier).__name__} and merge keeps a pair of states; "
-                "pass the state of a call with the same drafter"
-            )
-        ours, theirs = _pair(earlier)
-        return self.first.start(batch, slots, ours), self.second.start(batch, slots, theirs)
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
+        return self.started(batch, slots, earlier)
 
     def init(
         self,
-        params: tuple[PyTree, PyTree] | None,
-        state: tuple[PyTree, PyTree],
+        params: PyTree,
+        state: tuple[PyTree, ...],
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-    ) -> tuple[PyTree, PyTree]:
-        ours, theirs = _pair(params)
-        return (
-            self.first.init(ours, state[0], prompt, lengths, output),
-            self.second.init(theirs, state[1], prompt, lengths, output),
-        )
+    ) -> tuple[PyTree, ...]:
+        return self.prepared(params, state, prompt, lengths, output)
 
     def draft(
-        self, params: tuple[PyTree, PyTree] | None, state: tuple[PyTree, PyTree], round: Round
-    ) -> tuple[Tree, tuple[PyTree, PyTree]]:
-        ours, theirs = _pair(params)
-        tree, kept = self.first.draft(ours, state[0], round)
-        other, other_kept = self.second.draft(theirs, state[1], round)
-        return union(tree, other), (kept, other_kept)
+        self, params: PyTree, state: tuple[PyTree, ...], round: Round
+    ) -> tuple[Tree, tuple[PyTree, ...]]:
+        drafts, kept = self.drafted(params, state, round)
+        return reduce(union, drafts), kept
 
     def update(
-        self,
-        params: tuple[PyTree, PyTree] | None,
-        state: tuple[PyTree, PyTree],
-        feedback: Feedback,
-    ) -> tuple[PyTree, PyTree]:
-        ours, theirs = _pair(params)
-        return (
-            self.first.update(ours, state[0], feedback),
-            self.second.update(theirs, state[1], feedback),
-        )
+        self, params: PyTree, state: tuple[PyTree, ...], feedback: Feedback
+    ) -> tuple[PyTree, ...]:
+        return self.taught(params, state, feedback)
 
 
-def merge(first: Drafter, second: Drafter) -> Merge:
-    """A drafter that proposes what either would. Both must report no law (`Tree.q` is None)."""
-    return Merge(first, second)
+def merge(*drafters: Drafter, nodes: int | None = None) -> Merge | Mixture:
+    """A drafter that proposes what any of its drafters would. None may report a law (`Tree.q`).
 
+    Args:
+        drafters: two or more.
+        nodes: drafted nodes in all, which go to the drafters by what the target has been taking of
+            theirs, see `jspec.drafters.mixture`; None: each drafter's tree is there as a whole.
 
-def _pair(both: tuple[PyTree, PyTree] | None) -> tuple[PyTree, PyTree]:
-    return (None, None) if both is None else both
+    Raises:
+        ValueError: if there are fewer than two drafters, or nodes is out of range.
+    """
+    return Merge(drafters) if nodes is None else Mixture(drafters, nodes)
 
 
 def union(a: Tree, b: Tree) -> Tree:
@@ -79,11 +63,8 @@ def union(a: Tree, b: Tree) -> Tree:
     Raises:
         ValueError: if a tree was sampled. Its siblings would no longer be draws from its law.
     """
-    if a.q is not None or b.q is not None:
-        raise ValueError(
-            "merge got a tree with a sampled law q; merge drafters without one, or draft this "
-            "one in its coupled mode"
-        )
+    check_no_law(a)
+    check_no_law(b)
     size = a.tokens.shape[1]
     nodes = jnp.arange(b.tokens.shape[1])
     # same[b, j]: the node of a with the path of b's node j, or -1. Settled one level a pass.
@@ -103,4 +84,5 @@ def union(a: Tree, b: Tree) -> Tree:
         depth=max(a.depth, b.depth),
         width=a.width + b.width,
         verifier=a.verifier or b.verifier,
+        joint=True,
     )

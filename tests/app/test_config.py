@@ -105,7 +105,7 @@ def test_every_option_reaches_the_drafter(folder, method, options):
     session = sessions.start(str(folder), None, config.Choice(METHODS[method], options), "float32")
     parts = [session.drafter]
     if method == "token_recycling+prompt_lookup":
-        parts = [session.drafter.first, session.drafter.second]
+        parts = session.drafter.drafters
     held = {key: value for part in parts for key, value in dataclasses.asdict(part).items()}
     for name, value in options.items():
         if name == "template":

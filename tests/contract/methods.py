@@ -46,6 +46,24 @@ DRAFTERS = {
         _WEIGHTS,
     ),
     "coupled_tree": (jspec.CoupledTree(_DRAFT, nodes=8, max_depth=4, beam=4), _WEIGHTS),
+    "mixture": (
+        jspec.merge(
+            jspec.TokenRecycling(tiny.VOCAB, _SMALL),
+            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+            jspec.merge(jspec.PromptLookup(2, whole=False), jspec.PromptLookup(3), nodes=3),
+            nodes=6,
+        ),
+        None,
+    ),
+    "mixture_with_a_draft_model": (
+        # As many nodes as the draft model has: it must not take them for its own.
+        jspec.merge(
+            jspec.SpeculativeDecoding(_DRAFT, 4),
+            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+            nodes=4,
+        ),
+        (_WEIGHTS, None),
+    ),
     "merge_with_a_draft_model": (
         jspec.merge(
             jspec.SpeculativeDecoding(_DRAFT, 3),
@@ -62,7 +80,7 @@ ALONE = sorted(
         # A batch of one is a program of its own, the dearest of the suite: of the draft models, a
         # static tree and one that grows.
         *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
-        *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model"),
+        *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
     }
 )
 """Drafters whose rows are also run one by one."""
