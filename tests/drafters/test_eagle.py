@@ -1,0 +1,132 @@
+"""EAGLE's drafters propose the trees of the oracle, from a head without a cache."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import eagle as oracle
+
+from jspec.base import Round
+from jspec.drafters.eagle import PUBLISHED, Eagle, Eagle2
+from jspec.models import heads
+from jspec.models.eagle import EagleHead
+from jspec.tree import Template
+
+TARGET = tiny.model()
+HEAD = EagleHead(tiny.draft().config)
+ROWS = range(len(tiny.PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def params():
+    return tiny.params(TARGET)
+
+
+@pytest.fixture(scope="module")
+def variables(params):
+    """Large enough that the head's laws are far from uniform."""
+    one = jnp.zeros((1, 1), jnp.int32)
+    fresh = HEAD.init(jax.random.key(3), jnp.zeros((1, 1, 16)), one, one, jnp.ones((1, 1, 1), bool))
+    grown = jax.tree.map(lambda leaf: leaf * 12 if leaf.ndim > 1 else leaf, fresh["params"])
+    return {"params": grown, heads.TARGET: heads.borrow(HEAD, params)}
+
+
+@pytest.fixture(scope="module")
+def causal():
+    """(states, scores) of the head after each of some pairs, by one whole forward."""
+
+    @jax.jit
+    def forward(variables, hidden, tokens):
+        count = tokens.shape[1]
+        mask = jnp.tril(jnp.ones((1, count, count), bool))
+        output = HEAD.apply(variables, hidden, tokens, jnp.arange(count)[None], mask, None)
+        return output.hidden, output.logits
+
+    size = 16  # one program; what stands behind the last pair is not seen by it
+
+    def run(variables, hidden, tokens):
+        filled = np.zeros((1, size, 16), np.float32)
+        filled[0, : len(hidden)] = hidden
+        ids = np.zeros((1, size), np.int32)
+        ids[0, : len(tokens)] = tokens
+        states, scores = forward(variables, filled, ids)
+        return np.asarray(states[0, : len(tokens)]), np.asarray(scores[0, : len(tokens)])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def scores(params, variables, causal):
+    """`scores(row)(path)`: the head's after a prompt and drafted tokens, each from its parent's."""
+
+    def of(row):
+        prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]]
+        size = len(prompt)
+        mask = jnp.tril(jnp.ones((1, size, size), bool))
+        output = TARGET.apply(params, prompt[None], jnp.arange(size)[None], mask, None)
+        true = np.asarray(output.hidden[0])[: size - 1]
+
+        @cache
+        def after(path):
+            """States that the last pair reads: all true ones, then the path's own."""
+            if not path:
+                states, law = causal(variables, true, prompt[1:])
+                return np.concatenate([true, states[-1:]]), law[-1]
+            hidden, _ = after(path[:-1])
+            states, law = causal(variables, hidden, [*prompt[1:], *path])
+            return np.concatenate([hidden, states[-1:]]), law[-1]
+
+        return lambda path: after(path)[1]
+
+    return [of(row) for row in ROWS]
+
+
+def proposed(drafter, params, variables):
+    """The tree of the first round, each node of each row by its path of tokens."""
+    prompt, lengths = jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS)
+    rows, size = prompt.shape
+
+    @jax.jit
+    def run():
+        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
+        mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
+        output = TARGET.apply(params, prompt, positions, mask, None)
+        state = drafter.init(variables, drafter.start(rows, 32, None), prompt, lengths, output)
+        root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]
+        round = Round(root, lengths - 1, None, None, jnp.zeros(rows, bool))
+        return drafter.draft(variables, state, round)[0]
+
+    tree = jax.device_get(run())
+    found = []
+    for row in range(rows):
+        paths = [()]
+        for node in range(1, tree.tokens.shape[1]):
+            assert tree.valid[row, node]
+            paths.append((*paths[tree.parents[row, node]], int(tree.tokens[row, node])))
+        found.append(paths[1:])
+    return found
+
+
+def test_the_published_template_is_the_oracle_s():
+    assert list(PUBLISHED.paths) == oracle.TEMPLATE
+
+
+@pytest.mark.parametrize("template", [PUBLISHED, Template(((0,), (2,), (0, 1), (0, 1, 0)))])
+def test_static_trees(params, variables, scores, template):
+    found = proposed(Eagle(HEAD, template), params, variables)
+    for row in ROWS:
+        expected = oracle.static(scores[row], list(template.paths))
+        assert found[row] == [path for path, _ in expected]
+
+
+@pytest.mark.parametrize(("nodes", "depth", "beam"), [(7, 3, 3), (12, 4, 4), (20, 3, 4), (3, 1, 3)])
+def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
+    """The same nodes; their order is the drafter's own."""
+    drafter = Eagle2(HEAD, nodes=nodes, max_depth=depth, beam=beam)
+    found = proposed(drafter, params, variables)
+    for row in ROWS:
+        expected = oracle.rerank(oracle.expand(scores[row], depth - 1, beam), nodes + 1)
+        assert sorted(found[row]) == sorted(path for path, _ in expected)
