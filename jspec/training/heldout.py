@@ -78,6 +78,9 @@ def metrics(
 ) -> dict[str, Any]:
     """Loss and metrics of an objective over batches, each weighted by its tokens.
 
+    `acceptance`, which is given that all draft steps before were accepted, is averaged as the share
+    of tokens that get so far: few batches have many of the late steps.
+
     Args:
         batches: what the objective reads, with the number of tokens in it.
     """
@@ -86,10 +89,19 @@ def metrics(
     for batch, count in batches:
         loss, told = jax.device_get(_score(objective, params, frozen, batch))
         for name, value in {"loss": loss, **told}.items():
-            sums[name] = sums.get(name, 0.0) + np.asarray(value, np.float64) * count
+            whole = np.asarray(value, np.float64)
+            reached = np.cumprod(whole) if name == "acceptance" else whole
+            sums[name] = sums.get(name, 0.0) + reached * count
         tokens += count
-    means = {name: np.round(value / tokens, 4).tolist() for name, value in sums.items()}
-    return {**means, "tokens": tokens}
+    means = {name: value / tokens for name, value in sums.items()}
+    if "acceptance" in means:
+        reached = means["acceptance"]
+        before = np.concatenate([[1.0], reached[:-1]])
+        means["acceptance"] = reached / np.where(before > 0, before, 1.0)
+    return {
+        **{name: np.round(value, 4).tolist() for name, value in means.items()},
+        "tokens": tokens,
+    }
 
 
 @partial(jax.jit, static_argnames="objective")
