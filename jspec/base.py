@@ -67,6 +67,10 @@ class Nodes:
     keys: tuple[Float[Array, "B H M D"], ...]
     values: tuple[Float[Array, "B H M D"], ...]
 
+    def beside(self, later: "Nodes") -> "Nodes":
+        """These, then those."""
+        return jax.tree.map(lambda *both: jax.numpy.concatenate(both, axis=2), self, later)
+
 
 @struct.dataclass
 class Output:
@@ -112,6 +116,57 @@ class CausalLM(Protocol):
 
         `nodes` is for draft models, which score a tree level by level; a model that only serves
         as a target may leave the argument out.
+        """
+        ...
+
+
+class DraftHead(Protocol):
+    """A small network over the target's hidden states: static, hashable and pure, as a CausalLM.
+
+    It reads pairs: the target's state at position j, and the token that followed, at j + 1. From
+    them it predicts the target's state at j + 1, and so the token at j + 2. A pair stands at its
+    state's position. F is the width of the states it reads, which may be several side by side.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context(self) -> int | None: ...
+
+    @property
+    def hidden_size(self) -> int:
+        """E, of the states that it predicts."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """F, of the target's states that it reads."""
+        ...
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache, for pairs."""
+        ...
+
+    def apply(
+        self,
+        params: PyTree,
+        hidden: Float[Array, "B N F"],
+        tokens: Int[Array, "B N"] | None,
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None,
+        nodes: Nodes | None = None,
+        *,
+        method: str = "__call__",
+    ) -> Output:
+        """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
+
+        `hidden` may also be states [B, N, E] that the head itself predicted; a head that can go on
+        without the token takes None for `tokens`. As in Flax, `method` names another function:
+
+            apply(params, states [B, N, E], method="logits")                     scores [B, N, V]
+            apply(params, scores [B, N, V], tokens [B, N], method="inform")      after each token
         """
         ...
 

@@ -23,13 +23,18 @@ from jspec.base import Status as Status
 from jspec.base import Tree as Tree
 from jspec.base import Verdict as Verdict
 from jspec.base import Verifier as Verifier
+from jspec.drafters import datastore as datastore
 from jspec.drafters.autoregressive import Autoregressive as Autoregressive
 from jspec.drafters.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
 from jspec.drafters.coupled_tree import CoupledTree as CoupledTree
 from jspec.drafters.dyspec import DySpec as DySpec
+from jspec.drafters.eagle import Eagle as Eagle
+from jspec.drafters.eagle import Eagle2 as Eagle2
+from jspec.drafters.lyanna import Lyanna as Lyanna
 from jspec.drafters.merge import Merge as Merge
 from jspec.drafters.merge import merge as merge
 from jspec.drafters.prompt_lookup import PromptLookup as PromptLookup
+from jspec.drafters.rest import Rest as Rest
 from jspec.drafters.rsd_c import RSDC as RSDC
 from jspec.drafters.rsd_s import RSDS as RSDS
 from jspec.drafters.scripted import Script as Script
@@ -38,6 +43,7 @@ from jspec.drafters.sd import SpeculativeDecoding as SpeculativeDecoding
 from jspec.drafters.sequoia import Sequoia as Sequoia
 from jspec.drafters.specinfer import SpecInfer as SpecInfer
 from jspec.drafters.spectr import SpecTr as SpecTr
+from jspec.drafters.suffix import Suffix as Suffix
 from jspec.drafters.token_recycling import TokenRecycling as TokenRecycling
 from jspec.engine import Chunk as Chunk
 from jspec.engine import decode as decode

@@ -1,13 +1,15 @@
 """A model small enough to compile in a second, and the prompts that tests share."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jspec.models.eagle import EagleHead
 from jspec.models.llama import Llama, LlamaConfig
+from jspec.models.lyanna import LyannaConfig, LyannaHead
 
 VOCAB = 23
 PROMPTS = np.array([[5, 3, 9, 1, 7, 2, 5, 3], [4, 4, 0, 0, 0, 0, 0, 0], [8, 1, 6, 1, 6, 0, 0, 0]])
@@ -40,6 +42,24 @@ def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
         jax.random.key(seed), tokens, tokens, jnp.ones((1, 2, 2), bool), None
     )
     return jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, made)
+
+
+def eagle() -> EagleHead:
+    return EagleHead(draft().config)
+
+
+def lyanna(**changes) -> LyannaHead:
+    return LyannaHead(LyannaConfig(**(asdict(draft().config) | dict(rank=5) | changes)))
+
+
+def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
+    """Random weights of a head for `model`, beside what it borrows of that."""
+    target = params(model())["params"]
+    inputs = jnp.zeros((1, 2, 16)), jnp.zeros((1, 2), jnp.int32), jnp.zeros((1, 2), jnp.int32)
+    made = jax.jit(head.init)(jax.random.key(seed), *inputs, jnp.ones((1, 2, 2), bool))
+    own = {name: part for name, part in made.items() if name != "target"}
+    own = jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, own)
+    return {**own, "target": {"embed": target["embed"], "head": target["head"]}}
 
 
 def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:

@@ -1,6 +1,6 @@
 """What draft heads over hidden states are trained for: the target's next states, several ahead."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec.base import CausalLM, Nodes, PyTree
+from jspec.base import CausalLM, Nodes, Output, PyTree
 from jspec.training.loop import Metrics
 
 
@@ -77,48 +77,56 @@ class Unrolled:
         states = jax.lax.stop_gradient(states.astype(jnp.float32))
         laws = jax.nn.softmax(self.head.apply(variables, states, method="logits"))
 
-        rows, pairs = batch.tokens.shape[0], batch.tokens.shape[1] - 1
+        places = jnp.arange(states.shape[1] - 1)
+        right = jnp.ones((len(states), len(places)), bool)
+        weight, total, told = 1.0, 0.0, []
+        for step, output in enumerate(self.predictions(variables, states, batch.tokens)):
+            live = ahead(batch.live, step) & (places < len(places) - step)
+            tokens, law = ahead(batch.tokens, step), ahead(laws, step)
+            logits = self.head.apply(variables, output.logits, tokens, method="inform")
+            state_loss = self.state_loss(output.hidden, ahead(states, step)).mean(-1)
+            losses = _mean(state_loss, live), _mean(optax.softmax_cross_entropy(logits, law), live)
+            total += weight * (self.state_weight * losses[0] + self.token_weight * losses[1])
+            weight *= self.decay
+            before, right = right, right & (logits.argmax(-1) == law.argmax(-1))
+            told.append((_mean(right, live & before), *losses))
+        names = "acceptance", "state_loss", "token_loss"
+        return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
+
+    def predictions(
+        self,
+        variables: PyTree,
+        states: Float[Array, "B T+1 F"],
+        tokens: Int[Array, "B T+1"],
+    ) -> Iterator[Output]:
+        """What the head makes of every pair j = 0 .. T - 1, step by step.
+
+        Step s (from 0) of pair j stands at position j + s and predicts the state at j + 1 + s.
+        """
+        rows, pairs = tokens.shape[0], tokens.shape[1] - 1
         causal, own = jnp.tril(jnp.ones((pairs, pairs), bool)), jnp.eye(pairs, dtype=bool)
         hidden, nodes, method = states[:, :-1], None, "__call__"
-        right = jnp.ones((rows, pairs), bool)
-        weight, total, told = 1.0, 0.0, []
         for step in range(self.steps):
-
-            def ahead(array, step=step):
-                """What stands `step + 1` places on; beyond the end, something that is not live."""
-                return jnp.roll(array, -1 - step, axis=1)[:, :-1]
-
-            inside = jnp.arange(pairs) < pairs - step
-            live = ahead(batch.live) & inside
-            tokens, law = ahead(batch.tokens), ahead(laws)
             mask = jnp.concatenate([causal, *[own] * step], axis=1)
             output = self.head.apply(
                 variables,
                 hidden,
-                tokens,
+                ahead(tokens, step),
                 jnp.broadcast_to(jnp.arange(pairs) + step, (rows, pairs)),
                 jnp.broadcast_to(mask, (rows, *mask.shape)),
                 None,
                 nodes,
                 method=method,
             )
-            logits = self.head.apply(variables, output.logits, tokens, method="inform")
-            state_loss = _mean(self.state_loss(output.hidden, ahead(states)).mean(-1), live)
-            token_loss = _mean(optax.softmax_cross_entropy(logits, law), live)
-            before, right = right, right & (logits.argmax(-1) == law.argmax(-1))
-            told.append((_mean(right, live & before), state_loss, token_loss))
-            total += weight * (self.state_weight * state_loss + self.token_weight * token_loss)
-            weight *= self.decay
-
-            hidden, method = output.hidden, "further"
+            yield output
             new = Nodes(output.keys, output.values)
-            nodes = new if nodes is None else jax.tree.map(_beside, nodes, new)
-        acceptance, state_losses, token_losses = map(jnp.stack, zip(*told, strict=True))
-        return total, {
-            "acceptance": acceptance,
-            "state_loss": state_losses,
-            "token_loss": token_losses,
-        }
+            nodes = new if nodes is None else nodes.beside(new)
+            hidden, method = output.hidden, "further"
+
+
+def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"]:
+    """What stands `step + 1` places on; for the last `step` places, something else."""
+    return jnp.roll(array, -1 - step, axis=1)[:, :-1]
 
 
 def states_of(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T F"]:
@@ -133,7 +141,3 @@ def states_of(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Fl
 
 def _mean(values: Array, live: Bool[Array, "B T"]) -> Float[Array, ""]:
     return jnp.where(live, values, 0).sum() / jnp.maximum(live.sum(), 1)
-
-
-def _beside(held: Float[Array, "B H M D"], new: Float[Array, "B H T D"]) -> Array:
-    return jnp.concatenate([held, new], axis=2)

@@ -1,15 +1,19 @@
 """Every drafter, once. A new method joins the contract by a line here."""
 
 import jax.numpy as jnp
+import numpy as np
 import tiny
 
 import jspec
 from jspec import tree as trees
+from jspec.drafters.resampling import Separate
 
 _SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 3), accepts=jnp.array([2, 0, 1]))
+_CORPUS = np.random.default_rng(3).integers(0, tiny.VOCAB, 3000)
 _SMALL = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
 _DRAFT = tiny.draft()
 _WEIGHTS = tiny.params(_DRAFT)
+_EAGLE, _LYANNA, _HOT = tiny.eagle(), tiny.lyanna(), tiny.lyanna(hot_tokens=9)
 
 # name: (drafter, its params)
 DRAFTERS = {
@@ -20,10 +24,16 @@ DRAFTERS = {
     ),
     "token_recycling_per_row": (jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True), None),
     "prompt_lookup": (jspec.PromptLookup(num_speculative_tokens=4), None),
+    "rest": (
+        jspec.Rest(num_speculative_tokens=9, continuation=4, matches=6),
+        jspec.datastore.build(_CORPUS, tiny.VOCAB),
+    ),
     "prompt_lookup_latest": (
         jspec.PromptLookup(num_speculative_tokens=3, whole=False, latest=True),
         None,
     ),
+    "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
+    "suffix_alone": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=0), None),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),
     "merge": (
         jspec.merge(
@@ -64,6 +74,21 @@ DRAFTERS = {
         ),
         (_WEIGHTS, None),
     ),
+    "eagle": (jspec.Eagle(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
+    "eagle2": (jspec.Eagle2(_EAGLE, nodes=8, max_depth=4, beam=4), tiny.variables(_EAGLE)),
+    "lyanna": (jspec.Lyanna(_LYANNA, nodes=7, branch=3), tiny.variables(_LYANNA)),
+    "lyanna_hot": (jspec.Lyanna(_HOT, nodes=7, branch=3), tiny.variables(_HOT)),
+    "lyanna_separate": (
+        jspec.Lyanna(_LYANNA, nodes=5, branch=3, resampling=Separate(nodes=6, threshold=1)),
+        tiny.variables(_LYANNA),
+    ),
+    "lyanna_merged": (
+        jspec.merge(
+            jspec.Lyanna(_LYANNA, nodes=5, branch=3),
+            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+        ),
+        (tiny.variables(_LYANNA), None),
+    ),
     "merge_with_a_draft_model": (
         jspec.merge(
             jspec.SpeculativeDecoding(_DRAFT, 3),
@@ -80,6 +105,7 @@ ALONE = sorted(
         # A batch of one is a program of its own, the dearest of the suite: of the draft models, a
         # static tree and one that grows.
         *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
+        *("eagle2", "lyanna_hot", "lyanna_separate", "lyanna_merged"),
         *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
     }
 )

@@ -1,0 +1,174 @@
+"""Lyanna's second use of a chain: what verification left of its scores makes another tree.
+
+The chain of states does not depend on tokens. So when a level fails, the scores of the levels below
+it still hold, and the target's own token informs them better than the draft's did (section 5.3).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Feedback, Tree
+from jspec.drafters.merge import union
+
+
+@struct.dataclass
+class Leftover:
+    """The chain of the last round, of N levels."""
+
+    logits: Float[Array, "B N V"]
+    used: Int[Array, " B"]
+    """Levels that are decided: the accepted ones, and the one that the target's token took."""
+    again: Bool[Array, " B"]
+    """Whether the tree under verification was a second one, after which a chain is spent."""
+
+    def reusable(self) -> Int[Array, " B"]:
+        """N - a - 1, levels that still hold."""
+        return self.logits.shape[1] - self.used
+
+    def decided(self, feedback: Feedback) -> "Leftover":
+        """After a round in which `feedback.counts` levels were decided."""
+        spent = jnp.where(self.again, self.logits.shape[1], feedback.counts)
+        return replace(self, used=spent, again=jnp.zeros_like(self.again))
+
+
+def nothing(batch: int, levels: int, vocabulary: int) -> Leftover:
+    """Before the first round."""
+    return Leftover(
+        logits=jnp.zeros((batch, levels, vocabulary), jnp.float32),
+        used=jnp.full(batch, levels, jnp.int32),
+        again=jnp.zeros(batch, bool),
+    )
+
+
+Fresh = Callable[[], tuple[Tree, Float[Array, "B N V"]]]
+"""Drafts anew: the tree, and the chain's scores."""
+Grown = Callable[[Float[Array, "B N V"], Int[Array, " B"], int, int], Tree]
+"""`grown(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
+
+
+@dataclass(frozen=True)
+class Resampling(ABC):
+    """When a chain is used a second time, and how that tree is verified.
+
+    Args:
+        nodes: of the second tree, without the root, if its levels offer as many. Deep nodes fail
+            sooner than in a fresh one, so it wants fewer.
+        threshold: r of Algorithm 2: only more than r levels make a second tree.
+
+    Raises:
+        ValueError: if an argument is out of range.
+    """
+
+    nodes: int = 6
+    threshold: int = 0
+
+    def __post_init__(self):
+        if self.nodes < 1:
+            raise ValueError(f"the re-sampled tree has {self.nodes} nodes; give it at least 1")
+        if self.threshold < 0:
+            raise ValueError(f"the re-sampling threshold is {self.threshold}; choose one >= 0")
+
+    @abstractmethod
+    def trees(
+        self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+    ) -> tuple[Tree, Leftover]:
+        """The tree to verify, and what to remember of it."""
+
+    def second(self, leftover: Leftover, grown: Grown) -> Tree:
+        """Algorithm 2: the tree of what is left, the root alone where that is too little."""
+        levels = leftover.logits.shape[1]
+        first = jnp.where(leftover.reusable() > self.threshold, leftover.used, levels)
+        return grown(leftover.logits, first, max(levels - 1, 1), self.nodes)
+
+
+@dataclass(frozen=True)
+class Never(Resampling):
+    """A chain is used once."""
+
+    def trees(
+        self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+    ) -> tuple[Tree, Leftover]:
+        del grown, done
+        tree, _ = fresh()
+        return tree, leftover
+
+
+@dataclass(frozen=True)
+class Fused(Resampling):
+    """Verification fusion (section 6.2): both trees in one forward, united at their root."""
+
+    def trees(
+        self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+    ) -> tuple[Tree, Leftover]:
+        del done
+        second = self.second(leftover, grown)
+        first, logits = fresh()
+        return _fuse(first, second), replace(leftover, logits=logits)
+
+
+FUSED = Fused()
+NEVER = Never()
+
+
+@dataclass(frozen=True)
+class Separate(Resampling):
+    """The slower way that the paper's ablation needs: the second tree has a forward of its own.
+
+    A row drafts anew once nothing is left. If that is so in no row, nothing is drafted.
+    """
+
+    def trees(
+        self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+    ) -> tuple[Tree, Leftover]:
+        reuses = leftover.reusable() > self.threshold
+        second = self.second(leftover, grown)
+        shape = jax.eval_shape(fresh)
+        blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
+        first, logits = jax.lax.cond((reuses | done).all(), lambda: blank, fresh)
+        size = max(first.tokens.shape[1], second.tokens.shape[1])
+        kept = Leftover(
+            logits=jnp.where(reuses[:, None, None], leftover.logits, logits),
+            used=leftover.used,
+            again=reuses,
+        )
+        return _choose(reuses, _padded(second, size), _padded(first, size)), kept
+
+
+def _fuse(first: Tree, second: Tree) -> Tree:
+    """The union as one drafter's tree, whose worth falls along every path."""
+    tree = union(first, second)
+    assert first.worth is not None and second.worth is not None, "trees of one chain have worth"
+    worth = jnp.concatenate([first.worth, second.worth[:, 1:]], axis=1)
+    for _ in range(tree.depth):
+        above = jnp.take_along_axis(worth, jnp.maximum(tree.parents, 0), axis=1)
+        worth = jnp.minimum(worth, above)
+    return replace(tree, worth=worth, joint=False)
+
+
+def _padded(tree: Tree, size: int) -> Tree:
+    """With absent nodes up to `size`."""
+
+    def pad(array, value=0):
+        missing = size - array.shape[1]
+        return jnp.pad(array, ((0, 0), (0, missing)), constant_values=value)
+
+    return replace(
+        tree,
+        tokens=pad(tree.tokens),
+        parents=pad(tree.parents),
+        valid=pad(tree.valid, False),
+        worth=pad(tree.worth),
+    )
+
+
+def _choose(which: Bool[Array, " B"], a: Tree, b: Tree) -> Tree:
+    """Row by row, a where `which`, else b."""
+    static = {"depth": max(a.depth, b.depth), "width": max(a.width, b.width)}
+    a, b = replace(a, **static), replace(b, **static)
+    return jax.tree.map(lambda x, y: jnp.where(which[:, None], x, y), a, b)
