@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jspec.base import PyTree
 from jspec.models.linear import Linear, product
 
 
@@ -79,3 +80,21 @@ class MedusaHeads(nn.Module):
                 x = ResBlock(*dtypes, name=f"block_{head}_{layer}")(x)
             scores.append(Linear(config.vocab_size, False, *dtypes, name=f"head_{head}")(x))
         return jnp.stack(scores, axis=2).astype(jnp.float32)
+
+
+def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
+    """Weights to train from: every head scores as the target's own does, as in the authors' code.
+
+    Args:
+        heads: the module.
+        target: params of the model that it will draft for.
+    """
+    held = target["params"]
+    scores = jnp.asarray(held.get("head", held["embed"]), heads.param_dtype).T
+    zero = jnp.zeros((heads.features, heads.features), heads.param_dtype)
+    params = {}
+    for head in range(heads.num_heads):
+        params[f"head_{head}"] = {"kernel": jnp.copy(scores)}
+        for layer in range(heads.config.num_layers):
+            params[f"block_{head}_{layer}"] = {"kernel": jnp.copy(zero), "bias": zero[0].copy()}
+    return params

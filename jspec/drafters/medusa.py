@@ -1,0 +1,175 @@
+"""Medusa (Cai et al. 2024, arXiv:2401.10774): several heads on one state, each a token further."""
+
+import heapq
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec import rules
+from jspec.base import Feedback, Output, PyTree, Round, Tree
+from jspec.drafters.pairs import check_head, likeliest, share
+from jspec.drafters.static_tree import check_template
+from jspec.tree import Template
+from jspec.verify import Walk
+
+# `mc_sim_7b_63` of the authors' code: 63 drafted nodes in 4 levels.
+PUBLISHED = Template(
+    tuple(
+        tuple(map(int, path))
+        for path in """
+        0 1 2 3 4 5 6 7 8 9
+        00 01 02 03 04 05 06 07 08 09 10 11 12 13 14 15 16 20 21 22 30 31 40 50 60 70 80 90
+        000 001 002 003 004 005 006 007 008 009 010 011 012 020 021 030 040 050 060 070
+        100 101 200
+        0000 0001
+        """.split()
+    )
+)
+
+
+class Heads(Protocol):
+    """The heads: static, hashable and pure. See `jspec.models.medusa.MedusaHeads`."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def features(self) -> int:
+        """E, of the target's state that they read."""
+        ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    def apply(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Any:
+        """Scores [B, N, K, V]: head i's at position j are of the token at j + 2 + i."""
+        ...
+
+
+@dataclass(frozen=True)
+class Medusa:
+    """Drafts the Cartesian product of what the heads think likely: one forward for all levels.
+
+    Head i proposes the tokens of level i + 1, from the target's state at the last committed token,
+    whatever stands above them. All that it keeps from round to round is that state.
+
+    Args:
+        heads: static, as the target is; `drafter_params` of a call are their variables.
+        template: which ranks of which head are drafted. The cost of a tree depends on the device:
+            the published one suits GPUs, `fitted` makes smaller ones.
+
+    Raises:
+        ValueError: if the tree is no template, empty, asks for more children than tokens, or is
+            deeper than there are heads.
+    """
+
+    heads: Heads
+    template: Template = PUBLISHED
+
+    def __post_init__(self):
+        check_template(self.template, self.heads.vocab_size)
+        if self.template.depth > self.heads.num_heads:
+            raise ValueError(
+                f"the draft's tree has {self.template.depth} levels and there are "
+                f"{self.heads.num_heads} Medusa heads; pass a template of at most so many levels"
+            )
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Float[Array, "B E"]:
+        del slots, earlier  # each prompt gives its own state
+        return jnp.zeros((batch, self.heads.features), jnp.float32)
+
+    def init(
+        self,
+        params: PyTree,
+        state: Float[Array, "B E"],
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> Float[Array, "B E"]:
+        del prompt
+        heads: Any = self.heads
+        check_head(heads, params, output)
+        # The last token is the root; a prompt of one has no state before it.
+        return _state(output, jnp.maximum(lengths - 2, 0), lengths > 1, state)
+
+    def draft(
+        self, params: PyTree, state: Float[Array, "B E"], round: Round
+    ) -> tuple[Tree, Float[Array, "B E"]]:
+        template = self.template
+        logits = self.heads.apply(params, state[:, None])[:, 0]
+        tokens, worth = round.root[:, None], jnp.ones_like(state[:, :1])
+        for level, nodes in enumerate(template.levels):
+            ranks, parents = template.ranks[nodes], template.parents[nodes]
+            size = int(ranks.max()) + 1
+            drawn = likeliest(logits[:, level : level + 1], None, round, level, size)
+            tokens = jnp.concatenate([tokens, drawn.tokens[:, 0, ranks]], axis=1)
+            shares = share(drawn)[:, 0, ranks]
+            worth = jnp.concatenate([worth, worth[:, parents] * shares], axis=1)
+        tree = template.fill(tokens)
+        known = (round.positions > 0)[:, None]
+        return (
+            replace(
+                tree,
+                valid=tree.valid & (known | (jnp.arange(template.num_nodes) == 0)),
+                # The children were chosen by the noise that decides the target's token.
+                verifier=Walk(rules.coupled),
+                worth=worth,
+            ),
+            state,
+        )
+
+    def update(
+        self, params: PyTree, state: Float[Array, "B E"], feedback: Feedback
+    ) -> Float[Array, "B E"]:
+        del params
+        counts = feedback.counts
+        last = jnp.maximum(counts - 1, 0)[:, None]
+        node = jnp.take_along_axis(feedback.verdict.path, last, axis=1)[:, 0]
+        return _state(feedback.output, node, counts > 0, state)
+
+
+def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
+    """The best tree of so many drafted nodes, as the authors build theirs (section 2.3.3).
+
+    Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
+    whatever the other heads say, so that a node is worth the product along its path.
+
+    Args:
+        accuracies: per head and rank; `jspec.training.medusa.accuracies` measures them.
+        nodes: drafted nodes, without the root.
+
+    Raises:
+        ValueError: if there are fewer than 1 node or more than the product has, or a probability
+            is outside 0 .. 1.
+    """
+    if not accuracies or not all(0 <= chance <= 1 for head in accuracies for chance in head):
+        raise ValueError(
+            f"accuracies are {list(accuracies)!r:.80}; pass probabilities, 0 .. 1, by head and rank"
+        )
+    paths: list[tuple[int, ...]] = []
+    offers = [(-chance, (rank,)) for rank, chance in enumerate(accuracies[0])]
+    heapq.heapify(offers)
+    while len(paths) < nodes and offers:
+        value, path = heapq.heappop(offers)
+        paths.append(path)
+        if len(path) < len(accuracies):
+            for rank, chance in enumerate(accuracies[len(path)]):
+                heapq.heappush(offers, (value * chance, (*path, rank)))
+    if nodes < 1 or len(paths) < nodes:
+        raise ValueError(
+            f"nodes is {nodes} and a tree of these heads and ranks has 1 .. {len(paths)}; ask for "
+            "so many, or pass more ranks"
+        )
+    return Template(tuple(paths))
+
+
+def _state(
+    output: Output, place: Int[Array, " B"], there: Array, before: Float[Array, "B E"]
+) -> Float[Array, "B E"]:
+    """The target's state at a place of its forward, where there is one."""
+    assert output.hidden is not None, "it was there when the call began"
+    found = jnp.take_along_axis(output.hidden, place[:, None, None], axis=1)[:, 0]
+    return jnp.where(there[:, None], found.astype(before.dtype), before)

@@ -1,0 +1,73 @@
+"""The objective of Medusa's heads, against loops over heads and positions."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.training.medusa import Ahead, accuracies
+from jspec.training.unroll import Batch, states_of
+
+HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
+TARGET = tiny.model()
+FROZEN = {"target": tiny.params(TARGET)}
+TOKENS = np.random.default_rng(0).integers(0, tiny.VOCAB, (2, 9))
+LIVE = np.arange(9) < np.array([[9], [6]])
+
+
+@pytest.fixture(scope="module")
+def params():
+    """Off their start, where all heads are alike."""
+    draw = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda leaf: leaf + jnp.asarray(0.3 * draw.normal(size=leaf.shape), leaf.dtype),
+        fresh(HEADS, FROZEN["target"]),
+    )
+
+
+def test_loss_and_metrics_are_those_of_the_paper(params):
+    batch = Batch(tokens=jnp.asarray(TOKENS), live=jnp.asarray(LIVE))
+    states = states_of(TARGET, FROZEN["target"], batch.tokens)
+    scores = np.asarray(HEADS.apply({"params": params}, states), np.float64)
+    laws = np.exp(scores - scores.max(-1, keepdims=True))
+    laws /= laws.sum(-1, keepdims=True)
+    losses, right, together, ranks = ([[] for _ in range(3)] for _ in range(4))
+    for row in range(2):
+        for place in range(9):
+            held = True
+            for head in range(3):
+                ahead = place + 2 + head
+                if ahead >= LIVE[row].sum():
+                    continue
+                token, law = TOKENS[row, ahead], laws[row, place, head]
+                losses[head].append(-np.log(law[token]))
+                right[head].append(law.argmax() == token)
+                if held:
+                    together[head].append(law.argmax() == token)
+                held = held and law.argmax() == token
+                order = np.argsort(-law, kind="stable").tolist()
+                ranks[head].append(np.eye(4)[order.index(token)] if token in order[:4] else [0] * 4)
+    loss, metrics = Ahead(TARGET, HEADS).loss(params, FROZEN, batch)
+    mean = [np.mean(values) if values else 0.0 for values in losses]
+    np.testing.assert_allclose(loss, mean[0] + 0.8 * mean[1] + 0.64 * mean[2], rtol=1e-5)
+    np.testing.assert_allclose(metrics["token_loss"], mean, rtol=1e-5)
+    np.testing.assert_allclose(metrics["accuracy"], [np.mean(r) for r in right], atol=1e-6)
+    want = [np.mean(r) if r else 0.0 for r in together]
+    np.testing.assert_allclose(metrics["acceptance"], want, atol=1e-6)
+    found = accuracies(TARGET, HEADS, params, FROZEN, batch, ranks=4)
+    np.testing.assert_allclose(found, [np.mean(r, axis=0) for r in ranks], atol=1e-6)
+
+    # Stored states give the same, and the target's weights are then not read.
+    stored = batch.replace(hidden=states)
+    again, _ = Ahead(TARGET, HEADS).loss(params, {}, stored)
+    np.testing.assert_allclose(again, loss, rtol=1e-6)
+
+
+def test_the_target_learns_nothing(params):
+    batch = Batch(tokens=jnp.asarray(TOKENS), live=jnp.asarray(LIVE))
+    pull = jax.grad(lambda frozen: Ahead(TARGET, HEADS).loss(params, frozen, batch)[0])(FROZEN)
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(pull))
+    push = jax.grad(lambda params: Ahead(TARGET, HEADS).loss(params, FROZEN, batch)[0])(params)
+    assert all(np.any(leaf) for leaf in jax.tree.leaves(push))
