@@ -1,18 +1,21 @@
 """The kinds of draft heads that `jspec train` trains: what each is built of and trained for."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import jax.numpy as jnp
 import optax
 
+from jspec.base import PyTree
 from jspec.models.eagle import EagleHead
 from jspec.models.llama import LlamaConfig
 from jspec.models.load import Loaded
 from jspec.models.lyanna import LyannaConfig, LyannaHead
+from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
+from jspec.training.medusa import Ahead
 from jspec.training.unroll import Unrolled
 
 STATE_LOSSES: Mapping[str, Callable[..., Any]] = {
@@ -30,12 +33,14 @@ class Kind:
         job: its settings, where neither recipe nor options say otherwise.
         build: the module, from the target and the shape's settings.
         objective: from the target, the module and the loss's settings.
+        begin: the weights to begin with, from the module and the target; None: random ones.
         memory: what to say of the memory that the trained head will take.
     """
 
     job: HeadJob
     build: Callable[..., Any]
     objective: Callable[..., Objective]
+    begin: Callable[[Any, PyTree], PyTree] | None = None
     memory: Callable[[Any], list[str]] = lambda head: []
 
 
@@ -64,6 +69,16 @@ def _lyanna(target: Loaded, hot_tokens: int | None, **shape: Any) -> LyannaHead:
             f"most that many, or 0 for all"
         )
     return LyannaHead(LyannaConfig(**_layer(target), **shape, hot_tokens=hot_tokens))
+
+
+def _medusa(target: Loaded, **shape: Any) -> MedusaHeads:
+    model: Any = target.model
+    return MedusaHeads(MedusaConfig(model.vocab_size, model.features, **shape))
+
+
+def _ahead(target: Loaded, head: Any, **loss: Any) -> Objective:
+    model: Any = target.model
+    return Ahead(model, head, **loss)
 
 
 def _token_info(head: LyannaHead) -> list[str]:
@@ -102,6 +117,16 @@ KINDS: Mapping[str, Kind] = {
         HeadJob(_RECIPE, {"rank": 64, "hot_tokens": None, "first_token": True}, _UNROLLED),
         _lyanna,
         _unrolled,
-        _token_info,
+        memory=_token_info,
+    ),
+    "medusa": Kind(
+        HeadJob(
+            replace(_RECIPE, learning_rate=1e-3),
+            {"num_heads": 4, "num_layers": 1},
+            {"decay": 0.8},
+        ),
+        _medusa,
+        _ahead,
+        begin=fresh,
     ),
 }

@@ -224,7 +224,35 @@ def lyanna(
     _train_head("lyanna", locals())
 
 
-_NAMES = {"lr": "learning_rate"}
+@train_app.command("medusa")
+def medusa(
+    out: Out,
+    text: Texts = None,
+    model: Target = None,
+    recipe: TargetRecipe = None,
+    folder: Folder = Path(),
+    resume: Resume = False,
+    states: StatesFolder = None,
+    states_dtype: StatesType = "bfloat16",
+    steps: Steps = None,
+    batch_size: BatchSize = None,
+    sequence: Sequence = None,
+    lr: Rate = None,
+    warmup: Warmup = None,
+    cooldown: Cooldown = None,
+    checkpoint_every: Every = None,
+    weight_decay: Decay = None,
+    seed: Seed = None,
+    heldout: Heldout = None,
+    decay: Annotated[float | None, typer.Option(help="Weight of a head to the one before.")] = None,
+    heads: Annotated[int | None, typer.Option(help="How many; each drafts one place.")] = None,
+    layers: Annotated[int | None, typer.Option(help="Residual blocks of a head.")] = None,
+) -> None:
+    """Train Medusa's heads: from one state, the token at each of several places."""
+    _train_head("medusa", locals())
+
+
+_NAMES = {"lr": "learning_rate", "heads": "num_heads", "layers": "num_layers"}
 _PLACES = ("out", "text", "model", "recipe", "folder", "resume", "states", "states_dtype")
 
 

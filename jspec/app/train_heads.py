@@ -162,24 +162,26 @@ def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) 
     parts = text(**texts, target=target, job=job)
     whole = sequences.join(list(parts.train.values()))
     head = KINDS[kind].build(target, **job.shape)
-    variables = start(head, target, whole, job.seed)
+    variables = start(kind, head, target, whole, job.seed)
     ours = fingerprint(target.params)
     return Run(kind, job, target, ours, parts, whole, head, variables, devices)
 
 
-def start(head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
-    """The variables of a new head: its own at random, the target's borrowed.
+def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
+    """The variables of a new head: its own at their beginning, the target's borrowed.
 
     Where only some tokens have token info, they are the text's most frequent ones.
     """
     state, one = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
-    pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.KINDS[heads.kind(head)].pairs else ()
-    fresh = head.init(jax.random.key(seed), state, *pairs)
+    pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.KINDS[kind].pairs else ()
+    fresh = dict(head.init(jax.random.key(seed), state, *pairs))
+    if (begin := KINDS[kind].begin) is not None:
+        fresh["params"] = begin(head, target.params)
     if "hot" in fresh:
         ((part, leaves),) = fresh["hot"].items()
         counts = text.counts(target.model.vocab_size)
         ids = np.sort(np.argsort(-counts, kind="stable")[: len(leaves["ids"])])
-        fresh = {**fresh, "hot": {part: {"ids": jnp.asarray(ids, leaves["ids"].dtype)}}}
+        fresh["hot"] = {part: {"ids": jnp.asarray(ids, leaves["ids"].dtype)}}
     return {**fresh, heads.TARGET: heads.borrow(head, target.params)}
 
 

@@ -1,4 +1,4 @@
-"""`jspec train lyanna|eagle`: from text to a head that loads; kills, full disks and bad input."""
+"""`jspec train lyanna|eagle|medusa`: to a head that loads; kills, full disks and bad input."""
 
 import json
 
@@ -18,11 +18,11 @@ from jspec.training import checkpoints, loop, parallel
 from jspec.training import tokenizer as tokenizers
 
 SMALL = (
-    "--sequence 12 --batch-size 2 --steps 6 --warmup 1 --checkpoint-every 2 --lr 5e-3 --unroll 2 "
-    "--heldout 0.3"
+    "--sequence 12 --batch-size 2 --steps 6 --warmup 1 --checkpoint-every 2 --lr 5e-3 --heldout 0.3"
 ).split()
+TWO = {"eagle": ["--unroll", 2], "lyanna": ["--unroll", 2], "medusa": ["--heads", 2]}
+"""So many draft steps."""
 TEXTS = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
-KINDS = ["eagle", "lyanna"]
 
 
 def on(patch, count):
@@ -53,10 +53,12 @@ def folder(tmp_path_factory):
     return place
 
 
-def run(kind, folder, out, *arguments, small=SMALL):
+def run(kind, folder, out, *arguments, small=None):
+    """(exit code, output) of the command; of an option that is given twice the last counts."""
     app = typer.Typer()
     app.add_typer(train_app, name="train")
-    given = [kind, "--model", folder / "model", "--out", out, *small, *arguments]
+    given = [kind, "--model", folder / "model", "--out", out]
+    given += [*(small or [*SMALL, *TWO[kind]]), *arguments]
     result = CliRunner().invoke(app, ["train", *map(str, given)])
     return result.exit_code, " ".join(result.output.split())
 
@@ -65,7 +67,7 @@ def curve(out):
     return [json.loads(line) for line in (out / checkpoints.CURVE).read_text().splitlines()]
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=list(TWO))
 def whole(request, folder, tmp_path_factory):
     """(kind, folder) of a run that nothing interrupted."""
     out = tmp_path_factory.mktemp(request.param) / "run"
