@@ -31,6 +31,7 @@ from jspec.drafters.dyspec import DySpec as DySpec
 from jspec.drafters.eagle import Eagle as Eagle
 from jspec.drafters.eagle import Eagle2 as Eagle2
 from jspec.drafters.lyanna import Lyanna as Lyanna
+from jspec.drafters.medusa import Medusa as Medusa
 from jspec.drafters.merge import Merge as Merge
 from jspec.drafters.merge import merge as merge
 from jspec.drafters.prompt_lookup import PromptLookup as PromptLookup

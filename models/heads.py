@@ -29,7 +29,7 @@ from jspec.models.eagle import EagleHead
 from jspec.models.fingerprint import fingerprint
 from jspec.models.huggingface import settings
 from jspec.models.load import Loaded
-from jspec.models.lyanna import LyannaHead
+from jspec.models.lyanna import LyannaHead, collapse
 from jspec.models.medusa import MedusaHeads
 
 RECORD = "head.json"
@@ -199,6 +199,11 @@ def load(
         for key, leaf in wanted.items()
     }
     return head, {**unflatten_dict(placed), TARGET: borrow(head, target.params)}
+
+
+def ready(head: Any, variables: PyTree) -> PyTree:
+    """The variables as decoding wants them: what can be computed beforehand, is."""
+    return collapse(head, variables) if isinstance(head, LyannaHead) else variables
 
 
 def bundled() -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from jspec.app.options import Flag, Integer, Number, Option, Paths, Several, Word
+from jspec.app.options import Flag, Integer, Number, Option, Paths, Place, Several, Word
 
 if TYPE_CHECKING:
     from jspec.base import Drafter, PyTree
@@ -85,6 +85,12 @@ def _prompt_lookup(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     return PromptLookup(**options), None
 
 
+def _suffix(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
+    from jspec.drafters.suffix import Suffix
+
+    return Suffix(**options), None
+
+
 def _merged(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     from jspec.drafters.merge import merge
 
@@ -146,6 +152,66 @@ def _sequoia(
     return _drafting("Sequoia")(models, tree=tree, **options)
 
 
+def _headed(kind: str, drafter: Callable[..., "Drafter"]) -> Build:
+    """Builds a drafter that has a trained head.
+
+    Args:
+        kind: of the head, see `jspec.models.heads`.
+        drafter: gets the head and the options.
+    """
+
+    def build(models: Models, head: str | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
+        from jspec.models import heads
+
+        name = head or heads.find(kind, models.target)
+        module, variables = heads.load(name, models.target, only=kind)
+        return drafter(module, **options), heads.ready(module, variables)
+
+    return build
+
+
+def _eagle(
+    head: Any,
+    template: tuple[tuple[int, ...], ...] | None = None,
+    num_speculative_tokens: int | None = None,
+) -> "Drafter":
+    from jspec.app import trees
+    from jspec.drafters.eagle import Eagle
+    from jspec.tree import Template
+
+    if template is not None:
+        _check_alone(num_speculative_tokens=num_speculative_tokens)
+        return Eagle(head, Template(template))
+    if num_speculative_tokens is not None:
+        return Eagle(head, trees.recycling(num_speculative_tokens, None))
+    return Eagle(head)
+
+
+def _eagle2(head: Any, num_speculative_tokens: int | None = None, **options: Any) -> "Drafter":
+    from jspec.drafters.eagle import Eagle2
+
+    nodes = {} if num_speculative_tokens is None else {"nodes": num_speculative_tokens}
+    return Eagle2(head, **nodes, **options)
+
+
+def _lyanna(
+    head: Any,
+    num_speculative_tokens: int | None = None,
+    resampling: str = "fused",
+    resampled_tokens: int | None = None,
+    resampling_threshold: int | None = None,
+    **options: Any,
+) -> "Drafter":
+    from jspec.drafters.lyanna import Lyanna
+    from jspec.drafters.resampling import Fused, Never, Separate
+
+    again = {"nodes": resampled_tokens, "threshold": resampling_threshold}
+    again = {name: value for name, value in again.items() if value is not None}
+    kind = {"fused": Fused, "separate": Separate, "never": Never}[resampling]
+    nodes = {} if num_speculative_tokens is None else {"nodes": num_speculative_tokens}
+    return Lyanna(head, **nodes, **options, resampling=kind(**again))
+
+
 def _check_alone(**others: Any) -> None:
     """Raises ValueError if beside a template something was given that makes a tree."""
     for name, value in others.items():
@@ -176,6 +242,17 @@ _LOOKUP = (
     Option("whole", Flag(), "only matches with that many tokens after them"),
     Option("latest", Flag(), "the last match instead of the first"),
 )
+_SUFFIX = (
+    Option("num_speculative_tokens", _COUNT, "drafted nodes"),
+    Option("max_depth", _COUNT, "most levels"),
+    Option("min_match", Integer(1), "shortest match to draft from"),
+    Option("max_match", _COUNT, "longest match that is told from longer ones"),
+    Option("factor", Number(0, 1024), "levels for each token of the match"),
+    Option("offset", Number(-1024, 1024), "levels beside those"),
+    Option("threshold", Number(0, 1), "nodes of no more worth are not drafted"),
+    Option("capacity", Integer(0), "tokens of past outputs, all rows together"),
+    Option("places", _COUNT, "most places that vote"),
+)
 _LENGTH = Option("length", _COUNT, "levels")
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _DEPTH = Option("max_depth", _COUNT, "most levels")
@@ -183,6 +260,16 @@ _GROWN = (
     Option("num_speculative_tokens", _COUNT, "drafted nodes"),
     _DEPTH,
     Option("beam", _COUNT, "nodes scored per level, and children drawn per node"),
+)
+_HEAD = Option("head", Place("a folder, or a bundled head's name"), "if not the bundled one")
+_LYANNA = (
+    _HEAD,
+    Option("num_speculative_tokens", _COUNT, "drafted nodes of the fresh tree"),
+    _DEPTH,
+    Option("branch", _COUNT, "children of a node, and nodes of a level that get some"),
+    Option("resampling", Word(("fused", "separate", "never")), "how a chain is used again"),
+    Option("resampled_tokens", _COUNT, "drafted nodes of the tree that is left"),
+    Option("resampling_threshold", Integer(0), "only more levels make such a tree"),
 )
 _THRESHOLD = Option("threshold", Number(0, 1), "nodes of no more worth are not drafted")
 _SEQUOIA = (
@@ -217,6 +304,12 @@ METHODS: Mapping[str, Method] = {
             "what followed the last tokens when they stood in the text before",
             _prompt_lookup,
             options=_LOOKUP,
+        ),
+        Method(
+            "suffix",
+            "a tree of what followed the longest endings of the text, past outputs included",
+            _suffix,
+            options=_SUFFIX,
         ),
         Method(
             "token_recycling+prompt_lookup",
@@ -289,6 +382,27 @@ METHODS: Mapping[str, Method] = {
             _drafting("CoupledTree", num_speculative_tokens="nodes"),
             options=_GROWN,
             needs_draft_model=True,
+        ),
+        Method(
+            "eagle",
+            "a fixed tree from the target's states and a trained head (EAGLE-1)",
+            _headed("eagle", _eagle),
+            options=(_HEAD, _TEMPLATE, _NODES),
+            needs_training=True,
+        ),
+        Method(
+            "eagle2",
+            "a tree that the head's confidence shapes (EAGLE-2)",
+            _headed("eagle", _eagle2),
+            options=(_HEAD, *_GROWN),
+            needs_training=True,
+        ),
+        Method(
+            "lyanna",
+            "states first, tokens afterwards, and what was rejected drafts again",
+            _headed("lyanna", _lyanna),
+            options=_LYANNA,
+            needs_training=True,
         ),
     )
 }

@@ -81,6 +81,16 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Place:
+    """A path, or the name of something bundled."""
+
+    what: str = "a path"
+
+    def read(self, value: Any) -> str | None:
+        return value if isinstance(value, str) and value else None
+
+
+@dataclass(frozen=True)
 class Several:
     """A list of one or more values of a kind."""
 
