@@ -7,12 +7,15 @@ import tiny
 import jspec
 from jspec import tree as trees
 from jspec.drafters.resampling import Separate
+from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
 
 _SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 3), accepts=jnp.array([2, 0, 1]))
 _CORPUS = np.random.default_rng(3).integers(0, tiny.VOCAB, 3000)
 _SMALL = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
 _DRAFT = tiny.draft()
 _WEIGHTS = tiny.params(_DRAFT)
+_MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
+_HEADS = {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
 _EAGLE, _LYANNA, _HOT = tiny.eagle(), tiny.lyanna(), tiny.lyanna(hot_tokens=9)
 
 # name: (drafter, its params)
@@ -76,6 +79,15 @@ DRAFTERS = {
     ),
     "eagle": (jspec.Eagle(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
     "eagle2": (jspec.Eagle2(_EAGLE, nodes=8, max_depth=4, beam=4), tiny.variables(_EAGLE)),
+    "medusa": (jspec.Medusa(_MEDUSA, _SMALL), _HEADS),
+    "medusa_mixed": (
+        jspec.merge(
+            jspec.Medusa(_MEDUSA, _SMALL),
+            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+            nodes=6,
+        ),
+        (_HEADS, None),
+    ),
     "lyanna": (jspec.Lyanna(_LYANNA, nodes=7, branch=3), tiny.variables(_LYANNA)),
     "lyanna_hot": (jspec.Lyanna(_HOT, nodes=7, branch=3), tiny.variables(_HOT)),
     "lyanna_separate": (
@@ -105,7 +117,7 @@ ALONE = sorted(
         # A batch of one is a program of its own, the dearest of the suite: of the draft models, a
         # static tree and one that grows.
         *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
-        *("eagle2", "lyanna_hot", "lyanna_separate", "lyanna_merged"),
+        *("medusa_mixed", "eagle2", "lyanna_hot", "lyanna_separate", "lyanna_merged"),
         *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
     }
 )
