@@ -7,6 +7,7 @@ go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper 
     greedy           plain decoding, and where an emission ends
     token_recycling  the published tree, the matrix, a whole decode
     prompt_lookup    the n-gram draft, a whole decode
+    suffix           places that end like the text, and the trie of what followed them
     rules            acceptance at one node: accept probabilities and the residual law
     block            a chain judged as a whole, or token by token: how much is kept, what follows
     draws            every way the children of a node can be drawn, with its probability
@@ -31,6 +32,7 @@ from .prompt_lookup import prompt_lookup, prompt_lookup_decode
 from .rules import coupled, emission, k_seq, k_seq_gamma, multi_round, point_mass, recursive
 from .sampling import probabilities
 from .sequoia import sequoia_shapes, sequoia_table, sequoia_tokens
+from .suffix import suffix, suffix_places, suffix_trie
 from .token_recycling import (
     TEMPLATE,
     token_recycling,
@@ -89,6 +91,9 @@ __all__ = [
     "sequoia_tokens",
     "specinfer",
     "spectr",
+    "suffix",
+    "suffix_places",
+    "suffix_trie",
     "token_by_token",
     "token_recycling",
     "token_recycling_tree",
