@@ -172,8 +172,10 @@ def share(drawn: Drawn) -> Float[Array, "B M K"]:
     Without noise it is the draft's probability, as published. With it, a child counts exp(score)
     instead, against its siblings and what q leaves to all others.
     """
-    weight = jnp.exp(drawn.scores)
-    rest = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0)
+    # All exponents less the largest: at a high temperature the noise alone would overflow.
+    top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
+    weight = jnp.exp(drawn.scores - top)
+    rest = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0) * jnp.exp(-top)
     return weight / (weight.sum(-1, keepdims=True) + rest)
 
 
