@@ -7,6 +7,7 @@ go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper 
     greedy           plain decoding, and where an emission ends
     token_recycling  the published tree, the matrix, a whole decode
     prompt_lookup    the n-gram draft, a whole decode
+    rest             the longest suffix in a corpus, the tree of its continuations
     suffix           places that end like the text, and the trie of what followed them
     rules            acceptance at one node: accept probabilities and the residual law
     block            a chain judged as a whole, or token by token: how much is kept, what follows
@@ -29,6 +30,7 @@ from .block import (
 from .draws import acceptance, draws_iid, draws_swor, law, optimal_acceptance
 from .greedy import greedy, truncate
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
+from .rest import longest_match, rest
 from .rules import coupled, emission, k_seq, k_seq_gamma, multi_round, point_mass, recursive
 from .sampling import probabilities
 from .sequoia import sequoia_shapes, sequoia_table, sequoia_tokens
@@ -76,6 +78,7 @@ __all__ = [
     "k_seq_gamma",
     "last_passed",
     "law",
+    "longest_match",
     "multi_round",
     "optimal_acceptance",
     "point_mass",
@@ -83,6 +86,7 @@ __all__ = [
     "prompt_lookup",
     "prompt_lookup_decode",
     "recursive",
+    "rest",
     "rsd_c",
     "rsd_s",
     "sequence_values",
