@@ -17,6 +17,8 @@ from jaxtyping import Float, Int
 
 from jspec.tree import Template
 
+Acceptance = Sequence[float] | Float[np.ndarray, "L K"]
+
 _TOLERANCE = 1e-6
 """How far measured probabilities may sum above 1."""
 
@@ -62,11 +64,13 @@ class Optimum:
             left, rank = left - share, rank + 1
 
 
-def solve(acceptance: Sequence[float], nodes: int, depth: int) -> Optimum:
-    """Runs the programme: O(M^2 D K) for M nodes, D edges and K = len(acceptance).
+def solve(acceptance: Acceptance, nodes: int, depth: int) -> Optimum:
+    """Runs the programme: O(M^2 D K) for M nodes, D edges and K children.
 
     Args:
-        acceptance: probability that the child of each rank is the one that is kept.
+        acceptance: probability that the child of each rank is the one that is kept; or such a row
+            for each depth of the parent, the root's first and the last for all that are deeper.
+            With rows, only the trees of the full `depth` start at the root.
         nodes: most nodes, root included.
         depth: most edges from the root to a leaf.
 
@@ -78,7 +82,7 @@ def solve(acceptance: Sequence[float], nodes: int, depth: int) -> Optimum:
     counts = np.arange(nodes + 1)
     best = np.where(counts == 1, 1.0, -np.inf)
     table = [best]
-    shares = np.zeros((depth + 1, len(chances), nodes + 1), np.int32)
+    shares = np.zeros((depth + 1, chances.shape[1], nodes + 1), np.int32)
     # windows[m, y] is rest[m - y], the best of the later siblings once child k has y of m nodes.
     padded = np.full(2 * nodes + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, nodes + 1)[:, ::-1]
@@ -87,9 +91,10 @@ def solve(acceptance: Sequence[float], nodes: int, depth: int) -> Optimum:
         possible = np.isfinite(best)
         below, barred = np.where(possible, best, 0.0), np.where(possible, 0.0, -np.inf)
         rest = np.where(counts == 0, 0.0, -np.inf)
-        for rank in reversed(range(len(chances))):
+        row = chances[min(depth - edges, len(chances) - 1)]
+        for rank in reversed(range(len(row))):
             padded[nodes:] = rest
-            totals = windows + (chances[rank] * below + barred)
+            totals = windows + (row[rank] * below + barred)
             share = totals.argmax(-1)
             rest = np.where(counts == 0, 0.0, totals[counts, share])
             shares[edges, rank] = share
@@ -98,11 +103,12 @@ def solve(acceptance: Sequence[float], nodes: int, depth: int) -> Optimum:
     return Optimum(np.stack(table, axis=1), shares)
 
 
-def best_template(acceptance: Sequence[float], nodes: int, depth: int) -> Template:
+def best_template(acceptance: Acceptance, nodes: int, depth: int) -> Template:
     """The tree of `nodes` nodes with which a round is expected to emit most tokens.
 
     Args:
-        acceptance: probability that the child of each rank is the one that is kept.
+        acceptance: probability that the child of each rank is the one that is kept; or such a row
+            for each depth of the parent, see `solve`.
         nodes: N, root included.
         depth: most edges from the root to a leaf, each a forward of the draft model.
 
@@ -181,18 +187,20 @@ def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
     return tokens / (levels * ratio + 1)
 
 
-def _checked(acceptance: Sequence[float]) -> Float[np.ndarray, " K"]:
+def _checked(acceptance: Acceptance) -> Float[np.ndarray, "L K"]:
     chances = np.asarray(acceptance, np.float64)
-    if chances.ndim != 1 or not chances.size:
+    if chances.ndim not in (1, 2) or not chances.size:
         raise ValueError(
-            f"acceptance has the shape {chances.shape}; pass one probability or more, by rank"
+            f"acceptance has the shape {chances.shape}; pass one probability or more, by rank, or "
+            "a row of them for each depth"
         )
     outside = chances[~((chances >= 0) & (chances <= 1))]
     if outside.size:
         raise ValueError(f"acceptance has {outside[0]}; pass probabilities, 0 .. 1, by rank")
-    if chances.sum() > 1 + _TOLERANCE:
+    chances = np.atleast_2d(chances)
+    if (total := chances.sum(-1).max()) > 1 + _TOLERANCE:
         raise ValueError(
-            f"acceptance sums to {chances.sum():.6f}, above 1; at most one child is kept, so pass "
+            f"acceptance sums to {total:.6f}, above 1; at most one child is kept, so pass "
             "unconditional probabilities"
         )
     return chances

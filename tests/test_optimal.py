@@ -3,6 +3,7 @@
 import numpy as np
 import oracle
 import pytest
+from oracle.sequoia import tokens_by_depth
 
 from jspec import optimal
 from jspec.tree import chain
@@ -109,6 +110,21 @@ def test_no_tree_is_better():
                     assert own == pytest.approx(best, abs=1e-12)
 
 
+def test_no_tree_is_better_where_acceptance_depends_on_the_depth():
+    rng = np.random.default_rng(2)
+    for levels in (1, 2, 3, 5):
+        rows = rng.dirichlet(np.ones(4), levels)[:, :-1]
+        for nodes in range(2, 9):
+            for depth in range(1, 5):
+                trees = oracle.sequoia_shapes(nodes, depth, 3)
+                values = [tokens_by_depth(rows.tolist(), tree) for tree in trees]
+                if values:
+                    own = shape(optimal.best_template(rows, nodes, depth).paths)
+                    assert tokens_by_depth(rows.tolist(), own) == pytest.approx(max(values))
+                    found = optimal.solve(rows, nodes, depth).tokens[nodes, depth]
+                    assert found == pytest.approx(max(values))
+
+
 def test_all_trees_are_counted():
     """Ordered trees: Catalan numbers; chains alone where there is one rank or no room."""
     counts = [len(set(oracle.sequoia_shapes(nodes, nodes, nodes))) for nodes in range(1, 9)]
@@ -161,7 +177,8 @@ COSTS = {1: 1.0, 4: 2.0}
     ("call", "message"),
     [
         (lambda: optimal.solve([], 4, 2), r"shape \(0,\); pass one probability"),
-        (lambda: optimal.solve([[0.5]], 4, 2), r"shape \(1, 1\); pass one probability"),
+        (lambda: optimal.solve([[[0.5]]], 4, 2), r"shape \(1, 1, 1\); pass one probability"),
+        (lambda: optimal.solve([[0.5, 0.2], [0.6, 0.5]], 4, 2), r"sums to 1\.100000, above 1;"),
         (lambda: optimal.solve([0.5, -0.1], 4, 2), r"-0\.1; pass probabilities, 0 \.\. 1"),
         (lambda: optimal.solve([1.5], 4, 2), r"1\.5; pass probabilities, 0 \.\. 1"),
         (lambda: optimal.solve([float("nan")], 4, 2), "nan; pass probabilities"),

@@ -116,8 +116,12 @@ def claimed(tree: Tree, depths: Int[Array, "B N"]) -> tuple[Float[Array, "B N"],
     nodes = jnp.where(tree.valid, parents, tree.tokens.shape[1])
     nodes = nodes.at[:, 0].set(tree.tokens.shape[1])  # the root is nobody's child
     total = jax.vmap(lambda node, c: jnp.zeros_like(c).at[node].add(c, mode="drop"))(nodes, chance)
-    none = jnp.maximum(1 - jnp.take_along_axis(total, parents, axis=1), 0.02)
-    odds = jnp.minimum(jnp.log(chance / none), _SURE)
+    odd = odds(chance, 1 - jnp.take_along_axis(total, parents, axis=1))
     level = jnp.clip(depths - 1, 0, _LEVELS[1] - 1)
-    spot = jnp.clip((odds + _SURE) / (2 * _SURE) * _BINS, 0, _BINS - 1).astype(jnp.int32)
-    return odds - UNSEEN, level * _BINS + spot
+    spot = jnp.clip((odd + _SURE) / (2 * _SURE) * _BINS, 0, _BINS - 1).astype(jnp.int32)
+    return odd - UNSEEN, level * _BINS + spot
+
+
+def odds(chance: Array, none: Array) -> Array:
+    """Log odds of each child against "none of the offered", bounded from above."""
+    return jnp.minimum(jnp.log(jnp.maximum(chance, 1e-3) / jnp.maximum(none, 0.02)), _SURE)

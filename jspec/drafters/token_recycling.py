@@ -48,6 +48,25 @@ def fitted(nodes: int, k: int = 8) -> Template:
     return likeliest(_ACCEPTED[:k], nodes + 1)
 
 
+def write(cells: Array, line: Int[Array, "B N"], live: Bool[Array, "B N"], new: Array) -> Array:
+    """Cells [R, V, k] with lines replaced; of equal lines the last one that is live wins.
+
+    Args:
+        cells: of any type.
+        line: which of the R x V lines each node writes.
+        live: whether it writes at all.
+        new: [B, N, k] what it writes.
+    """
+    flat = cells.reshape(-1, cells.shape[-1])
+    line = jnp.where(live, line, len(flat)).ravel()
+    # A scatter with repeated indices has no order: find each line's last writer, drop the rest.
+    order = jnp.arange(line.shape[0], dtype=jnp.int32)
+    last = jnp.full(len(flat), -1, jnp.int32).at[line].max(order, mode="drop")
+    wins = last.at[line].get(mode="fill", fill_value=-1) == order
+    line = jnp.where(wins, line, len(flat))
+    return flat.at[line].set(new.reshape(-1, new.shape[-1]), mode="drop").reshape(cells.shape)
+
+
 @dataclass(frozen=True)
 class TokenRecycling:
     """Drafts from an adjacency matrix M: row t holds the tokens that last looked likely after t.
@@ -148,17 +167,9 @@ class TokenRecycling:
         live: Bool[Array, "B N"],
     ) -> Int[Array, "R V k"]:
         """M[token] = its top k tokens, in order (section 3.4); the last of equal tokens wins."""
-        matrices, size, _ = state.shape
         _, best = top_k(logits, self.k)
-        line = self._owner(state, tokens.shape[0])[:, None] * size + tokens
-        line = jnp.where(live, line, matrices * size).ravel()
-        # A scatter with repeated indices has no order: find each line's last writer, drop the rest.
-        order = jnp.arange(line.shape[0], dtype=jnp.int32)
-        last = jnp.full(matrices * size, -1, jnp.int32).at[line].max(order, mode="drop")
-        wins = last.at[line].get(mode="fill", fill_value=-1) == order
-        line = jnp.where(wins, line, matrices * size)
-        flat = state.reshape(matrices * size, self.k)
-        return flat.at[line].set(best.reshape(-1, self.k), mode="drop").reshape(state.shape)
+        line = self._owner(state, tokens.shape[0])[:, None] * self.vocab_size + tokens
+        return write(state, line, live, best)
 
     def save(self, state: Int[Array, "R V k"], path: str | os.PathLike) -> None:
         """Writes the matrix to a safetensors file; if interrupted, an older file stays whole."""

@@ -26,6 +26,16 @@ DRAFTERS = {
         None,
     ),
     "token_recycling_per_row": (jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True), None),
+    "token_recycling_dynamic": (
+        jspec.DynamicTokenRecycling(tiny.VOCAB, nodes=7, max_depth=4, beam=4, k=3),
+        None,
+    ),
+    "token_recycling_dynamic_per_row": (
+        jspec.DynamicTokenRecycling(
+            tiny.VOCAB, nodes=5, max_depth=3, update_on_prefill=True, per_row=True
+        ),
+        None,
+    ),
     "prompt_lookup": (jspec.PromptLookup(num_speculative_tokens=4), None),
     "rest": (
         jspec.Rest(num_speculative_tokens=9, continuation=4, matches=6),

@@ -53,7 +53,13 @@ def _forests(nodes, depth, width, siblings):
 
 def sequoia_tokens(acceptance, shape):
     """The tokens to expect of a shape: the node itself, and each child's if it is kept."""
+    return tokens_by_depth([acceptance], shape)
+
+
+def tokens_by_depth(rows, shape):
+    """The same where `rows` has an acceptance vector for each depth, the last for all deeper."""
+    below = rows[1:] or rows
     return 1 + sum(
-        chance * sequoia_tokens(acceptance, child)
-        for chance, child in zip(acceptance, shape, strict=False)
+        chance * tokens_by_depth(below, child)
+        for chance, child in zip(rows[0], shape, strict=False)
     )

@@ -1,0 +1,187 @@
+"""Token Recycling with a tree that follows the model's own certainty.
+
+Future work of the paper (Luo et al. 2024, section 7): cells of the adjacency matrix carry the
+probability with which the model ranked them, and the budget goes to the paths of largest product.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import tree as trees
+from jspec.base import NO_PARENT, Feedback, Output, PyTree, Round, Tree
+from jspec.drafters.opinions import Opinions, odds
+from jspec.drafters.token_recycling import write
+from jspec.request import check_vocabulary
+from jspec.sampling import top_k
+
+_BINS = 8
+"""Probabilities told apart, in octaves of the odds."""
+
+
+@struct.dataclass
+class Matrix:
+    """What last looked likely after each token, and how likely; R is the batch, or 1."""
+
+    tokens: Int[Array, "R V k"]
+    chances: Float[Array, "R V k"]
+    """The target's probabilities; 0 in lines that were never written."""
+    opinions: Opinions
+    """What such cells have been worth, by rank and probability."""
+
+
+@dataclass(frozen=True)
+class DynamicTokenRecycling:
+    """Drafts the likeliest paths of an adjacency matrix whose cells carry probabilities.
+
+    The matrix is filled as that of `TokenRecycling`. A cell's probability was the model's behind
+    another text; how far it holds behind this one is learnt from every token that is emitted, by
+    rank and probability (`jspec.drafters.opinions`). The tree grows level by level: the best
+    `beam` nodes of each offer their cells, and of all that was offered the best are drafted. Lines
+    that were never written are not drafted.
+
+    Args:
+        vocab_size: V of the target.
+        nodes: drafted, without the root. The cost of a tree depends on the device: the published
+            80 suit GPUs, 8 to 16 suit CPUs.
+        max_depth: most levels.
+        beam: nodes of a level that offer children.
+        k: candidates kept per token.
+        update_on_prefill: fill the matrix from the prompt's logits too.
+        per_row: a matrix for each row of the batch, instead of one that all rows share.
+
+    Raises:
+        ValueError: if an option is out of range.
+    """
+
+    vocab_size: int
+    nodes: int = 80
+    max_depth: int = 12
+    beam: int = 16
+    k: int = 8
+    update_on_prefill: bool = False
+    per_row: bool = False
+
+    def __post_init__(self):
+        if not 1 <= self.k <= self.vocab_size:
+            raise ValueError(f"k is {self.k}; keep 1 .. {self.vocab_size} candidates per token")
+        for name in ("nodes", "max_depth", "beam"):
+            if (value := getattr(self, name)) < 1:
+                raise ValueError(f"{name} is {value}; choose at least 1")
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Matrix:
+        del slots
+        wanted = (batch if self.per_row else 1, self.vocab_size, self.k)
+        if earlier is None:
+            return Matrix(
+                jnp.zeros(wanted, jnp.int32), jnp.zeros(wanted, jnp.float32), Opinions.start(1)
+            )
+        if not isinstance(earlier, Matrix) or earlier.tokens.shape != wanted:
+            shape = getattr(getattr(earlier, "tokens", None), "shape", None)
+            raise ValueError(
+                f"drafter_state is a {type(earlier).__name__} with cells of shape {shape}, and "
+                f"this call needs a Matrix of {wanted}; pass the state of a drafter with the same "
+                "vocab_size, k and per_row"
+            )
+        return jax.tree.map(jnp.asarray, earlier)
+
+    def init(
+        self,
+        params: PyTree,
+        state: Matrix,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> Matrix:
+        del params
+        check_vocabulary("DynamicTokenRecycling", self.vocab_size, output.logits.shape[-1])
+        if not self.update_on_prefill:
+            return state
+        live = jnp.arange(prompt.shape[1]) < lengths[:, None]
+        return self._recycle(state, prompt, output.logits, live)
+
+    def draft(self, params: PyTree, state: Matrix, round: Round) -> tuple[Tree, Matrix]:
+        del params
+        tokens, worth = round.root[:, None], jnp.ones((*round.root.shape, 1), jnp.float32)
+        ids, size = jnp.zeros_like(tokens), 1
+        levels = [(tokens, jnp.full_like(tokens, NO_PARENT), worth)]
+        for _ in range(self.max_depth):
+            cells, _, chances = self._cells(state, tokens)
+            worth = (worth[..., None] * chances).reshape(len(tokens), -1)
+            parents = jnp.repeat(ids, self.k, axis=1)
+            tokens = cells.reshape(worth.shape)
+            levels.append((tokens, parents, worth))
+            ids = jnp.broadcast_to(size + jnp.arange(worth.shape[1]), worth.shape)
+            size += worth.shape[1]
+            worth, best = jax.lax.top_k(worth, min(self.beam, worth.shape[1]))
+            tokens, ids = (jnp.take_along_axis(array, best, axis=1) for array in (tokens, ids))
+        tokens, parents, worth = (
+            jnp.concatenate(part, axis=1) for part in zip(*levels, strict=True)
+        )
+        grown = Tree(
+            tokens=tokens,
+            parents=parents.astype(jnp.int32),
+            valid=worth > 0,
+            depth=self.max_depth,
+            width=self.k,
+            worth=worth,
+        )
+        return trees.best(grown, self.nodes), state
+
+    def update(self, params: PyTree, state: Matrix, feedback: Feedback) -> Matrix:
+        """All nodes fill the matrix, as published; what was emitted tells what its cells held."""
+        del params
+        tree, emitted = feedback.tree, feedback.emitted
+        # Before each emitted token stood the root, or the one emitted before it.
+        before = jnp.concatenate([tree.tokens[:, :1], emitted[:, :-1]], axis=1)
+        cells, kinds, chances = self._cells(state, before)
+        tried = (jnp.arange(emitted.shape[1]) < feedback.counts[:, None])[..., None]
+        tried = tried & (kinds >= 0)
+        state = replace(
+            state,
+            opinions=state.opinions.learn(
+                kinds[..., None], chances, tried, cells == emitted[..., None]
+            ),
+        )
+        live = tree.valid & ~feedback.done[:, None]
+        return self._recycle(state, tree.tokens, feedback.output.logits, live)
+
+    def _cells(
+        self, state: Matrix, tokens: Int[Array, "B M"]
+    ) -> tuple[Int[Array, "B M k"], Int[Array, "B M k"], Float[Array, "B M k"]]:
+        """(candidates, their kinds, chance of each) after each token."""
+        line = self._line(state, tokens)
+        held = state.chances.reshape(-1, self.k)[line]
+        claims = odds(held, 1 - held.sum(-1, keepdims=True))
+        rank = jnp.minimum(jnp.arange(self.k), 7)
+        spot = jnp.clip((claims + 4) / 8 * _BINS, 0, _BINS - 1).astype(jnp.int32)
+        kinds = jnp.where(held > 0, rank * _BINS + spot, -1)
+        scores = state.opinions.scores((claims + 4)[..., None], kinds[..., None])
+        weight = jnp.where(held > 0, jnp.exp(scores), 0.0)
+        chances = weight / (1 + weight.sum(-1, keepdims=True))
+        return state.tokens.reshape(-1, self.k)[line], kinds, chances
+
+    def _line(self, state: Matrix, tokens: Int[Array, "B M"]) -> Int[Array, "B M"]:
+        """Which of the R x V lines is each token's."""
+        owner = jnp.arange(tokens.shape[0]) % state.tokens.shape[0]
+        return owner[:, None] * self.vocab_size + tokens
+
+    def _recycle(
+        self,
+        state: Matrix,
+        tokens: Int[Array, "B N"],
+        logits: Float[Array, "B N V"],
+        live: Bool[Array, "B N"],
+    ) -> Matrix:
+        highest, best = top_k(logits, self.k)
+        scale = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)
+        chances = jnp.exp(highest.astype(jnp.float32) - scale)
+        line = self._line(state, tokens)
+        return replace(
+            state,
+            tokens=write(state.tokens, line, live, best.astype(jnp.int32)),
+            chances=write(state.chances, line, live, jnp.where(jnp.isnan(chances), 0.0, chances)),
+        )

@@ -1,0 +1,107 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import recycling_dynamic as oracle
+
+import jspec
+from jspec.base import Round
+from jspec.drafters.recycling_dynamic import DynamicTokenRecycling
+
+K = 3
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = tiny.model()
+    return model, tiny.params(model)
+
+
+def held(state):
+    """The matrix as the oracle has it."""
+    tokens, chances = np.asarray(state.tokens[0]), np.asarray(state.chances[0], np.float64)
+    return {
+        token: list(zip(tokens[token].tolist(), chances[token].tolist(), strict=True))
+        for token in range(tiny.VOCAB)
+        if chances[token].any()
+    }
+
+
+def drafted(tree, row):
+    """{path: worth} of the present nodes."""
+    found, above = {}, {0: ()}
+    for node in range(1, tree.tokens.shape[1]):
+        if tree.valid[row, node]:
+            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
+            above[node], found[path] = path, float(tree.worth[row, node])
+    return found
+
+
+def test_rounds_are_those_of_a_heap_over_paths(target):
+    """Every round's tree, and what was learnt, against the oracle."""
+    drafter = DynamicTokenRecycling(tiny.VOCAB, nodes=9, max_depth=4, beam=K**3, k=K)
+    draft = jax.jit(drafter.draft)
+    state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=drafter, max_new_tokens=40)
+    beliefs, full, lines = ({}, {}), 0, 0
+    while not state.done.all():
+        frame = Round(state.root, state.cache.lengths, None, None, state.done)
+        tree, _ = draft(None, state.draft, frame)
+        matrix = held(state.draft)
+        want = oracle.grown(matrix, beliefs[0], int(state.root[0]), 9, 4)
+        got = drafted(tree, 0)
+        assert got.keys() == want.keys()
+        for path, worth in want.items():
+            assert got[path] == pytest.approx(worth, rel=1e-3)
+        full += len(got) == 9
+        before, begin = int(state.root[0]), int(state.lengths[0])
+        state = jspec.step(*target, state, drafter=drafter)
+        text = [before, *np.asarray(state.out[0, begin : int(state.lengths[0])]).tolist()]
+        beliefs = oracle.learnt(matrix, beliefs, text)
+        bias = np.asarray(state.draft.opinions.bias)
+        assert bias[0] == pytest.approx(beliefs[0].get(None, 0.0), abs=1e-3)
+        for kind, value in beliefs[0].items():
+            if kind is not None:
+                assert bias[1 + kind] == pytest.approx(value, abs=1e-3)
+        lines = max(lines, len(held(state.draft)))
+    assert full > 5 and lines > 3
+
+
+def test_cells_hold_the_models_probabilities(target):
+    drafter = DynamicTokenRecycling(tiny.VOCAB, k=K, update_on_prefill=True)
+    prompt = tiny.PROMPTS[0]
+    state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=4)
+    logits = tiny.plain_logits(*target, prompt)
+    for place, token in enumerate(prompt):
+        if token in prompt[place + 1 :]:
+            continue  # a later one wrote the line
+        law = np.exp(logits[place]) / np.exp(logits[place]).sum()
+        best = np.argsort(-law)[:K]
+        assert state.draft.tokens[0, token].tolist() == best.tolist()
+        np.testing.assert_allclose(state.draft.chances[0, token], law[best], rtol=1e-4)
+    unseen = sorted(set(range(tiny.VOCAB)) - set(prompt.tolist()))
+    assert not np.asarray(state.draft.chances[0, unseen]).any()
+
+
+def test_lines_that_were_never_written_are_not_drafted(target):
+    drafter = DynamicTokenRecycling(tiny.VOCAB, nodes=5)
+    tree, _ = drafter.draft(
+        None,
+        drafter.start(2, 8, None),
+        Round(jnp.array([1, 2]), jnp.zeros(2, int), None, None, jnp.zeros(2, bool)),
+    )
+    assert tree.valid.tolist() == [[True] + [False] * 5] * 2
+
+
+def test_options_and_states_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"k is 0; keep 1 \.\. 23"):
+        DynamicTokenRecycling(23, k=0)
+    with pytest.raises(ValueError, match="nodes is 0; choose at least 1"):
+        DynamicTokenRecycling(23, nodes=0)
+    with pytest.raises(ValueError, match="beam is -1; choose at least 1"):
+        DynamicTokenRecycling(23, beam=-1)
+    other = DynamicTokenRecycling(23, k=2).start(1, 8, None)
+    with pytest.raises(ValueError, match=r"shape \(1, 23, 2\).*needs a Matrix of \(1, 23, 3\)"):
+        DynamicTokenRecycling(23, k=3).start(1, 8, other)
+    with pytest.raises(ValueError, match="drafter_state is a tuple with cells of shape None"):
+        DynamicTokenRecycling(23).start(1, 8, ())
