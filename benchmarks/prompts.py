@@ -6,6 +6,8 @@ from pathlib import Path
 from benchmarks.harness import SHARED
 
 CLASSES = ("stories", "maths", "code", "books", "speeches")
+LEARNING = ("articles", "plays", "instructions", "novels", "addresses")
+"""Of other files: what is tuned on these may be reported on the others."""
 
 
 def texts(name: str, count: int) -> list[str]:
@@ -15,14 +17,22 @@ def texts(name: str, count: int) -> list[str]:
         FileNotFoundError: if the shared texts are absent.
         ValueError: if there is no such class.
     """
-    if name not in CLASSES:
-        raise ValueError(f"no prompts of class {name!r}; there are {', '.join(CLASSES)}")
+    if name not in (*CLASSES, *LEARNING):
+        known = ", ".join((*CLASSES, *LEARNING))
+        raise ValueError(f"no prompts of class {name!r}; there are {known}")
     found = {
         "stories": lambda: _read("tinystories/stories.txt").split("<|endoftext|>"),
         "maths": lambda: [row["question"] for row in _rows("gsm8k/train.jsonl")],
         "code": lambda: [row["text"] + "\n" for row in _rows("mbpp/mbpp.jsonl")],
         "books": lambda: _paragraphs("books/sherlock_holmes.txt"),
         "speeches": lambda: _paragraphs("speeches/inaugural.txt"),
+        "articles": lambda: _read("wikitext2/valid.txt").split("\n"),
+        "plays": lambda: _read("shakespeare/input.txt").split("\n\n"),
+        "instructions": lambda: [
+            row["instruction"] for row in _rows("instructions/seed_tasks.jsonl")
+        ],
+        "novels": lambda: _paragraphs("books/war_and_peace.txt"),
+        "addresses": lambda: _paragraphs("speeches/state_union.txt"),
     }[name]()
     long_enough = [text.strip() for text in found if len(text.strip()) > 60]
     return long_enough[:: max(1, len(long_enough) // count)][:count]

@@ -35,8 +35,8 @@ from jspec.drafters.medusa import Medusa as Medusa
 from jspec.drafters.merge import Merge as Merge
 from jspec.drafters.merge import merge as merge
 from jspec.drafters.prompt_lookup import PromptLookup as PromptLookup
-from jspec.drafters.rest import Rest as Rest
 from jspec.drafters.recycling_dynamic import DynamicTokenRecycling as DynamicTokenRecycling
+from jspec.drafters.rest import Rest as Rest
 from jspec.drafters.rsd_c import RSDC as RSDC
 from jspec.drafters.rsd_s import RSDS as RSDS
 from jspec.drafters.scripted import Script as Script

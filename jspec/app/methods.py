@@ -65,18 +65,36 @@ def _token_recycling(
     models: Models,
     num_speculative_tokens: int | None = None,
     template: tuple[tuple[int, ...], ...] | None = None,
+    shape: str | None = None,
     **options: Any,
 ) -> "tuple[Drafter, PyTree]":
     from jspec.app import trees
-    from jspec.drafters.token_recycling import TokenRecycling
+    from jspec.drafters.token_recycling import MEASURED, PUBLISHED, TokenRecycling
     from jspec.tree import Template
 
-    if template is None:
-        tree = trees.recycling(num_speculative_tokens, options.get("k"))
-    else:
-        _check_alone(num_speculative_tokens=num_speculative_tokens)
+    if template is not None:
+        _check_alone(num_speculative_tokens=num_speculative_tokens, shape=shape)
         tree = Template(template)
+    elif shape is not None:
+        if num_speculative_tokens is not None:
+            raise ValueError(
+                f"shape {shape} has 80 nodes and num_speculative_tokens was given too; leave one "
+                "of them out"
+            )
+        tree = {"published": PUBLISHED, "measured": MEASURED}[shape]
+    else:
+        tree = trees.recycling(num_speculative_tokens, options.get("k"))
     return TokenRecycling(models.target.model.vocab_size, template=tree, **options), None
+
+
+def _token_recycling_dynamic(
+    models: Models, num_speculative_tokens: int | None = None, **options: Any
+) -> "tuple[Drafter, PyTree]":
+    from jspec.app import trees
+    from jspec.drafters.recycling_dynamic import DynamicTokenRecycling
+
+    nodes = num_speculative_tokens or trees.budget()
+    return DynamicTokenRecycling(models.target.model.vocab_size, nodes, **options), None
 
 
 def _prompt_lookup(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
@@ -91,13 +109,38 @@ def _suffix(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     return Suffix(**options), None
 
 
-def _merged(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
+def _merged(models: Models, nodes: int | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
     from jspec.drafters.merge import merge
 
     lookup = {name: options.pop(name) for name in list(options) if name in _names(_LOOKUP)}
     recycling, _ = _token_recycling(models, **options)
     other, _ = _prompt_lookup(models, **lookup)
-    return merge(recycling, other), None
+    return merge(recycling, other, nodes=nodes), None
+
+
+def _mixed(**members: Mapping[str, Any]) -> Build:
+    """Builds a mixture: members by name, each with the settings that it has in this mixture.
+
+    An option goes to the first member that knows it; `num_speculative_tokens` is the budget.
+    """
+
+    def build(
+        models: Models, num_speculative_tokens: int | None = None, **options: Any
+    ) -> "tuple[Drafter, PyTree]":
+        from jspec.app import trees
+        from jspec.drafters.merge import merge
+
+        drafters, weights = [], []
+        for name, settings in members.items():
+            known = _names(METHODS[name].options)
+            own = {option: options.pop(option) for option in list(options) if option in known}
+            drafter, params = METHODS[name].build(models, **{**settings, **own})
+            drafters.append(drafter)
+            weights.append(params)
+        nodes = num_speculative_tokens or trees.budget()
+        return merge(*drafters, nodes=nodes), tuple(weights)
+
+    return build
 
 
 def _drafting(drafter: str, **names: str) -> Build:
@@ -229,12 +272,15 @@ def _names(options: tuple[Option, ...]) -> set[str]:
 _COUNT = Integer(1, 1024)
 _NODES = Option("num_speculative_tokens", _COUNT, "drafted nodes of a tree made to fit")
 _TEMPLATE = Option("template", Paths(), "the tree, node by node")
-_RECYCLING = (
-    _TEMPLATE,
+_SHAPE = Option(
+    "shape", Word(("published", "measured")), "80 nodes: the paper's, or by measured acceptance"
+)
+_MATRIX = (
     Option("k", Integer(1), "candidates kept per token"),
     Option("update_on_prefill", Flag(), "learn from the prompt too"),
     Option("per_row", Flag(), "a matrix for each row of the batch"),
 )
+_RECYCLING = (_TEMPLATE, _SHAPE, *_MATRIX)
 _LOOKUP = (
     Option("prompt_lookup_max", Integer(1), "longest n-gram to look for"),
     Option("prompt_lookup_min", Integer(1), "shortest n-gram to look for"),
@@ -256,6 +302,8 @@ _SUFFIX = (
 _LENGTH = Option("length", _COUNT, "levels")
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _DEPTH = Option("max_depth", _COUNT, "most levels")
+_BEAM = Option("beam", _COUNT, "nodes of a level that offer children")
+_BUDGET = Option("nodes", _COUNT, "drafted nodes in all, those with most chances; else all")
 _GROWN = (
     Option("num_speculative_tokens", _COUNT, "drafted nodes"),
     _DEPTH,
@@ -300,6 +348,12 @@ METHODS: Mapping[str, Method] = {
             options=(_NODES, *_RECYCLING),
         ),
         Method(
+            "token_recycling_dynamic",
+            "its likeliest paths, by the probabilities that earlier forwards gave them",
+            _token_recycling_dynamic,
+            options=(_NODES, _DEPTH, _BEAM, *_MATRIX),
+        ),
+        Method(
             "prompt_lookup",
             "what followed the last tokens when they stood in the text before",
             _prompt_lookup,
@@ -315,7 +369,13 @@ METHODS: Mapping[str, Method] = {
             "token_recycling+prompt_lookup",
             "both, in one tree",
             _merged,
-            options=(*_RECYCLING, *_LOOKUP),
+            options=(_BUDGET, *_RECYCLING, *_LOOKUP),
+        ),
+        Method(
+            "token_recycling+suffix",
+            "both, in one tree of the nodes that have most chances",
+            _mixed(token_recycling={"shape": "measured"}, suffix={"num_speculative_tokens": 32}),
+            options=(_NODES, *_MATRIX, *_SUFFIX[1:]),
         ),
         Method(
             "sd",

@@ -19,6 +19,13 @@ _DEPTH = 8
 """As DySpec's: the best tree of 15 nodes for that vector has 5 levels."""
 
 
+def budget() -> int:
+    """Drafted nodes that this device scores cheaply."""
+    import jax
+
+    return _CPU_NODES if jax.default_backend() == "cpu" else 80
+
+
 def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     """The best tree of Token Recycling for this device.
 

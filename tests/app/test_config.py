@@ -8,6 +8,7 @@ import jspec
 from jspec.app import config, methods, sessions, trees
 from jspec.app.methods import METHODS, Models
 from jspec.app.settings import Settings
+from jspec.drafters.token_recycling import MEASURED, PUBLISHED
 from jspec.models import load
 from jspec.tree import Template
 
@@ -222,3 +223,20 @@ def test_a_template_is_the_whole_tree(both):
 def test_settings_have_bounds(field, value):
     with pytest.raises(ValueError, match=f"--{field.replace('_', '-')} is .*; pass"):
         Settings(**{field: value})
+
+
+def test_trees_and_mixtures_by_name(both):
+    build = lambda name, **options: METHODS[name].build(both, **options)[0]  # noqa: E731
+    assert build("token_recycling", shape="published").template == PUBLISHED
+    assert build("token_recycling", shape="measured").template == MEASURED
+    for given in ({"num_speculative_tokens": 4}, {"template": ((0,),)}):
+        with pytest.raises(ValueError, match="leave one of them out"):
+            build("token_recycling", shape="published", **given)
+    grown = build("token_recycling_dynamic", num_speculative_tokens=9, max_depth=3, beam=5, k=4)
+    assert (grown.nodes, grown.max_depth, grown.beam, grown.k) == (9, 3, 5, 4)
+    assert build("token_recycling_dynamic").nodes == trees.budget()
+    mixture = build("token_recycling+suffix", num_speculative_tokens=9, per_row=True, min_match=2)
+    recycling, suffix = mixture.drafters
+    assert (mixture.nodes, recycling.per_row, suffix.min_match) == (9, True, 2)
+    assert build("token_recycling+suffix").nodes == trees.budget()
+    assert build("token_recycling+prompt_lookup", nodes=9).nodes == 9

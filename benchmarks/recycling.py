@@ -1,0 +1,277 @@
+"""Token Recycling's experiments (Luo et al. 2024): Table 1, its shuffled row, Figs. 3 and 4.
+
+python -m benchmarks.recycling --out FILE                          # Table 1, by class of prompt
+python -m benchmarks.recycling --out FILE --questions question.jsonl    # a file of Spec-Bench
+python -m benchmarks.recycling --out FILE --nodes 16 --untimed     # equal budgets, counts alone
+python -m benchmarks.recycling --out FILE --parts shuffled,breadth,depth,update,time
+
+What is in FILE already is not run again: an interrupted run goes on with the next method.
+"""
+
+import random
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.table import Table
+
+import jspec
+from benchmarks import round_pieces
+from benchmarks.harness import console, headline, paired
+from benchmarks.ledger import Ledger
+from benchmarks.questions import Question, read, shared
+from jspec import rules
+from jspec import tree as trees
+from jspec.app.methods import METHODS, Models
+from jspec.models import load
+from jspec.verify import Walk
+
+PLAIN = "autoregressive"
+TABLE: dict[str, tuple[str, dict[str, Any]]] = {
+    "lookahead": ("lookahead", {}),
+    "prompt lookup": ("prompt_lookup", {}),
+    "REST": ("rest", {}),
+    "suffix": ("suffix", {}),
+    "Medusa": ("medusa", {}),
+    "TR, published": ("token_recycling", {"shape": "published"}),
+    "TR, measured": ("token_recycling", {"shape": "measured"}),
+    "TR, dynamic": ("token_recycling_dynamic", {"num_speculative_tokens": 80}),
+    "TR + suffix": ("token_recycling+suffix", {"num_speculative_tokens": 80}),
+}
+"""Rows of Table 1: the method's name on the command line, and its options."""
+BUDGETED = ("prompt lookup", "suffix", "TR", "TR, dynamic", "TR + suffix")
+"""Rows that can be given a number of drafted nodes."""
+_PARTS = ("table", "shuffled", "breadth", "depth", "update", "time")
+
+
+def rows(part: str, nodes: int | None) -> dict[str, tuple[str, dict[str, Any]]]:
+    """What a part runs: by label, a method and its options."""
+    match part:
+        case "table" if nodes is None:
+            return TABLE
+        case "table":
+            known = {**TABLE, "TR": ("token_recycling", {})}
+            budget = {"num_speculative_tokens": nodes}
+            return {label: (known[label][0], budget) for label in BUDGETED}
+        case "shuffled":
+            return {"TR, published": TABLE["TR, published"]}
+        case "breadth":
+            ranks = (1, 2, 4, 8)
+            return {
+                f"TR, {k} ranks": ("token_recycling", {"k": k, "num_speculative_tokens": 80})
+                for k in ranks
+            }
+        case "depth":
+            published = jspec.TokenRecycling(8).template.paths
+            return {
+                f"TR, {depth} levels": (
+                    "token_recycling",
+                    {"template": tuple(path for path in published if len(path) <= depth)},
+                )
+                for depth in range(1, 7)
+            }
+        case "update":
+            shape = {"shape": "published"}
+            return {
+                "TR, published": ("token_recycling", shape),
+                "TR, prompt too": ("token_recycling", {**shape, "update_on_prefill": True}),
+                "TR, cold": ("token_recycling", shape),
+            }
+    raise ValueError(f"no part {part!r}; there are {', '.join(_PARTS)}")
+
+
+class Bench:
+    """One target, its questions, and how a method answers them."""
+
+    def __init__(self, model: str, new_tokens: int, prompt_tokens: int, timed: bool):
+        self.loaded = load(model)
+        self.new_tokens, self.timed = new_tokens, timed
+        context = self.loaded.model.context or 1 << 20
+        # A verified tree reaches beyond the last token.
+        self.longest = min(prompt_tokens, context - new_tokens - 32)
+
+    def decode(self, ids: list[int], **options) -> jspec.Result:
+        return jspec.decode(
+            self.loaded.model, self.loaded.params, np.array([ids]),
+            max_new_tokens=self.new_tokens, **options,
+        )  # fmt: skip
+
+    def answers(
+        self, method: str, options: dict[str, Any], questions: Iterable[Question], cold: bool
+    ) -> Iterable[dict[str, Any]]:
+        """One row a question. Plain decoding takes its turns in between, and is compared with.
+
+        The drafter is hot: its memory goes from turn to turn and question to question. The first
+        question is answered three times before, as in Spec-Bench, which compiles everything too.
+        """
+        drafter, weights = METHODS[method].build(Models(self.loaded), **options)
+        memory, questions = None, list(questions)
+        warm = questions[:1] * (3 if self.timed else 1)
+        for place, question in enumerate([*warm, *questions]):
+            said: list[str] = []
+            row = dict(question=question.name, kind=question.kind, tokens=0, steps=0)
+            row |= dict(seconds=0.0, plain_seconds=0.0)
+            for _ in question.turns:
+                ids = self.loaded.tokenizer.encode(question.prompt(said)).ids[-self.longest :]
+                how = dict(drafter=drafter, drafter_params=weights)
+                if not cold:
+                    how["drafter_state"] = memory
+                begin = time.perf_counter()
+                result = jax.block_until_ready(self.decode(ids, **how))
+                row["seconds"] += time.perf_counter() - begin
+                if self.timed:
+                    begin = time.perf_counter()
+                    plain = jax.block_until_ready(self.decode(ids))
+                    row["plain_seconds"] += time.perf_counter() - begin
+                    row["same"] = row.get("same", True) and (
+                        plain.tokens.tolist() == result.tokens.tolist()
+                    )
+                memory = result.drafter_state
+                count = int(result.lengths[0])
+                row["tokens"] += count
+                row["steps"] += int(result.stats.num_steps[0])
+                said.append(self.loaded.tokenizer.decode(result.tokens[0, :count].tolist()))
+            if place >= len(warm):
+                yield row
+
+
+def summary(found: list[dict[str, Any]]) -> tuple[float, float, float]:
+    """(MAT, tokens per second, speed-up) of a class, averaged as Spec-Bench does: acceptance over
+    all steps; speed as the mean over questions, and speed-up as the ratio of two such means.
+    """
+    length = sum(row["tokens"] for row in found) / sum(row["steps"] for row in found)
+    if not found[0]["plain_seconds"]:
+        return length, float("nan"), float("nan")
+    speed = np.mean([row["tokens"] / row["seconds"] for row in found])
+    plain = np.mean([row["tokens"] / row["plain_seconds"] for row in found])
+    return length, float(speed), float(speed / plain)
+
+
+def shares(bench: Bench, question: Question, rounds: int = 12, repeats: int = 10) -> dict:
+    """Fig. 4: seconds of each piece of a round, on the states that a decode passes through."""
+    model, params = bench.loaded.model, bench.loaded.params
+    drafter = jspec.TokenRecycling(model.vocab_size)
+    ids = bench.loaded.tokenizer.encode(question.prompt([])).ids[-bench.longest :]
+    state = jspec.prefill(
+        model, params, np.array([ids]), drafter=drafter, max_new_tokens=bench.new_tokens
+    )
+    walk = Walk(rules.coupled)
+    retrieve = jax.jit(lambda memory, frame: drafter.draft(None, memory, frame)[0])
+    prepare = jax.jit(trees.ancestors)
+    forward = jax.jit(
+        lambda params, tree, frame, cache: round_pieces.score(model, params, tree, frame, cache)
+    )
+    verify = jax.jit(walk.verdict)
+    update = jax.jit(lambda memory, lesson: drafter.update(None, memory, lesson))
+    total: dict[str, float] = {}
+    for _ in range(rounds):
+        if bool(state.done.all()):
+            break
+        frame = round_pieces.frame(state)
+        tree = retrieve(state.draft, frame)
+        output = forward(params, tree, frame, state.cache)
+        verdict = verify(tree, output.logits, frame)
+        lesson = round_pieces.feedback(tree, output, verdict, frame)
+        pieces = {
+            "retrieve": lambda s=state, f=frame: retrieve(s.draft, f),
+            "prepare": lambda t=tree: prepare(t),
+            "forward": lambda s=state, t=tree, f=frame: forward(params, t, f, s.cache),
+            "verify": lambda t=tree, o=output, f=frame: verify(t, o.logits, f),
+            "update": lambda s=state, lesson=lesson: update(s.draft, lesson),
+        }
+        for name, seconds in paired(pieces, repeats).items():
+            total[name] = total.get(name, 0.0) + float(np.median(seconds))
+        state = jspec.step(model, params, state, drafter=drafter)
+    return total
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="rows, and where to go on from")] = None,
+    model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
+    parts: Annotated[str, typer.Option(help=f"comma-separated, of {', '.join(_PARTS)}")] = "table",
+    only: Annotated[str | None, typer.Option(help="labels of rows, separated by ;")] = None,
+    questions: Annotated[Path | None, typer.Option(help="a file in Spec-Bench's schema")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="questions per class")] = 4,
+    nodes: Annotated[int | None, typer.Option(min=1, help="drafted nodes, for all alike")] = None,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="the last so many are read")] = 48,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    timed: Annotated[bool, typer.Option("--timed/--untimed")] = True,
+    seed: Annotated[int, typer.Option(help="of the shuffled order")] = 0,
+) -> None:
+    """Greedy, batch 1; a method that has no trained head or datastore here is left out."""
+    bench = Bench(model, new_tokens, prompt_tokens, timed)
+    asked = shared(count or 4) if questions is None else read(questions, count)
+    ledger = Ledger(out)
+    about = dict(
+        bench="recycling", model=Path(model).name, nodes=nodes, new_tokens=new_tokens,
+        prompt_tokens=prompt_tokens, timed=timed, count=count,
+        questions=None if questions is None else questions.name,
+    )  # fmt: skip
+    for part in parts.split(","):
+        headline(f"{model}: {part}, greedy, batch 1, {new_tokens} new tokens a turn")
+        if part == "time":
+            _show_shares(shares(bench, asked[0]))
+            continue
+        order = list(asked)
+        if part == "shuffled":
+            random.Random(seed).shuffle(order)
+        answered: dict[str, list[dict[str, Any]]] = {}
+        for label, (method, options) in rows(part, nodes).items():
+            if only is not None and label not in only.split(";"):
+                continue
+            this = about | dict(part=part, method=label, seed=seed)
+            if not ledger.find(**this):
+                if method not in METHODS:
+                    console.print(f"{label}: left out, there is no method {method}")
+                    continue
+                try:
+                    found = list(bench.answers(method, options, order, label.endswith("cold")))
+                except (ValueError, OSError) as reason:
+                    console.print(f"{label}: left out, {reason}")
+                    continue
+                ledger.add(**this, rows=found)
+            answered[label] = ledger.find(**this)[-1]["rows"]
+        _show(answered, timed)
+
+
+def _show(answered: dict[str, list[dict[str, Any]]], timed: bool) -> None:
+    if not answered:
+        return
+    kinds = list(dict.fromkeys(row["kind"] for row in next(iter(answered.values()))))
+    what = "MAT, tokens/s, speed-up" if timed else "MAT"
+    table = Table("method", *(f"{kind}\n{what}" for kind in kinds), f"all\n{what}")
+
+    def cell(found):
+        length, speed, gain = summary(found)
+        return f"{length:.2f}, {speed:.0f}, {gain:.2f}x" if timed else f"{length:.2f}"
+
+    if timed:
+        speeds = [
+            np.mean([row["tokens"] / row["plain_seconds"] for row in found if row["kind"] == kind])
+            for kind in kinds
+            for found in [next(iter(answered.values()))]
+        ]
+        table.add_row(PLAIN, *(f"1.00, {speed:.0f}, 1.00x" for speed in speeds), "1.00")
+    for label, found in answered.items():
+        by_kind = [[row for row in found if row["kind"] == kind] for kind in kinds]
+        table.add_row(label, *map(cell, by_kind), cell(found))
+        if differing := [row["question"] for row in found if not row.get("same", True)]:
+            console.print(f"{label}: other tokens than plain decoding in {differing}")
+    console.print(table)
+
+
+def _show_shares(total: dict[str, float]) -> None:
+    table = Table("piece", "share of a round")
+    whole = sum(total.values())
+    for name, seconds in total.items():
+        table.add_row(name, f"{seconds / whole:.1%}")
+    console.print(table)
+    console.print("The forward prepares its mask itself: that piece is in it once more.")
+
+
+if __name__ == "__main__":
+    typer.run(main)
