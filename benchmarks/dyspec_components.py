@@ -16,13 +16,12 @@ import numpy as np
 from rich.table import Table
 
 import jspec
-from benchmarks import dyspec_figures
+from benchmarks import dyspec_figures, round_pieces
 from benchmarks.contenders import LEARNING, Workload, drafter
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from jspec import cache as caches
-from jspec import tree as trees
-from jspec.base import CausalLM, Feedback, Nodes, PyTree, Round, State, Tree, Verdict
+from jspec.base import CausalLM, Nodes, PyTree, Round, State, Tree, Verdict
 from jspec.drafters.draft_model import DraftModel, ModelScorer
 
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
@@ -122,9 +121,7 @@ class Pieces:
     def round(self, state: State, repeats: int = 3) -> dict[str, float]:
         """The pieces of the round that starts from a state, in turn."""
         model, params = self.target
-        frame = Round(
-            state.root, state.cache.lengths, state.request.keys, state.request.sampling, state.done
-        )
+        frame = round_pieces.frame(state)
         tree, drafted = jax.block_until_ready(self.draft(self.weights, state.draft, frame))
         levels = self.levels(drafted.nodes)
         output = self.score(params, tree, frame, state.cache)
@@ -187,29 +184,15 @@ class Pieces:
         return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.nodes))
 
     def _score(self, params: PyTree, tree: Tree, frame: Round, cache: jspec.Cache):
-        mask = trees.ancestors(tree)
-        positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
-        return self.target[0].apply(params, tree.tokens, positions, mask, cache)
+        return round_pieces.score(self.target[0], params, tree, frame, cache)
 
     def _verdict(self, tree: Tree, logits: jax.Array, frame: Round) -> Verdict:
         return self.method.scheme.verifier.verdict(tree, logits, frame)
 
     def _commit(self, cache, own, draft, tree: Tree, output, verdict: Verdict, frame: Round):
         """Both caches, and what the method learns; nothing ends here."""
-        path, counts = verdict.path, verdict.counts
-        lanes = jnp.arange(path.shape[1])
-        drafted = jnp.take_along_axis(tree.tokens, jnp.roll(path, -1, axis=1), axis=1)
-        emitted = jnp.where(lanes == counts[:, None] - 1, verdict.bonus[:, None], drafted)
-        feedback = Feedback(
-            tree=tree,
-            output=output,
-            verdict=verdict,
-            emitted=jnp.where(lanes < counts[:, None], emitted, 0),
-            counts=counts,
-            positions=frame.positions,
-            done=frame.done,
-        )
+        feedback = round_pieces.feedback(tree, output, verdict, frame)
         return (
-            caches.commit(cache, output, path, counts),
+            caches.commit(cache, output, verdict.path, verdict.counts),
             self.method.update(self.weights, replace(draft, cache=own), feedback),
         )

@@ -1,0 +1,116 @@
+"""Runs of `jspec train`, and what the papers call what they trained."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from benchmarks.ledger import Ledger
+from jspec.app.head_kinds import KINDS
+from jspec.base import PyTree
+from jspec.drafters.eagle import Eagle2
+from jspec.drafters.lyanna import Lyanna
+from jspec.drafters.resampling import NEVER, Resampling
+from jspec.models import Loaded, heads
+from jspec.models.huggingface import settings
+
+DEPTH, WIDTH = 3, 4
+"""Of Lyanna's experiments: levels of a tree, and children of a node (Chen et al. 2026, 7.2)."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """A folder that `jspec train` wrote or still writes to.
+
+    Raises:
+        ValueError: if it is none.
+    """
+
+    folder: Path
+
+    def __post_init__(self):
+        if not (self.folder / "settings.json").is_file():
+            raise ValueError(
+                f"{self.folder} has no settings.json; name the --out of a `jspec train` run"
+            )
+
+    @cached_property
+    def settings(self) -> Mapping[str, Any]:
+        return settings.read(self.folder / "settings.json").values
+
+    @cached_property
+    def curve(self) -> list[dict[str, Any]]:
+        """A line for each step of training so far."""
+        return Ledger(self.folder / "curve.jsonl").rows
+
+    @cached_property
+    def heldout(self) -> Mapping[str, Mapping[str, Any]]:
+        """Scores by class on text that was held out; empty while the run goes on."""
+        file = self.folder / "heldout.json"
+        return settings.read(file).values if file.is_file() else {}
+
+    @property
+    def setting(self) -> str:
+        return setting(self.settings)
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting}, {len(self.curve)} steps"
+
+    @cached_property
+    def digest(self) -> str:
+        """Tells the weights of this run from those of another."""
+        record = settings.read(self.folder / "head" / heads.RECORD)
+        return str(record.get("weights"))[:16]
+
+    def load(self, target: Loaded) -> tuple[Any, PyTree]:
+        """The trained head as decoding wants it: module and variables."""
+        module, variables = heads.load(self.folder / "head", target)
+        return module, heads.ready(module, variables)
+
+
+def setting(trained: Mapping[str, Any]) -> str:
+    """What the paper calls a head of these settings."""
+    if trained["kind"] == "eagle":
+        return "EAGLE"
+    if not trained["rank"]:
+        return "Lyanna w/o token info"
+    if not trained["first_token"]:
+        return "Lyanna w/o first token"
+    return "Lyanna, sparse" if trained["hot_tokens"] else "Lyanna"
+
+
+def alike(runs: Sequence[Run]) -> dict[int, list[Run]]:
+    """Runs of as many steps, which alone can be compared; the longest first."""
+    lengths = sorted({len(run.curve) for run in runs}, reverse=True)
+    return {length: [run for run in runs if len(run.curve) == length] for length in lengths}
+
+
+def tree(
+    head: Any, nodes: int, resampling: Resampling = NEVER, depth: int = DEPTH, width: int = WIDTH
+) -> Eagle2 | Lyanna:
+    """The kind's own tree of a depth, a width and a number of drafted nodes.
+
+    Args:
+        head: the module.
+        nodes: without the root.
+        resampling: Lyanna's.
+        depth: levels.
+        width: children of a node, and nodes of a level that get some.
+    """
+    if heads.kind(head) == "lyanna":
+        return Lyanna(head, nodes, depth, width, resampling)
+    return Eagle2(head, nodes, depth, width)
+
+
+def untrained(kind: str, target: Loaded, **shape: Any) -> tuple[Any, PyTree]:
+    """A head of random weights, which takes as long as a trained one."""
+    job = KINDS[kind].job
+    module = KINDS[kind].build(target, **{**job.shape, **shape})
+    state, one = jnp.zeros((1, 1, module.features), module.dtype), jnp.zeros((1, 1), jnp.int32)
+    made = jax.jit(module.init)(jax.random.key(0), state, one, one, jnp.ones((1, 1, 1), bool))
+    return module, heads.ready(module, {**made, heads.TARGET: heads.borrow(module, target.params)})

@@ -1,0 +1,269 @@
+"""Figs. 8 to 12 of Lyanna (Chen et al. 2026): throughput by batch, and what re-sampling is worth.
+
+python -m benchmarks.lyanna_throughput --lyanna RUN --eagle RUN --out throughput.jsonl
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+import jspec
+from benchmarks import lyanna_figures, lyanna_heads, pairs
+from benchmarks.harness import console, headline, paired
+from benchmarks.ledger import Ledger
+from benchmarks.lyanna_heads import DEPTH, WIDTH, Run
+from benchmarks.pairs import Pair
+from jspec.base import Drafter, PyTree
+from jspec.drafters import resampling
+
+PLAIN, SD, SD_TREE, NGRAM, EAGLE, OFF = "plain", "sd", "sd tree", "n-gram", "EAGLE", "Lyanna off"
+PAPER = (
+    ("{fused} over {sd}", 2, "3.0x, 3.3x (LLaMA-2-7B, H800, A800); 2.3x, 2.6x (Vicuna-7B)"),
+    ("{fused} over {sd}", 16, "2.6x, 2.2x (LLaMA-2-7B, H800, A800); 1.7x, 1.7x (Vicuna-7B)"),
+    ("{fused} over {eagle}", 2, "1.4x (LLaMA-2-7B, H800)"),
+    ("{fused} over {eagle}", 16, "1.2x (LLaMA-2-7B, H800)"),
+    ("{apart} over {off}", 2, "0.84x (LLaMA-2-7B), 0.79x (Vicuna-7B)"),
+    ("{fused} over {off}", 2, "1.23x (LLaMA-2-7B), 1.19x (Vicuna-7B)"),
+    ("{fused} over {equal}", 2, "not measured"),
+)
+"""Ratios of throughput, the batch, and what the paper says of it."""
+APART, FUSED = (0.839, 0.794), (1.231, 1.187)
+"""Fig. 12: over re-sampling off at batch 2, LLaMA-2-7B and Vicuna-7B."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One of those that are compared."""
+
+    drafter: Drafter
+    weights: PyTree = None
+    warm: bool = False
+    """Whether it starts from what it saw of other prompts."""
+
+
+def main(
+    lyanna: Annotated[Path, typer.Option(help="folder of `jspec train lyanna`")],
+    eagle: Annotated[Path, typer.Option(help="folder of `jspec train eagle`")],
+    batches: Annotated[str, typer.Option(help="comma-separated")] = "1,2,4,8,16",
+    nodes: Annotated[
+        int, typer.Option(min=1, help="drafted; the paper verifies 12, root too")
+    ] = 11,
+    again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
+    count: Annotated[int, typer.Option(min=1, help="prompts; rounded up to the batch")] = 16,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 32,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
+    ] = None,
+) -> None:
+    """Greedy; all methods in turn on each batch of prompts, which mix all classes."""
+    pair, ledger = pairs.find("bundled"), Ledger(out)
+    second = [int(size) for size in again.split(",")]
+    runs = Run(lyanna), Run(eagle)
+    built = methods(pair, *runs, nodes, second)
+    about: dict[str, Any] = dict(
+        bench="lyanna_throughput", heads=[run.digest for run in runs], nodes=nodes, count=count,
+        prompt_tokens=prompt_tokens, new_tokens=new_tokens, repeats=repeats,
+    )  # fmt: skip
+    headline(
+        f"Throughput: depth {DEPTH}, width {WIDTH}, {nodes + 1} verified tokens, {new_tokens} new "
+        f"ones after {prompt_tokens}; {', '.join(run.name for run in runs)}"
+    )
+    sizes = [int(size) for size in batches.split(",")]
+    rows = {
+        size: measure(ledger, about, pair, built, size, prompt_tokens, new_tokens, count, repeats)
+        for size in sizes
+    }
+    found = {size: {name: summary(rows[size], name) for name in built} for size in sizes}
+    for size in sizes:
+        console.print(table(found[size], size))
+        wrong = {row["method"] for row in rows[size] if row["differing"]}
+        if wrong:
+            console.print(f"other tokens than plain decoding: {', '.join(sorted(wrong))}")
+    for more in second:
+        console.print(beside(found, more, nodes))
+    console.print(
+        "tokens/s: of `decode`, which ends with its slowest row. full batch: if rows that end were "
+        "replaced at once, as a server does; the paper's. A step is a forward of the target."
+    )
+    if out is not None:
+        picture = out.with_suffix(".png")
+        full = {size: {name: one.full for name, one in of.items()} for size, of in found.items()}
+        ablation = [OFF]
+        shares = {}
+        for more in second:
+            ablation += [apart(more), fused(more), equal(nodes, more)]
+            shares |= {apart(more): APART, fused(more): FUSED}
+        lyanna_figures.throughput(picture, full, ablation, shares)
+        console.print(f"figure: {picture}", soft_wrap=True)
+
+
+def fused(nodes: int) -> str:
+    return f"Lyanna fused +{nodes}"
+
+
+def apart(nodes: int) -> str:
+    return f"Lyanna apart +{nodes}"
+
+
+def equal(nodes: int, more: int) -> str:
+    """Without re-sampling, at the total of a fused tree."""
+    return f"Lyanna off, {nodes + more} drafted"
+
+
+def methods(
+    pair: Pair, lyanna: Run, eagle: Run, nodes: int, resampled: Sequence[int]
+) -> dict[str, Method]:
+    """Plain decoding, the baselines, and Lyanna with re-sampling off, apart and fused."""
+    draft = pair.draft
+    module, variables = lyanna.load(pair.target)
+    other, weights = eagle.load(pair.target)
+    chain = jspec.SpeculativeDecoding(draft.model, DEPTH)
+    grown = jspec.DySpec(draft.model, nodes=nodes, max_depth=DEPTH, beam=WIDTH)
+    built = {
+        PLAIN: Method(jspec.Autoregressive()),
+        SD: Method(chain, draft.params),
+        # What SGLang makes of a draft model: the tree of EAGLE-2.
+        SD_TREE: Method(grown, draft.params),
+        NGRAM: Method(jspec.Suffix(nodes), warm=True),
+        EAGLE: Method(lyanna_heads.tree(other, nodes), weights),
+        OFF: Method(lyanna_heads.tree(module, nodes), variables),
+    }
+    for more in resampled:
+        for name, drafter in {
+            apart(more): lyanna_heads.tree(module, nodes, resampling.Separate(more)),
+            fused(more): lyanna_heads.tree(module, nodes, resampling.Fused(more)),
+            equal(nodes, more): lyanna_heads.tree(module, nodes + more),
+        }.items():
+            built[name] = Method(drafter, variables)
+    return built
+
+
+def measure(
+    ledger: Ledger,
+    about: dict[str, Any],
+    pair: Pair,
+    built: dict[str, Method],
+    size: int,
+    prompt_tokens: int,
+    new_tokens: int,
+    count: int,
+    repeats: int,
+) -> list[dict]:
+    """A row for each method and group of `size` prompts, from the ledger where it has them."""
+    groups = -(-count // size)
+    each = -(-groups * size // len(pair.classes))
+    # Prompts to warm up with stand between those that are measured.
+    texts = [pair.prompts(kind, 2 * each, prompt_tokens) for kind in pair.classes]
+    prompts = np.concatenate(np.stack(texts, axis=1))
+    measured, others = prompts.reshape(each, 2, len(texts), -1).swapaxes(0, 1)
+    rows = measured.reshape(each * len(texts), -1)[: groups * size].reshape(groups, size, -1)
+    spare = others.reshape(each * len(texts), -1)[:size]
+    warm: dict[str, PyTree] = {}
+
+    def run(name: str, prompts: np.ndarray) -> jspec.Result:
+        method = built[name]
+        return jspec.decode(
+            pair.target.model, pair.target.params, prompts, drafter=method.drafter,
+            drafter_params=method.weights, drafter_state=warm.get(name), max_new_tokens=new_tokens,
+        )  # fmt: skip
+
+    found = []
+    for group in range(groups):
+        known = {name: ledger.find(**about, batch=size, group=group, method=name) for name in built}
+        if not all(known.values()):
+            for name, method in built.items():
+                if method.warm and name not in warm:
+                    warm[name] = run(name, spare).drafter_state
+            with console.status(f"batch {size}, prompts {group + 1} of {groups}"):
+                results = {name: run(name, rows[group]) for name in built}
+                timed = {name: partial(tokens, run, name, rows[group]) for name in built}
+                seconds = paired(timed, repeats)
+            plain = np.asarray(results[PLAIN].tokens)
+            for name, result in results.items():
+                ledger.add(
+                    **about, batch=size, group=group, method=name,
+                    seconds=seconds[name].tolist(),
+                    steps=np.asarray(result.stats.num_steps).tolist(),
+                    emitted=np.asarray(result.lengths).tolist(),
+                    drafted=np.asarray(result.stats.drafted).tolist(),
+                    differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
+                )  # fmt: skip
+        found += [ledger.find(**about, batch=size, group=group, method=name)[-1] for name in built]
+    return found
+
+
+def tokens(run, name: str, prompts: np.ndarray) -> jax.Array:
+    return run(name, prompts).tokens
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A method at one batch size."""
+
+    tokens_per_step: float
+    milliseconds: float
+    """A round, prefill shared out."""
+    rate: float
+    """Tokens a second of `decode`."""
+    full: float
+    """Tokens a second if no row idled."""
+
+
+def summary(rows: Sequence[dict], method: str) -> Summary:
+    """Over all groups; seconds are the medians of each group's repeats."""
+    mine = [row for row in rows if row["method"] == method]
+    seconds = np.array([np.median(row["seconds"]) for row in mine])
+    steps = np.array([row["steps"] for row in mine])
+    emitted = sum(sum(row["emitted"]) for row in mine)
+    rounds = steps.max(1)
+    return Summary(
+        tokens_per_step=emitted / steps.sum(),
+        milliseconds=1e3 * float((seconds / rounds).mean()),
+        rate=emitted / seconds.sum(),
+        full=emitted / float((seconds * steps.mean(1) / rounds).sum()),
+    )
+
+
+def table(found: dict[str, Summary], size: int) -> Table:
+    names = ("tokens per step", "ms a round", "tokens/s", "x plain", "full batch", "x plain")
+    shown = Table(f"batch {size}", *names, box=box.MARKDOWN)
+    for name, one in found.items():
+        shown.add_row(
+            name,
+            f"{one.tokens_per_step:.2f}",
+            f"{one.milliseconds:.2f}",
+            f"{one.rate:.0f}",
+            f"{one.rate / found[PLAIN].rate:.2f}",
+            f"{one.full:.0f}",
+            f"{one.full / found[PLAIN].full:.2f}",
+        )
+    return shown
+
+
+def beside(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
+    """Ratios of the full batch's throughput beside those of the paper."""
+    names = dict(
+        fused=fused(more), apart=apart(more), off=OFF, equal=equal(nodes, more), sd=SD, eagle=EAGLE
+    )
+    shown = Table("throughput", "batch", "here: jspec-7m", "paper", box=box.MARKDOWN)
+    for what, size, paper in PAPER:
+        if size in found:
+            one, other = (part.format(**names) for part in what.split(" over "))
+            ratio = found[size][one].full / found[size][other].full
+            shown.add_row(f"{one} over {other}", str(size), f"{ratio:.2f}x", paper)
+    return shown
+
+
+if __name__ == "__main__":
+    typer.run(main)
