@@ -74,7 +74,7 @@ def main(
         table.add_row(name, "transformers", f"{equal}/{count}", "", "", "")
         wrong += count - equal
         for method, spec in METHODS.items():
-            if spec.needs_draft_model:
+            if spec.needs_draft_model or spec.needs_options:
                 continue
             drafter, weights = spec.build(Models(loaded))
             options = dict(drafter=drafter, drafter_params=weights)

@@ -34,7 +34,7 @@ def main(
     drafters = {
         name: METHODS[name].build(Models(loaded))
         for name in methods.split(",")
-        if not METHODS[name].needs_draft_model
+        if not METHODS[name].needs_draft_model and not METHODS[name].needs_options
     }
     # The memory of each drafter: carried over all prompts of all classes, as in service.
     memory: dict[str, object] = dict.fromkeys(drafters)

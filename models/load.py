@@ -72,7 +72,7 @@ def load(
     config = family.parse(fields)
     # Before the weights: it is quick, and as likely to be missing.
     words = tokenizer.read(folder) if with_tokenizer else None
-    eos, bos = _special(folder, fields)
+    eos, bos = special_tokens(folder, fields)
     table = tuple(family.weights(config))
     params = read_weights(shards.open_folder(folder), family, table, held, mesh)
     return Loaded(
@@ -161,7 +161,7 @@ def _some(names: Sequence[str]) -> str:
     return f"{len(names)} weight{'s' * (len(names) > 1)} ({listed}{more})"
 
 
-def _special(folder: Path, fields: settings.Settings) -> tuple[tuple[int, ...], int | None]:
+def special_tokens(folder: Path, fields: settings.Settings) -> tuple[tuple[int, ...], int | None]:
     """End tokens and first token; generation_config.json goes before config.json."""
     file = folder / "generation_config.json"
     generation = settings.read(file) if file.is_file() else settings.Settings({}, str(file))

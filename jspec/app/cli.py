@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from jspec.app import config, errors, prompts
+from jspec.app.datastore import datastore_app
 from jspec.app.methods import DEFAULT
 from jspec.app.settings import Settings
 from jspec.app.train import train_app
@@ -27,6 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.add_typer(train_app, name="train")
+app.add_typer(datastore_app, name="datastore")
 
 
 def main() -> None:

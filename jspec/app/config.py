@@ -37,7 +37,8 @@ def choose(method: str | None, config: str | None) -> Choice:
             options by name.
 
     Raises:
-        ValueError: if a name is unknown, a value is of the wrong kind, or the two disagree.
+        ValueError: if a name is unknown, a value is of the wrong kind or missing, or the two
+            disagree.
     """
     given = {} if config is None else _parse(config)
     named = given.pop("method", None)
@@ -55,6 +56,12 @@ def choose(method: str | None, config: str | None) -> Choice:
     for key in given:
         if key not in known:
             raise options.unknown(f"--speculative-config key of {name}", key, ["method", *known])
+    for option in chosen.options:
+        if option.required and option.name not in given:
+            raise ValueError(
+                f"method {name} needs {option.name}, {option.help}; pass --speculative-config "
+                f"'{{\"{option.name}\": ...}}' with {option.kind.what}"
+            )
     return Choice(chosen, {key: known[key].read(value) for key, value in given.items()})
 
 

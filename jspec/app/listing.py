@@ -39,5 +39,6 @@ def show() -> None:
             console.print(method.name)
             keys = Table.grid(padding=(0, 2))
             for option in method.options:
-                keys.add_row("", option.name, f"{option.help}: {option.kind.what}")
+                needed = " (needed)" if option.required else ""
+                keys.add_row("", option.name, f"{option.help}: {option.kind.what}{needed}")
             console.print(keys)

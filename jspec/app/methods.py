@@ -54,6 +54,11 @@ class Method:
     needs_training: bool = False
     exact: bool = True
 
+    @property
+    def needs_options(self) -> bool:
+        """Whether it cannot be built from models alone."""
+        return any(option.required for option in self.options)
+
 
 def _autoregressive(models: Models) -> "tuple[Drafter, PyTree]":
     from jspec.drafters.autoregressive import Autoregressive
@@ -115,6 +120,17 @@ def _merged(models: Models, nodes: int | None = None, **options: Any) -> "tuple[
     lookup = {name: options.pop(name) for name in list(options) if name in _names(_LOOKUP)}
     recycling, _ = _token_recycling(models, **options)
     other, _ = _prompt_lookup(models, **lookup)
+def _rest(
+    models: Models, datastore: str, num_speculative_tokens: int | None = None, **options: Any
+) -> "tuple[Drafter, PyTree]":
+    from jspec.app import trees
+    from jspec.drafters import datastore as datastores
+    from jspec.drafters.rest import Rest
+
+    drafter = Rest(num_speculative_tokens=trees.retrieved(num_speculative_tokens), **options)
+    return drafter, datastores.load(datastore, models.target.tokenizer.get_vocab())
+
+
     return merge(recycling, other, nodes=nodes), None
 
 
@@ -327,6 +343,14 @@ _SEQUOIA = (
     _DEPTH,
 )
 
+_REST = (
+    Option("datastore", Place("a file of `jspec datastore build`"), "where to look", required=True),
+    Option("suffix_max", Integer(1), "most last tokens to look for"),
+    Option("suffix_min", Integer(1), "fewest"),
+    Option("num_speculative_tokens", Integer(1), "drafted nodes"),
+    Option("continuation", Integer(1), "tokens read after a match"),
+    Option("matches", Integer(1), "most matches to read"),
+)
 
 def _drawn(*schemes: str) -> tuple[Option, ...]:
     """For drafters that know other schemes than the coupled one."""
@@ -399,6 +423,12 @@ METHODS: Mapping[str, Method] = {
             "a tree of independent draws",
             _drafting("SpecInfer"),
             options=(_BRANCHING, *_drawn("multi_round")),
+        Method(
+            "rest",
+            "what most often followed the last tokens in a datastore of text",
+            _rest,
+            options=_REST,
+        ),
             needs_draft_model=True,
         ),
         Method(

@@ -131,6 +131,7 @@ class Option:
     name: str
     kind: Kind
     help: str
+    required: bool = False
 
     def read(self, value: Any) -> Any:
         """The checked value.

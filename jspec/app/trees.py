@@ -44,6 +44,13 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     return fitted(nodes or (_CPU_NODES if on_cpu else 80), k or 8)
 
 
+def retrieved(nodes: int | None = None) -> int:
+    """Drafted nodes of a tree of continuations: the published 64, or what a CPU scores cheaply."""
+    import jax
+
+    return nodes or (_CPU_NODES if jax.default_backend() == "cpu" else 64)
+
+
 def sequoia(
     nodes: int | None = None,
     acceptance: Sequence[float] | None = None,

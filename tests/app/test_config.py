@@ -124,7 +124,8 @@ def both(folder, draft):
 
 def test_every_default_is_the_drafters_own(both):
     for method in METHODS.values():
-        method.build(both)
+        if not method.needs_options:
+            method.build(both)
     for name, drafter in {
         "sd": jspec.SpeculativeDecoding,
         "spectr": jspec.SpecTr,
