@@ -16,7 +16,7 @@ Axes, the same letters in every annotation of the project:
 """
 
 from enum import IntEnum
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 import jax
 from flax import struct
@@ -148,6 +148,7 @@ class DraftHead(Protocol):
         """An empty cache, for pairs."""
         ...
 
+    @overload
     def apply(
         self,
         params: PyTree,
@@ -157,16 +158,26 @@ class DraftHead(Protocol):
         mask: Bool[Array, "B N M+N"],
         cache: Cache | None,
         nodes: Nodes | None = None,
+    ) -> Output: ...
+    @overload
+    def apply(
+        self, params: PyTree, states: Float[Array, "B N E"], *, method: Literal["logits"]
+    ) -> Float[Array, "B N V"]: ...
+    @overload
+    def apply(
+        self,
+        params: PyTree,
+        scores: Float[Array, "B N V"],
+        tokens: Int[Array, "B N"],
         *,
-        method: str = "__call__",
-    ) -> Output:
+        method: Literal["inform"],
+    ) -> Float[Array, "B N V"]: ...
+    def apply(self, params: PyTree, *inputs: Any, method: str = "__call__") -> Any:
         """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
 
-        `hidden` may also be states [B, N, E] that the head itself predicted; a head that can go on
-        without the token takes None for `tokens`. As in Flax, `method` names another function:
-
-            apply(params, states [B, N, E], method="logits")                     scores [B, N, V]
-            apply(params, scores [B, N, V], tokens [B, N], method="inform")      after each token
+        The states read may also be some [B, N, E] that the head itself predicted; a head that can
+        go on without the token takes None for it. As in Flax, `method` names another function:
+        `logits` scores states, `inform` moves scores by the token that they come after.
         """
         ...
 

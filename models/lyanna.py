@@ -1,6 +1,7 @@
 """Lyanna's draft head (Chen et al. 2026): a chain of states without tokens, tokens afterwards."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -161,5 +162,5 @@ def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
     """
     if not head.config.rank:
         return variables
-    rows = head.apply(variables, method="info_of_all").astype(head.dtype)
-    return {**variables, "table": {"info": {"rows": rows}}}
+    rows: Any = head.apply(variables, method="info_of_all")
+    return {**variables, "table": {"info": {"rows": rows.astype(head.dtype)}}}

@@ -83,6 +83,7 @@ class Lyanna(PairDrafter):
                 state.cache,
                 nodes,
             )
+            assert output.hidden is not None, "a head predicts states"
             states.append(output.hidden[:, 0])
             new = Nodes(output.keys, output.values)
             nodes = new if nodes is None else nodes.beside(new)

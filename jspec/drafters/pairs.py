@@ -94,6 +94,7 @@ class PairDrafter(ABC):
         batch, width = prompt.shape
         if width == 1:
             return state
+        assert output.hidden is not None, "the head reads it"
         pairs = width - 1
         lanes = jnp.broadcast_to(jnp.arange(pairs, dtype=jnp.int32), (batch, pairs))
         causal = jnp.broadcast_to(jnp.tril(jnp.ones((pairs, pairs), bool)), (batch, pairs, pairs))

@@ -79,8 +79,9 @@ class Unrolled:
 
         places = jnp.arange(states.shape[1] - 1)
         right = jnp.ones((len(states), len(places)), bool)
-        weight, total, told = 1.0, 0.0, []
+        weight, total, told = 1.0, jnp.float32(0), []
         for step, output in enumerate(self.predictions(variables, states, batch.tokens)):
+            assert output.hidden is not None, "a head predicts states"
             live = ahead(batch.live, step) & (places < len(places) - step)
             tokens, law = ahead(batch.tokens, step), ahead(laws, step)
             logits = self.head.apply(variables, output.logits, tokens, method="inform")
