@@ -13,22 +13,22 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Output, PyTree, Round, Tree
-from jspec.drafters.opinions import Opinions, odds
+from jspec.drafters.opinions import KINDS, UNSEEN, Opinions, odds
 from jspec.drafters.token_recycling import write
 from jspec.request import check_vocabulary
 from jspec.sampling import top_k
 
 _BINS = 8
-"""Probabilities told apart, in octaves of the odds."""
+"""Log odds told apart, one from the next."""
 
 
 @struct.dataclass
 class Matrix:
-    """What last looked likely after each token, and how likely; R is the batch, or 1."""
+    """What looked likely after each token, and how likely; R is the batch, or 1."""
 
     tokens: Int[Array, "R V k"]
     chances: Float[Array, "R V k"]
-    """The target's probabilities; 0 in lines that were never written."""
+    """Falling; 0 in lines that were never written."""
     opinions: Opinions
     """What such cells have been worth, by rank and probability."""
 
@@ -37,11 +37,16 @@ class Matrix:
 class DynamicTokenRecycling:
     """Drafts the likeliest paths of an adjacency matrix whose cells carry probabilities.
 
-    The matrix is filled as that of `TokenRecycling`. A cell's probability was the model's behind
-    another text; how far it holds behind this one is learnt from every token that is emitted, by
-    rank and probability (`jspec.drafters.opinions`). The tree grows level by level: the best
-    `beam` nodes of each offer their cells, and of all that was offered the best are drafted. Lines
-    that were never written are not drafted.
+    The matrix is filled by the same nodes as that of `TokenRecycling`. The probability that the
+    model gave a token behind one text says too much of what follows behind another, so a cell
+    holds a running mean over the visits, and a candidate stays as long as its mean is among the k
+    largest. How far that mean can be trusted is learnt from all that is emitted, by rank and
+    probability (`jspec.drafters.opinions`).
+
+    The tree grows level by level: the best `beam` nodes of each offer their cells, and of all that
+    was offered the best are drafted. Lines that were never written are not drafted.
+
+    Probabilities are the model's own, whatever the temperature.
 
     Args:
         vocab_size: V of the target.
@@ -49,6 +54,7 @@ class DynamicTokenRecycling:
             80 suit GPUs, 8 to 16 suit CPUs.
         max_depth: most levels.
         beam: nodes of a level that offer children.
+        memory: share of a cell that a visit leaves; 0: the last visit alone counts, as published.
         k: candidates kept per token.
         update_on_prefill: fill the matrix from the prompt's logits too.
         per_row: a matrix for each row of the batch, instead of one that all rows share.
@@ -61,6 +67,7 @@ class DynamicTokenRecycling:
     nodes: int = 80
     max_depth: int = 12
     beam: int = 16
+    memory: float = 0.5
     k: int = 8
     update_on_prefill: bool = False
     per_row: bool = False
@@ -71,6 +78,8 @@ class DynamicTokenRecycling:
         for name in ("nodes", "max_depth", "beam"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {value}; choose at least 1")
+        if not 0 <= self.memory < 1:
+            raise ValueError(f"memory is {self.memory}; choose 0 <= memory < 1")
 
     def start(self, batch: int, slots: int, earlier: PyTree | None) -> Matrix:
         del slots
@@ -105,7 +114,8 @@ class DynamicTokenRecycling:
 
     def draft(self, params: PyTree, state: Matrix, round: Round) -> tuple[Tree, Matrix]:
         del params
-        tokens, worth = round.root[:, None], jnp.ones((*round.root.shape, 1), jnp.float32)
+        tokens = round.root[:, None]
+        worth = jnp.ones(tokens.shape, jnp.float32)
         ids, size = jnp.zeros_like(tokens), 1
         levels = [(tokens, jnp.full_like(tokens, NO_PARENT), worth)]
         for _ in range(self.max_depth):
@@ -132,37 +142,36 @@ class DynamicTokenRecycling:
         return trees.best(grown, self.nodes), state
 
     def update(self, params: PyTree, state: Matrix, feedback: Feedback) -> Matrix:
-        """All nodes fill the matrix, as published; what was emitted tells what its cells held."""
+        """All nodes fill the matrix, accepted or not; as published, not those of a row's last round.
+
+        What was emitted tells what the cells before it were worth, drafted or not.
+        """
         del params
         tree, emitted = feedback.tree, feedback.emitted
         # Before each emitted token stood the root, or the one emitted before it.
         before = jnp.concatenate([tree.tokens[:, :1], emitted[:, :-1]], axis=1)
         cells, kinds, chances = self._cells(state, before)
-        tried = (jnp.arange(emitted.shape[1]) < feedback.counts[:, None])[..., None]
-        tried = tried & (kinds >= 0)
-        state = replace(
-            state,
-            opinions=state.opinions.learn(
-                kinds[..., None], chances, tried, cells == emitted[..., None]
-            ),
+        told = (jnp.arange(emitted.shape[1]) < feedback.counts[:, None])[..., None]
+        opinions = state.opinions.learn(
+            kinds[..., None], chances, told & (kinds >= 0), cells == emitted[..., None]
         )
         live = tree.valid & ~feedback.done[:, None]
-        return self._recycle(state, tree.tokens, feedback.output.logits, live)
+        state = self._recycle(state, tree.tokens, feedback.output.logits, live)
+        return replace(state, opinions=opinions)
 
     def _cells(
         self, state: Matrix, tokens: Int[Array, "B M"]
     ) -> tuple[Int[Array, "B M k"], Int[Array, "B M k"], Float[Array, "B M k"]]:
         """(candidates, their kinds, chance of each) after each token."""
         line = self._line(state, tokens)
-        held = state.chances.reshape(-1, self.k)[line]
-        claims = odds(held, 1 - held.sum(-1, keepdims=True))
-        rank = jnp.minimum(jnp.arange(self.k), 7)
-        spot = jnp.clip((claims + 4) / 8 * _BINS, 0, _BINS - 1).astype(jnp.int32)
+        cells, held = (part.reshape(-1, self.k)[line] for part in (state.tokens, state.chances))
+        odd = odds(held, 1 - held.sum(-1, keepdims=True))
+        rank = jnp.minimum(jnp.arange(self.k), KINDS // _BINS - 1)
+        spot = jnp.clip(odd + _BINS / 2, 0, _BINS - 1).astype(jnp.int32)
         kinds = jnp.where(held > 0, rank * _BINS + spot, -1)
-        scores = state.opinions.scores((claims + 4)[..., None], kinds[..., None])
+        scores = state.opinions.scores((odd - UNSEEN)[..., None], kinds[..., None])
         weight = jnp.where(held > 0, jnp.exp(scores), 0.0)
-        chances = weight / (1 + weight.sum(-1, keepdims=True))
-        return state.tokens.reshape(-1, self.k)[line], kinds, chances
+        return cells, kinds, weight / (1 + weight.sum(-1, keepdims=True))
 
     def _line(self, state: Matrix, tokens: Int[Array, "B M"]) -> Int[Array, "B M"]:
         """Which of the R x V lines is each token's."""
@@ -176,12 +185,27 @@ class DynamicTokenRecycling:
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> Matrix:
+        line = self._line(state, tokens)
+        held, before = (part.reshape(-1, self.k)[line] for part in (state.tokens, state.chances))
         highest, best = top_k(logits, self.k)
         scale = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)
-        chances = jnp.exp(highest.astype(jnp.float32) - scale)
-        line = self._line(state, tokens)
+
+        def law(logits):
+            return jnp.exp(logits.astype(jnp.float32) - scale)
+
+        known = before > 0
+        # A line's first visit counts whole.
+        old = jnp.where(known.any(-1, keepdims=True), self.memory, 0.0)
+        kept = old * before + (1 - old) * law(jnp.take_along_axis(logits, held, axis=-1))
+        kept = jnp.where(known, kept, 0.0)
+        twice = ((best[..., :, None] == held[..., None, :]) & known[..., None, :]).any(-1)
+        fresh = jnp.where(twice, 0.0, (1 - old) * law(highest))
+        both = jnp.concatenate([kept, fresh], axis=-1)
+        chances, place = jax.lax.top_k(jnp.where(jnp.isnan(both), 0.0, both), self.k)
+        names = jnp.concatenate([held, best.astype(jnp.int32)], axis=-1)
+        names = jnp.take_along_axis(names, place, axis=-1)
         return replace(
             state,
-            tokens=write(state.tokens, line, live, best.astype(jnp.int32)),
-            chances=write(state.chances, line, live, jnp.where(jnp.isnan(chances), 0.0, chances)),
+            tokens=write(state.tokens, line, live, names),
+            chances=write(state.chances, line, live, chances),
         )

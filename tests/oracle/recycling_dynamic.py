@@ -1,6 +1,7 @@
 """Token Recycling by probability: cells carry chances, the budget goes to the likeliest paths.
 
-The matrix is `{token: [(candidate, probability), ..]}`; a token that is not in it was never seen.
+The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is not in it was never
+seen.
 Chances are those of mixture.py's multinomial logit, with one drafter: each cell's own odds, moved
 by a correction for its rank and its bin of odds.
 """
@@ -65,3 +66,15 @@ def learnt(matrix, beliefs, text):
     }
     new["rounds"] = rounds + 1
     return {name: min(max(value, -FARTHEST), FARTHEST) for name, value in moved.items()}, new
+
+
+def visited(matrix, tokens, laws, memory, k):
+    """The matrix after one verification; of nodes with one token the last decides."""
+    new = dict(matrix)
+    for token, law in zip(tokens, laws, strict=True):
+        before = dict(matrix.get(token, []))
+        likeliest = sorted(range(len(law)), key=lambda t: -law[t])[:k]
+        old = memory if before else 0.0
+        means = {t: old * before.get(t, 0.0) + (1 - old) * law[t] for t in {*before, *likeliest}}
+        new[token] = sorted(means.items(), key=lambda item: -item[1])[:k]
+    return new
