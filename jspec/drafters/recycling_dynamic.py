@@ -142,7 +142,7 @@ class DynamicTokenRecycling:
         return trees.best(grown, self.nodes), state
 
     def update(self, params: PyTree, state: Matrix, feedback: Feedback) -> Matrix:
-        """All nodes fill the matrix, accepted or not; as published, not those of a row's last round.
+        """All nodes fill the matrix, accepted or not; not those of a row's last round.
 
         What was emitted tells what the cells before it were worth, drafted or not.
         """
