@@ -9,14 +9,12 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-import flax.linen as nn
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax.typing import DTypeLike
@@ -24,87 +22,16 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from jspec.base import PyTree
-from jspec.models import hub, precision
-from jspec.models.eagle import EagleHead
+from jspec.models import hub, precision, published
 from jspec.models.fingerprint import fingerprint
 from jspec.models.huggingface import settings
+from jspec.models.kinds import KINDS, TARGET, borrow, check_kind, check_target, kind, leaves, shapes
 from jspec.models.load import Loaded
 from jspec.models.lyanna import LyannaHead, collapse
-from jspec.models.medusa import MedusaHeads
 
 RECORD = "head.json"
 WEIGHTS = "head.safetensors"
 FORMAT = 1
-TARGET = "target"
-"""The collection of a head's variables that holds arrays of the target."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A kind of head: a Flax module with fields `config`, `dtype` and `param_dtype`.
-
-    Its config is a frozen dataclass that JSON can hold, with properties `vocab_size` and
-    `features` on the module: the width of what it reads.
-    """
-
-    module: Callable[..., Any]
-    pairs: bool
-    """Whether it reads pairs of state and token, as `jspec.base.DraftHead`; else states alone."""
-
-
-KINDS: Mapping[str, Kind] = {
-    "eagle": Kind(EagleHead, pairs=True),
-    "lyanna": Kind(LyannaHead, pairs=True),
-    "medusa": Kind(MedusaHeads, pairs=False),
-}
-
-
-def kind(head: nn.Module) -> str:
-    """The name of a head's kind.
-
-    Raises:
-        ValueError: if it is of none.
-    """
-    for name, known in KINDS.items():
-        if type(head) is known.module:
-            return name
-    raise ValueError(
-        f"{type(head).__name__} is no kind of head that can be saved; known: {', '.join(KINDS)}"
-    )
-
-
-def shapes(head: Any) -> PyTree:
-    """Shape and dtype of every variable, by collection; nothing is computed."""
-    state = jax.ShapeDtypeStruct((1, 1, head.features), head.dtype)
-    inputs = (state,)
-    if KINDS[kind(head)].pairs:
-        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
-        inputs = (state, one, one, jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_))
-    return jax.eval_shape(head.init, jax.random.key(0), *inputs)
-
-
-def borrow(head: Any, target: PyTree) -> PyTree:
-    """The collection `target` of a head's variables: arrays of the target itself, not copies.
-
-    Args:
-        head: the module.
-        target: params of the model that it drafts for.
-
-    Raises:
-        ValueError: if the target's embedding or head is of another shape than the head reads.
-    """
-    held = target["params"]
-    arrays = {"embed": held["embed"], "head": held.get("head", held["embed"])}
-    lent = {}
-    for path, wanted in _leaves(shapes(head).get(TARGET, {})):
-        array = arrays[path[-1]]
-        if array.shape != wanted.shape:
-            raise ValueError(
-                f"the head reads the target's {path[-1]} as {list(wanted.shape)} and this target's "
-                f"has shape {list(array.shape)}; load the model that the head was trained for"
-            )
-        lent[path] = array
-    return unflatten_dict(lent)
 
 
 def save(
@@ -132,7 +59,7 @@ def save(
     if path.exists():
         raise ValueError(f"{folder} exists already; name another folder or delete it")
     name = kind(head)
-    _check_target(str(folder), head, target)
+    check_target(str(folder), head, target.model)
     wanted = _own(shapes(head))
     collections = {key.partition("/")[0] for key in wanted}
     arrays = _own({key: value for key, value in variables.items() if key in collections})
@@ -166,24 +93,30 @@ def save(
 def load(
     name: str | Path,
     target: Loaded,
-    only: str | None = None,
+    only: str | tuple[str, ...] | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Any, PyTree]:
     """Reads a head: `(module, variables)`, the variables' `target` being the target's own arrays.
 
+    An EAGLE-3 head reads what other heads do not: decode with the model that
+    `jspec.models.kinds.tapped` gives.
+
     Args:
-        name: a folder that `save` wrote, or a bundled head such as "jspec-7m/medusa".
+        name: a folder that `save` wrote, a bundled head such as "jspec-7m/medusa", or a published
+            head as `jspec.models.published` reads them.
         target: the model that it is to draft for.
-        only: the kind that is wanted; any if not given.
+        only: the kind that is wanted, or kinds; any if not given.
         dtype: dtype that the weights are held in; the target's if not given.
 
     Raises:
         ValueError: if the folder is not whole, of another kind, or of another target.
     """
-    folder = _folder(name)
+    folder = _own_folder(name)
+    if folder is None:
+        return published.load(name, target, only, dtype)
     record = settings.read(folder / RECORD)
     head = _rebuild(record, target, dtype, only)
-    _check_target(str(folder), head, target)
+    check_target(str(folder), head, target.model)
     found, ours = record.part(TARGET).get("fingerprint"), fingerprint(target.params)
     if found != ours:
         raise ValueError(
@@ -221,7 +154,7 @@ def find(wanted: str, target: Loaded) -> str:
     names = [name for name in bundled() if name.endswith(f"/{wanted}")]
     ours = fingerprint(target.params) if names else None
     for name in names:
-        if settings.read(_folder(name) / RECORD).part(TARGET).get("fingerprint") == ours:
+        if settings.read(_zoo(name) / RECORD).part(TARGET).get("fingerprint") == ours:
             return name
     raise ValueError(
         f"no bundled {wanted} head was trained for this model; train one with jspec train {wanted} "
@@ -229,32 +162,34 @@ def find(wanted: str, target: Loaded) -> str:
     )
 
 
-def _folder(name: str | Path) -> Path:
+def _own_folder(name: str | Path) -> Path | None:
+    """The folder of a head in this format; None: a published one, here or on the hub."""
     path = Path(name).expanduser()
     if not path.is_dir() and str(name) in bundled():
-        model, _, head = str(name).partition("/")
-        return hub.ZOO / model / "heads" / head
-    if not (path / RECORD).is_file():
-        known = ", ".join(bundled()) or "none"
-        raise ValueError(
-            f"{name} is no folder with a {RECORD}; name one that jspec train wrote, or a bundled "
-            f"head ({known})"
-        )
-    return path
+        return _zoo(str(name))
+    if (path / RECORD).is_file():
+        return path
+    if (path / WEIGHTS).is_file():
+        raise ValueError(f"{name} lacks {RECORD}; restore the folder from a copy")
+    return None
+
+
+def _zoo(name: str) -> Path:
+    model, _, head = name.partition("/")
+    return hub.ZOO / model / "heads" / head
 
 
 def _rebuild(
-    record: settings.Settings, target: Loaded, dtype: DTypeLike | None, only: str | None
+    record: settings.Settings,
+    target: Loaded,
+    dtype: DTypeLike | None,
+    only: str | tuple[str, ...] | None,
 ) -> Any:
     """The module that a record describes."""
     model: Any = target.model
     record.choice("format", [FORMAT], None)
     name = record.choice("kind", list(KINDS), None)
-    if only not in (None, name):
-        raise ValueError(
-            f"{record.source} is of a {name} head and one of kind {only} is wanted; name such a "
-            "folder, or choose the method of that head"
-        )
+    check_kind(record.source, name, only)
     module = KINDS[name].module
     shape = get_type_hints(module)["config"]
     try:
@@ -279,32 +214,10 @@ def _dataclass(shape: Any, fields: Mapping[str, Any]) -> Any:
     return shape(**values)
 
 
-def _check_target(folder: str, head: Any, target: Loaded) -> None:
-    """Raises ValueError unless the head reads what the target gives."""
-    model: Any = target.model
-    if head.vocab_size != model.vocab_size:
-        raise ValueError(
-            f"{folder} is of a head for a vocabulary of {head.vocab_size} tokens and the target "
-            f"has {model.vocab_size}; load the target that it was trained for"
-        )
-    width = model.features
-    if head.features != width:
-        raise ValueError(
-            f"{folder} is of a head that reads states of width {head.features} and the target's "
-            f"have {width}; load the target that it was trained for"
-        )
-
-
 def _own(variables: Mapping[str, PyTree]) -> dict[str, Any]:
     """The leaves that are the head's, by "collection/path/to/leaf"."""
     mine = {name: leaves for name, leaves in variables.items() if name != TARGET}
-    return {"/".join(path): leaf for path, leaf in _leaves(mine)}
-
-
-def _leaves(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
-    """Each leaf and the keys that lead to it."""
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return [(tuple(key.key for key in path), leaf) for path, leaf in leaves]
+    return {"/".join(path): leaf for path, leaf in leaves(mine)}
 
 
 def _check_shapes(folder: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:

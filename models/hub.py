@@ -1,5 +1,6 @@
 """From a name to a folder on disk: a local one, a bundled one, or a download from the hub."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 WANTED = [
@@ -14,6 +15,9 @@ WANTED = [
     "merges.txt",
 ]
 
+HEADS = [*WANTED, "*.bin", "*.pt"]
+"""Of a draft head: few are published as safetensors."""
+
 ZOO = Path(__file__).resolve().parent / "zoo"
 
 
@@ -22,9 +26,9 @@ def bundled() -> list[str]:
     return sorted(config.parent.name for config in ZOO.glob("*/config.json"))
 
 
-def folder(name: str | Path) -> Path:
+def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     """The folder of a checkpoint. A folder here hides a bundled model of the same name, and that a
-    hub id. Only configuration, tokenizer and safetensors are downloaded.
+    hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
 
     Raises:
         ValueError: if the name is neither a folder nor a checkpoint that the hub gives out.
@@ -45,7 +49,7 @@ def folder(name: str | Path) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(str(name), allow_patterns=WANTED))
+        return Path(snapshot_download(str(name), allow_patterns=list(wanted)))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise ValueError(

@@ -115,14 +115,15 @@ class Block(nn.Module):
         return RMSNorm(self.config.norm_eps, self.dtype, self.param_dtype, name=name)
 
     @nn.compact
-    def __call__(self, x, turn, mask, past):
+    def __call__(self, x, turn, mask, past, read=None):
+        """`read` [B, N, R] is what q, k and v are made of, if it is not x behind its norm."""
         config = self.config
         batch, new, _ = x.shape
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+        if read is None:
+            read = self.norm("attention_norm")(x) if self.input_norm else x
         # q, k and v are one product, gate and up another: fewer, larger weights.
-        fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(
-            self.norm("attention_norm")(x) if self.input_norm else x
-        )
+        fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
         q, k, v = jnp.split(
             fused.reshape(batch, new, heads + 2 * kv_heads, dim), [heads, heads + kv_heads], axis=2
         )

@@ -150,7 +150,9 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
             f"accuracies are {list(accuracies)!r:.80}; pass probabilities, 0 .. 1, by head and rank"
         )
     paths: list[tuple[int, ...]] = []
-    offers = [(-chance, (rank,)) for rank, chance in enumerate(accuracies[0])]
+    offers: list[tuple[float, tuple[int, ...]]] = [
+        (-chance, (rank,)) for rank, chance in enumerate(accuracies[0])
+    ]
     heapq.heapify(offers)
     while len(paths) < nodes and offers:
         value, path = heapq.heappop(offers)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jspec.models.huggingface.settings import Settings
-from jspec.models.huggingface.weights import Weight, linear
+from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import LlamaConfig, RopeScaling
 
 
@@ -51,44 +51,53 @@ def qwen3(settings: Settings) -> LlamaConfig:
 def weights(config: LlamaConfig) -> Iterator[Weight]:
     """Every parameter of a Llama and the tensors that it is made of."""
     width = config.hidden_size
-    query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
     yield Weight(("embed",), ("model.embed_tokens.weight",), ((config.vocab_size, width),))
     for layer in range(config.num_layers):
         path, name = (f"layers_{layer}",), f"model.layers.{layer}"
-        yield _norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
-        yield from linear(
-            (*path, "qkv"),
-            [f"{name}.self_attn.{part}_proj" for part in "qkv"],
-            width,
-            [query, keys, keys],
-            config.qkv_bias,
-        )
-        if config.qk_norm:
-            for part in "qk":
-                yield _norm(
-                    (*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", config.head_dim
-                )
-        yield from linear(
-            (*path, "output"), [f"{name}.self_attn.o_proj"], query, [width], config.output_bias
-        )
-        yield _norm((*path, "mlp_norm"), f"{name}.post_attention_layernorm", width)
-        inner = config.intermediate_size
-        yield from linear(
-            (*path, "gate_up"),
-            [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"],
-            width,
-            [inner, inner],
-            config.mlp_bias,
-        )
-        yield from linear(
-            (*path, "down"), [f"{name}.mlp.down_proj"], inner, [width], config.mlp_bias
-        )
-    yield _norm(("norm",), "model.norm", width)
+        yield norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
+        yield from block(config, path, name, width)
+    yield norm(("norm",), "model.norm", width)
     if not config.tied:
         yield Weight(("head",), ("lm_head.weight",), ((config.vocab_size, width),))
 
 
-def _norm(path: tuple[str, ...], name: str, size: int) -> Weight:
+def block(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[Weight]:
+    """A layer without the norm at its entrance.
+
+    Args:
+        config: its shape.
+        path: of the parameters.
+        name: of the tensors.
+        inputs: width of what queries, keys and values are made of.
+    """
+    width = config.hidden_size
+    query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    yield from linear(
+        (*path, "qkv"),
+        [f"{name}.self_attn.{part}_proj" for part in "qkv"],
+        inputs,
+        [query, keys, keys],
+        config.qkv_bias,
+    )
+    if config.qk_norm:
+        for part in "qk":
+            yield norm((*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", config.head_dim)
+    yield from linear(
+        (*path, "output"), [f"{name}.self_attn.o_proj"], query, [width], config.output_bias
+    )
+    yield norm((*path, "mlp_norm"), f"{name}.post_attention_layernorm", width)
+    inner = config.intermediate_size
+    yield from linear(
+        (*path, "gate_up"),
+        [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"],
+        width,
+        [inner, inner],
+        config.mlp_bias,
+    )
+    yield from linear((*path, "down"), [f"{name}.mlp.down_proj"], inner, [width], config.mlp_bias)
+
+
+def norm(path: Path, name: str, size: int) -> Weight:
     return Weight((*path, "scale"), (f"{name}.weight",), ((size,),))
 
 

@@ -41,6 +41,10 @@ class Shards:
             )
         return self.files[name].get_tensor(name)
 
+    def indices(self, name: str) -> np.ndarray:
+        """A tensor of whole numbers, which is no parameter."""
+        return self.files[name].get_tensor(name).astype(np.int64)
+
 
 def open_folder(folder: Path) -> Shards:
     """Opens every safetensors file that a folder's index names, or its only one.
@@ -52,8 +56,7 @@ def open_folder(folder: Path) -> Shards:
     if (folder / INDEX).is_file():
         return _indexed(folder)
     if (folder / SINGLE).is_file():
-        file = _open(folder / SINGLE)
-        return Shards(folder, dict.fromkeys(file.keys(), file))
+        return open_file(folder / SINGLE)
     pickles = sorted(
         file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
     )
@@ -63,6 +66,16 @@ def open_folder(folder: Path) -> Shards:
             f"never loaded; convert it to {SINGLE}"
         )
     raise ValueError(f"{folder} has no weights; it needs {SINGLE}, or {INDEX} and its shards")
+
+
+def open_file(file: Path) -> Shards:
+    """Opens one safetensors file.
+
+    Raises:
+        ValueError: if it is no whole one.
+    """
+    opened = _open(file)
+    return Shards(file.parent, dict.fromkeys(opened.keys(), opened))
 
 
 def _indexed(folder: Path) -> Shards:

@@ -137,9 +137,11 @@ def test_a_head_of_another_target_is_refused(folder, target, why):
 
 
 def test_a_head_of_another_kind_is_refused(folder):
-    with pytest.raises(ValueError, match="is of a medusa head and one of kind eagle is wanted"):
+    with pytest.raises(ValueError, match="a head of kind medusa and one of kind eagle is"):
         heads.load(folder, TARGET, only="eagle")
-    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: eagle, lyanna"):
+    with pytest.raises(ValueError, match="of kind eagle or eagle3 is wanted; name such a folder"):
+        heads.load(folder, TARGET, only=("eagle", "eagle3"))
+    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: eagle, eagle3"):
         heads.save(folder / "other", TARGET.model, TARGET.params, TARGET)
 
 
@@ -171,7 +173,7 @@ def test_a_damaged_folder_is_refused(folder):
     with pytest.raises(ValueError, match="cannot be read as JSON"):
         heads.load(folder, TARGET)
     record.unlink()
-    with pytest.raises(ValueError, match=r"is no folder with a head\.json"):
+    with pytest.raises(ValueError, match=r"lacks head\.json"):
         heads.load(folder, TARGET)
 
 

@@ -1,0 +1,77 @@
+"""Tensor names of published draft heads: EAGLE-1/2, EAGLE-3 and Medusa."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from jspec.models.eagle3 import Eagle3Config
+from jspec.models.huggingface.llama import block, norm
+from jspec.models.huggingface.weights import Weight, linear
+from jspec.models.llama import LlamaConfig
+from jspec.models.medusa import MedusaConfig
+
+EMBED = "embed_tokens.weight"
+"""A copy of the target's embeddings, which some heads hold."""
+OFFSETS, MASK = "d2t", "t2d"
+"""EAGLE-3: what to add to a draft token for the target's, and which of these there are."""
+_BUFFERS = r".*\.rotary_emb\.inv_freq"
+_LAYER = "layers.0"
+_MEDUSA = r"(?:medusa_heads?\.)?(\d+\.\d+\.(?:linear\.)?(?:weight|bias))"
+
+
+@dataclass(frozen=True)
+class Names:
+    """The tensors of a head by the names of these tables, and what the files call them."""
+
+    kind: str
+    held: dict[str, str]
+
+    @property
+    def layer(self) -> str:
+        """What EAGLE-3's only layer is called."""
+        return "midlayer" if any(name.startswith("midlayer.") for name in self.held) else _LAYER
+
+
+def find(names: Iterable[str]) -> Names | None:
+    """Which kind of head has tensors of such names; None: no kind that is known."""
+    held = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
+    if "fc.weight" in held:
+        third = any(name.endswith(".hidden_norm.weight") for name in held)
+        return Names("eagle3" if third else "eagle", held)
+    heads = {match[1]: name for name in held if (match := re.fullmatch(_MEDUSA, name))}
+    return Names("medusa", heads) if heads else None
+
+
+def eagle(config: LlamaConfig, bias: bool) -> Iterator[Weight]:
+    """EAGLE-1 and EAGLE-2.
+
+    Args:
+        config: shape of the layer.
+        bias: whether the first map has one; ours has, so that a missing one is 0.
+    """
+    width = config.hidden_size
+    yield from linear(("fuse",), ["fc"], 2 * width, [width], bias)
+    yield from block(config, ("layer",), _LAYER, width)
+
+
+def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
+    """EAGLE-3, whose layer is called `layer`."""
+    width = config.hidden_size
+    yield from linear(("fuse",), ["fc"], len(config.taps) * width, [width], False)
+    yield norm(("token_norm",), f"{layer}.input_layernorm", width)
+    yield norm(("state_norm",), f"{layer}.hidden_norm", width)
+    yield from block(config, ("layer",), layer, 2 * width)
+    yield norm(("norm",), "norm", width)
+    yield Weight(
+        ("head",), ("lm_head.weight",), ((config.draft_tokens or config.vocab_size, width),)
+    )
+
+
+def medusa(config: MedusaConfig) -> Iterator[Weight]:
+    width = config.hidden_size
+    for head in range(config.num_heads):
+        for layer in range(config.num_layers):
+            name = f"{head}.{layer}.linear"
+            yield from linear((f"block_{head}_{layer}",), [name], width, [width], True)
+        name = f"{head}.{config.num_layers}"
+        yield from linear((f"head_{head}",), [name], width, [config.vocab_size], False)

@@ -1,0 +1,134 @@
+"""Tensors by name from what `torch.save` wrote, without torch and without running the pickle.
+
+A pickle can call anything. This one may name four functions, all of them from here.
+"""
+
+import pickle
+import zipfile
+from collections import OrderedDict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ml_dtypes
+import numpy as np
+
+DTYPES = {
+    "DoubleStorage": np.float64,
+    "FloatStorage": np.float32,
+    "HalfStorage": np.float16,
+    "BFloat16Storage": ml_dtypes.bfloat16,
+    "LongStorage": np.int64,
+    "IntStorage": np.int32,
+    "BoolStorage": np.bool_,
+}
+
+
+class Storage(NamedTuple):
+    """Numbers in a row, which tensors are views of."""
+
+    dtype: Any
+    key: str
+    size: int
+
+
+class Entry(NamedTuple):
+    """A tensor: a view of a storage. Offset and strides count numbers."""
+
+    storage: Storage
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pickled:
+    """The tensors of a file; each is read when it is asked for, and not kept."""
+
+    folder: Path
+    file: Path
+    files: Mapping[str, Entry]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.files[name].shape
+
+    def read(self, name: str) -> np.ndarray:
+        storage, offset, shape, strides = self.files[name]
+        with zipfile.ZipFile(self.file) as archive:
+            root = _root(archive)
+            values = np.frombuffer(archive.read(f"{root}/data/{storage.key}"), storage.dtype)
+        last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
+        if 0 in shape:
+            return np.zeros(shape, storage.dtype)
+        if offset < 0 or min(strides, default=0) < 0 or last >= len(values):
+            raise ValueError(
+                f"{self.file} says that tensor {name} reaches beyond its storage; download it again"
+            )
+        steps = tuple(step * values.itemsize for step in strides)
+        return np.lib.stride_tricks.as_strided(values[offset:], shape, steps)
+
+    def indices(self, name: str) -> np.ndarray:
+        """A tensor of whole numbers, which is no parameter."""
+        return self.read(name).astype(np.int64)
+
+
+def open_file(file: Path) -> Pickled:
+    """The tensors of a state dict.
+
+    Raises:
+        ValueError: if the file is no archive of torch.save, or holds anything but tensors.
+    """
+    try:
+        with zipfile.ZipFile(file) as archive:
+            held = _Reader(archive.open(f"{_root(archive)}/data.pkl")).load()
+    except zipfile.BadZipFile as error:
+        raise ValueError(
+            f"{file} is not a whole archive of torch.save ({error}); download it again, or if it "
+            "was written by torch before 1.6, save it anew"
+        ) from error
+    except (pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file} is no plain state dict ({error}) and nothing else in a pickle is read; save "
+            "its tensors as safetensors"
+        ) from error
+    entries = dict(held) if isinstance(held, Mapping) else {}
+    if not entries or not all(isinstance(entry, Entry) for entry in entries.values()):
+        raise ValueError(f"{file} holds no tensors by name; name the file of a state dict")
+    return Pickled(file.parent, file, entries)
+
+
+def _root(archive: zipfile.ZipFile) -> str:
+    """The folder inside the archive, which is named after the file it was first saved as."""
+    for name in archive.namelist():
+        if name.endswith("/data.pkl") and name.count("/") == 1:
+            return name.partition("/")[0]
+    raise zipfile.BadZipFile("it has no data.pkl")
+
+
+def _tensor(
+    storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
+) -> Entry:
+    return Entry(storage, offset, tuple(shape), tuple(strides))
+
+
+def _parameter(entry: Entry, *_: Any) -> Entry:
+    return entry
+
+
+class _Reader(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if module in ("torch", "torch.storage") and name in DTYPES:
+            return DTYPES[name]
+        allowed = {
+            ("collections", "OrderedDict"): OrderedDict,
+            ("torch._utils", "_rebuild_tensor_v2"): _tensor,
+            ("torch._utils", "_rebuild_parameter"): _parameter,
+        }
+        if (module, name) in allowed:
+            return allowed[module, name]
+        raise pickle.UnpicklingError(f"it asks for {module}.{name}")
+
+    def persistent_load(self, pid: Any) -> Storage:
+        _, dtype, key, _, size = pid
+        return Storage(dtype, str(key), int(size))
