@@ -17,6 +17,10 @@ _REPEATS = 5
 _ENOUGH = 1.0
 """Seconds of measuring after which nothing is repeated."""
 
+_ROUNDS = 16
+_USELESS = 1.1
+"""A mean acceptance length below it over so many rounds is one to warn of; plain decoding has 1."""
+
 _ENDINGS = {
     "capacity": "[the model's context is full]",
     "nan": "[the model's output is not a number; nothing was drawn from it]",
@@ -62,6 +66,8 @@ def show(
     scheme = session.scheme if settings.temperature > 0 else COUPLED
     for line in report(timings, repeats, scheme):
         screen.line(line)
+    if session.trained and (warning := doubt(timings[0].outcomes)):
+        screen.line(warning)
 
 
 def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Timing], int]:
@@ -107,6 +113,20 @@ def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> li
         " · ".join(figures),
         f"Measured: {what}; plain decoding likewise{same}; {_agreement(ours, plain, scheme)}.",
     ]
+
+
+def doubt(outcomes: Sequence[Outcome]) -> str | None:
+    """What to say where next to nothing of a trained head's drafts was accepted.
+
+    That is how a head of another model shows: nothing fails, and nothing is won.
+    """
+    length = mean_acceptance_length(outcomes)
+    if sum(outcome.steps for outcome in outcomes) < _ROUNDS or length >= _USELESS:
+        return None
+    return (
+        f"Warning: a mean acceptance length of {length:.2f} means that the head's drafts are "
+        "hardly ever accepted; it may have been trained for another model, or for other text."
+    )
 
 
 def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:

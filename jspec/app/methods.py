@@ -211,19 +211,20 @@ def _sequoia(
     return _drafting("Sequoia")(models, tree=tree, **options)
 
 
-def _headed(kind: str, drafter: Callable[..., "Drafter"]) -> Build:
+def _headed(drafter: Callable[..., "Drafter"], kind: str, *others: str) -> Build:
     """Builds a drafter that has a trained head.
 
     Args:
-        kind: of the head, see `jspec.models.heads`.
         drafter: gets the head and the options.
+        kind: of the bundled head, see `jspec.models.kinds`.
+        others: kinds that serve as well.
     """
 
     def build(models: Models, head: str | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
         from jspec.models import heads
 
         name = head or heads.find(kind, models.target)
-        module, variables = heads.load(name, models.target, only=kind)
+        module, variables = heads.load(name, models.target, only=(kind, *others))
         return drafter(module, **options), heads.ready(module, variables)
 
     return build
@@ -251,6 +252,21 @@ def _eagle2(head: Any, num_speculative_tokens: int | None = None, **options: Any
 
     nodes = {} if num_speculative_tokens is None else {"nodes": num_speculative_tokens}
     return Eagle2(head, **nodes, **options)
+
+
+def _medusa(
+    head: Any,
+    template: tuple[tuple[int, ...], ...] | None = None,
+    num_speculative_tokens: int | None = None,
+) -> "Drafter":
+    from jspec.app import trees
+    from jspec.drafters.medusa import Medusa
+    from jspec.tree import Template
+
+    if template is not None:
+        _check_alone(num_speculative_tokens=num_speculative_tokens)
+        return Medusa(head, Template(template))
+    return Medusa(head, trees.medusa(num_speculative_tokens, head.num_heads))
 
 
 def _lyanna(
@@ -476,21 +492,28 @@ METHODS: Mapping[str, Method] = {
         Method(
             "eagle",
             "a fixed tree from the target's states and a trained head (EAGLE-1)",
-            _headed("eagle", _eagle),
+            _headed(_eagle, "eagle", "eagle3"),
             options=(_HEAD, _TEMPLATE, _NODES),
             needs_training=True,
         ),
         Method(
             "eagle2",
             "a tree that the head's confidence shapes (EAGLE-2)",
-            _headed("eagle", _eagle2),
+            _headed(_eagle2, "eagle", "eagle3"),
             options=(_HEAD, *_GROWN),
+            needs_training=True,
+        ),
+        Method(
+            "medusa",
+            "a tree of the tokens that heads on one state think likely, each a place further on",
+            _headed(_medusa, "medusa"),
+            options=(_HEAD, _TEMPLATE, _NODES),
             needs_training=True,
         ),
         Method(
             "lyanna",
             "states first, tokens afterwards, and what was rejected drafts again",
-            _headed("lyanna", _lyanna),
+            _headed(_lyanna, "lyanna"),
             options=_LYANNA,
             needs_training=True,
         ),

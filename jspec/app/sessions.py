@@ -1,6 +1,6 @@
 """A loaded model and a drafter, ready to run."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from jspec.app.config import BUNDLED, Choice
@@ -20,6 +20,8 @@ class Session:
     scheme: str
     drafter: "Drafter"
     drafter_params: "PyTree"
+    trained: bool = False
+    """Whether the drafter has a head that was trained for one target."""
 
 
 def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str | None) -> Session:
@@ -35,13 +37,17 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
         ValueError: if a model cannot be loaded, or the two have different vocabularies.
     """
     from jspec import models
+    from jspec.models.kinds import tapped
 
     target = models.load(model or BUNDLED, dtype)
     draft = None if draft_model is None else models.load(draft_model, dtype)
     if draft is not None:
         check_same_vocabulary(target, draft, draft_model or "")
     drafter, params = choice.method.build(Models(target, draft), **choice.options)
-    return Session(target, choice.method.name, choice.scheme, drafter, params)
+    if (head := getattr(drafter, "head", None)) is not None:
+        target = replace(target, model=tapped(head, target.model))
+    method = choice.method
+    return Session(target, method.name, choice.scheme, drafter, params, method.needs_training)
 
 
 def check_same_vocabulary(target: "Loaded", draft: "Loaded", name: str) -> None:

@@ -44,6 +44,26 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     return fitted(nodes or (_CPU_NODES if on_cpu else 80), k or 8)
 
 
+def medusa(nodes: int | None, heads: int) -> "Template":
+    """What of Medusa's published tree suits this device.
+
+    Args:
+        nodes: drafted ones; None: all, or on a CPU what it scores cheaply.
+        heads: how many there are; the tree is no deeper.
+
+    Raises:
+        ValueError: if there are not so many nodes.
+    """
+    import jax
+
+    from jspec.drafters.medusa import PUBLISHED, published
+
+    depth = min(heads, PUBLISHED.depth)
+    most = sum(len(path) <= depth for path in PUBLISHED.paths)
+    fits = _CPU_NODES if jax.default_backend() == "cpu" else most
+    return published(nodes or min(fits, most), depth)
+
+
 def retrieved(nodes: int | None = None) -> int:
     """Drafted nodes of a tree of continuations: the published 64, or what a CPU scores cheaply."""
     import jax

@@ -1,7 +1,11 @@
 import io
+import json
 import re
 import sys
+from dataclasses import asdict
 
+import jax
+import jax.numpy as jnp
 import pytest
 
 import jspec.models
@@ -10,6 +14,9 @@ from jspec.app.batches import Outcome
 from jspec.app.generate import Timing
 from jspec.app.sessions import Session
 from jspec.app.settings import Settings
+from jspec.models import heads, kinds
+from jspec.models.eagle3 import Eagle3Config, Eagle3Head
+from jspec.models.medusa import MedusaConfig, MedusaHeads
 
 
 def test_the_text_and_then_the_figures(command, folder):
@@ -56,6 +63,36 @@ def test_other_tokens_than_plain_decodings_are_reported():
     lines = generate.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
     assert "2.00 times plain decoding (1.0)" in lines[0]
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
+
+
+@pytest.mark.parametrize("method", ["medusa", "eagle2"])
+def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
+    target = jspec.models.load(folder)
+    shape = asdict(target.model.config) | {"num_layers": 1, "tied": False}
+    head = {
+        "medusa": MedusaHeads(MedusaConfig(target.model.vocab_size, 16, num_heads=2)),
+        "eagle2": Eagle3Head(Eagle3Config(**shape, taps=(0, 1))),
+    }[method]
+    made = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), kinds.shapes(head))
+    heads.save(tmp_path / "head", head, made, target)
+    config = {"head": str(tmp_path / "head"), "num_speculative_tokens": 3}
+    if method == "eagle2":
+        config |= {"max_depth": 2, "beam": 2}
+    ran = command(
+        *("generate", "She", "--model", folder, "--max-new-tokens", 24, "--method", method),
+        *("--speculative-config", json.dumps(config)),
+    )
+    assert ran.code == 0 and "same tokens" in ran.out
+    assert "Warning: a mean acceptance length of 1.0" in ran.out
+
+
+def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
+    def rounds(*histogram):
+        return [Outcome(0, [1], [2], 2, list(histogram), 0, 1.0)]
+
+    assert "mean acceptance length of 1.05" in generate.doubt(rounds(19, 1))
+    assert generate.doubt(rounds(17, 3)) is None
+    assert generate.doubt(rounds(10)) is None, "too few rounds to tell"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from oracle import medusa as oracle
 
 import jspec
 from jspec.base import Round
-from jspec.drafters.medusa import PUBLISHED, Medusa, fitted
+from jspec.drafters.medusa import PUBLISHED, Medusa, fitted, published
 from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
 
 LIMIT = 30
@@ -164,7 +164,15 @@ def test_fitted_trees_take_the_best_nodes():
         chosen = fitted(accuracies, nodes).paths
         best = sorted(worth.values(), reverse=True)[:nodes]
         np.testing.assert_allclose(sorted((worth[path] for path in chosen), reverse=True), best)
+
+
+def test_smaller_published_trees_are_its_first_nodes():
     assert set(PUBLISHED.paths) == set(oracle.TEMPLATE)
+    assert set(published(11).paths) == set(oracle.TEMPLATE[:11])
+    shallow = [path for path in oracle.TEMPLATE if len(path) <= 2]
+    assert set(published(30, depth=2).paths) == set(shallow[:30])
+    with pytest.raises(ValueError, match=r"nodes is 64 and the published tree has 1 \.\. 63"):
+        published(64)
 
 
 def test_options_that_do_not_fit_are_refused(target):
