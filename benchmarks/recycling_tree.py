@@ -96,10 +96,10 @@ def main(
     wide: Annotated[int, typer.Option(min=8, help="nodes of the tree to measure with")] = 240,
     out: Annotated[Path | None, typer.Option(help="writes the template here")] = None,
 ) -> None:
-    """Greedy, batch 1. Rates of several models are averaged: each counts the same."""
+    """Greedy, batch 1. Of several models, the rounds of each count the same."""
     headline(f"{models}: acceptance by depth and rank, {count} prompts of {classes} each")
     template = likeliest(WIDE, wide + 1)
-    found = []
+    found, rounds = [], 0
     for model in models.split(","):
         loaded = load(model)
         prompts = [
@@ -108,9 +108,10 @@ def main(
             for text in texts(kind, count)
         ]
         visits = measured(loaded, prompts, template, new_tokens)
-        found.append(rates(template, visits, len(WIDE)))
+        found.append(visits / visits[0])
+        rounds += int(visits[0])
         console.print(f"{model}: {visits.sum() / visits[0]:.2f} tokens per round of {visits[0]}")
-    mean = np.mean(found, axis=0)
+    mean = rates(template, rounds * np.mean(found, axis=0), len(WIDE))
     table = Table("depth", *(f"rank {rank}" for rank in range(len(WIDE))))
     for level, row in enumerate(mean, 1):
         table.add_row(str(level), *(f"{chance:.3f}" for chance in row))

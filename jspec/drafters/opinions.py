@@ -11,6 +11,8 @@ corrections follow the gradient of the log-likelihood, each divided by its own c
 Newton steps) of the last hundreds of rounds: old rounds are forgotten at a constant rate.
 """
 
+from math import log
+
 import jax
 import jax.numpy as jnp
 from flax import struct
@@ -107,10 +109,11 @@ def claimed(tree: Tree, depths: Int[Array, "B N"]) -> tuple[Float[Array, "B N"],
     if tree.worth is None:
         nodes = jnp.arange(tree.tokens.shape[1])
         alike = (tree.parents[:, :, None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
-        rank = jnp.minimum((alike & (nodes[:, None] > nodes)).sum(-1), _RANKS - 1)
+        rank = jnp.minimum((alike & (nodes[:, None] > nodes)).sum(-1, dtype=jnp.int32), _RANKS - 1)
         level = jnp.clip(depths - 1, 0, _LEVELS[0] - 1)
         # Half for the first, less by the square of the rank: roughly what drafters have in common.
-        return jnp.log(2.0) - 2 * jnp.log1p(rank) - UNSEEN, level * _RANKS + rank
+        odd = log(2) - 2 * jnp.log1p(rank.astype(jnp.float32))
+        return odd - UNSEEN, level * _RANKS + rank
     above = jnp.take_along_axis(tree.worth, parents, axis=1)
     chance = jnp.clip(tree.worth / jnp.maximum(above, 1e-9), 1e-3, 1.0)
     nodes = jnp.where(tree.valid, parents, tree.tokens.shape[1])
