@@ -37,7 +37,7 @@ def main(
         int, typer.Option(min=1, help="drafted; the paper verifies 16, root too")
     ] = 15,
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 32,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     out: Annotated[
         Path | None, typer.Option(help="JSON lines: what is there is not measured again")

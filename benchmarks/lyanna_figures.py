@@ -113,7 +113,8 @@ def latency(
         right.plot(index, times[f"{name}, draft"], "k_", markersize=60, label=label)
     right.set_xticks(range(2), ("EAGLE", "Lyanna"))
     right.set(ylabel="ms a round", title="(b) drafting, depth 3, width 4")
-    right.legend(fontsize=8)
+    right.legend(fontsize=8, loc="lower right", markerscale=0.3)
+    right.set_xlim(-0.6, 2.3)
     _save(figure, path, f"jspec-7m's heads, batch {batch}")
 
 

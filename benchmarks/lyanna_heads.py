@@ -1,5 +1,6 @@
 """Runs of `jspec train`, and what the papers call what they trained."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -7,10 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 
 from benchmarks.ledger import Ledger
-from jspec.app.head_kinds import KINDS
 from jspec.base import PyTree
 from jspec.drafters.eagle import Eagle2
 from jspec.drafters.lyanna import Lyanna
@@ -20,6 +19,9 @@ from jspec.models.huggingface import settings
 
 DEPTH, WIDTH = 3, 4
 """Of Lyanna's experiments: levels of a tree, and children of a node (Chen et al. 2026, 7.2)."""
+
+Head = tuple[Any, PyTree]
+"""Module and variables, as decoding wants them."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Run:
         record = settings.read(self.folder / "head" / heads.RECORD)
         return str(record.get("weights"))[:16]
 
-    def load(self, target: Loaded) -> tuple[Any, PyTree]:
-        """The trained head as decoding wants it: module and variables."""
+    def load(self, target: Loaded) -> Head:
+        """The trained head."""
         module, variables = heads.load(self.folder / "head", target)
         return module, heads.ready(module, variables)
 
@@ -107,10 +109,19 @@ def tree(
     return Eagle2(head, nodes, depth, width)
 
 
-def untrained(kind: str, target: Loaded, **shape: Any) -> tuple[Any, PyTree]:
-    """A head of random weights, which takes as long as a trained one."""
-    job = KINDS[kind].job
-    module = KINDS[kind].build(target, **{**job.shape, **shape})
-    state, one = jnp.zeros((1, 1, module.features), module.dtype), jnp.zeros((1, 1), jnp.int32)
-    made = jax.jit(module.init)(jax.random.key(0), state, one, one, jnp.ones((1, 1, 1), bool))
-    return module, heads.ready(module, {**made, heads.TARGET: heads.borrow(module, target.params)})
+def trained(kind: str, run: Path | None, target: Loaded) -> Head:
+    """A run's head, or without a run the bundled one.
+
+    Raises:
+        ValueError: if there is none.
+    """
+    if run is not None:
+        return Run(run).load(target)
+    module, variables = heads.load(heads.find(kind, target), target, only=kind)
+    return module, heads.ready(module, variables)
+
+
+def digest(variables: PyTree) -> str:
+    """Tells a head's weights from those of another."""
+    leaves = jax.device_get(jax.tree.leaves(variables["params"]))
+    return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()[:16]

@@ -17,7 +17,7 @@ from rich.table import Table
 
 from benchmarks import lyanna_figures, lyanna_heads, pairs
 from benchmarks.harness import console, headline, record
-from benchmarks.lyanna_heads import DEPTH, WIDTH, Run
+from benchmarks.lyanna_heads import DEPTH, WIDTH
 from benchmarks.lyanna_pieces import Piece, Side, Steps
 
 PARTS = ("layer", "head", "softmax", "sampling and tree")
@@ -27,11 +27,11 @@ CHAIN = 5
 
 
 def main(
-    lyanna: Annotated[Path | None, typer.Option(help="its run; else random weights")] = None,
-    eagle: Annotated[Path | None, typer.Option(help="its run; else random weights")] = None,
+    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
+    eagle: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
     batch: Annotated[int, typer.Option(min=1)] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="drafted")] = 11,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 32,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     rounds: Annotated[int, typer.Option(min=1, help="of decoding, timed at each")] = 8,
     repeats: Annotated[int, typer.Option(min=1, help="at each round")] = 30,
     out: Annotated[
@@ -41,9 +41,7 @@ def main(
     """Medians; all pieces of all in turn, on the states that decoding passes through."""
     pair = pairs.find("bundled")
     heads = {
-        kind: lyanna_heads.untrained(kind, pair.target)
-        if run is None
-        else Run(run).load(pair.target)
+        kind: lyanna_heads.trained(kind, run, pair.target)
         for kind, run in {"eagle": eagle, "lyanna": lyanna}.items()
     }
     sides = {
@@ -80,7 +78,10 @@ def main(
         "Lyanna's draft forward, layer and head, takes 0.39 of EAGLE's (LLaMA-2-7B, 32,000 tokens)."
     )
     about = dict(bench="lyanna_latency", batch=batch, nodes=nodes, rounds=rounds, repeats=repeats)
-    record(out, about | {"ms": times, "trained": [lyanna is not None, eagle is not None]})
+    record(
+        out,
+        about | {"heads": [lyanna_heads.digest(held) for _, held in heads.values()], "ms": times},
+    )
     if out is not None:
         picture = out.with_suffix(".png")
         lyanna_figures.latency(picture, times, PARTS, CHAIN, batch)

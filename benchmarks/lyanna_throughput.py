@@ -1,15 +1,14 @@
 """Figs. 8 to 12 of Lyanna (Chen et al. 2026): throughput by batch, and what re-sampling is worth.
 
-python -m benchmarks.lyanna_throughput --lyanna RUN --eagle RUN --out throughput.jsonl
+python -m benchmarks.lyanna_throughput --out throughput.jsonl
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 from rich import box
@@ -19,7 +18,7 @@ import jspec
 from benchmarks import lyanna_figures, lyanna_heads, pairs
 from benchmarks.harness import console, headline, paired
 from benchmarks.ledger import Ledger
-from benchmarks.lyanna_heads import DEPTH, WIDTH, Run
+from benchmarks.lyanna_heads import DEPTH, WIDTH, Head
 from benchmarks.pairs import Pair
 from jspec.base import Drafter, PyTree
 from jspec.drafters import resampling
@@ -50,15 +49,15 @@ class Method:
 
 
 def main(
-    lyanna: Annotated[Path, typer.Option(help="folder of `jspec train lyanna`")],
-    eagle: Annotated[Path, typer.Option(help="folder of `jspec train eagle`")],
+    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
+    eagle: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
     batches: Annotated[str, typer.Option(help="comma-separated")] = "1,2,4,8,16",
     nodes: Annotated[
         int, typer.Option(min=1, help="drafted; the paper verifies 12, root too")
     ] = 11,
     again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
-    count: Annotated[int, typer.Option(min=1, help="prompts; rounded up to the batch")] = 16,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 32,
+    count: Annotated[int, typer.Option(min=1, help="prompts, a multiple of each batch")] = 16,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     out: Annotated[
@@ -69,21 +68,22 @@ def main(
     """Greedy; all methods in turn on each batch of prompts, which mix all classes."""
     pair, ledger = pairs.find("bundled"), Ledger(out)
     second = [int(size) for size in again.split(",")]
-    runs = Run(lyanna), Run(eagle)
-    built = methods(pair, *runs, nodes, second)
+    ours = lyanna_heads.trained("lyanna", lyanna, pair.target)
+    theirs = lyanna_heads.trained("eagle", eagle, pair.target)
+    built = methods(pair, ours, theirs, nodes, second)
     about: dict[str, Any] = dict(
-        bench="lyanna_throughput", heads=[run.digest for run in runs], nodes=nodes, count=count,
-        prompt_tokens=prompt_tokens, new_tokens=new_tokens, repeats=repeats,
+        bench="lyanna_throughput", heads=[lyanna_heads.digest(held) for _, held in (ours, theirs)],
+        nodes=nodes, count=count, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
     )  # fmt: skip
+    sizes = [int(size) for size in batches.split(",")]
+    if uneven := [size for size in sizes if count % size]:
+        raise typer.BadParameter(f"--count {count} is no multiple of the batch {uneven[0]}")
     headline(
         f"Throughput: depth {DEPTH}, width {WIDTH}, {nodes + 1} verified tokens, {new_tokens} new "
-        f"ones after {prompt_tokens}; {', '.join(run.name for run in runs)}"
+        f"ones after {prompt_tokens}, {count} prompts"
     )
-    sizes = [int(size) for size in batches.split(",")]
-    rows = {
-        size: measure(ledger, about, pair, built, size, prompt_tokens, new_tokens, count, repeats)
-        for size in sizes
-    }
+    trial = Trial(pair, built, count, prompt_tokens, new_tokens)
+    rows = {size: trial.measure(ledger, size, repeats, about) for size in sizes}
     found = {size: {name: summary(rows[size], name) for name in built} for size in sizes}
     for size in sizes:
         console.print(table(found[size], size))
@@ -122,12 +122,11 @@ def equal(nodes: int, more: int) -> str:
 
 
 def methods(
-    pair: Pair, lyanna: Run, eagle: Run, nodes: int, resampled: Sequence[int]
+    pair: Pair, lyanna: Head, eagle: Head, nodes: int, resampled: Sequence[int]
 ) -> dict[str, Method]:
     """Plain decoding, the baselines, and Lyanna with re-sampling off, apart and fused."""
     draft = pair.draft
-    module, variables = lyanna.load(pair.target)
-    other, weights = eagle.load(pair.target)
+    (module, variables), (other, weights) = lyanna, eagle
     chain = jspec.SpeculativeDecoding(draft.model, DEPTH)
     grown = jspec.DySpec(draft.model, nodes=nodes, max_depth=DEPTH, beam=WIDTH)
     built = {
@@ -149,62 +148,77 @@ def methods(
     return built
 
 
-def measure(
-    ledger: Ledger,
-    about: dict[str, Any],
-    pair: Pair,
-    built: dict[str, Method],
-    size: int,
-    prompt_tokens: int,
-    new_tokens: int,
-    count: int,
-    repeats: int,
-) -> list[dict]:
-    """A row for each method and group of `size` prompts, from the ledger where it has them."""
-    groups = -(-count // size)
-    each = -(-groups * size // len(pair.classes))
-    # Prompts to warm up with stand between those that are measured.
-    texts = [pair.prompts(kind, 2 * each, prompt_tokens) for kind in pair.classes]
-    prompts = np.concatenate(np.stack(texts, axis=1))
-    measured, others = prompts.reshape(each, 2, len(texts), -1).swapaxes(0, 1)
-    rows = measured.reshape(each * len(texts), -1)[: groups * size].reshape(groups, size, -1)
-    spare = others.reshape(each * len(texts), -1)[:size]
-    warm: dict[str, PyTree] = {}
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Prompts that all methods decode, at every batch size the same."""
 
-    def run(name: str, prompts: np.ndarray) -> jspec.Result:
-        method = built[name]
+    pair: Pair
+    built: dict[str, Method]
+    count: int
+    prompt_tokens: int
+    new_tokens: int
+
+    @cached_property
+    def _prompts(self) -> np.ndarray:
+        """[2, count, T]: classes in turn; those to warm up with stand between the measured."""
+        kinds = self.pair.classes
+        each = -(-self.count // len(kinds))
+        texts = [self.pair.prompts(kind, 2 * each, self.prompt_tokens) for kind in kinds]
+        mixed = np.stack(texts, axis=1).reshape(each, 2, len(kinds), -1).swapaxes(0, 1)
+        return mixed.reshape(2, each * len(kinds), -1)[:, : self.count]
+
+    @cached_property
+    def memories(self) -> dict[str, PyTree]:
+        """What the methods that start warm keep of the other prompts."""
+        return {
+            name: self.decode(name, self._prompts[1], None).drafter_state
+            for name, method in self.built.items()
+            if method.warm
+        }
+
+    def prompts(self, size: int, group: int) -> np.ndarray:
+        """[size, T]."""
+        return self._prompts[0, group * size : (group + 1) * size]
+
+    def decode(self, name: str, prompts: np.ndarray, memory: PyTree) -> jspec.Result:
+        method, target = self.built[name], self.pair.target
         return jspec.decode(
-            pair.target.model, pair.target.params, prompts, drafter=method.drafter,
-            drafter_params=method.weights, drafter_state=warm.get(name), max_new_tokens=new_tokens,
+            target.model, target.params, prompts, drafter=method.drafter,
+            drafter_params=method.weights, drafter_state=memory, max_new_tokens=self.new_tokens,
         )  # fmt: skip
 
-    found = []
-    for group in range(groups):
-        known = {name: ledger.find(**about, batch=size, group=group, method=name) for name in built}
-        if not all(known.values()):
-            for name, method in built.items():
-                if method.warm and name not in warm:
-                    warm[name] = run(name, spare).drafter_state
-            with console.status(f"batch {size}, prompts {group + 1} of {groups}"):
-                results = {name: run(name, rows[group]) for name in built}
-                timed = {name: partial(tokens, run, name, rows[group]) for name in built}
-                seconds = paired(timed, repeats)
-            plain = np.asarray(results[PLAIN].tokens)
-            for name, result in results.items():
-                ledger.add(
-                    **about, batch=size, group=group, method=name,
-                    seconds=seconds[name].tolist(),
-                    steps=np.asarray(result.stats.num_steps).tolist(),
-                    emitted=np.asarray(result.lengths).tolist(),
-                    drafted=np.asarray(result.stats.drafted).tolist(),
-                    differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
-                )  # fmt: skip
-        found += [ledger.find(**about, batch=size, group=group, method=name)[-1] for name in built]
-    return found
+    def measure(self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]) -> list[dict]:
+        """A row for each method and group of prompts, from the ledger where it has them."""
+        found = []
+        for group in range(self.count // size):
+            here = dict(about, batch=size, group=group, repeats=repeats)
+            if not all(ledger.find(**here, method=name) for name in self.built):
+                with console.status(f"batch {size}, prompts {group + 1}"):
+                    for name, row in self.compare(self.prompts(size, group), repeats).items():
+                        ledger.add(**here, method=name, **row)
+            found += [ledger.find(**here, method=name)[-1] for name in self.built]
+        return found
 
+    def compare(self, prompts: np.ndarray, repeats: int) -> dict[str, dict[str, Any]]:
+        """All methods on the same prompts, in turn."""
+        results: dict[str, jspec.Result] = {}
 
-def tokens(run, name: str, prompts: np.ndarray) -> jax.Array:
-    return run(name, prompts).tokens
+        def run(name: str):
+            results[name] = self.decode(name, prompts, self.memories.get(name))
+            return results[name].tokens
+
+        seconds = paired({name: partial(run, name) for name in self.built}, repeats)
+        plain = np.asarray(results[PLAIN].tokens)
+        return {
+            name: dict(
+                seconds=seconds[name].tolist(),
+                steps=np.asarray(result.stats.num_steps).tolist(),
+                emitted=np.asarray(result.lengths).tolist(),
+                drafted=np.asarray(result.stats.drafted).tolist(),
+                differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
+            )
+            for name, result in results.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -254,7 +268,12 @@ def table(found: dict[str, Summary], size: int) -> Table:
 def beside(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
     """Ratios of the full batch's throughput beside those of the paper."""
     names = dict(
-        fused=fused(more), apart=apart(more), off=OFF, equal=equal(nodes, more), sd=SD, eagle=EAGLE
+        fused=fused(more),
+        apart=apart(more),
+        off=OFF,
+        equal=equal(nodes, more),
+        sd=SD_TREE,
+        eagle=EAGLE,
     )
     shown = Table("throughput", "batch", "here: jspec-7m", "paper", box=box.MARKDOWN)
     for what, size, paper in PAPER:
