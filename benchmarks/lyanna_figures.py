@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from jaxtyping import Float
 
 from benchmarks.harness import provenance
-from jspec.app.curves import smooth
 
 COLOURS = {
     "Lyanna": "tab:red",
@@ -18,16 +17,18 @@ COLOURS = {
 }
 
 
-def training(path: Path, curves: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Fig. 5: loss and acceptance against steps of training, a line for each head."""
-    steps = len(next(iter(curves.values()))[0]["acceptance"])
-    figure, axes = _open(1 + steps, width=3.6)
-    for name, curve in curves.items():
-        places = [line["step"] for line in curve]
-        accepted = np.array([line["acceptance"] for line in curve])
-        values = [np.array([line["loss"] for line in curve]), *accepted.T]
-        for axis, line in zip(axes[0], values, strict=True):
-            axis.plot(places, smooth(line), label=name, color=COLOURS[name], linewidth=1.3)
+def training(path: Path, curves: Mapping[str, Float[np.ndarray, "panels steps"]]) -> None:
+    """Fig. 5: loss, and acceptance of each draft step, against steps of training.
+
+    Args:
+        path: of the picture.
+        curves: of each head, the loss first.
+    """
+    figure, axes = _open(len(next(iter(curves.values()))), width=3.6)
+    for name, lines in curves.items():
+        for axis, line in zip(axes[0], lines, strict=True):
+            places = np.arange(1, len(line) + 1)
+            axis.plot(places, line, label=name, color=COLOURS[name], linewidth=1.3)
     axes[0, 0].set(ylabel="training loss, weighted sum", yscale="log", xlabel="step of training")
     for step, axis in enumerate(axes[0, 1:]):
         axis.set(title=f"draft step {step + 1}", xlabel="step of training")

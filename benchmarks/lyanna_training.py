@@ -16,7 +16,6 @@ from rich.table import Table
 from benchmarks import lyanna_figures, lyanna_heads
 from benchmarks.harness import console, headline
 from benchmarks.lyanna_heads import Run
-from jspec.app.curves import smooth
 
 EPOCHS = (1, 2, 4, 6, 8)
 """Of the paper's Table 2; ours are eighths of the run."""
@@ -37,11 +36,12 @@ def main(
     headline("Fig. 5 and Table 2: training curves of jspec-7m's heads")
     for steps, group in lyanna_heads.alike([Run(folder) for folder in runs]).items():
         console.print(progress(group, steps))
-        console.print(heldout(group))
+        if any(run.heldout for run in group):
+            console.print(heldout(group))
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
             picture = out / f"lyanna_training_{steps}.png"
-            lyanna_figures.training(picture, {run.setting: run.curve for run in group})
+            lyanna_figures.training(picture, {run.setting: lines(run) for run in group})
             console.print(f"figure: {picture}", soft_wrap=True)
     console.print(
         "Ours: the likeliest token is the target's likeliest, given that those of the steps before "
@@ -50,9 +50,14 @@ def main(
     )
 
 
-def mean_acceptance(run: Run) -> Float[np.ndarray, " steps"]:
-    """Mean over the draft steps, running over the last fiftieth of training."""
-    return smooth(np.mean([line["acceptance"] for line in run.curve], axis=1))
+def lines(run: Run) -> Float[np.ndarray, "1+draft steps"]:
+    """The loss, and the acceptance of each draft step: running means over a sixteenth."""
+    values = np.array([[line["loss"], *line["acceptance"]] for line in run.curve]).T
+    window = max(values.shape[1] // 16, 1)
+    sums = np.concatenate([np.zeros((len(values), 1)), values.cumsum(1)], axis=1)
+    ends = np.arange(1, values.shape[1] + 1)
+    begins = np.maximum(ends - window, 0)
+    return (sums[:, ends] - sums[:, begins]) / (ends - begins)
 
 
 def progress(group: Sequence[Run], steps: int) -> Table:
@@ -60,7 +65,7 @@ def progress(group: Sequence[Run], steps: int) -> Table:
     places = [max(1, round(steps * epoch / EPOCHS[-1])) for epoch in EPOCHS]
     shown = Table("mean of 3 steps, %", *(f"after {place}" for place in places), box=box.MARKDOWN)
     for run in group:
-        means, paper = 100 * mean_acceptance(run), PAPER.get(run.setting)
+        means, paper = 100 * lines(run)[1:].mean(0), PAPER.get(run.setting)
         beside = [""] * len(EPOCHS) if paper is None else [f" ({value:.2f})" for value in paper]
         shown.add_row(
             run.setting,
