@@ -113,11 +113,11 @@ class Bench:
         warm = questions[:1] * (3 if self.timed else 1)
         for place, question in enumerate([*warm, *questions]):
             said: list[str] = []
-            row = dict(question=question.name, kind=question.kind, tokens=0, steps=0)
-            row |= dict(seconds=0.0, plain_seconds=0.0)
+            row: dict[str, Any] = dict(question=question.name, kind=question.kind, tokens=0)
+            row |= dict(steps=0, seconds=0.0, plain_seconds=0.0)
             for _ in question.turns:
                 ids = self.loaded.tokenizer.encode(question.prompt(said)).ids[-self.longest :]
-                how = dict(drafter=drafter, drafter_params=weights)
+                how: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
                 if not cold:
                     how["drafter_state"] = memory
                 begin = time.perf_counter()

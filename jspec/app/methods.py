@@ -28,6 +28,9 @@ class Models:
     """Given if and only if the method needs one; its vocabulary is the target's."""
 
 
+_OFFERED = 32
+"""Nodes that a method of a mixture offers at least, however small the budget."""
+
 Build = Callable[..., "tuple[Drafter, PyTree]"]
 """`build(models, **options)` gives the drafter and its weights."""
 
@@ -134,10 +137,11 @@ def _rest(
     return merge(recycling, other, nodes=nodes), None
 
 
-def _mixed(**members: Mapping[str, Any]) -> Build:
-    """Builds a mixture: members by name, each with the settings that it has in this mixture.
+def _mixed(*names: str) -> Build:
+    """Builds a mixture of methods; an option goes to all of them that know it.
 
-    An option goes to the first member that knows it; `num_speculative_tokens` is the budget.
+    `num_speculative_tokens` is the budget. Each method offers as many nodes by itself, and at least
+    enough to choose from.
     """
 
     def build(
@@ -146,14 +150,16 @@ def _mixed(**members: Mapping[str, Any]) -> Build:
         from jspec.app import trees
         from jspec.drafters.merge import merge
 
+        nodes = num_speculative_tokens or trees.budget()
         drafters, weights = [], []
-        for name, settings in members.items():
+        for name in names:
             known = _names(METHODS[name].options)
-            own = {option: options.pop(option) for option in list(options) if option in known}
-            drafter, params = METHODS[name].build(models, **{**settings, **own})
+            own = {option: value for option, value in options.items() if option in known}
+            if "num_speculative_tokens" in known:
+                own["num_speculative_tokens"] = max(nodes, _OFFERED)
+            drafter, params = METHODS[name].build(models, **own)
             drafters.append(drafter)
             weights.append(params)
-        nodes = num_speculative_tokens or trees.budget()
         return merge(*drafters, nodes=nodes), tuple(weights)
 
     return build
@@ -414,8 +420,8 @@ METHODS: Mapping[str, Method] = {
         Method(
             "token_recycling+suffix",
             "both, in one tree of the nodes that have most chances",
-            _mixed(token_recycling={"shape": "measured"}, suffix={"num_speculative_tokens": 32}),
-            options=(_NODES, *_MATRIX, *_SUFFIX[1:]),
+            _mixed("token_recycling_dynamic", "suffix"),
+            options=(_NODES, _BEAM, *_MATRIX, *_SUFFIX[1:]),
         ),
         Method(
             "sd",

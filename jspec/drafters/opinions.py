@@ -76,6 +76,8 @@ class Opinions:
             tried: whether what follows its parent is known.
             taken: whether it is that.
         """
+        # A row whose logits are no numbers must not tell the others.
+        tried = tried & jnp.isfinite(chances)
         slope = jnp.where(tried, taken - chances, 0.0)
         bend = jnp.where(tried, chances * (1 - chances), 0.0)
         offered = kinds >= 0

@@ -239,5 +239,10 @@ def test_trees_and_mixtures_by_name(both):
     mixture = build("token_recycling+suffix", num_speculative_tokens=9, per_row=True, min_match=2)
     recycling, suffix = mixture.drafters
     assert (mixture.nodes, recycling.per_row, suffix.min_match) == (9, True, 2)
+    assert recycling.nodes == suffix.num_speculative_tokens == 32
+    deep = build("token_recycling+suffix", max_depth=5)
+    assert [drafter.max_depth for drafter in deep.drafters] == [5, 5]
+    wide = build("token_recycling+suffix", num_speculative_tokens=64)
+    assert [wide.drafters[0].nodes, wide.drafters[1].num_speculative_tokens] == [64, 64]
     assert build("token_recycling+suffix").nodes == trees.budget()
     assert build("token_recycling+prompt_lookup", nodes=9).nodes == 9
