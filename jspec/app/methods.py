@@ -117,12 +117,6 @@ def _suffix(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     return Suffix(**options), None
 
 
-def _merged(models: Models, nodes: int | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
-    from jspec.drafters.merge import merge
-
-    lookup = {name: options.pop(name) for name in list(options) if name in _names(_LOOKUP)}
-    recycling, _ = _token_recycling(models, **options)
-    other, _ = _prompt_lookup(models, **lookup)
 def _rest(
     models: Models, datastore: str, num_speculative_tokens: int | None = None, **options: Any
 ) -> "tuple[Drafter, PyTree]":
@@ -134,6 +128,12 @@ def _rest(
     return drafter, datastores.load(datastore, models.target.tokenizer.get_vocab())
 
 
+def _merged(models: Models, nodes: int | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
+    from jspec.drafters.merge import merge
+
+    lookup = {name: options.pop(name) for name in list(options) if name in _names(_LOOKUP)}
+    recycling, _ = _token_recycling(models, **options)
+    other, _ = _prompt_lookup(models, **lookup)
     return merge(recycling, other, nodes=nodes), None
 
 
@@ -337,6 +337,14 @@ _SUFFIX = (
     Option("capacity", Integer(0), "tokens of past outputs, all rows together"),
     Option("places", _COUNT, "most places that vote"),
 )
+_REST = (
+    Option("datastore", Place("a file of `jspec datastore build`"), "where to look", required=True),
+    Option("suffix_max", Integer(1), "most last tokens to look for"),
+    Option("suffix_min", Integer(1), "fewest"),
+    Option("num_speculative_tokens", Integer(1), "drafted nodes"),
+    Option("continuation", Integer(1), "tokens read after a match"),
+    Option("matches", Integer(1), "most matches to read"),
+)
 _LENGTH = Option("length", _COUNT, "levels")
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _DEPTH = Option("max_depth", _COUNT, "most levels")
@@ -365,14 +373,6 @@ _SEQUOIA = (
     _DEPTH,
 )
 
-_REST = (
-    Option("datastore", Place("a file of `jspec datastore build`"), "where to look", required=True),
-    Option("suffix_max", Integer(1), "most last tokens to look for"),
-    Option("suffix_min", Integer(1), "fewest"),
-    Option("num_speculative_tokens", Integer(1), "drafted nodes"),
-    Option("continuation", Integer(1), "tokens read after a match"),
-    Option("matches", Integer(1), "most matches to read"),
-)
 
 def _drawn(*schemes: str) -> tuple[Option, ...]:
     """For drafters that know other schemes than the coupled one."""
@@ -412,6 +412,12 @@ METHODS: Mapping[str, Method] = {
             options=_SUFFIX,
         ),
         Method(
+            "rest",
+            "what most often followed the last tokens in a datastore of text",
+            _rest,
+            options=_REST,
+        ),
+        Method(
             "token_recycling+prompt_lookup",
             "both, in one tree",
             _merged,
@@ -445,12 +451,6 @@ METHODS: Mapping[str, Method] = {
             "a tree of independent draws",
             _drafting("SpecInfer"),
             options=(_BRANCHING, *_drawn("multi_round")),
-        Method(
-            "rest",
-            "what most often followed the last tokens in a datastore of text",
-            _rest,
-            options=_REST,
-        ),
             needs_draft_model=True,
         ),
         Method(
