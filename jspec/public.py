@@ -30,6 +30,7 @@ from jspec.drafters.coupled_tree import CoupledTree as CoupledTree
 from jspec.drafters.dyspec import DySpec as DySpec
 from jspec.drafters.eagle import Eagle as Eagle
 from jspec.drafters.eagle import Eagle2 as Eagle2
+from jspec.drafters.lookahead import Lookahead as Lookahead
 from jspec.drafters.lyanna import Lyanna as Lyanna
 from jspec.drafters.medusa import Medusa as Medusa
 from jspec.drafters.merge import Merge as Merge

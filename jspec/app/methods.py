@@ -111,6 +111,12 @@ def _prompt_lookup(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     return PromptLookup(**options), None
 
 
+def _lookahead(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
+    from jspec.drafters.lookahead import Lookahead
+
+    return Lookahead(models.target.model.vocab_size, **options), None
+
+
 def _suffix(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
     from jspec.drafters.suffix import Suffix
 
@@ -326,6 +332,13 @@ _LOOKUP = (
     Option("whole", Flag(), "only matches with that many tokens after them"),
     Option("latest", Flag(), "the last match instead of the first"),
 )
+_LOOKAHEAD = (
+    Option("window", _COUNT, "W, columns of the window"),
+    Option("ngram", Integer(2, 64), "N, tokens of an n-gram"),
+    Option("guesses", _COUNT, "G, n-grams kept and drafted for a token"),
+    Option("pool_from_prompt", Flag(), "take n-grams from the prompt too"),
+    Option("per_row", Flag(), "a pool for each row of the batch"),
+)
 _SUFFIX = (
     Option("num_speculative_tokens", _COUNT, "drafted nodes"),
     Option("max_depth", _COUNT, "most levels"),
@@ -404,6 +417,12 @@ METHODS: Mapping[str, Method] = {
             "what followed the last tokens when they stood in the text before",
             _prompt_lookup,
             options=_LOOKUP,
+        ),
+        Method(
+            "lookahead",
+            "n-grams that the model wrote beside the text, in a window of guesses",
+            _lookahead,
+            options=_LOOKAHEAD,
         ),
         Method(
             "suffix",

@@ -3,7 +3,7 @@
 Of the family of SAM-Decoding (Hu et al. 2024) and SuffixDecoding (Oliaro et al. 2024).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import jax
@@ -78,7 +78,7 @@ class Suffix:
     offset: float = 1.0
     threshold: float = 0.0
     capacity: int = 8192
-    places: int = 32
+    places: int = 16
 
     def __post_init__(self):
         for name in ("num_speculative_tokens", "max_depth", "places"):
@@ -103,8 +103,9 @@ class Suffix:
     @cached_property
     def right(self) -> np.ndarray:
         """[match], 0 .. max_match: how often what followed a match of that length follows again."""
-        match = np.arange(self.max_match + 1)
-        return np.where(match > 0, 1 - 0.75 / (match + 0.5) ** 0.7, 0).astype(np.float32)
+        # Fitted to greedy texts of the bundled model: 0.33, 0.51, 0.56, 0.65, 0.79, .., 0.92 at 16.
+        match = np.arange(1, self.max_match + 1)
+        return np.append(0, 1 - 0.7 / match**0.65).astype(np.float32)
 
     def start(self, batch: int, slots: int, earlier: PyTree | None) -> Recollection:
         if earlier is None:
@@ -141,7 +142,7 @@ class Suffix:
         size = state.history.tokens.shape[1]
         known = prompt[:, :size]
         tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
-        return state.replace(history=History(tokens=tokens, lengths=lengths), openings=lengths)
+        return replace(state, history=History(tokens=tokens, lengths=lengths), openings=lengths)
 
     def draft(self, params: PyTree, state: Recollection, round: Round) -> tuple[Tree, Recollection]:
         del params
@@ -158,28 +159,26 @@ class Suffix:
         ahead = start + jnp.where(own, steps % jnp.maximum(end + 1 - start, 1), steps)
         tokens = jnp.take_along_axis(texts[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
         there = jax.lax.cummin((tokens != _GAP).astype(jnp.int32), axis=2) > 0
-        weights = jnp.where(
-            there, self._shares(match)[..., None] * jnp.asarray(self._lasting)[match], 0
-        )
-        weights = weights.astype(jnp.float32)
-        tree = elect(round.root, tokens, weights, self.num_speculative_tokens)
-        valid = tree.valid & (tree.worth > self.threshold)
-        return tree.replace(valid=valid), state
+        weights = self._shares(match)[..., None] * jnp.asarray(self._lasting)[match]
+        weights = jnp.where(there, weights, 0)
+        nodes = self.num_speculative_tokens
+        return elect(round.root, tokens, weights, nodes, self.threshold), state
 
     def update(self, params: PyTree, state: Recollection, feedback: Feedback) -> Recollection:
         del params
         texts = state.history
-        state = state.replace(
+        state = replace(
+            state,
             history=History(
                 tokens=append(texts.tokens, texts.lengths, feedback.emitted, feedback.counts),
                 lengths=texts.lengths + feedback.counts,
-            )
+            ),
         )
         if not self.capacity:
             return state
         ended = feedback.done & ~state.kept
         past = jax.lax.cond(ended.any(), lambda: self._remember(state, ended), lambda: state.past)
-        return state.replace(past=past, kept=feedback.done)
+        return replace(state, past=past, kept=feedback.done)
 
     def _matches(self, state: Recollection) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
         """All text that a row may draft from, and how far it agrees up to each place with the

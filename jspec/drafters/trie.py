@@ -12,6 +12,7 @@ def elect(
     tokens: Int[Array, "B C D"],
     weights: Float[Array, "B C D"],
     nodes: int,
+    threshold: float = 0.0,
 ) -> Tree:
     """The best `nodes` nodes of the trie of C continuations, best first, below the root.
 
@@ -24,7 +25,8 @@ def elect(
         tokens: continuations of the root; read where the weight is positive.
         weights: a continuation's share of the worth of its d-th token; falling along d, 0 behind
             its end, and summing up to 1 at most over C.
-        nodes: the budget, without the root. Nodes without any weight are absent.
+        nodes: the budget, without the root.
+        threshold: nodes of no more worth are absent.
     """
     batch, count, depth = tokens.shape
     # shared[b, i, j]: how many tokens continuations i and j begin with alike.
@@ -48,7 +50,7 @@ def elect(
 
     kept = min(nodes, depth * count)
     best, chosen = jax.lax.top_k(by_level(worth), kept)
-    valid = best > 0
+    valid = best > threshold
     above = by_level(jnp.pad(first, ((0, 0), (0, 0), (1, 0)))[:, :, :-1] + (levels - 1) * count)
     wanted = jnp.take_along_axis(above, chosen, axis=1)  # negative at the first level
     parents = (wanted[:, :, None] == chosen[:, None, :]).argmax(-1) + 1

@@ -45,6 +45,7 @@ DRAFTERS = {
         jspec.PromptLookup(num_speculative_tokens=3, whole=False, latest=True),
         None,
     ),
+    "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
     "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
     "suffix_alone": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=0), None),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),

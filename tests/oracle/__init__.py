@@ -8,6 +8,7 @@ go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper 
     token_recycling  the published tree, the matrix, a whole decode
     prompt_lookup    the n-gram draft, a whole decode
     rest             the longest suffix in a corpus, the tree of its continuations
+    lookahead        the window and the pool of n-grams, a whole decode
     suffix           places that end like the text, and the trie of what followed them
     rules            acceptance at one node: accept probabilities and the residual law
     block            a chain judged as a whole, or token by token: how much is kept, what follows
@@ -29,6 +30,7 @@ from .block import (
 )
 from .draws import acceptance, draws_iid, draws_swor, law, optimal_acceptance
 from .greedy import greedy, truncate
+from .lookahead import lookahead, lookahead_insert
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
 from .rest import longest_match, rest
 from .rules import coupled, emission, k_seq, k_seq_gamma, multi_round, point_mass, recursive
@@ -79,6 +81,8 @@ __all__ = [
     "last_passed",
     "law",
     "longest_match",
+    "lookahead",
+    "lookahead_insert",
     "multi_round",
     "optimal_acceptance",
     "point_mass",

@@ -1,0 +1,133 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tiny
+
+import jspec
+
+LIMIT = 30
+
+
+@pytest.fixture(scope="module")
+def target():
+    model = tiny.model()
+    return model, tiny.params(model)
+
+
+@pytest.fixture(scope="module")
+def next_logits(target):
+    known = {}
+
+    @jax.jit
+    def forward(tokens):
+        size = tokens.shape[1]
+        causal = jnp.tril(jnp.ones((1, size, size), bool))
+        return target[0].apply(target[1], tokens, jnp.arange(size)[None], causal, None).logits[0]
+
+    def score(tokens):
+        if (key := tuple(tokens)) not in known:
+            padded = np.zeros((1, 64), np.int32)
+            padded[0, : len(key)] = key
+            logits = np.asarray(forward(padded), np.float64)
+            for size in range(1, len(key) + 1):
+                known.setdefault(key[:size], logits[size - 1])
+        return known[key]
+
+    return score
+
+
+def held(pool):
+    """{first token: tails, oldest first} of one pool [V, G, L]."""
+    return {
+        first: [tuple(tail) for tail in line[::-1] if tail[0] != -1]
+        for first, line in enumerate(np.asarray(pool).tolist())
+        if line[0][0] != -1
+    }
+
+
+@pytest.mark.parametrize(
+    ("window", "ngram", "guesses", "from_prompt"),
+    [(7, 5, 7, False), (3, 3, 2, True), (1, 2, 1, False), (4, 2, 3, True)],
+)
+def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
+    target, next_logits, window, ngram, guesses, from_prompt
+):
+    drafter = jspec.Lookahead(tiny.VOCAB, window, ngram, guesses, pool_from_prompt=from_prompt)
+    state = pool = None
+    accepted = 0
+    for row, length in enumerate(tiny.LENGTHS):
+        prompt = tiny.PROMPTS[row, :length]
+        result = jspec.decode(
+            *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
+        )
+        first = drafter.opening(jnp.asarray(prompt), jnp.asarray(length))
+        assert set(np.asarray(first).ravel().tolist()) <= set(prompt.tolist())
+        tokens, histogram, pool = oracle.lookahead(
+            next_logits, prompt, LIMIT, np.asarray(first).tolist(), ngram, guesses, pool=pool,
+            pool_from_prompt=from_prompt,
+        )  # fmt: skip
+        state = result.drafter_state
+        assert result.tokens[0].tolist() == tokens
+        assert result.stats.histogram[0].tolist() == histogram[1:]
+        assert held(state.pool[0]) == pool
+        accepted += int(result.stats.num_accepted[0])
+    assert accepted > 0
+
+
+def test_a_tree_holds_every_path_once_and_worth_falls(target):
+    drafter = jspec.Lookahead(tiny.VOCAB, 3, 4, 4, pool_from_prompt=True)
+    state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
+    for _ in range(8):
+        state = jspec.step(*target, state, drafter=drafter)
+    frame = jspec.Round(
+        root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
+    )
+    tree, _ = drafter.draft(None, state.draft, frame)
+    assert tree.tokens.shape[1] == 3 * (3 + 4)
+    for row in range(3):
+        nodes = np.flatnonzero(tree.valid[row])[1:]
+        edges = {(int(tree.parents[row, n]), int(tree.tokens[row, n])) for n in nodes}
+        assert len(edges) == len(nodes)
+        above = np.asarray(tree.worth[row])[np.asarray(tree.parents[row])[nodes]]
+        assert (np.asarray(tree.worth[row])[nodes] <= above).all()
+
+
+def test_a_batch_shares_one_pool_or_has_its_own():
+    first = jnp.array([[1, 1, 2], [1, 3, 2]])
+    tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
+    live = jnp.array([[True, True, True], [True, True, False]])
+    shared = jspec.Lookahead(9, 1, 2, 2)
+    pool = shared.remember(shared.start(2, 0, None).pool, first, tails, live)
+    assert held(pool[0]) == {1: [(5,), (4,)], 2: [(6,)], 3: [(7,)]}
+    own = jspec.Lookahead(9, 1, 2, 2, per_row=True)
+    pool = own.remember(own.start(2, 0, None).pool, first, tails, live)
+    assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
+    assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
+
+
+def test_the_window_learns_in_a_mixture_too(target):
+    """The mixture's nodes have other numbers, and equal paths of two drafters are one node."""
+    look = jspec.Lookahead(tiny.VOCAB, 3, 3, 2)
+    alone = jspec.decode(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
+    merged = jspec.merge(jspec.Suffix(num_speculative_tokens=3, max_depth=1, capacity=0), look)
+    state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=merged, max_new_tokens=8)
+    one = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
+    state = jspec.step(*target, state, drafter=merged)
+    one = jspec.step(*target, one, drafter=look)
+    np.testing.assert_array_equal(state.draft[1].window, one.draft.window)
+    assert alone.lengths[0] == 8
+
+
+def test_a_pool_of_another_shape_is_refused():
+    state = jspec.Lookahead(9, 2, 3, 2).start(1, 4, None)
+    with pytest.raises(ValueError, match=r"pool of shape \(1, 9, 2, 2\).*\(1, 9, 2, 3\) of int32"):
+        jspec.Lookahead(9, 2, 4, 2).start(1, 4, state)
+
+
+@pytest.mark.parametrize("name", ["window", "ngram", "guesses", "vocab_size"])
+def test_options_out_of_range_are_refused(name):
+    options = dict(vocab_size=9) | {name: 0}
+    with pytest.raises(ValueError, match=f"{name} is 0; choose at least"):
+        jspec.Lookahead(**options)
