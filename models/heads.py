@@ -19,7 +19,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 from jax.typing import DTypeLike
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
+from safetensors.numpy import load_file, save_file
 
 from jspec.base import PyTree
 from jspec.models import hub, precision, published
@@ -68,9 +68,8 @@ def save(
     shutil.rmtree(part, ignore_errors=True)  # of a save that was killed
     try:
         part.mkdir(parents=True)
-        # Not `save_file`, whose file nobody else may read.
-        content = save({key: np.asarray(value) for key, value in arrays.items()})
-        (part / WEIGHTS).write_bytes(content)
+        save_file({key: np.asarray(value) for key, value in arrays.items()}, part / WEIGHTS)
+        (part / WEIGHTS).chmod(0o644)  # it is written so that nobody else may read it
         record = {
             "format": FORMAT,
             "kind": name,
