@@ -254,16 +254,19 @@ def _eagle(
     if template is not None:
         _check_alone(num_speculative_tokens=num_speculative_tokens)
         return Eagle(head, Template(template))
-    if num_speculative_tokens is not None:
-        return Eagle(head, trees.recycling(num_speculative_tokens, None))
-    return Eagle(head)
+    return Eagle(head, trees.eagle(num_speculative_tokens))
 
 
-def _eagle2(head: Any, num_speculative_tokens: int | None = None, **options: Any) -> "Drafter":
+def _eagle2(
+    head: Any,
+    num_speculative_tokens: int | None = None,
+    max_depth: int | None = None,
+    beam: int | None = None,
+) -> "Drafter":
+    from jspec.app import trees
     from jspec.drafters.eagle import Eagle2
 
-    nodes = {} if num_speculative_tokens is None else {"nodes": num_speculative_tokens}
-    return Eagle2(head, **nodes, **options)
+    return Eagle2(head, *trees.expanded(num_speculative_tokens, max_depth, beam))
 
 
 def _medusa(
@@ -286,17 +289,17 @@ def _lyanna(
     num_speculative_tokens: int | None = None,
     resampling: str = "fused",
     resampled_tokens: int | None = None,
-    resampling_threshold: int | None = None,
+    resampling_threshold: int = 0,
     **options: Any,
 ) -> "Drafter":
+    from jspec.app import trees
     from jspec.drafters.lyanna import Lyanna
     from jspec.drafters.resampling import Fused, Never, Separate
 
-    again = {"nodes": resampled_tokens, "threshold": resampling_threshold}
-    again = {name: value for name, value in again.items() if value is not None}
+    nodes, second = trees.token_info(num_speculative_tokens, resampled_tokens)
     kind = {"fused": Fused, "separate": Separate, "never": Never}[resampling]
-    nodes = {} if num_speculative_tokens is None else {"nodes": num_speculative_tokens}
-    return Lyanna(head, **nodes, **options, resampling=kind(**again))
+    again = kind(nodes=second, threshold=resampling_threshold)
+    return Lyanna(head, nodes, **options, resampling=again)
 
 
 def _check_alone(**others: Any) -> None:
@@ -369,14 +372,17 @@ _GROWN = (
     Option("beam", _COUNT, "nodes scored per level, and children drawn per node"),
 )
 _HEAD = Option("head", Place("a folder, or a bundled head's name"), "if not the bundled one")
-_LYANNA = (
+_LYANNA_OWN = (
     _HEAD,
-    Option("num_speculative_tokens", _COUNT, "drafted nodes of the fresh tree"),
-    _DEPTH,
     Option("branch", _COUNT, "children of a node, and nodes of a level that get some"),
     Option("resampling", Word(("fused", "separate", "never")), "how a chain is used again"),
     Option("resampled_tokens", _COUNT, "drafted nodes of the tree that is left"),
     Option("resampling_threshold", Integer(0), "only more levels make such a tree"),
+)
+_LYANNA = (
+    Option("num_speculative_tokens", _COUNT, "drafted nodes of the fresh tree"),
+    _DEPTH,
+    *_LYANNA_OWN,
 )
 _THRESHOLD = Option("threshold", Number(0, 1), "nodes of no more worth are not drafted")
 _SEQUOIA = (
@@ -447,6 +453,13 @@ METHODS: Mapping[str, Method] = {
             "both, in one tree of the nodes that have most chances",
             _mixed("token_recycling_dynamic", "suffix"),
             options=(_NODES, _BEAM, *_MATRIX, *_SUFFIX[1:]),
+        ),
+        Method(
+            "lyanna+suffix",
+            "both, in one tree of the nodes that have most chances",
+            _mixed("lyanna", "suffix"),
+            options=(_NODES, *_LYANNA_OWN, *_SUFFIX[1:]),
+            needs_training=True,
         ),
         Method(
             "sd",

@@ -44,6 +44,33 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     return fitted(nodes or (_CPU_NODES if on_cpu else 80), k or 8)
 
 
+def eagle(nodes: int | None = None) -> "Template":
+    """EAGLE-1's published tree, or the best of so many nodes; a CPU's default is what is cheap."""
+    import jax
+
+    from jspec.drafters.eagle import PUBLISHED
+
+    if nodes is None and jax.default_backend() != "cpu":
+        return PUBLISHED
+    return recycling(nodes)
+
+
+def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
+    """(nodes, levels, beam) of EAGLE-2's tree: the published ones, or what a CPU scores cheaply."""
+    import jax
+
+    usual = (_CPU_NODES, 4, 4) if jax.default_backend() == "cpu" else (59, 8, 10)
+    return nodes or usual[0], depth or usual[1], beam or usual[2]
+
+
+def token_info(nodes: int | None, second: int | None) -> tuple[int, int]:
+    """Nodes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer."""
+    import jax
+
+    usual = (_CPU_NODES - 2, 2) if jax.default_backend() == "cpu" else (11, 6)
+    return nodes or usual[0], second or usual[1]
+
+
 def medusa(nodes: int | None, heads: int) -> "Template":
     """What of Medusa's published tree suits this device.
 

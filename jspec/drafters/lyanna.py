@@ -63,10 +63,11 @@ class Lyanna(PairDrafter):
             most = self.branch + (depth - 1) * self.branch**2
             return token_info_tree(scorer, depth, self.branch, min(nodes, most))
 
-        def fresh() -> tuple[Tree, Float[Array, "B N V"]]:
+        def fresh(more: int) -> tuple[Tree, Float[Array, "B N V"]]:
             states = self.chain(params, state, round)
             logits = self.head.apply(params, states, method="logits")
-            return grown(logits, jnp.zeros_like(round.root), self.max_depth, self.nodes), logits
+            first = jnp.zeros_like(round.root)
+            return grown(logits, first, self.max_depth, self.nodes + more), logits
 
         return self.resampling.trees(state.memory, fresh, grown, round.done)
 

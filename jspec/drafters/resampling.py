@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import tree as trees
 from jspec.base import Feedback, Tree
 from jspec.drafters.merge import union
 
@@ -46,8 +47,8 @@ def nothing(batch: int, levels: int, vocabulary: int) -> Leftover:
     )
 
 
-Fresh = Callable[[], tuple[Tree, Float[Array, "B N V"]]]
-"""Drafts anew: the tree, and the chain's scores."""
+Fresh = Callable[[int], tuple[Tree, Float[Array, "B N V"]]]
+"""`fresh(more)` drafts anew: the tree, of so many nodes above its budget, and the chain's scores."""
 Grown = Callable[[Float[Array, "B N V"], Int[Array, " B"], int, int], Tree]
 """`grown(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
 
@@ -95,7 +96,7 @@ class Never(Resampling):
         self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
     ) -> tuple[Tree, Leftover]:
         del grown, done
-        tree, _ = fresh()
+        tree, _ = fresh(0)
         return tree, leftover
 
 
@@ -107,9 +108,10 @@ class Fused(Resampling):
         self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
     ) -> tuple[Tree, Leftover]:
         del done
-        second = self.second(leftover, grown)
-        first, logits = fresh()
-        return _fuse(first, second), replace(leftover, logits=logits)
+        first, logits = fresh(self.nodes)
+        size = first.tokens.shape[1]
+        united = _fuse(first, self.second(leftover, grown))
+        return trees.best(united, size - 1), replace(leftover, logits=logits)
 
 
 FUSED = Fused()
@@ -128,9 +130,9 @@ class Separate(Resampling):
     ) -> tuple[Tree, Leftover]:
         reuses = leftover.reusable() > self.threshold
         second = self.second(leftover, grown)
-        shape = jax.eval_shape(fresh)
+        shape = jax.eval_shape(lambda: fresh(0))
         blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        first, logits = jax.lax.cond((reuses | done).all(), lambda: blank, fresh)
+        first, logits = jax.lax.cond((reuses | done).all(), lambda: blank, lambda: fresh(0))
         size = max(first.tokens.shape[1], second.tokens.shape[1])
         kept = Leftover(
             logits=jnp.where(reuses[:, None, None], leftover.logits, logits),
