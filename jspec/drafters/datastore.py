@@ -135,7 +135,8 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
         raise ValueError(f"{path} is damaged: its checksum is wrong; {again}")
     corpus = mapped[first : first + size * width].view(f"<u{width}")
     suffixes = mapped[second:].view("<i4")
-    return Datastore(*jax.device_put((corpus, suffixes), may_alias=True), vocab_size)
+    corpus, suffixes = jax.device_put((corpus, suffixes), may_alias=True)
+    return Datastore(corpus, suffixes, vocab_size)
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> bytes:
