@@ -20,6 +20,9 @@ from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna_heads import DEPTH, WIDTH, Run
 from benchmarks.pairs import Pair
+from jspec.base import PyTree
+from jspec.drafters.eagle import Eagle2
+from jspec.drafters.lyanna import Lyanna
 
 PAPER = {
     "Lyanna w/o token info": (0.90, 0.73, 0.64),
@@ -57,10 +60,11 @@ def main(
     trained = [Run(folder) for folder in runs]
     for run in trained:
         if not ledger.find(**about, head=run.digest):
+            head, variables = run.load(pair.target)
+            drafter = lyanna_heads.tree(head, nodes)
+            rows = np.concatenate(list(prompts.values()))
             with console.status(run.name):
-                found = histograms(
-                    pair, run, np.concatenate(list(prompts.values())), nodes, new_tokens
-                )
+                found = histograms(pair, drafter, variables, rows, new_tokens)
             ledger.add(**about, head=run.digest, run=run.name, histograms=found.tolist())
     seen = {
         run: np.array(ledger.find(**about, head=run.digest)[-1]["histograms"]) for run in trained
@@ -72,14 +76,16 @@ def main(
 
 
 def histograms(
-    pair: Pair, run: Run, prompts: Int[np.ndarray, "B T"], nodes: int, new_tokens: int
+    pair: Pair,
+    drafter: Eagle2 | Lyanna,
+    variables: PyTree,
+    prompts: Int[np.ndarray, "B T"],
+    new_tokens: int,
 ) -> Int[np.ndarray, "B P"]:
     """Rounds of each row by accepted drafts, up to the one that passes `new_tokens`.
 
     That one counts whole: no limit cuts a round, which would hide what it accepted.
     """
-    head, variables = run.load(pair.target)
-    drafter = lyanna_heads.tree(head, nodes)
     chunks = jspec.stream(
         pair.target.model, pair.target.params, prompts, drafter=drafter, drafter_params=variables,
         max_new_tokens=new_tokens + drafter.depth,
