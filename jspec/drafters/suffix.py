@@ -48,9 +48,9 @@ class Suffix:
     continuation that reaches the end of the row's own text goes on with itself, as in LZ77, so
     that a loop is drafted to any depth.
 
-    The search compares every place with the last `max_match` tokens: exact, without an index, and
-    at these sizes cheaper than one (0.1 ms for 16,384 tokens on a CPU). Memory: 4 bytes for each
-    token of `capacity` and of the rows' own texts.
+    The search compares every place with the last `max_match` tokens: exact and without an index,
+    which would cost more at these sizes. Memory: 4 bytes for each token of `capacity`, which all
+    rows share, and of the rows' own texts.
 
     Args:
         num_speculative_tokens: drafted nodes.
