@@ -76,7 +76,9 @@ def best(tree: Tree, nodes: int) -> Tree:
     assert tree.worth is not None, "a tree is cut by worth"
     kept = min(nodes + 1, tree.tokens.shape[1])
     root = jnp.arange(tree.tokens.shape[1]) == 0
-    order = jnp.where(root, jnp.inf, jnp.where(tree.valid, tree.worth, -1.0))
+    # NaN, which sorting puts above all numbers, is worth nothing; so is all below it.
+    there = jnp.where(jnp.isnan(tree.worth), False, tree.valid)
+    order = jnp.where(root, jnp.inf, jnp.where(there, tree.worth, -1.0))
     chosen = jnp.sort(jax.lax.top_k(order, kept)[1], axis=-1).astype(jnp.int32)
 
     def pick(array):
@@ -84,7 +86,7 @@ def best(tree: Tree, nodes: int) -> Tree:
 
     # A node stands where as many chosen ones come before it; so does the parent of one.
     place = jax.vmap(jnp.searchsorted)(chosen, pick(tree.parents)).astype(jnp.int32)
-    valid = pick(tree.valid)
+    valid = pick(there | root)
     parents = jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT)
     return replace(
         tree,

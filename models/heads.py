@@ -196,8 +196,10 @@ def _rebuild(
     try:
         config = _dataclass(shape, record.part("config").values)
         held = precision.find(model.param_dtype if dtype is None else dtype)
-        return module(config, dtype=model.dtype, param_dtype=held)
-    except TypeError as error:
+        head = module(config, dtype=model.dtype, param_dtype=held)
+        shapes(head)  # fails if a size is no size
+        return head
+    except (TypeError, ValueError, ZeroDivisionError) as error:
         raise ValueError(
             f"{record.source} does not describe a {name} head ({error}); restore the file"
         ) from error

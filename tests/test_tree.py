@@ -111,3 +111,19 @@ def test_depth_first_is_the_preorder_of_the_same_tree():
             assert int(order[0, above]) == parents[node]
             assert again.tokens[0, place] == tree.tokens[0, node]
     assert moved
+
+
+def test_what_is_worth_no_number_is_cut_and_the_root_stays():
+    tree = Tree(
+        tokens=jnp.array([[7, 1, 2, 3]]),
+        parents=jnp.array([[-1, 0, 0, 1]]),
+        valid=jnp.ones((1, 4), bool),
+        worth=jnp.array([[1.0, jnp.nan, 0.5, jnp.nan]]),
+        depth=2,
+        width=2,
+    )
+    for nodes in (1, 2, 3):
+        kept = trees.best(tree, nodes)
+        assert kept.tokens[0, 0] == 7
+        assert kept.parents[0, 0] == -1
+        np.testing.assert_array_equal(kept.tokens[kept.valid], [7, 2])

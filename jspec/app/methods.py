@@ -44,6 +44,7 @@ class Method:
         summary: what it proposes, in a few words.
         build: gets the options that were given; for the others the drafter's own defaults hold.
         options: the keys that `--speculative-config` takes.
+        offer: builds it as a member of a mixture, if more than a budget bounds its trees.
         needs_draft_model: whether it drafts with a second, smaller model.
         needs_training: whether its weights are trained for one target.
         exact: whether sampled tokens follow the target's law exactly.
@@ -53,6 +54,7 @@ class Method:
     summary: str
     build: Build
     options: tuple[Option, ...] = ()
+    offer: Build | None = None
     needs_draft_model: bool = False
     needs_training: bool = False
     exact: bool = True
@@ -161,9 +163,10 @@ def _mixed(*names: str) -> Build:
         for name in names:
             known = _names(METHODS[name].options)
             own = {option: value for option, value in options.items() if option in known}
-            if "num_speculative_tokens" in known:
+            if "num_speculative_tokens" in known and METHODS[name].offer is None:
                 own["num_speculative_tokens"] = max(nodes, _OFFERED)
-            drafter, params = METHODS[name].build(models, **own)
+            build = METHODS[name].offer or METHODS[name].build
+            drafter, params = build(models, **own)
             drafters.append(drafter)
             weights.append(params)
         return merge(*drafters, nodes=nodes), tuple(weights)
@@ -290,16 +293,27 @@ def _lyanna(
     resampling: str = "fused",
     resampled_tokens: int | None = None,
     resampling_threshold: int = 0,
-    **options: Any,
+    **shape: int,
 ) -> "Drafter":
     from jspec.app import trees
     from jspec.drafters.lyanna import Lyanna
     from jspec.drafters.resampling import Fused, Never, Separate
 
-    nodes, second = trees.token_info(num_speculative_tokens, resampled_tokens)
+    nodes, second = trees.token_info(num_speculative_tokens, resampled_tokens, **shape)
     kind = {"fused": Fused, "separate": Separate, "never": Never}[resampling]
     again = kind(nodes=second, threshold=resampling_threshold)
-    return Lyanna(head, nodes, **options, resampling=again)
+    return Lyanna(head, nodes, **shape, resampling=again)
+
+
+def _whole_lyanna(head: Any, **options: Any) -> "Drafter":
+    """The whole tree of the chain, for a mixture to choose from."""
+    from jspec.app import trees
+
+    return _lyanna(head, trees.most_of_chain(**_shape(options)), **options)
+
+
+def _shape(options: Mapping[str, Any]) -> dict[str, int]:
+    return {name: options[name] for name in ("max_depth", "branch") if name in options}
 
 
 def _check_alone(**others: Any) -> None:
@@ -350,7 +364,7 @@ _SUFFIX = (
     Option("factor", Number(0, 1024), "levels for each token of the match"),
     Option("offset", Number(-1024, 1024), "levels beside those"),
     Option("threshold", Number(0, 1), "nodes of no more worth are not drafted"),
-    Option("capacity", Integer(0), "tokens of past outputs, all rows together"),
+    Option("capacity", Integer(0, 1 << 24), "tokens of past outputs, all rows together"),
     Option("places", _COUNT, "most places that vote"),
 )
 _REST = (

@@ -56,19 +56,38 @@ def eagle(nodes: int | None = None) -> "Template":
 
 
 def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
-    """(nodes, levels, beam) of EAGLE-2's tree: the published ones, or what a CPU scores cheaply."""
+    """(nodes, levels, beam) of EAGLE-2's tree: the published ones, or what a CPU scores cheaply.
+
+    What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
+    """
     import jax
 
     usual = (_CPU_NODES, 4, 4) if jax.default_backend() == "cpu" else (59, 8, 10)
-    return nodes or usual[0], depth or usual[1], beam or usual[2]
+    depth = depth or usual[1]
+    if beam is None:
+        beam = usual[2]
+        while nodes and beam + (depth - 1) * beam**2 < nodes:
+            beam += 1
+    return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
 
 
-def token_info(nodes: int | None, second: int | None) -> tuple[int, int]:
-    """Nodes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer."""
+def most_of_chain(max_depth: int = 3, branch: int = 4) -> int:
+    """Nodes of Lyanna's whole tree: k + (N - 1) k^2."""
+    return branch + (max_depth - 1) * branch**2
+
+
+def token_info(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
+    """Nodes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer.
+
+    Args:
+        nodes: of the fresh one, if given.
+        second: of the re-sampled one, if given.
+        shape: `max_depth` and `branch`, if given; the default is no more than they offer.
+    """
     import jax
 
     usual = (_CPU_NODES - 2, 2) if jax.default_backend() == "cpu" else (11, 6)
-    return nodes or usual[0], second or usual[1]
+    return nodes or min(usual[0], most_of_chain(**shape)), second or usual[1]
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":

@@ -227,7 +227,8 @@ def grow(
     def spread(pool: _Pool, lineage, drawn: Drawn, ids, values, at) -> tuple[_Pool, _Frontier]:
         """The children of M nodes put into the pool, and the best of them as the next frontier."""
         slots, below, notes = appraise(drawn, values)
-        there = (drawn.scores > -jnp.inf) & (values > 0)[..., None]
+        # NaN is not there: sorting puts it above all numbers, the root's among them.
+        there = (drawn.scores > -jnp.inf) & (values > 0)[..., None] & (slots >= 0) & (below >= 0)
         slots = jnp.where(there, slots, 0.0)
         slots = jax.lax.cummin(jnp.minimum(slots, values[..., None]), axis=2)
         below = jnp.where(there, jnp.minimum(below, slots), 0.0)

@@ -205,12 +205,16 @@ def _first(
 def _chances(offers: Offers, scores: Float[Array, "B M"]) -> Float[Array, "B M"]:
     """The logit's probabilities, of each node among its siblings; 1 at the root."""
     size = offers.tokens.shape[1]
-    weight = jnp.exp(scores)
+    # All exponents less the largest, which that of "none of them", 0, is among.
+    top = jnp.maximum(jnp.where(offers.valid, scores, 0.0).max(-1, keepdims=True), 0.0)
+    weight = jnp.where(offers.valid, jnp.exp(scores - top), 0.0)
+    none = jnp.exp(-top) * jnp.ones_like(weight)
     parent = jnp.where(offers.valid, offers.parents, size).at[:, 0].set(size)
-    total = jax.vmap(lambda node, one: jnp.ones_like(one).at[node].add(one, mode="drop"))(
-        parent, weight
+    total = jax.vmap(lambda none, node, one: none.at[node].add(one, mode="drop"))(
+        none, parent, weight
     )
-    chances = weight / jnp.take_along_axis(total, jnp.maximum(offers.parents, 0), axis=1)
+    total = jnp.take_along_axis(total, jnp.maximum(offers.parents, 0), axis=1)
+    chances = weight / jnp.where(total > 0, total, 1.0)
     return jnp.where(offers.valid, chances, 0.0).at[:, 0].set(1.0)
 
 

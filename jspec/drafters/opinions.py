@@ -116,8 +116,10 @@ def claimed(tree: Tree, depths: Int[Array, "B N"]) -> tuple[Float[Array, "B N"],
         # Half for the first, less by the square of the rank: roughly what drafters have in common.
         odd = log(2) - 2 * jnp.log1p(rank.astype(jnp.float32))
         return odd - UNSEEN, level * _RANKS + rank
-    above = jnp.take_along_axis(tree.worth, parents, axis=1)
-    chance = jnp.clip(tree.worth / jnp.maximum(above, 1e-9), 1e-3, 1.0)
+    # An estimate that is no number says nothing for a node, and nothing against its siblings.
+    worth = jnp.where(jnp.isfinite(tree.worth), tree.worth, 0.0)
+    above = jnp.take_along_axis(worth, parents, axis=1)
+    chance = jnp.clip(worth / jnp.maximum(above, 1e-9), 1e-3, 1.0)
     nodes = jnp.where(tree.valid, parents, tree.tokens.shape[1])
     nodes = nodes.at[:, 0].set(tree.tokens.shape[1])  # the root is nobody's child
     total = jax.vmap(lambda node, c: jnp.zeros_like(c).at[node].add(c, mode="drop"))(nodes, chance)

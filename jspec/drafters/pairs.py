@@ -177,7 +177,9 @@ def share(drawn: Drawn) -> Float[Array, "B M K"]:
     top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
     weight = jnp.exp(drawn.scores - top)
     rest = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0) * jnp.exp(-top)
-    return weight / (weight.sum(-1, keepdims=True) + rest)
+    total = weight.sum(-1, keepdims=True) + rest
+    # Where filters left tokens of no weight at all, none has a share.
+    return weight / jnp.where(total > 0, total, 1.0)
 
 
 def _last(

@@ -14,7 +14,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
-from jspec.base import Feedback, Tree
+from jspec.base import NO_PARENT, Feedback, Tree
 from jspec.drafters.merge import union
 
 
@@ -48,7 +48,7 @@ def nothing(batch: int, levels: int, vocabulary: int) -> Leftover:
 
 
 Fresh = Callable[[int], tuple[Tree, Float[Array, "B N V"]]]
-"""`fresh(more)` drafts anew: the tree, of so many nodes above its budget, and the chain's scores."""
+"""`fresh(more)` drafts anew: a tree of so many nodes above its budget, and the chain's scores."""
 Grown = Callable[[Float[Array, "B N V"], Int[Array, " B"], int, int], Tree]
 """`grown(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
 
@@ -133,6 +133,11 @@ class Separate(Resampling):
         shape = jax.eval_shape(lambda: fresh(0))
         blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
         first, logits = jax.lax.cond((reuses | done).all(), lambda: blank, lambda: fresh(0))
+        first = replace(  # a blank tree has a root too
+            first,
+            parents=first.parents.at[:, 0].set(NO_PARENT),
+            valid=first.valid.at[:, 0].set(True),
+        )
         size = max(first.tokens.shape[1], second.tokens.shape[1])
         kept = Leftover(
             logits=jnp.where(reuses[:, None, None], leftover.logits, logits),

@@ -9,6 +9,7 @@ import pytest
 import tiny
 from oracle import eagle as oracle
 
+import jspec
 from jspec.base import Round
 from jspec.drafters.eagle import PUBLISHED, Eagle, Eagle2
 from jspec.models import heads
@@ -130,3 +131,17 @@ def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
     for row in ROWS:
         expected = oracle.rerank(oracle.expand(scores[row], depth - 1, beam), nodes + 1)
         assert sorted(found[row]) == sorted(path for path, _ in expected)
+
+
+@pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
+def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, variables, spoilt):
+    broken = jax.tree.map(lambda leaf: leaf * spoilt, variables["params"])
+    broken = {**variables, "params": broken}
+    drafter = Eagle2(HEAD, nodes=3, max_depth=2, beam=4)
+    call = dict(max_new_tokens=8)
+    plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, **call)
+    result = jspec.decode(
+        TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=broken, **call
+    )
+    np.testing.assert_array_equal(result.tokens, plain.tokens)
+    assert (result.stats.drafted == 0).all()

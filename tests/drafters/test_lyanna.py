@@ -101,8 +101,8 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
         same(nodes_of(tree, row), oracle.prune(oracle.listed(again), 6))
 
 
-def propose(head, variables, resampling, leftover, state, at):
-    drafter = Lyanna(head, nodes=7, branch=3, resampling=resampling)
+def propose(head, variables, resampling, leftover, state, at, nodes=7):
+    drafter = Lyanna(head, nodes=nodes, branch=3, resampling=resampling)
     return drafter.propose(variables, replace(state, memory=leftover), at)
 
 
@@ -121,11 +121,12 @@ def begun():
     return module, variables, state.draft, at
 
 
-def test_fusion_is_the_union_of_both_trees(begun):
+def test_fusion_is_the_best_of_both_trees(begun):
     module, variables, state, at = begun
     levels = np.random.default_rng(1).normal(size=(3, LEVELS, tiny.VOCAB)) * 2
     left = Leftover(jnp.asarray(levels, jnp.float32), jnp.array([1, 2, 3]), jnp.zeros(3, bool))
     fresh, _ = propose(module, variables, Never(), left, state, at)
+    larger, _ = propose(module, variables, Never(), left, state, at, nodes=7 + 4)
     fused, _ = propose(module, variables, Fused(nodes=4), left, state, at)
     # Nothing fresh counts for rows that verify what is left alone; the third has nothing left.
     alone, kept = propose(module, variables, Separate(nodes=4), left, state, at)
@@ -133,8 +134,13 @@ def test_fusion_is_the_union_of_both_trees(begun):
     for row in range(3):
         second = {} if row == 2 else nodes_of(alone, row)
         assert len(second) == (0 if row == 2 else min(4, 3 if row == 1 else 4))
-        joined = oracle.fuse(list(nodes_of(fresh, row).items()), list(second.items()))
-        assert nodes_of(fused, row).keys() == dict(joined).keys()
+        # A path of both counts as the fresh tree has it, and no node for more than one above it.
+        joined = dict(oracle.fuse(nodes_of(larger, row).items(), second.items()))
+        joined |= nodes_of(larger, row)
+        fallen = [
+            (path, min(joined[path[: depth + 1]] for depth in range(len(path)))) for path in joined
+        ]
+        same(nodes_of(fused, row), oracle.prune(fallen, 7 + 4))
     assert nodes_of(alone, 2) == pytest.approx(nodes_of(fresh, 2))
     np.testing.assert_array_equal(trees.depths(fused) <= LEVELS, True)
 
