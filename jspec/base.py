@@ -172,7 +172,7 @@ class DraftHead(Protocol):
         *,
         method: Literal["inform"],
     ) -> Float[Array, "B N V"]: ...
-    def apply(self, params: PyTree, *inputs: Any, method: str = "__call__") -> Any:
+    def apply(self, *arguments: Any, **options: Any) -> Any:
         """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
 
         The states read may also be some [B, N, E] that the head itself predicted; a head that can
