@@ -42,8 +42,8 @@ def main(
         ways[f"apart +{more}"] = nodes, Separate(more)
         ways[f"fused +{more}"] = nodes, Fused(more)
         ways[f"off, {nodes + more} nodes"] = nodes + more, NEVER
-    shown = Table("tokens per step", *(f"depth {depth}" for depth in depths.split(",")))
-    shown.box = box.MARKDOWN
+    places = [f"depth {depth}" for depth in depths.split(",")]
+    shown = Table("tokens per step", *places, box=box.MARKDOWN)
     cells: dict[str, list[str]] = {name: [] for name in ways}
     for depth in map(int, depths.split(",")):
         for name, (size, resampling) in ways.items():
