@@ -265,11 +265,13 @@ def _eagle2(
     num_speculative_tokens: int | None = None,
     max_depth: int | None = None,
     beam: int | None = None,
+    sharpness: float | None = None,
 ) -> "Drafter":
     from jspec.app import trees
     from jspec.drafters.eagle import Eagle2
 
-    return Eagle2(head, *trees.expanded(num_speculative_tokens, max_depth, beam))
+    shape = trees.expanded(num_speculative_tokens, max_depth, beam)
+    return Eagle2(head, *shape, sharpness=sharpness or trees.SHARPNESS)
 
 
 def _medusa(
@@ -293,6 +295,7 @@ def _lyanna(
     resampling: str = "fused",
     resampled_tokens: int | None = None,
     resampling_threshold: int = 0,
+    sharpness: float | None = None,
     **shape: int,
 ) -> "Drafter":
     from jspec.app import trees
@@ -302,7 +305,8 @@ def _lyanna(
     nodes, second = trees.token_info(num_speculative_tokens, resampled_tokens, **shape)
     kind = {"fused": Fused, "separate": Separate, "never": Never}[resampling]
     again = kind(nodes=second, threshold=resampling_threshold)
-    return Lyanna(head, nodes, **shape, resampling=again)
+    sharp = sharpness or trees.SHARPNESS
+    return Lyanna(head, nodes, **shape, resampling=again, sharpness=sharp)
 
 
 def _whole_lyanna(head: Any, **options: Any) -> "Drafter":
@@ -386,9 +390,13 @@ _GROWN = (
     Option("beam", _COUNT, "nodes scored per level, and children drawn per node"),
 )
 _HEAD = Option("head", Place("a folder, or a bundled head's name"), "if not the bundled one")
+_SHARPNESS = Option(
+    "sharpness", Number(0.01, 100), "power of the head's probabilities; 1 is published"
+)
 _LYANNA_OWN = (
     _HEAD,
     Option("branch", _COUNT, "children of a node, and nodes of a level that get some"),
+    _SHARPNESS,
     Option("resampling", Word(("fused", "separate", "never")), "how a chain is used again"),
     Option("resampled_tokens", _COUNT, "drafted nodes of the tree that is left"),
     Option("resampling_threshold", Integer(0), "only more levels make such a tree"),
@@ -552,7 +560,7 @@ METHODS: Mapping[str, Method] = {
             "eagle2",
             "a tree that the head's confidence shapes (EAGLE-2)",
             _headed(_eagle2, "eagle", "eagle3"),
-            options=(_HEAD, *_GROWN),
+            options=(_HEAD, *_GROWN, _SHARPNESS),
             needs_training=True,
         ),
         Method(

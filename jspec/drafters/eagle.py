@@ -1,6 +1,7 @@
 """EAGLE (Li et al. 2024): a head that drafts from the target's states and its own tokens."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -8,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, DraftHead, Nodes, PyTree, Round, Tree
 from jspec.drafters import best_first, static_tree
 from jspec.drafters.best_first import Worth
-from jspec.drafters.pairs import PairDrafter, PairState, likeliest, share
+from jspec.drafters.pairs import PairDrafter, PairState, check_sharpness, likeliest, share
 from jspec.drafters.scoring import Level, entered, visible
 from jspec.draws import Drawn
 from jspec.tree import Template
@@ -113,6 +114,7 @@ class Eagle2(PairDrafter):
         max_depth: levels; 8 are the authors' "depth 7", which counts those after the first.
         beam: paths expanded a level, and children of each ("top-k").
         min_gain: see `jspec.drafters.best_first.BestFirst`.
+        sharpness: see `jspec.drafters.pairs.share`; 1 is published.
 
     Raises:
         ValueError: if an argument is out of range.
@@ -122,8 +124,10 @@ class Eagle2(PairDrafter):
     max_depth: int = 8
     beam: int = 10
     min_gain: float = 0.0
+    sharpness: float = 1.0
 
     def __post_init__(self):
+        check_sharpness(self.sharpness)
         best_first.check(self.nodes, self.max_depth, self.beam, self.min_gain, self.head.vocab_size)
 
     @property
@@ -137,7 +141,7 @@ class Eagle2(PairDrafter):
             scorer,
             likeliest,
             None,
-            joint,
+            partial(joint, sharpness=self.sharpness),
             nodes=self.nodes,
             depth=self.max_depth,
             width=self.beam,
@@ -147,7 +151,7 @@ class Eagle2(PairDrafter):
         return draft.tree, ()
 
 
-def joint(drawn: Drawn, value: Float[Array, "B M"]) -> Worth:
+def joint(drawn: Drawn, value: Float[Array, "B M"], sharpness: float = 1.0) -> Worth:
     """A node is worth the joint probability of its path."""
-    worth = value[..., None] * share(drawn)
+    worth = value[..., None] * share(drawn, sharpness)
     return Worth(worth, worth)

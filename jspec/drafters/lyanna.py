@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec.base import Feedback, Nodes, PyTree, Round, Tree
 from jspec.drafters import best_first
-from jspec.drafters.pairs import PairDrafter, PairState
+from jspec.drafters.pairs import PairDrafter, PairState, check_sharpness
 from jspec.drafters.resampling import FUSED, Leftover, Resampling, nothing
 from jspec.drafters.token_info import ChainScorer, token_info_tree
 
@@ -26,6 +26,7 @@ class Lyanna(PairDrafter):
         nodes: the budget B of the fresh tree, without the root. The paper verifies 12 tokens.
         max_depth: N, levels.
         branch: k, children of a node, and nodes of a level that get some.
+        sharpness: see `jspec.drafters.pairs.share`; 1 is published.
         resampling: how the chain is used again: `Fused()`, the slower `Separate()`, or `Never()`.
 
     Raises:
@@ -36,6 +37,7 @@ class Lyanna(PairDrafter):
     max_depth: int = 3
     branch: int = 4
     resampling: Resampling = FUSED
+    sharpness: float = 1.0
 
     def __post_init__(self):
         if not isinstance(self.resampling, Resampling):
@@ -43,6 +45,7 @@ class Lyanna(PairDrafter):
                 f"resampling is {self.resampling!r:.80}; pass Fused(), Separate() or Never() of "
                 "jspec.drafters.resampling"
             )
+        check_sharpness(self.sharpness)
         best_first.check(self.nodes, self.max_depth, self.branch, 0.0, self.head.vocab_size)
 
     @property
@@ -61,7 +64,7 @@ class Lyanna(PairDrafter):
         ) -> Tree:
             scorer = ChainScorer(self.head, params, logits, first, round)
             most = self.branch + (depth - 1) * self.branch**2
-            return token_info_tree(scorer, depth, self.branch, min(nodes, most))
+            return token_info_tree(scorer, depth, self.branch, min(nodes, most), self.sharpness)
 
         def fresh(more: int) -> tuple[Tree, Float[Array, "B N V"]]:
             states = self.chain(params, state, round)

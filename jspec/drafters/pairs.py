@@ -167,19 +167,30 @@ def likeliest(
     return draws.coupled(logits, Sampling(), round, level, size)
 
 
-def share(drawn: Drawn) -> Float[Array, "B M K"]:
+def share(drawn: Drawn, sharpness: float = 1.0) -> Float[Array, "B M K"]:
     """What each child has of its parent's worth: q, moved by the noise that is known.
 
     Without noise it is the draft's probability, as published. With it, a child counts exp(score)
     instead, against its siblings and what q leaves to all others.
+
+    Args:
+        drawn: the children.
+        sharpness: power that all of these are raised to. The chance that a token is the target's
+            *choice* is sharper than its probability: a greedy target always takes the likeliest.
     """
     # All exponents less the largest: at a high temperature the noise alone would overflow.
     top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
-    weight = jnp.exp(drawn.scores - top)
-    rest = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0) * jnp.exp(-top)
-    total = weight.sum(-1, keepdims=True) + rest
+    weight = jnp.exp(sharpness * (drawn.scores - top))
+    left = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0)
+    total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
     # Where filters left tokens of no weight at all, none has a share.
     return weight / jnp.where(total > 0, total, 1.0)
+
+
+def check_sharpness(sharpness: float) -> None:
+    """Raises ValueError unless `share` can be raised to it."""
+    if not 0 < sharpness <= 100:
+        raise ValueError(f"sharpness is {sharpness}; choose 0 < sharpness <= 100")
 
 
 def _last(

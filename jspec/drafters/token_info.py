@@ -1,6 +1,7 @@
 """Lyanna's trees: scores that are there for all levels at once, and tokens that inform them."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -57,7 +58,9 @@ class ChainScorer:
         return Level(jnp.where(there, informed, jnp.nan), lineage=(), nodes=())
 
 
-def token_info_tree(scorer: ChainScorer, depth: int, branch: int, nodes: int) -> Tree:
+def token_info_tree(
+    scorer: ChainScorer, depth: int, branch: int, nodes: int, sharpness: float = 1.0
+) -> Tree:
     """Algorithm 1, pruned to the `nodes` of the largest joint probability (section 5.2).
 
     Args:
@@ -65,12 +68,13 @@ def token_info_tree(scorer: ChainScorer, depth: int, branch: int, nodes: int) ->
         depth: N, levels.
         branch: k, children of a node, and nodes of a level that get some.
         nodes: the budget, without the root.
+        sharpness: see `jspec.drafters.pairs.share`.
     """
     draft, _ = best_first.grow(
         scorer,
         likeliest,
         None,
-        joint,
+        partial(joint, sharpness=sharpness),
         nodes=nodes,
         depth=depth,
         width=branch,
