@@ -16,8 +16,8 @@ from jspec.request import check_vocabulary
 _EMPTY = -1
 """Tokens of a pool's place that holds no n-gram."""
 
-# How often the root's n-grams, and the window, have the next token, and how often they go on to have
-# the one behind; from greedy texts of the bundled model. Only mixtures read what follows from them.
+# How often the root's n-grams, and the window, have the next token, and how often they go on to
+# have the one behind; from greedy texts of the bundled model. Only mixtures read what follows.
 _POOL, _POOL_NEXT = 0.7, 0.75
 _WINDOW, _WINDOW_NEXT = 0.15, 0.4
 
