@@ -16,7 +16,7 @@ _DRAFT = tiny.draft()
 _WEIGHTS = tiny.params(_DRAFT)
 _MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
 _HEADS = {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
-_EAGLE, _LYANNA, _HOT = tiny.eagle(), tiny.lyanna(), tiny.lyanna(hot_tokens=9)
+_EAGLE, _LYANNA = tiny.eagle(), tiny.lyanna()
 
 # name: (drafter, its params)
 DRAFTERS = {
@@ -30,12 +30,6 @@ DRAFTERS = {
         jspec.DynamicTokenRecycling(tiny.VOCAB, nodes=7, max_depth=4, beam=4, k=3),
         None,
     ),
-    "token_recycling_dynamic_per_row": (
-        jspec.DynamicTokenRecycling(
-            tiny.VOCAB, nodes=5, max_depth=3, update_on_prefill=True, per_row=True
-        ),
-        None,
-    ),
     "prompt_lookup": (jspec.PromptLookup(num_speculative_tokens=4), None),
     "rest": (
         jspec.Rest(num_speculative_tokens=9, continuation=4, matches=6),
@@ -47,7 +41,6 @@ DRAFTERS = {
     ),
     "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
     "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
-    "suffix_alone": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=0), None),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),
     "merge": (
         jspec.merge(
@@ -91,16 +84,7 @@ DRAFTERS = {
     "eagle": (jspec.Eagle(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
     "eagle2": (jspec.Eagle2(_EAGLE, nodes=8, max_depth=4, beam=4), tiny.variables(_EAGLE)),
     "medusa": (jspec.Medusa(_MEDUSA, _SMALL), _HEADS),
-    "medusa_mixed": (
-        jspec.merge(
-            jspec.Medusa(_MEDUSA, _SMALL),
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-            nodes=6,
-        ),
-        (_HEADS, None),
-    ),
     "lyanna": (jspec.Lyanna(_LYANNA, nodes=7, branch=3), tiny.variables(_LYANNA)),
-    "lyanna_hot": (jspec.Lyanna(_HOT, nodes=7, branch=3), tiny.variables(_HOT)),
     "lyanna_separate": (
         jspec.Lyanna(_LYANNA, nodes=5, branch=3, resampling=Separate(nodes=6, threshold=1)),
         tiny.variables(_LYANNA),
@@ -125,10 +109,10 @@ ALONE = sorted(
     DRAFTERS.keys()
     - {
         "scripted",  # its script has a row for each row of the batch
-        # A batch of one is a program of its own, the dearest of the suite: of the draft models, a
-        # static tree and one that grows.
+        # A batch of one is a program of its own, the dearest of the suite: one of each family.
         *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
-        *("medusa_mixed", "eagle2", "lyanna_hot", "lyanna_separate", "lyanna_merged"),
+        *("eagle", "eagle2", "lyanna_separate", "lyanna_merged"),
+        *("token_recycling_dynamic", "lookahead", "rest", "mixture"),
         *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
     }
 )
