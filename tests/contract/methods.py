@@ -112,7 +112,8 @@ ALONE = sorted(
         # A batch of one is a program of its own, the dearest of the suite: one of each family.
         *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
         *("eagle", "eagle2", "lyanna_separate", "lyanna_merged"),
-        *("token_recycling_dynamic", "lookahead", "rest", "mixture"),
+        *("token_recycling_small", "token_recycling_dynamic", "prompt_lookup_latest"),
+        *("lookahead", "rest", "mixture"),
         *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
     }
 )
