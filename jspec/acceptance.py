@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec.base import CausalLM, PyTree, Round, Sampling
+from jspec.rows import sequence
 from jspec.schemes import COUPLED, Scheme
 from jspec.verify import Walk
 
@@ -104,8 +105,7 @@ def trials(
         raise ValueError("sampling needs a key and key is None; pass key=0")
     rule = scheme.verifier.rule
     batch, size = tokens.shape
-    places = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (batch, size))
-    causal = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (batch, size, size))
+    places, causal = sequence(batch, size)
     keys = None
     if key is not None:
         key = jax.random.key(key) if isinstance(key, int) else key

@@ -36,7 +36,7 @@ from jspec.base import (
 )
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.request import Prepared, prepare
-from jspec.rows import append
+from jspec.rows import append, sequence
 from jspec.verify import Walk
 
 _ENDLESS = 2**31 - 1
@@ -244,8 +244,7 @@ def _prefill(
     slots: int,
 ) -> State:
     batch, width = call.prompt.shape
-    places = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
-    causal = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
+    places, causal = sequence(batch, width)
     output = model.apply(params, call.prompt, places, causal, None)
     # All but the last token, which is the first root.
     committed = call.lengths - 1

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 
 def append(
@@ -21,3 +21,10 @@ def append(
     return jax.vmap(lambda row, place, token: row.at[place].set(token, mode="drop"))(
         buffer, places, new
     )
+
+
+def sequence(batch: int, count: int) -> tuple[Int[Array, "B T"], Bool[Array, "B T T"]]:
+    """(positions, mask) of rows of text: each token follows all before it."""
+    positions = jnp.broadcast_to(jnp.arange(count, dtype=jnp.int32), (batch, count))
+    causal = jnp.tril(jnp.ones((count, count), bool))
+    return positions, jnp.broadcast_to(causal, (batch, count, count))

@@ -2,7 +2,7 @@
 
 import heapq
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -65,6 +65,26 @@ def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
         q_row=None if tree.q_row is None else pick(tree.q_row),
         worth=None if tree.worth is None else pick(tree.worth),
     )
+
+
+def along(
+    parents: Int[Array, "B N"], values: Array, join: Callable[[Array, Array], Array], depth: int
+) -> Array:
+    """Each node's value joined with those of all nodes above it; the root's has to be neutral.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        values: [B, N].
+        join: of two values, such as their product or minimum.
+        depth: most edges from the root to a node.
+    """
+    above = jnp.maximum(parents, 0)
+
+    def lower(_, total):
+        return join(values, jnp.take_along_axis(total, above, axis=1))
+
+    # Passes beyond a node's depth change nothing, since the root's value is neutral.
+    return jax.lax.fori_loop(0, depth, lower, values)
 
 
 def best(tree: Tree, nodes: int) -> Tree:
@@ -232,15 +252,22 @@ def likeliest(acceptance: Sequence[float], num_nodes: int) -> Template:
         raise ValueError(f"num_nodes is {num_nodes}; a tree has at least its root, 1")
     if not acceptance or not all(0 <= chance <= 1 for chance in acceptance):
         raise ValueError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
+    return Template(tuple(best_paths(lambda depth: acceptance, num_nodes - 1)))
+
+
+def best_paths(chances: Callable[[int], Sequence[float]], count: int) -> list[tuple[int, ...]]:
+    """The `count` paths of ranks with the largest products of chances, or all if there are fewer.
+
+    Args:
+        chances: of a node of that depth's children to be right, by rank; none: it has none.
+        count: of paths.
+    """
     paths: list[tuple[int, ...]] = []
     # A heap of (-value, path): the best node is taken and offers its children.
-    offers: list[tuple[float, tuple[int, ...]]] = [
-        (-chance, (rank,)) for rank, chance in enumerate(acceptance)
-    ]
-    heapq.heapify(offers)
-    while len(paths) < num_nodes - 1:
+    offers: list[tuple[float, tuple[int, ...]]] = [(-1.0, ())]
+    while offers and len(paths) <= count:
         value, path = heapq.heappop(offers)
         paths.append(path)
-        for rank, chance in enumerate(acceptance):
+        for rank, chance in enumerate(chances(len(path))):
             heapq.heappush(offers, (value * chance, (*path, rank)))
-    return Template(tuple(paths))
+    return paths[1:]

@@ -1,7 +1,6 @@
 """Lyanna's draft head (Chen et al. 2026): a chain of states without tokens, tokens afterwards."""
 
 from dataclasses import dataclass
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -95,9 +94,14 @@ class LyannaHead(Head):
             return logits
         return self.info(logits, tokens, self.target_embed.value)
 
-    def info_of_all(self) -> Float[Array, "H H"]:
-        """The token info of every hot token (section 5.1)."""
-        return self.info.rows(self.info.hot(self.target_embed.value))
+    def table(self) -> dict[str, Array]:
+        """The token info of every hot token [H, H] (section 5.1), and where each token's row is."""
+        rows = self.info.rows(self.info.hot(self.target_embed.value)).astype(self.dtype)
+        return (
+            {"rows": rows, "places": self.info.places()}
+            if self.config.hot_tokens
+            else {"rows": rows}
+        )
 
 
 class TokenInfo(nn.Module):
@@ -123,12 +127,15 @@ class TokenInfo(nn.Module):
         embed: Float[Array, "V E"],
     ) -> Float[Array, "B N V"]:
         if self.has_variable("table", "rows"):
+            place = tokens
+            if self.config.hot_tokens:
+                place = self.get_variable("table", "places")[tokens]
             table = self.get_variable("table", "rows")
-            info = table.at[self.place(tokens)].get(mode="fill", fill_value=0)
+            info = table.at[place].get(mode="fill", fill_value=0)
         else:
             info = self.rows(embed[tokens])
             if self.config.hot_tokens:
-                cold = self.place(tokens) == self.config.hot_tokens
+                cold = self.places()[tokens] == self.config.hot_tokens
                 info = jnp.where(cold[..., None], 0, info)
         info = info.astype(logits.dtype)
         if not self.config.hot_tokens:
@@ -146,13 +153,15 @@ class TokenInfo(nn.Module):
     def hot(self, embed: Float[Array, "V E"]) -> Float[Array, "H E"]:
         return embed[self.ids.value] if self.config.hot_tokens else embed
 
-    def place(self, tokens: Int[Array, "B N"]) -> Int[Array, "B N"]:
-        """The row of each token; a cold token's is behind the last."""
-        if not self.config.hot_tokens:
-            return tokens
+    def places(self) -> Int[Array, " V"]:
+        """Which of the hot tokens each token is; behind the last for a cold one."""
         size = self.config.hot_tokens
-        rows = jnp.full(self.config.vocab_size, size).at[self.ids.value].set(jnp.arange(size))
-        return rows[tokens]
+        ids = self.ids.value
+        return (
+            jnp.full(self.config.vocab_size, size, ids.dtype)
+            .at[ids]
+            .set(jnp.arange(size, dtype=ids.dtype))
+        )
 
 
 def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
@@ -162,5 +171,4 @@ def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
     """
     if not head.config.rank:
         return variables
-    rows: Any = head.apply(variables, method="info_of_all")
-    return {**variables, "table": {"info": {"rows": rows.astype(head.dtype)}}}
+    return {**variables, "table": {"info": head.apply(variables, method="table")}}

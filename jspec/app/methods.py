@@ -132,7 +132,7 @@ def _rest(
     from jspec.drafters import datastore as datastores
     from jspec.drafters.rest import Rest
 
-    drafter = Rest(num_speculative_tokens=trees.retrieved(num_speculative_tokens), **options)
+    drafter = Rest(num_speculative_tokens=num_speculative_tokens or trees.budget(64), **options)
     return drafter, datastores.load(datastore, models.target.tokenizer.get_vocab())
 
 
@@ -303,8 +303,11 @@ def _lyanna(
     from jspec.drafters.resampling import Fused, Never, Separate
 
     nodes, second = trees.token_info(num_speculative_tokens, resampled_tokens, **shape)
-    kind = {"fused": Fused, "separate": Separate, "never": Never}[resampling]
-    again = kind(nodes=second, threshold=resampling_threshold)
+    again = {
+        "fused": Fused(second, resampling_threshold),
+        "separate": Separate(second, resampling_threshold),
+        "never": Never(),
+    }[resampling]
     sharp = sharpness or trees.SHARPNESS
     return Lyanna(head, nodes, **shape, resampling=again, sharpness=sharp)
 
@@ -575,6 +578,7 @@ METHODS: Mapping[str, Method] = {
             "states first, tokens afterwards, and what was rejected drafts again",
             _headed(_lyanna, "lyanna"),
             options=_LYANNA,
+            offer=_headed(_whole_lyanna, "lyanna"),
             needs_training=True,
         ),
     )

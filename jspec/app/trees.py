@@ -17,13 +17,20 @@ _NODES = 15
 """With the root 16 tokens a forward."""
 _DEPTH = 8
 """As DySpec's: the best tree of 15 nodes for that vector has 5 levels."""
+SHARPNESS = 3.0
+"""Of trees of heads: with the bundled ones, greedy and sampled, 2 to 4 take more tokens a step than
+the published 1, by up to a tenth where the tree is small for its depth."""
 
 
-def budget() -> int:
-    """Drafted nodes that this device scores cheaply."""
+def budget(published: int = 80) -> int:
+    """Drafted nodes that this device scores cheaply; as many as published on an accelerator."""
+    return _CPU_NODES if _on_cpu() else published
+
+
+def _on_cpu() -> bool:
     import jax
 
-    return _CPU_NODES if jax.default_backend() == "cpu" else 80
+    return jax.default_backend() == "cpu"
 
 
 def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
@@ -34,23 +41,18 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
             published 81 tokens in the time of one, a CPU takes many times as long.
         k: candidates that the matrix holds; None is the published 8.
     """
-    import jax
-
     from jspec.drafters.token_recycling import PUBLISHED, fitted
 
-    on_cpu = jax.default_backend() == "cpu"
-    if nodes is None and k is None and not on_cpu:
+    if nodes is None and k is None and not _on_cpu():
         return PUBLISHED
-    return fitted(nodes or (_CPU_NODES if on_cpu else 80), k or 8)
+    return fitted(nodes or budget(), k or 8)
 
 
 def eagle(nodes: int | None = None) -> "Template":
     """EAGLE-1's published tree, or the best of so many nodes; a CPU's default is what is cheap."""
-    import jax
-
     from jspec.drafters.eagle import PUBLISHED
 
-    if nodes is None and jax.default_backend() != "cpu":
+    if nodes is None and not _on_cpu():
         return PUBLISHED
     return recycling(nodes)
 
@@ -60,20 +62,13 @@ def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[in
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
     """
-    import jax
-
-    usual = (_CPU_NODES, 4, 4) if jax.default_backend() == "cpu" else (59, 8, 10)
+    usual = (_CPU_NODES, 4, 4) if _on_cpu() else (59, 8, 10)
     depth = depth or usual[1]
     if beam is None:
         beam = usual[2]
         while nodes and beam + (depth - 1) * beam**2 < nodes:
             beam += 1
     return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
-
-
-SHARPNESS = 3.0
-"""Of trees of heads: with the bundled ones, greedy and sampled, 2 to 4 take more tokens a step than
-the published 1, by up to a tenth where the tree is small for its depth."""
 
 
 def most_of_chain(max_depth: int = 3, branch: int = 4) -> int:
@@ -89,9 +84,7 @@ def token_info(nodes: int | None, second: int | None, **shape: int) -> tuple[int
         second: of the re-sampled one, if given.
         shape: `max_depth` and `branch`, if given; the default is no more than they offer.
     """
-    import jax
-
-    usual = (_CPU_NODES - 2, 2) if jax.default_backend() == "cpu" else (11, 6)
+    usual = (_CPU_NODES - 2, 2) if _on_cpu() else (11, 6)
     return nodes or min(usual[0], most_of_chain(**shape)), second or usual[1]
 
 
@@ -105,21 +98,11 @@ def medusa(nodes: int | None, heads: int) -> "Template":
     Raises:
         ValueError: if there are not so many nodes.
     """
-    import jax
-
     from jspec.drafters.medusa import PUBLISHED, published
 
     depth = min(heads, PUBLISHED.depth)
     most = sum(len(path) <= depth for path in PUBLISHED.paths)
-    fits = _CPU_NODES if jax.default_backend() == "cpu" else most
-    return published(nodes or min(fits, most), depth)
-
-
-def retrieved(nodes: int | None = None) -> int:
-    """Drafted nodes of a tree of continuations: the published 64, or what a CPU scores cheaply."""
-    import jax
-
-    return nodes or (_CPU_NODES if jax.default_backend() == "cpu" else 64)
+    return published(nodes or min(budget(most), most), depth)
 
 
 def sequoia(

@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import cache as caches
 from jspec.base import Cache, CausalLM, Feedback, Nodes, Output, PyTree, Round, Sampling, Tree
 from jspec.drafters.scoring import Draft, Level, Scorer, entered, visible
+from jspec.rows import sequence
 from jspec.schemes import COUPLED, Scheme
 
 _FIRST = 2
@@ -184,8 +185,7 @@ class DraftModel(ABC):
                 "drafter_params=weights, beside the drafter"
             )
         batch, width = prompt.shape
-        places = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
+        places, causal = sequence(batch, width)
         own = self.model.apply(params, prompt, places, causal, None)
         before = jnp.maximum(lengths - 2, 0)
         return replace(

@@ -8,7 +8,7 @@ from jaxtyping import Array, Float, Int
 from jspec.base import Feedback, Nodes, PyTree, Round, Tree
 from jspec.drafters import best_first
 from jspec.drafters.pairs import PairDrafter, PairState, check_sharpness
-from jspec.drafters.resampling import FUSED, Leftover, Resampling, nothing
+from jspec.drafters.resampling import FUSED, Resampling
 from jspec.drafters.token_info import ChainScorer, token_info_tree
 
 
@@ -52,13 +52,13 @@ class Lyanna(PairDrafter):
     def depth(self) -> int:
         return self.max_depth
 
-    def remember(self, batch: int) -> Leftover:
-        return nothing(batch, self.max_depth, self.head.vocab_size)
+    def remember(self, batch: int) -> PyTree:
+        return self.resampling.remember(batch, self.max_depth, self.head.vocab_size)
 
-    def learn(self, memory: Leftover, feedback: Feedback) -> Leftover:
-        return memory.decided(feedback)
+    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
+        return self.resampling.learn(memory, feedback)
 
-    def propose(self, params: PyTree, state: PairState, round: Round) -> tuple[Tree, Leftover]:
+    def propose(self, params: PyTree, state: PairState, round: Round) -> tuple[Tree, PyTree]:
         def grown(
             logits: Float[Array, "B N V"], first: Int[Array, " B"], depth: int, nodes: int
         ) -> Tree:

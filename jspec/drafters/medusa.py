@@ -1,6 +1,5 @@
 """Medusa (Cai et al. 2024, arXiv:2401.10774): several heads on one state, each a token further."""
 
-import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -8,12 +7,11 @@ from typing import Any, Protocol
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec import rules
 from jspec.base import Feedback, Output, PyTree, Round, Tree
 from jspec.drafters.pairs import check_head, likeliest, share
 from jspec.drafters.static_tree import check_template
-from jspec.tree import Template
-from jspec.verify import Walk
+from jspec.schemes import COUPLED
+from jspec.tree import Template, best_paths
 
 # `mc_sim_7b_63` of the authors' code, in their order: nodes of falling worth, as measured for a
 # model of 7B parameters. 63 drafted nodes in 4 levels.
@@ -128,7 +126,7 @@ class Medusa:
                 tree,
                 valid=tree.valid & (known | (jnp.arange(template.num_nodes) == 0)),
                 # The children were chosen by the noise that decides the target's token.
-                verifier=Walk(rules.coupled),
+                verifier=COUPLED.verifier,
                 worth=worth,
             ),
             state,
@@ -162,17 +160,7 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
         raise ValueError(
             f"accuracies are {list(accuracies)!r:.80}; pass probabilities, 0 .. 1, by head and rank"
         )
-    paths: list[tuple[int, ...]] = []
-    offers: list[tuple[float, tuple[int, ...]]] = [
-        (-chance, (rank,)) for rank, chance in enumerate(accuracies[0])
-    ]
-    heapq.heapify(offers)
-    while len(paths) < nodes and offers:
-        value, path = heapq.heappop(offers)
-        paths.append(path)
-        if len(path) < len(accuracies):
-            for rank, chance in enumerate(accuracies[len(path)]):
-                heapq.heappush(offers, (value * chance, (*path, rank)))
+    paths = best_paths(lambda depth: accuracies[depth] if depth < len(accuracies) else (), nodes)
     if nodes < 1 or len(paths) < nodes:
         raise ValueError(
             f"nodes is {nodes} and a tree of these heads and ranks has 1 .. {len(paths)}; ask for "

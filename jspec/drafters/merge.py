@@ -9,6 +9,7 @@ from jaxtyping import Array, Int
 from jspec.base import NO_PARENT, Drafter, Feedback, Output, PyTree, Round, Tree
 from jspec.drafters.members import Members, check_no_law
 from jspec.drafters.mixture import Mixture
+from jspec.tree import along
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,19 @@ def union(a: Tree, b: Tree) -> Tree:
     # A child of a shared node hangs from a's copy of it; b's own nodes follow a's.
     number = jnp.where(same >= 0, same, size - 1 + nodes)
     parents = jnp.take_along_axis(number, jnp.maximum(b.parents, 0), axis=1)
+    parents = jnp.concatenate([a.parents, parents[:, 1:].astype(jnp.int32)], axis=1)
+    depth, worth = max(a.depth, b.depth), None
+    if a.worth is not None and b.worth is not None:
+        # A path of both is worth what a says, and what hangs from it no more.
+        worth = jnp.concatenate([a.worth, b.worth[:, 1:]], axis=1)
+        worth = along(parents, worth, jnp.minimum, depth)
     return Tree(
         tokens=jnp.concatenate([a.tokens, b.tokens[:, 1:]], axis=1),
-        parents=jnp.concatenate([a.parents, parents[:, 1:].astype(jnp.int32)], axis=1),
+        parents=parents,
         valid=jnp.concatenate([a.valid, (b.valid & (same < 0))[:, 1:]], axis=1),
-        depth=max(a.depth, b.depth),
+        depth=depth,
         width=a.width + b.width,
         verifier=a.verifier or b.verifier,
+        worth=worth,
         joint=True,
     )

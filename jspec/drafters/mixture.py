@@ -9,7 +9,6 @@ how far it would have been taken, so that a drafter which lost its nodes gets th
 it would have been right: no exploration is needed, and nothing is lost to it.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import jax
@@ -112,7 +111,7 @@ class Mixture(Members):
             width=sum(draft.width for draft in drafts),
             verifier=next((draft.verifier for draft in drafts if draft.verifier), None),
             joint=True,
-            worth=_along(offers.parents, chances, jnp.multiply, depth),
+            worth=trees.along(offers.parents, chances, jnp.multiply, depth),
         )
         return trees.best(whole, self.nodes), MixtureState(members, state.opinions, offers, chances)
 
@@ -125,7 +124,7 @@ class Mixture(Members):
         known = offers.valid & (offers.depths <= feedback.counts[:, None])
         told = jnp.take_along_axis(feedback.emitted, place, axis=1, mode="clip")
         right = (known & (offers.tokens == told)).at[:, 0].set(True)
-        taken = _along(offers.parents, right, jnp.logical_and, feedback.emitted.shape[1])
+        taken = trees.along(offers.parents, right, jnp.logical_and, feedback.emitted.shape[1])
         above = jnp.take_along_axis(taken, jnp.maximum(offers.parents, 0), axis=1)
         tried = (known & above).at[:, 0].set(False)
         return MixtureState(
@@ -216,16 +215,3 @@ def _chances(offers: Offers, scores: Float[Array, "B M"]) -> Float[Array, "B M"]
     total = jnp.take_along_axis(total, jnp.maximum(offers.parents, 0), axis=1)
     chances = weight / jnp.where(total > 0, total, 1.0)
     return jnp.where(offers.valid, chances, 0.0).at[:, 0].set(1.0)
-
-
-def _along(
-    parents: Int[Array, "B M"], values: Array, join: Callable[[Array, Array], Array], depth: int
-) -> Array:
-    """Each node's value joined with those of all nodes above it."""
-    above = jnp.maximum(parents, 0)
-
-    def lower(_, total):
-        return join(values, jnp.take_along_axis(total, above, axis=1))
-
-    # The root's value is neutral, so that passes beyond a node's depth change nothing.
-    return jax.lax.fori_loop(0, depth, lower, values)

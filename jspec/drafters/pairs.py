@@ -8,10 +8,11 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from jspec import cache as caches
-from jspec import draws, rules
+from jspec import draws
 from jspec.base import Cache, DraftHead, Feedback, Output, PyTree, Round, Sampling, Tree
 from jspec.draws import Drawn
-from jspec.verify import Walk
+from jspec.rows import sequence
+from jspec.schemes import COUPLED
 
 
 @struct.dataclass
@@ -95,9 +96,7 @@ class PairDrafter(ABC):
         if width == 1:
             return state
         assert output.hidden is not None, "the head reads it"
-        pairs = width - 1
-        lanes = jnp.broadcast_to(jnp.arange(pairs, dtype=jnp.int32), (batch, pairs))
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((pairs, pairs), bool)), (batch, pairs, pairs))
+        lanes, causal = sequence(batch, width - 1)
         own = self.head.apply(params, output.hidden[:, :-1], prompt[:, 1:], lanes, causal, None)
         return replace(
             state,
@@ -108,16 +107,14 @@ class PairDrafter(ABC):
     def draft(self, params: PyTree, state: PairState, round: Round) -> tuple[Tree, PairState]:
         tree, memory = self.propose(params, state, round)
         # The children were chosen by the noise that decides the target's token.
-        tree = replace(tree, verifier=Walk(rules.coupled))
+        tree = replace(tree, verifier=COUPLED.verifier)
         return tree, replace(state, memory=memory)
 
     def update(self, params: PyTree, state: PairState, feedback: Feedback) -> PairState:
         path, counts = feedback.verdict.path, feedback.counts
-        batch, width = path.shape
         assert feedback.output.hidden is not None, "it was there when the call began"
         hidden = jnp.take_along_axis(feedback.output.hidden, path[..., None], axis=1)
-        lanes = jnp.broadcast_to(jnp.arange(width, dtype=jnp.int32), (batch, width))
-        causal = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
+        lanes, causal = sequence(*path.shape)
         positions = feedback.positions[:, None] + lanes
         own = self.head.apply(params, hidden, feedback.emitted, positions, causal, state.cache)
         return PairState(

@@ -14,7 +14,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
-from jspec.base import NO_PARENT, Feedback, Tree
+from jspec.base import NO_PARENT, Feedback, PyTree, Tree
 from jspec.drafters.merge import union
 
 
@@ -55,7 +55,46 @@ Grown = Callable[[Float[Array, "B N V"], Int[Array, " B"], int, int], Tree]
 
 @dataclass(frozen=True)
 class Resampling(ABC):
-    """When a chain is used a second time, and how that tree is verified.
+    """Whether a chain is used a second time, and how that tree is verified."""
+
+    @abstractmethod
+    def remember(self, batch: int, levels: int, vocabulary: int) -> PyTree:
+        """What is left before the first round."""
+
+    @abstractmethod
+    def trees(
+        self, leftover: PyTree, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+    ) -> tuple[Tree, PyTree]:
+        """The tree to verify, and what to remember of it."""
+
+    @abstractmethod
+    def learn(self, leftover: PyTree, feedback: Feedback) -> PyTree:
+        """What is left after a round."""
+
+
+@dataclass(frozen=True)
+class Never(Resampling):
+    """A chain is used once."""
+
+    def remember(self, batch: int, levels: int, vocabulary: int) -> tuple[()]:
+        del batch, levels, vocabulary
+        return ()
+
+    def trees(
+        self, leftover: tuple[()], fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+    ) -> tuple[Tree, tuple[()]]:
+        del grown, done
+        tree, _ = fresh(0)
+        return tree, leftover
+
+    def learn(self, leftover: tuple[()], feedback: Feedback) -> tuple[()]:
+        del feedback
+        return leftover
+
+
+@dataclass(frozen=True)
+class Reusing(Resampling):
+    """A chain whose levels are not all decided makes a second tree (Algorithm 2).
 
     Args:
         nodes: of the second tree, without the root, if its levels offer as many. Deep nodes fail
@@ -75,11 +114,11 @@ class Resampling(ABC):
         if self.threshold < 0:
             raise ValueError(f"the re-sampling threshold is {self.threshold}; choose one >= 0")
 
-    @abstractmethod
-    def trees(
-        self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
-    ) -> tuple[Tree, Leftover]:
-        """The tree to verify, and what to remember of it."""
+    def remember(self, batch: int, levels: int, vocabulary: int) -> Leftover:
+        return nothing(batch, levels, vocabulary)
+
+    def learn(self, leftover: Leftover, feedback: Feedback) -> Leftover:
+        return leftover.decided(feedback)
 
     def second(self, leftover: Leftover, grown: Grown) -> Tree:
         """Algorithm 2: the tree of what is left, the root alone where that is too little."""
@@ -89,19 +128,7 @@ class Resampling(ABC):
 
 
 @dataclass(frozen=True)
-class Never(Resampling):
-    """A chain is used once."""
-
-    def trees(
-        self, leftover: Leftover, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
-    ) -> tuple[Tree, Leftover]:
-        del grown, done
-        tree, _ = fresh(0)
-        return tree, leftover
-
-
-@dataclass(frozen=True)
-class Fused(Resampling):
+class Fused(Reusing):
     """Verification fusion (section 6.2): both trees in one forward, united at their root."""
 
     def trees(
@@ -109,9 +136,10 @@ class Fused(Resampling):
     ) -> tuple[Tree, Leftover]:
         del done
         first, logits = fresh(self.nodes)
-        size = first.tokens.shape[1]
-        united = _fuse(first, self.second(leftover, grown))
-        return trees.best(united, size - 1), replace(leftover, logits=logits)
+        # One drafter's tree, though it is a union.
+        united = replace(union(first, self.second(leftover, grown)), joint=False)
+        drafted = first.tokens.shape[1] - 1
+        return trees.best(united, drafted), replace(leftover, logits=logits)
 
 
 FUSED = Fused()
@@ -119,7 +147,7 @@ NEVER = Never()
 
 
 @dataclass(frozen=True)
-class Separate(Resampling):
+class Separate(Reusing):
     """The slower way that the paper's ablation needs: the second tree has a forward of its own.
 
     A row drafts anew once nothing is left. If that is so in no row, nothing is drafted.
@@ -145,17 +173,6 @@ class Separate(Resampling):
             again=reuses,
         )
         return _choose(reuses, _padded(second, size), _padded(first, size)), kept
-
-
-def _fuse(first: Tree, second: Tree) -> Tree:
-    """The union as one drafter's tree, whose worth falls along every path."""
-    tree = union(first, second)
-    assert first.worth is not None and second.worth is not None, "trees of one chain have worth"
-    worth = jnp.concatenate([first.worth, second.worth[:, 1:]], axis=1)
-    for _ in range(tree.depth):
-        above = jnp.take_along_axis(worth, jnp.maximum(tree.parents, 0), axis=1)
-        worth = jnp.minimum(worth, above)
-    return replace(tree, worth=worth, joint=False)
 
 
 def _padded(tree: Tree, size: int) -> Tree:

@@ -2,11 +2,11 @@
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Float, Int
 
-from jspec.base import CausalLM, PyTree
+from jspec.base import CausalLM, Output, PyTree
+from jspec.rows import sequence
 from jspec.training.loop import Metrics
 
 
@@ -23,15 +23,12 @@ class NextToken:
         return losses(self.model, params, batch).mean(), {}
 
 
-def logits(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T V"]:
+def forward(model: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Output:
     """A causal forward over whole sequences."""
-    batch, length = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, length, length))
-    return model.apply(params, tokens, positions, mask, None).logits
+    return model.apply(params, tokens, *sequence(*tokens.shape), None)
 
 
 def losses(model: CausalLM, params: PyTree, sequences: Int[Array, "B T+1"]) -> Float[Array, "B T"]:
     """Nats of each token after the first."""
-    scores = logits(model, params, sequences[:, :-1])
+    scores = forward(model, params, sequences[:, :-1]).logits
     return optax.softmax_cross_entropy_with_integer_labels(scores, sequences[:, 1:])

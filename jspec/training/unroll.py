@@ -11,6 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec.base import CausalLM, Nodes, Output, PyTree
+from jspec.training.lm import forward
 from jspec.training.loop import Metrics
 
 
@@ -132,10 +133,7 @@ def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"
 
 def states_of(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T F"]:
     """The target's states over whole sequences."""
-    batch, length = tokens.shape
-    positions = jnp.broadcast_to(jnp.arange(length), (batch, length))
-    mask = jnp.broadcast_to(jnp.tril(jnp.ones((length, length), bool)), (batch, length, length))
-    hidden = target.apply(params, tokens, positions, mask, None).hidden
+    hidden = forward(target, params, tokens).hidden
     assert hidden is not None, "a target of draft heads gives its states"
     return hidden
 

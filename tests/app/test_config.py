@@ -246,3 +246,22 @@ def test_trees_and_mixtures_by_name(both):
     assert [wide.drafters[0].nodes, wide.drafters[1].num_speculative_tokens] == [64, 64]
     assert build("token_recycling+suffix").nodes == trees.budget()
     assert build("token_recycling+prompt_lookup", nodes=9).nodes == 9
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return Models(load("jspec-7m"))
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_methods_with_a_bundled_head_can_be_built_everywhere(bundled, monkeypatch, on_cpu):
+    """Their defaults fit one another, alone and as members of a mixture."""
+    monkeypatch.setattr(trees, "_on_cpu", lambda: on_cpu)
+    trained = [method for method in METHODS.values() if method.needs_training]
+    assert {"eagle", "eagle2", "medusa", "lyanna", "lyanna+suffix"} <= {m.name for m in trained}
+    for method in trained:
+        method.build(bundled)
+    METHODS["lyanna+suffix"].build(bundled, num_speculative_tokens=100, branch=2)
+    METHODS["lyanna"].build(bundled, branch=1)
+    METHODS["eagle2"].build(bundled, beam=1)
+    METHODS["eagle2"].build(bundled, num_speculative_tokens=100)

@@ -10,8 +10,11 @@ import tiny
 from oracle import eagle as oracle
 
 import jspec
+from jspec import tree as trees
 from jspec.base import Round
 from jspec.drafters.eagle import PUBLISHED, Eagle, Eagle2
+from jspec.drafters.pairs import share
+from jspec.draws import Drawn
 from jspec.models import heads
 from jspec.models.eagle import EagleHead
 from jspec.tree import Template
@@ -145,3 +148,38 @@ def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, varia
     )
     np.testing.assert_array_equal(result.tokens, plain.tokens)
     assert (result.stats.drafted == 0).all()
+
+
+def drawn(law):
+    law = jnp.asarray(law, jnp.float32)
+    return Drawn(
+        jnp.arange(law.shape[-1])[None, None], jnp.log(law)[None, None], law[None, None], law, None
+    )
+
+
+def test_worth_is_the_published_probability_or_a_power_of_it():
+    law = np.array([0.5, 0.2, 0.1])
+    np.testing.assert_allclose(share(drawn(law))[0, 0], law, rtol=1e-6)
+    power = np.append(law, 0.2) ** 3
+    np.testing.assert_allclose(share(drawn(law), 3.0)[0, 0], (power / power.sum())[:3], rtol=1e-5)
+
+
+def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
+    call = dict(drafter_params=variables, max_new_tokens=24)
+    plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=24)
+    drafted = []
+    for sharpness in (0.2, 6.0):
+        drafter = Eagle2(HEAD, nodes=5, max_depth=4, beam=4, sharpness=sharpness)
+        result = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
+        np.testing.assert_array_equal(result.tokens, plain.tokens)
+        state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
+        at = Round(state.root, state.cache.lengths, None, None, state.done)
+        tree, _ = drafter.draft(variables, state.draft, at)
+        drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
+    assert drafted[0] < drafted[1]
+
+
+@pytest.mark.parametrize("sharpness", [0.0, -1.0, float("nan"), 101.0])
+def test_a_sharpness_out_of_range_is_refused(sharpness):
+    with pytest.raises(ValueError, match="choose 0 < sharpness <= 100"):
+        Eagle2(HEAD, sharpness=sharpness)

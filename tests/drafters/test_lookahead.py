@@ -1,4 +1,3 @@
-import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -8,34 +7,6 @@ import tiny
 import jspec
 
 LIMIT = 30
-
-
-@pytest.fixture(scope="module")
-def target():
-    model = tiny.model()
-    return model, tiny.params(model)
-
-
-@pytest.fixture(scope="module")
-def next_logits(target):
-    known = {}
-
-    @jax.jit
-    def forward(tokens):
-        size = tokens.shape[1]
-        causal = jnp.tril(jnp.ones((1, size, size), bool))
-        return target[0].apply(target[1], tokens, jnp.arange(size)[None], causal, None).logits[0]
-
-    def score(tokens):
-        if (key := tuple(tokens)) not in known:
-            padded = np.zeros((1, 64), np.int32)
-            padded[0, : len(key)] = key
-            logits = np.asarray(forward(padded), np.float64)
-            for size in range(1, len(key) + 1):
-                known.setdefault(key[:size], logits[size - 1])
-        return known[key]
-
-    return score
 
 
 def held(pool):
