@@ -104,6 +104,8 @@ def _token_recycling_dynamic(
     from jspec.drafters.recycling_dynamic import DynamicTokenRecycling
 
     nodes = num_speculative_tokens or trees.budget()
+    # Of use from the first round on: a line that was never written offers nothing.
+    options = {"update_on_prefill": True, **options}
     return DynamicTokenRecycling(models.target.model.vocab_size, nodes, **options), None
 
 

@@ -20,6 +20,10 @@ _EMPTY = -1
 # have the one behind; from greedy texts of the bundled model. Only mixtures read what follows.
 _POOL, _POOL_NEXT = 0.7, 0.75
 _WINDOW, _WINDOW_NEXT = 0.15, 0.4
+_LEAST = 1e-30
+"""Worth of the deepest nodes: not 0, which would leave them out of the tree."""
+_MOST = 4096
+"""Tokens of a tree."""
 
 
 @struct.dataclass
@@ -75,6 +79,11 @@ class Lookahead:
         for name, least in (("window", 1), ("ngram", 2), ("guesses", 1), ("vocab_size", 1)):
             if (value := getattr(self, name)) < least:
                 raise ValueError(f"{name} is {value}; choose at least {least}")
+        if (size := self.levels * (self.window + self.guesses)) > _MOST:
+            raise ValueError(
+                f"window {self.window}, ngram {self.ngram} and guesses {self.guesses} make a tree "
+                f"of (N - 1)(W + G) = {size} tokens; stay within {_MOST}"
+            )
 
     @property
     def levels(self) -> int:
@@ -140,8 +149,10 @@ class Lookahead:
         shares = newer / jnp.maximum(newer.sum(-1, keepdims=True), 1)
         beyond = ((0, 0), (0, 0), (0, self.depth - self.levels))
         steps = np.arange(self.depth)
-        worth = np.where(steps < self.levels, _POOL * _POOL_NEXT**steps, 0)
-        window = np.where(self._inside, _WINDOW / self.window * _WINDOW_NEXT**steps, 0)
+        pool = np.maximum(_POOL * _POOL_NEXT**steps, _LEAST)
+        worth = np.where(steps < self.levels, pool, 0)
+        window = np.maximum(_WINDOW / self.window * _WINDOW_NEXT**steps, _LEAST)
+        window = np.where(self._inside, window, 0)
         window = jnp.broadcast_to(window, (len(round.root), *window.shape))
         tokens = jnp.concatenate([self._paths(state.window), jnp.pad(chains, beyond)], axis=1)
         weights = jnp.concatenate([window, shares[..., None] * worth], axis=1)

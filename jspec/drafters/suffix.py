@@ -71,7 +71,7 @@ class Suffix:
     """
 
     num_speculative_tokens: int = 16
-    max_depth: int = 12
+    max_depth: int = 24
     min_match: int = 1
     max_match: int = 16
     factor: float = 4.0

@@ -91,6 +91,9 @@ def starts(
 
     Args:
         encode: token ids of a document, with what begins a text.
+
+    Raises:
+        ValueError: if a document has no tokens.
     """
     order = packing.order({k: len(v) for k, v in texts.items()}, weights, count, recipe.seed)
     documents = [(label, text) for label, members in texts.items() for text in members]
@@ -105,6 +108,11 @@ def starts(
         size = int(draws.integers(recipe.shortest, recipe.longest + 1))
         kind = int(np.searchsorted(shares, draws.random() * shares[-1], side="right"))
         ids = list(encode(text))
+        if not ids:
+            raise ValueError(
+                f"a text of class {label} has no tokens: {text!r:.40}; leave it out, or use a "
+                "tokenizer that begins texts with a token"
+            )
         size = max(min(size, len(ids) // 2), 1)
         begin = 0 if seen[index] == 1 else int(draws.integers(len(ids) - size + 1))
         temperature = recipe.temperatures[min(kind, len(shares) - 1)][0]
@@ -205,7 +213,7 @@ class Lines:
         settings: JSON values.
 
     Raises:
-        ValueError: if the file holds rows of other settings.
+        ValueError: if the file holds rows of other settings, or a line that is no row.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
@@ -218,8 +226,14 @@ class Lines:
             for line in file:
                 if not line.endswith(b"\n"):
                     break
+                try:
+                    self.tokens += len(json.loads(line)["tokens"])
+                except (ValueError, KeyError, TypeError):
+                    raise ValueError(
+                        f"{path}, line {self.rows + 1} is no row that this command wrote; keep "
+                        f"the {self.rows} before it, or choose another --out"
+                    ) from None
                 self.rows += 1
-                self.tokens += len(json.loads(line)["tokens"])
                 whole += len(line)
         with path.open("rb+") as file:
             file.truncate(whole)

@@ -102,7 +102,9 @@ def read(path: Path, vocab_size: int) -> list[list[int]]:
     for number, line in enumerate(lines[:-1], 1):
         try:
             row = json.loads(line)["tokens"]
-            right = all(type(token) is int and 0 <= token < vocab_size for token in row)
+            right = type(row) is list and all(
+                type(token) is int and 0 <= token < vocab_size for token in row
+            )
         except (json.JSONDecodeError, KeyError, TypeError):
             right = False
         if not right:

@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -5,6 +6,7 @@ import pytest
 import tiny
 
 import jspec
+from jspec.base import Round
 
 LIMIT = 30
 
@@ -102,3 +104,19 @@ def test_options_out_of_range_are_refused(name):
     options = dict(vocab_size=9) | {name: 0}
     with pytest.raises(ValueError, match=f"{name} is 0; choose at least"):
         jspec.Lookahead(**options)
+
+
+def test_trees_have_a_bound():
+    with pytest.raises(ValueError, match=r"\(N - 1\)\(W \+ G\) = 4098 tokens; stay within 4096"):
+        jspec.Lookahead(9, window=2000, ngram=3, guesses=49)
+
+
+def test_a_wide_window_is_drafted_to_its_end():
+    """Its deepest worth would be less than float32 can hold."""
+    look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)
+    prompt = jnp.arange(9)[None]
+    window = jax.vmap(look.opening)(prompt, jnp.array([9]))
+    state = look.start(1, 300, None).replace(window=window)
+    round = Round(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
+    tree, _ = look.draft(None, state, round)
+    assert tree.valid[0].sum() == 130

@@ -191,6 +191,19 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):
     assert distill.Lines(tmp_path / "rows.jsonl", {}).tokens == 2
 
 
+def test_a_damaged_line_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    distill.Lines(path, {}).append([{"tokens": [1, 2]}])
+    path.write_text(path.read_text() + "{}\n")
+    with pytest.raises(ValueError, match="line 2 is no row that this command wrote; keep the 1 be"):
+        distill.Lines(path, {})
+
+
+def test_a_text_without_tokens_is_refused():
+    with pytest.raises(ValueError, match="a text of class pets has no tokens: ' '; leave it out"):
+        list(distill.starts({"pets": [" "]}, {"pets": 1}, str.split, distill.Recipe(), 0, 1))
+
+
 def test_held_out_documents_are_never_used(folder, tmp_path):
     """Every document has its own number, and the prompts are long enough to hold it."""
     text = f"pets={folder / 'text.txt'}"

@@ -45,7 +45,15 @@ def test_files_of_rows(tmp_path):
     path.write_text('{"tokens": [1, 2], "text": "a"}\n{"tokens": [3]}\n{"tokens": [4')
     assert sequences.holds_rows(path)
     assert sequences.read(path, 5) == [[1, 2], [3]]
-    for bad in ('{"tokens": [5]}', '{"tokens": [true]}', '{"tokens": 3}', "{}", "[1]", "no"):
+    for bad in (
+        '{"tokens": [5]}',
+        '{"tokens": [true]}',
+        '{"tokens": 3}',
+        '{"tokens": {}}',
+        "{}",
+        "[1]",
+        "no",
+    ):
         path.write_text('{"tokens": [1]}\n' + bad + "\n")
         with pytest.raises(ValueError, match="line 2 has no tokens of a vocabulary of 5"):
             sequences.read(path, 5)
