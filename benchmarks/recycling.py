@@ -4,10 +4,13 @@ python -m benchmarks.recycling --out FILE                          # Table 1, by
 python -m benchmarks.recycling --out FILE --questions question.jsonl    # a file of Spec-Bench
 python -m benchmarks.recycling --out FILE --nodes 16 --untimed     # equal budgets, counts alone
 python -m benchmarks.recycling --out FILE --parts shuffled,breadth,depth,update,time
+python -m benchmarks.recycling --out FILE --datastore STORE --tree TREE    # REST's row; a tree of
+                                            # `benchmarks.recycling_tree` for the model itself
 
 What is in FILE already is not run again: an interrupted run goes on with the next method.
 """
 
+import json
 import random
 import time
 from collections.abc import Iterable
@@ -32,31 +35,56 @@ from jspec.verify import Walk
 
 PLAIN = "autoregressive"
 TABLE: dict[str, tuple[str, dict[str, Any]]] = {
-    "lookahead": ("lookahead", {}),
     "prompt lookup": ("prompt_lookup", {}),
-    "REST": ("rest", {}),
     "suffix": ("suffix", {}),
     "Medusa": ("medusa", {}),
     "TR, published": ("token_recycling", {"shape": "published"}),
     "TR, measured": ("token_recycling", {"shape": "measured"}),
     "TR, dynamic": ("token_recycling_dynamic", {"num_speculative_tokens": 80}),
     "TR + suffix": ("token_recycling+suffix", {"num_speculative_tokens": 80}),
+    "Lyanna + suffix": ("lyanna+suffix", {"num_speculative_tokens": 80}),
 }
-"""Rows of Table 1: the method's name on the command line, and its options."""
-BUDGETED = ("prompt lookup", "suffix", "TR", "TR, dynamic", "TR + suffix")
-"""Rows that can be given a number of drafted nodes."""
+"""Rows of Table 1 beside Lookahead and REST: the method's name on the command line, and its
+options."""
+OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
+"""Rows that are left out where all have the same number of nodes: a tree of 80, a head's own."""
 _PARTS = ("table", "shuffled", "breadth", "depth", "update", "time")
 
 
-def rows(part: str, nodes: int | None) -> dict[str, tuple[str, dict[str, Any]]]:
+Rows = dict[str, tuple[str, dict[str, Any]]]
+
+
+def table(nodes: int | None, datastore: Path | None, tree: Path | None) -> Rows:
+    """The rows of Table 1, each with its own number of nodes or all with the same."""
+    found = {"lookahead": ("lookahead", {}) if nodes is None else window(nodes), **TABLE}
+    if datastore is not None:
+        found[f"REST, {datastore.stem}"] = ("rest", {"datastore": str(datastore)})
+    if nodes is not None:
+        found["TR"] = ("token_recycling", {})
+        budget = {"num_speculative_tokens": nodes}
+        found = {
+            label: (method, options if method == "lookahead" else options | budget)
+            for label, (method, options) in found.items()
+            if label not in OF_ONE_SIZE
+        }
+    if tree is not None:
+        paths = json.loads(tree.read_text("utf-8"))["template"]
+        found[f"TR, {tree.stem}"] = ("token_recycling", {"template": tuple(map(tuple, paths))})
+    return found
+
+
+def window(nodes: int) -> tuple[str, dict[str, Any]]:
+    """Lookahead with at most so many drafted nodes: N as published where W = G is 4 or more."""
+    ngram = 5 if nodes >= 31 else 3 if nodes >= 15 else 2
+    columns = (nodes + 1) // (2 * (ngram - 1))
+    return "lookahead", {"window": columns, "ngram": ngram, "guesses": columns}
+
+
+def rows(part: str, table: Rows) -> Rows:
     """What a part runs: by label, a method and its options."""
     match part:
-        case "table" if nodes is None:
-            return TABLE
         case "table":
-            known = {**TABLE, "TR": ("token_recycling", {})}
-            budget = {"num_speculative_tokens": nodes}
-            return {label: (known[label][0], budget) for label in BUDGETED}
+            return table
         case "shuffled":
             return {"TR, published": TABLE["TR, published"]}
         case "breadth":
@@ -106,12 +134,15 @@ class Bench:
         """One row a question. Plain decoding takes its turns in between, and is compared with.
 
         The drafter is hot: its memory goes from turn to turn and question to question. The first
-        question is answered three times before, as in Spec-Bench, which compiles everything too.
+        question is answered three times before, as in Spec-Bench, which compiles everything too;
+        what was remembered of that is forgotten.
         """
         drafter, weights = METHODS[method].build(Models(self.loaded), **options)
         memory, questions = None, list(questions)
         warm = questions[:1] * (3 if self.timed else 1)
         for place, question in enumerate([*warm, *questions]):
+            if place == len(warm):
+                memory = None
             said: list[str] = []
             row: dict[str, Any] = dict(question=question.name, kind=question.kind, tokens=0)
             row |= dict(steps=0, seconds=0.0, plain_seconds=0.0)
@@ -197,6 +228,8 @@ def main(
     questions: Annotated[Path | None, typer.Option(help="a file in Spec-Bench's schema")] = None,
     count: Annotated[int | None, typer.Option(min=1, help="questions per class")] = 4,
     nodes: Annotated[int | None, typer.Option(min=1, help="drafted nodes, for all alike")] = None,
+    datastore: Annotated[Path | None, typer.Option(help="of jspec datastore, for REST")] = None,
+    tree: Annotated[Path | None, typer.Option(help="of benchmarks.recycling_tree")] = None,
     prompt_tokens: Annotated[int, typer.Option(min=1, help="the last so many are read")] = 48,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     timed: Annotated[bool, typer.Option("--timed/--untimed")] = True,
@@ -205,7 +238,7 @@ def main(
     """Greedy, batch 1; a method that has no trained head or datastore here is left out."""
     bench = Bench(model, new_tokens, prompt_tokens, timed)
     asked = shared(count or 4) if questions is None else read(questions, count)
-    ledger = Ledger(out)
+    ledger, known = Ledger(out), table(nodes, datastore, tree)
     about = dict(
         bench="recycling", model=Path(model).name, nodes=nodes, new_tokens=new_tokens,
         prompt_tokens=prompt_tokens, timed=timed, count=count,
@@ -220,14 +253,11 @@ def main(
         if part == "shuffled":
             random.Random(seed).shuffle(order)
         answered: dict[str, list[dict[str, Any]]] = {}
-        for label, (method, options) in rows(part, nodes).items():
+        for label, (method, options) in rows(part, known).items():
             if only is not None and label not in only.split(";"):
                 continue
             this = about | dict(part=part, method=label, seed=seed)
             if not ledger.find(**this):
-                if method not in METHODS:
-                    console.print(f"{label}: left out, there is no method {method}")
-                    continue
                 try:
                     found = list(bench.answers(method, options, order, label.endswith("cold")))
                 except (ValueError, OSError) as reason:

@@ -10,7 +10,7 @@ README = Path(__file__).resolve().parents[1] / "README.md"
 
 def test_the_blocks_of_python_run_one_after_the_other(capsys):
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 5
+    assert len(blocks) == 7
     names: dict = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), names)
