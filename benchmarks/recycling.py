@@ -31,6 +31,7 @@ from jspec import rules
 from jspec import tree as trees
 from jspec.app.methods import METHODS, Models
 from jspec.models import load
+from jspec.training.distill import unlooped
 from jspec.verify import Walk
 
 PLAIN = "autoregressive"
@@ -58,7 +59,10 @@ def table(nodes: int | None, datastore: Path | None, tree: Path | None) -> Rows:
     """The rows of Table 1, each with its own number of nodes or all with the same."""
     found = {"lookahead": ("lookahead", {}) if nodes is None else window(nodes), **TABLE}
     if datastore is not None:
-        found[f"REST, {datastore.stem}"] = ("rest", {"datastore": str(datastore)})
+        where = {"datastore": str(datastore)}
+        found[f"REST, {datastore.stem}"] = ("rest", where)
+        mixture = where | TABLE["TR + suffix"][1]
+        found[f"TR + suffix + REST, {datastore.stem}"] = ("token_recycling+suffix+rest", mixture)
     if nodes is not None:
         found["TR"] = ("token_recycling", {})
         budget = {"num_speculative_tokens": nodes}
@@ -113,11 +117,17 @@ def rows(part: str, table: Rows) -> Rows:
 
 
 class Bench:
-    """One target, its questions, and how a method answers them."""
+    """One target, its questions, and how a method answers them.
 
-    def __init__(self, model: str, new_tokens: int, prompt_tokens: int, timed: bool):
+    An answer ends at an end token, or where the target begins to repeat itself: small models run
+    into loops, which whoever copies text drafts without end. What the target writes by itself
+    decides that, so it is the same for all methods.
+    """
+
+    def __init__(self, model: str, new_tokens: int, prompt_tokens: int, timed: bool, loops: bool):
         self.loaded = load(model)
-        self.new_tokens, self.timed = new_tokens, timed
+        self.new_tokens, self.timed, self.loops = new_tokens, timed, loops
+        self._limits: dict[tuple[int, ...], int] = {}
         context = self.loaded.model.context or 1 << 20
         # A verified tree reaches beyond the last token.
         self.longest = min(prompt_tokens, context - new_tokens - 32)
@@ -125,8 +135,18 @@ class Bench:
     def decode(self, ids: list[int], **options) -> jspec.Result:
         return jspec.decode(
             self.loaded.model, self.loaded.params, np.array([ids]),
-            max_new_tokens=self.new_tokens, **options,
+            max_new_tokens=self.new_tokens, eos=self.loaded.eos or None, **options,
         )  # fmt: skip
+
+    def limit(self, ids: list[int]) -> int:
+        """How many tokens the answer to these has."""
+        if self.loops:
+            return self.new_tokens
+        if (known := tuple(ids)) not in self._limits:
+            plain = self.decode(ids)
+            text = [*ids, *plain.tokens[0, : int(plain.lengths[0])].tolist()]
+            self._limits[known] = max(unlooped(np.array(text, np.int32)) - len(ids), 1)
+        return self._limits[known]
 
     def answers(
         self, method: str, options: dict[str, Any], questions: Iterable[Question], cold: bool
@@ -148,7 +168,8 @@ class Bench:
             row |= dict(steps=0, seconds=0.0, plain_seconds=0.0)
             for _ in question.turns:
                 ids = self.loaded.tokenizer.encode(question.prompt(said)).ids[-self.longest :]
-                how: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
+                limits = np.array([self.limit(ids)])
+                how: dict[str, Any] = dict(drafter=drafter, drafter_params=weights, limits=limits)
                 if not cold:
                     how["drafter_state"] = memory
                 begin = time.perf_counter()
@@ -156,7 +177,7 @@ class Bench:
                 row["seconds"] += time.perf_counter() - begin
                 if self.timed:
                     begin = time.perf_counter()
-                    plain = jax.block_until_ready(self.decode(ids))
+                    plain = jax.block_until_ready(self.decode(ids, limits=limits))
                     row["plain_seconds"] += time.perf_counter() - begin
                     row["same"] = row.get("same", True) and (
                         plain.tokens.tolist() == result.tokens.tolist()
@@ -233,15 +254,16 @@ def main(
     prompt_tokens: Annotated[int, typer.Option(min=1, help="the last so many are read")] = 48,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     timed: Annotated[bool, typer.Option("--timed/--untimed")] = True,
+    loops: Annotated[bool, typer.Option(help="go on where a text only repeats itself")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffled order")] = 0,
 ) -> None:
     """Greedy, batch 1; a method that has no trained head or datastore here is left out."""
-    bench = Bench(model, new_tokens, prompt_tokens, timed)
+    bench = Bench(model, new_tokens, prompt_tokens, timed, loops)
     asked = shared(count or 4) if questions is None else read(questions, count)
     ledger, known = Ledger(out), table(nodes, datastore, tree)
     about = dict(
         bench="recycling", model=Path(model).name, nodes=nodes, new_tokens=new_tokens,
-        prompt_tokens=prompt_tokens, timed=timed, count=count,
+        prompt_tokens=prompt_tokens, timed=timed, loops=loops, count=count,
         questions=None if questions is None else questions.name,
     )  # fmt: skip
     for part in parts.split(","):

@@ -376,14 +376,14 @@ _SUFFIX = (
     Option("capacity", Integer(0, 1 << 24), "tokens of past outputs, all rows together"),
     Option("places", _COUNT, "most places that vote"),
 )
-_REST = (
+_REST_OWN = (
     Option("datastore", Place("a file of `jspec datastore build`"), "where to look", required=True),
     Option("suffix_max", Integer(1), "most last tokens to look for"),
     Option("suffix_min", Integer(1), "fewest"),
-    Option("num_speculative_tokens", Integer(1), "drafted nodes"),
     Option("continuation", Integer(1), "tokens read after a match"),
     Option("matches", Integer(1), "most matches to read"),
 )
+_REST = (Option("num_speculative_tokens", Integer(1), "drafted nodes"), *_REST_OWN)
 _LENGTH = Option("length", _COUNT, "levels")
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _DEPTH = Option("max_depth", _COUNT, "most levels")
@@ -480,6 +480,12 @@ METHODS: Mapping[str, Method] = {
             "both, in one tree of the nodes that have most chances",
             _mixed("token_recycling_dynamic", "suffix"),
             options=(_NODES, _BEAM, *_MATRIX, *_SUFFIX[1:]),
+        ),
+        Method(
+            "token_recycling+suffix+rest",
+            "these and a datastore, in one tree of the nodes that have most chances",
+            _mixed("token_recycling_dynamic", "suffix", "rest"),
+            options=(_NODES, _BEAM, *_MATRIX, *_SUFFIX[1:], *_REST_OWN),
         ),
         Method(
             "lyanna+suffix",

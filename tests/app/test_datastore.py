@@ -35,10 +35,11 @@ def test_the_tokens_are_those_of_the_documents(command, folder, texts):
     assert tokens.count(0) == 3 and sorted(store.suffixes.tolist()) == list(range(len(tokens)))
 
 
-def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts):
+@pytest.mark.parametrize("method", ["rest", "token_recycling+suffix+rest"])
+def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts, method):
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0
-    chosen = json.dumps({"method": "rest", "datastore": str(out), "num_speculative_tokens": 5})
+    chosen = json.dumps({"method": method, "datastore": str(out), "num_speculative_tokens": 5})
     common = "generate", "Once upon a time", "--model", folder, "--json", "--no-compare"
     limits = "--max-new-tokens", 12, "--ignore-eos"
     ran = command(*common, *limits, "--speculative-config", chosen)
