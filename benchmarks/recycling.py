@@ -138,6 +138,11 @@ class Bench:
             max_new_tokens=self.new_tokens, eos=self.loaded.eos or None, **options,
         )  # fmt: skip
 
+    def read(self, question: Question, said: list[str]) -> list[int]:
+        """The prompt of a turn: a conversation's end, with the question, or a text's beginning."""
+        ids = self.loaded.tokenizer.encode(question.prompt(said)).ids
+        return ids[-self.longest :] if question.chat else ids[: self.longest]
+
     def limit(self, ids: list[int]) -> int:
         """How many tokens the answer to these has."""
         if self.loops:
@@ -167,7 +172,7 @@ class Bench:
             row: dict[str, Any] = dict(question=question.name, kind=question.kind, tokens=0)
             row |= dict(steps=0, seconds=0.0, plain_seconds=0.0)
             for _ in question.turns:
-                ids = self.loaded.tokenizer.encode(question.prompt(said)).ids[-self.longest :]
+                ids = self.read(question, said)
                 limits = np.array([self.limit(ids)])
                 how: dict[str, Any] = dict(drafter=drafter, drafter_params=weights, limits=limits)
                 if not cold:
@@ -207,7 +212,7 @@ def shares(bench: Bench, question: Question, rounds: int = 12, repeats: int = 10
     """Fig. 4: seconds of each piece of a round, on the states that a decode passes through."""
     model, params = bench.loaded.model, bench.loaded.params
     drafter = jspec.TokenRecycling(model.vocab_size)
-    ids = bench.loaded.tokenizer.encode(question.prompt([])).ids[-bench.longest :]
+    ids = bench.read(question, [])
     state = jspec.prefill(
         model, params, np.array([ids]), drafter=drafter, max_new_tokens=bench.new_tokens
     )
@@ -251,7 +256,7 @@ def main(
     nodes: Annotated[int | None, typer.Option(min=1, help="drafted nodes, for all alike")] = None,
     datastore: Annotated[Path | None, typer.Option(help="of jspec datastore, for REST")] = None,
     tree: Annotated[Path | None, typer.Option(help="of benchmarks.recycling_tree")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="the last so many are read")] = 48,
+    prompt_tokens: Annotated[int, typer.Option(min=1, help="most that are read")] = 48,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     timed: Annotated[bool, typer.Option("--timed/--untimed")] = True,
     loops: Annotated[bool, typer.Option(help="go on where a text only repeats itself")] = False,
