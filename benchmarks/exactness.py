@@ -13,7 +13,8 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import SHARED, console, headline
 from benchmarks.prompts import texts
-from jspec.app.methods import METHODS, Models
+from jspec.app.builders import Models
+from jspec.app.methods import METHODS
 from jspec.models import load
 
 SAMPLING = jspec.Sampling(temperature=0.8, top_p=0.9)

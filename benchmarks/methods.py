@@ -14,7 +14,8 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
-from jspec.app.methods import METHODS, Models
+from jspec.app.builders import Models
+from jspec.app.methods import METHODS
 from jspec.models import load
 
 

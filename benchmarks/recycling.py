@@ -29,7 +29,8 @@ from benchmarks.ledger import Ledger
 from benchmarks.questions import Question, read, shared
 from jspec import rules
 from jspec import tree as trees
-from jspec.app.methods import METHODS, Models
+from jspec.app.builders import Models
+from jspec.app.methods import METHODS
 from jspec.models import load
 from jspec.training.distill import unlooped
 from jspec.verify import Walk

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from jspec.app import options
-from jspec.app.methods import COUPLED, DEFAULT, METHODS, Method
+from jspec.app.builders import COUPLED
+from jspec.app.methods import DEFAULT, METHODS, Method
 from jspec.app.text import shown
 
 BUNDLED = "jspec-7m"

@@ -7,9 +7,9 @@ from operator import itemgetter
 
 from jspec.app import console
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
+from jspec.app.builders import COUPLED
 from jspec.app.detokenise import Detokeniser
 from jspec.app.jsonl import finish_reason, mean_acceptance_length
-from jspec.app.methods import COUPLED
 from jspec.app.sessions import Session
 from jspec.app.settings import Settings
 

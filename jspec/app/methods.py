@@ -4,35 +4,18 @@ The `methods` command, `--method` and `--speculative-config` all derive from `ME
 imports JAX before a drafter is built, so that a typing error is answered at once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jspec.app import builders
+from jspec.app.builders import COUPLED, Build, Models
 from jspec.app.options import Flag, Integer, Number, Option, Paths, Place, Several, Word
 
 if TYPE_CHECKING:
     from jspec.base import Drafter, PyTree
-    from jspec.models import Loaded
 
 DEFAULT = "token_recycling"
-COUPLED = "coupled"
-"""The scheme whose tokens are those of plain decoding; the only one without a draft model."""
-
-
-@dataclass(frozen=True)
-class Models:
-    """What a drafter may be built from."""
-
-    target: "Loaded"
-    draft: "Loaded | None" = None
-    """Given if and only if the method needs one; its vocabulary is the target's."""
-
-
-_OFFERED = 32
-"""Nodes that a method of a mixture offers at least, however small the budget."""
-
-Build = Callable[..., "tuple[Drafter, PyTree]"]
-"""`build(models, **options)` gives the drafter and its weights."""
 
 
 @dataclass(frozen=True)
@@ -63,280 +46,6 @@ class Method:
     def needs_options(self) -> bool:
         """Whether it cannot be built from models alone."""
         return any(option.required for option in self.options)
-
-
-def _autoregressive(models: Models) -> "tuple[Drafter, PyTree]":
-    from jspec.drafters.autoregressive import Autoregressive
-
-    return Autoregressive(), None
-
-
-def _token_recycling(
-    models: Models,
-    num_speculative_tokens: int | None = None,
-    template: tuple[tuple[int, ...], ...] | None = None,
-    shape: str | None = None,
-    **options: Any,
-) -> "tuple[Drafter, PyTree]":
-    from jspec.app import trees
-    from jspec.drafters.token_recycling import MEASURED, PUBLISHED, TokenRecycling
-    from jspec.tree import Template
-
-    if template is not None:
-        _check_alone(num_speculative_tokens=num_speculative_tokens, shape=shape)
-        tree = Template(template)
-    elif shape is not None:
-        if num_speculative_tokens is not None:
-            raise ValueError(
-                f"shape {shape} has 80 nodes and num_speculative_tokens was given too; leave one "
-                "of them out"
-            )
-        tree = {"published": PUBLISHED, "measured": MEASURED}[shape]
-    else:
-        tree = trees.recycling(num_speculative_tokens, options.get("k"))
-    return TokenRecycling(models.target.model.vocab_size, template=tree, **options), None
-
-
-def _token_recycling_dynamic(
-    models: Models, num_speculative_tokens: int | None = None, **options: Any
-) -> "tuple[Drafter, PyTree]":
-    from jspec.app import trees
-    from jspec.drafters.recycling_dynamic import DynamicTokenRecycling
-
-    nodes = num_speculative_tokens or trees.budget()
-    # Of use from the first round on: a line that was never written offers nothing.
-    options = {"update_on_prefill": True, **options}
-    return DynamicTokenRecycling(models.target.model.vocab_size, nodes, **options), None
-
-
-def _prompt_lookup(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
-    from jspec.drafters.prompt_lookup import PromptLookup
-
-    return PromptLookup(**options), None
-
-
-def _lookahead(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
-    from jspec.drafters.lookahead import Lookahead
-
-    return Lookahead(models.target.model.vocab_size, **options), None
-
-
-def _suffix(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
-    from jspec.drafters.suffix import Suffix
-
-    return Suffix(**options), None
-
-
-def _rest(
-    models: Models, datastore: str, num_speculative_tokens: int | None = None, **options: Any
-) -> "tuple[Drafter, PyTree]":
-    from jspec.app import trees
-    from jspec.drafters import datastore as datastores
-    from jspec.drafters.rest import Rest
-
-    drafter = Rest(num_speculative_tokens=num_speculative_tokens or trees.budget(64), **options)
-    return drafter, datastores.load(datastore, models.target.tokenizer.get_vocab())
-
-
-def _merged(models: Models, nodes: int | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
-    from jspec.drafters.merge import merge
-
-    lookup = {name: options.pop(name) for name in list(options) if name in _names(_LOOKUP)}
-    recycling, _ = _token_recycling(models, **options)
-    other, _ = _prompt_lookup(models, **lookup)
-    return merge(recycling, other, nodes=nodes), None
-
-
-def _mixed(*names: str) -> Build:
-    """Builds a mixture of methods; an option goes to all of them that know it.
-
-    `num_speculative_tokens` is the budget. Each method offers as many nodes by itself, and at least
-    enough to choose from.
-    """
-
-    def build(
-        models: Models, num_speculative_tokens: int | None = None, **options: Any
-    ) -> "tuple[Drafter, PyTree]":
-        from jspec.app import trees
-        from jspec.drafters.merge import merge
-
-        nodes = num_speculative_tokens or trees.budget()
-        drafters, weights = [], []
-        for name in names:
-            known = _names(METHODS[name].options)
-            own = {option: value for option, value in options.items() if option in known}
-            if "num_speculative_tokens" in known and METHODS[name].offer is None:
-                own["num_speculative_tokens"] = max(nodes, _OFFERED)
-            build = METHODS[name].offer or METHODS[name].build
-            drafter, params = build(models, **own)
-            drafters.append(drafter)
-            weights.append(params)
-        return merge(*drafters, nodes=nodes), tuple(weights)
-
-    return build
-
-
-def _drafting(drafter: str, **names: str) -> Build:
-    """Builds a drafter that has a model.
-
-    Args:
-        drafter: its public name.
-        names: from options to its arguments, where they are called otherwise.
-    """
-
-    def build(
-        models: Models,
-        scheme: str = COUPLED,
-        draft_temperature: float | None = None,
-        **options: Any,
-    ) -> "tuple[Drafter, PyTree]":
-        import jspec
-        from jspec import schemes
-
-        assert models.draft is not None, "the method needs a draft model"
-        made = getattr(jspec, drafter)(
-            models.draft.model,
-            **{names.get(option, option): value for option, value in options.items()},
-            scheme=getattr(schemes, scheme.upper()),
-            sampling=None if draft_temperature is None else jspec.Sampling(draft_temperature),
-        )
-        return made, models.draft.params
-
-    return build
-
-
-def _sequoia(
-    models: Models,
-    template: tuple[tuple[int, ...], ...] | None = None,
-    num_speculative_tokens: int | None = None,
-    acceptance: tuple[float, ...] | None = None,
-    max_depth: int | None = None,
-    **options: Any,
-) -> "tuple[Drafter, PyTree]":
-    from jspec.app import trees
-    from jspec.tree import Template
-
-    if template is None:
-        tree = trees.sequoia(num_speculative_tokens, acceptance, max_depth)
-    else:
-        _check_alone(
-            num_speculative_tokens=num_speculative_tokens,
-            acceptance=acceptance,
-            max_depth=max_depth,
-        )
-        tree = Template(template)
-    return _drafting("Sequoia")(models, tree=tree, **options)
-
-
-def _headed(drafter: Callable[..., "Drafter"], kind: str, *others: str) -> Build:
-    """Builds a drafter that has a trained head.
-
-    Args:
-        drafter: gets the head and the options.
-        kind: of the bundled head, see `jspec.models.kinds`.
-        others: kinds that serve as well.
-    """
-
-    def build(models: Models, head: str | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
-        from jspec.models import heads
-
-        name = head or heads.find(kind, models.target)
-        module, variables = heads.load(name, models.target, only=(kind, *others))
-        return drafter(module, **options), heads.ready(module, variables)
-
-    return build
-
-
-def _eagle(
-    head: Any,
-    template: tuple[tuple[int, ...], ...] | None = None,
-    num_speculative_tokens: int | None = None,
-) -> "Drafter":
-    from jspec.app import trees
-    from jspec.drafters.eagle import Eagle
-    from jspec.tree import Template
-
-    if template is not None:
-        _check_alone(num_speculative_tokens=num_speculative_tokens)
-        return Eagle(head, Template(template))
-    return Eagle(head, trees.eagle(num_speculative_tokens))
-
-
-def _eagle2(
-    head: Any,
-    num_speculative_tokens: int | None = None,
-    max_depth: int | None = None,
-    beam: int | None = None,
-    sharpness: float | None = None,
-) -> "Drafter":
-    from jspec.app import trees
-    from jspec.drafters.eagle import Eagle2
-
-    shape = trees.expanded(num_speculative_tokens, max_depth, beam)
-    return Eagle2(head, *shape, sharpness=sharpness or trees.SHARPNESS)
-
-
-def _medusa(
-    head: Any,
-    template: tuple[tuple[int, ...], ...] | None = None,
-    num_speculative_tokens: int | None = None,
-) -> "Drafter":
-    from jspec.app import trees
-    from jspec.drafters.medusa import Medusa
-    from jspec.tree import Template
-
-    if template is not None:
-        _check_alone(num_speculative_tokens=num_speculative_tokens)
-        return Medusa(head, Template(template))
-    return Medusa(head, trees.medusa(num_speculative_tokens, head.num_heads))
-
-
-def _lyanna(
-    head: Any,
-    num_speculative_tokens: int | None = None,
-    resampling: str = "fused",
-    resampled_tokens: int | None = None,
-    resampling_threshold: int = 0,
-    sharpness: float | None = None,
-    **shape: int,
-) -> "Drafter":
-    from jspec.app import trees
-    from jspec.drafters.lyanna import Lyanna
-    from jspec.drafters.resampling import Fused, Never, Separate
-
-    nodes, second = trees.token_info(num_speculative_tokens, resampled_tokens, **shape)
-    again = {
-        "fused": Fused(second, resampling_threshold),
-        "separate": Separate(second, resampling_threshold),
-        "never": Never(),
-    }[resampling]
-    sharp = sharpness or trees.SHARPNESS
-    return Lyanna(head, nodes, **shape, resampling=again, sharpness=sharp)
-
-
-def _whole_lyanna(head: Any, **options: Any) -> "Drafter":
-    """The whole tree of the chain, for a mixture to choose from."""
-    from jspec.app import trees
-
-    return _lyanna(head, trees.most_of_chain(**_shape(options)), **options)
-
-
-def _shape(options: Mapping[str, Any]) -> dict[str, int]:
-    return {name: options[name] for name in ("max_depth", "branch") if name in options}
-
-
-def _check_alone(**others: Any) -> None:
-    """Raises ValueError if beside a template something was given that makes a tree."""
-    for name, value in others.items():
-        if value is not None:
-            raise ValueError(
-                f"template and {name} were both given; the template is the whole tree, so leave "
-                "one of them out"
-            )
-
-
-def _names(options: tuple[Option, ...]) -> set[str]:
-    return {option.name for option in options}
 
 
 _COUNT = Integer(1, 1024)
@@ -429,44 +138,90 @@ def _drawn(*schemes: str) -> tuple[Option, ...]:
     )
 
 
+_OFFERED = 32
+"""Nodes that a method of a mixture offers at least, however small the budget."""
+
+
+def _merged(models: Models, nodes: int | None = None, **options: Any) -> "tuple[Drafter, PyTree]":
+    from jspec.drafters.merge import merge
+
+    lookup = {name: options.pop(name) for name in list(options) if name in _names(_LOOKUP)}
+    recycling, _ = builders.token_recycling(models, **options)
+    other, _ = builders.prompt_lookup(models, **lookup)
+    return merge(recycling, other, nodes=nodes), None
+
+
+def _mixed(*names: str) -> Build:
+    """Builds a mixture of methods; an option goes to all of them that know it.
+
+    `num_speculative_tokens` is the budget. Each method offers as many nodes by itself, and at least
+    enough to choose from.
+    """
+
+    def build(
+        models: Models, num_speculative_tokens: int | None = None, **options: Any
+    ) -> "tuple[Drafter, PyTree]":
+        from jspec.app import trees
+        from jspec.drafters.merge import merge
+
+        nodes = num_speculative_tokens or trees.budget()
+        drafters, weights = [], []
+        for name in names:
+            known = _names(METHODS[name].options)
+            own = {option: value for option, value in options.items() if option in known}
+            if "num_speculative_tokens" in known and METHODS[name].offer is None:
+                own["num_speculative_tokens"] = max(nodes, _OFFERED)
+            build = METHODS[name].offer or METHODS[name].build
+            drafter, params = build(models, **own)
+            drafters.append(drafter)
+            weights.append(params)
+        return merge(*drafters, nodes=nodes), tuple(weights)
+
+    return build
+
+
+def _names(options: tuple[Option, ...]) -> set[str]:
+    return {option.name for option in options}
+
+
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
-        Method("autoregressive", "nothing: plain decoding", _autoregressive),
+        Method("autoregressive", "nothing: plain decoding", builders.autoregressive),
         Method(
             "token_recycling",
             "a tree of what earlier forwards thought likely",
-            _token_recycling,
+            builders.token_recycling,
             options=(_NODES, *_RECYCLING),
         ),
         Method(
             "token_recycling_dynamic",
             "its likeliest paths, by the probabilities that earlier forwards gave them",
-            _token_recycling_dynamic,
+            builders.token_recycling_dynamic,
             options=(_NODES, _DEPTH, _BEAM, *_MATRIX),
         ),
         Method(
             "prompt_lookup",
             "what followed the last tokens when they stood in the text before",
-            _prompt_lookup,
+            builders.prompt_lookup,
             options=_LOOKUP,
         ),
         Method(
             "lookahead",
             "n-grams that the model wrote beside the text, in a window of guesses",
-            _lookahead,
+            builders.lookahead,
             options=_LOOKAHEAD,
         ),
         Method(
             "suffix",
             "a tree of what followed the longest endings of the text, past outputs included",
-            _suffix,
+            builders.suffix,
             options=_SUFFIX,
         ),
         Method(
             "rest",
             "what most often followed the last tokens in a datastore of text",
-            _rest,
+            builders.rest,
             options=_REST,
         ),
         Method(
@@ -497,7 +252,7 @@ METHODS: Mapping[str, Method] = {
         Method(
             "sd",
             "a chain from the draft model",
-            _drafting("SpeculativeDecoding", num_speculative_tokens="length"),
+            builders.drafting("SpeculativeDecoding", num_speculative_tokens="length"),
             options=(
                 Option("num_speculative_tokens", _COUNT, "tokens of the chain"),
                 *_drawn("recursive", "block"),
@@ -507,86 +262,86 @@ METHODS: Mapping[str, Method] = {
         Method(
             "spectr",
             "independent chains",
-            _drafting("SpecTr"),
+            builders.drafting("SpecTr"),
             options=(Option("chains", _COUNT, "how many"), _LENGTH, *_drawn("k_seq")),
             needs_draft_model=True,
         ),
         Method(
             "specinfer",
             "a tree of independent draws",
-            _drafting("SpecInfer"),
+            builders.drafting("SpecInfer"),
             options=(_BRANCHING, *_drawn("multi_round")),
             needs_draft_model=True,
         ),
         Method(
             "sequoia",
             "the tree that is best for an acceptance vector",
-            _sequoia,
+            builders.sequoia,
             options=(*_SEQUOIA, *_drawn("recursive")),
             needs_draft_model=True,
         ),
         Method(
             "rsd_c",
             "a tree of draws without replacement",
-            _drafting("RSDC"),
+            builders.drafting("RSDC"),
             options=(_BRANCHING, *_drawn("recursive")),
             needs_draft_model=True,
         ),
         Method(
             "rsd_s",
             "the sequences of a stochastic beam",
-            _drafting("RSDS"),
+            builders.drafting("RSDS"),
             options=(Option("width", _COUNT, "of the beam"), _LENGTH, *_drawn("recursive")),
             needs_draft_model=True,
         ),
         Method(
             "dyspec",
             "a tree grown by the draft's own probabilities",
-            _drafting("DySpec", num_speculative_tokens="nodes"),
+            builders.drafting("DySpec", num_speculative_tokens="nodes"),
             options=(*_GROWN, _THRESHOLD, *_drawn("recursive")),
             needs_draft_model=True,
         ),
         Method(
             "calibrated_dyspec",
             "a tree grown by learnt acceptance rates",
-            _drafting("CalibratedDySpec", num_speculative_tokens="nodes"),
+            builders.drafting("CalibratedDySpec", num_speculative_tokens="nodes"),
             options=(*_GROWN, _THRESHOLD, *_drawn("recursive")),
             needs_draft_model=True,
         ),
         Method(
             "coupled_tree",
             "a tree grown by the noise that the target will draw with",
-            _drafting("CoupledTree", num_speculative_tokens="nodes"),
+            builders.drafting("CoupledTree", num_speculative_tokens="nodes"),
             options=_GROWN,
             needs_draft_model=True,
         ),
         Method(
             "eagle",
             "a fixed tree from the target's states and a trained head (EAGLE-1)",
-            _headed(_eagle, "eagle", "eagle3"),
+            builders.headed(builders.eagle, "eagle", "eagle3"),
             options=(_HEAD, _TEMPLATE, _NODES),
             needs_training=True,
         ),
         Method(
             "eagle2",
             "a tree that the head's confidence shapes (EAGLE-2)",
-            _headed(_eagle2, "eagle", "eagle3"),
+            builders.headed(builders.eagle2, "eagle", "eagle3"),
             options=(_HEAD, *_GROWN, _SHARPNESS),
             needs_training=True,
         ),
         Method(
             "medusa",
             "a tree of the tokens that heads on one state think likely, each a place further on",
-            _headed(_medusa, "medusa"),
+            builders.headed(builders.medusa, "medusa"),
             options=(_HEAD, _TEMPLATE, _NODES),
             needs_training=True,
         ),
         Method(
             "lyanna",
             "states first, tokens afterwards, and what was rejected drafts again",
-            _headed(_lyanna, "lyanna"),
+            builders.headed(builders.lyanna, "lyanna"),
             options=_LYANNA,
-            offer=_headed(_whole_lyanna, "lyanna"),
+            offer=builders.headed(builders.whole_lyanna, "lyanna"),
             needs_training=True,
         ),
     )

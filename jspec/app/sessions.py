@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from jspec.app.builders import Models
 from jspec.app.config import BUNDLED, Choice
-from jspec.app.methods import Models
 
 if TYPE_CHECKING:
     from jspec.base import Drafter, PyTree

@@ -6,7 +6,8 @@ import pytest
 
 import jspec
 from jspec.app import config, methods, sessions, trees
-from jspec.app.methods import METHODS, Models
+from jspec.app.builders import Models
+from jspec.app.methods import METHODS
 from jspec.app.settings import Settings
 from jspec.drafters.token_recycling import MEASURED, PUBLISHED
 from jspec.models import load
