@@ -56,7 +56,7 @@ _SHAPE = Option(
 )
 _MATRIX = (
     Option("k", Integer(1), "candidates kept per token"),
-    Option("update_on_prefill", Flag(), "learn from the prompt too"),
+    Option("update_on_prefill", Flag(), "learn from the prompt's logits too"),
     Option("per_row", Flag(), "a matrix for each row of the batch"),
 )
 _RECYCLING = (_TEMPLATE, _SHAPE, *_MATRIX)

@@ -56,7 +56,8 @@ class DynamicTokenRecycling:
         beam: nodes of a level that offer children.
         memory: share of a cell that a visit leaves; 0: the last visit alone counts, as published.
         k: candidates kept per token.
-        update_on_prefill: fill the matrix from the prompt's logits too.
+        update_on_prefill: fill the matrix from the prompt's logits too, all T x V of which are then
+            computed at once.
         per_row: a matrix for each row of the batch, instead of one that all rows share.
 
     Raises:

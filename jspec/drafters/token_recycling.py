@@ -101,7 +101,8 @@ class TokenRecycling:
         template: which ranks are drafted (section 3.2). The cost of a tree depends on the device:
             the published one suits GPUs, 8 to 16 nodes suit CPUs.
         k: candidates kept per token.
-        update_on_prefill: fill M from the prompt's logits too. The paper does not.
+        update_on_prefill: fill M from the prompt's logits too, all T x V of which are then computed
+            at once. The paper does not.
         per_row: a matrix for each row of the batch, instead of one that all rows share.
 
     Raises:
