@@ -61,23 +61,33 @@ def read(path: Path, count: int | None = None) -> list[Question]:
         count: of each task at most, spread over the file; None: all.
 
     Raises:
-        ValueError: if a line is no such question.
+        ValueError: if a line is no such question, or there is none.
     """
     found: dict[str, list[Question]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is no text in UTF-8 ({error}); write it in that") from error
+    for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-            kind, turns = str(row["category"]), tuple(map(str, row["turns"]))
-            name = str(row["question_id"])
+            name, kind, turns = str(row["question_id"]), str(row["category"]), row["turns"]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(
                 f"line {number} of {path} is no question ({error!r}); each needs question_id, "
                 "category and turns"
             ) from error
+        if not (isinstance(turns, list) and turns and all(isinstance(t, str) for t in turns)):
+            raise ValueError(
+                f"line {number} of {path} has the turns {turns!r:.60}; each question needs a list "
+                "of one text or more"
+            )
         kind = "mt_bench" if kind in CONVERSATION else kind
-        found.setdefault(kind, []).append(Question(name, kind, turns))
+        found.setdefault(kind, []).append(Question(name, kind, tuple(turns)))
+    if not found:
+        raise ValueError(f"{path} holds no questions; give a file in Spec-Bench's schema")
     chosen = []
     for rows in found.values():
         step = 1 if count is None else max(1, len(rows) // count)

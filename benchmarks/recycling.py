@@ -10,6 +10,7 @@ python -m benchmarks.recycling --out FILE --datastore STORE --tree TREE    # RES
 What is in FILE already is not run again: an interrupted run goes on with the next method.
 """
 
+import hashlib
 import json
 import random
 import time
@@ -31,7 +32,9 @@ from jspec import rules
 from jspec import tree as trees
 from jspec.app.builders import Models
 from jspec.app.methods import METHODS
+from jspec.drafters import medusa
 from jspec.models import load
+from jspec.request import bucket
 from jspec.training.distill import unlooped
 from jspec.verify import Walk
 
@@ -39,7 +42,10 @@ PLAIN = "autoregressive"
 TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     "prompt lookup": ("prompt_lookup", {}),
     "suffix": ("suffix", {}),
-    "Medusa": ("medusa", {}),
+    "Medusa": (
+        "medusa",
+        {"template": tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)},
+    ),
     "TR, published": ("token_recycling", {"shape": "published"}),
     "TR, measured": ("token_recycling", {"shape": "measured"}),
     "TR, dynamic": ("token_recycling_dynamic", {"num_speculative_tokens": 80}),
@@ -50,6 +56,8 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
 options."""
 OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
 """Rows that are left out where all have the same number of nodes: a tree of 80, a head's own."""
+_TREE = 32
+"""Levels by which a verified tree may reach beyond the last token."""
 _PARTS = ("table", "shuffled", "breadth", "depth", "update", "time")
 
 
@@ -61,7 +69,7 @@ def table(nodes: int | None, datastore: Path | None, tree: Path | None) -> Rows:
     found = {"lookahead": ("lookahead", {}) if nodes is None else window(nodes), **TABLE}
     if datastore is not None:
         where = {"datastore": str(datastore)}
-        found[f"REST, {datastore.stem}"] = ("rest", where)
+        found[f"REST, {datastore.stem}"] = ("rest", where | {"num_speculative_tokens": 64})
         mixture = where | TABLE["TR + suffix"][1]
         found[f"TR + suffix + REST, {datastore.stem}"] = ("token_recycling+suffix+rest", mixture)
     if nodes is not None:
@@ -76,6 +84,18 @@ def table(nodes: int | None, datastore: Path | None, tree: Path | None) -> Rows:
         paths = json.loads(tree.read_text("utf-8"))["template"]
         found[f"TR, {tree.stem}"] = ("token_recycling", {"template": tuple(map(tuple, paths))})
     return found
+
+
+def told(options: dict[str, Any]) -> str:
+    """The options in words, a file by its contents."""
+    known = dict(options)
+    if "datastore" in known:
+        known["datastore"] = digest(Path(known["datastore"]))
+    return json.dumps(known, sort_keys=True)
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def window(nodes: int) -> tuple[str, dict[str, Any]]:
@@ -130,8 +150,12 @@ class Bench:
         self.new_tokens, self.timed, self.loops = new_tokens, timed, loops
         self._limits: dict[tuple[int, ...], int] = {}
         context = self.loaded.model.context or 1 << 20
-        # A verified tree reaches beyond the last token.
-        self.longest = min(prompt_tokens, context - new_tokens - 32)
+        self.longest = min(prompt_tokens, context - new_tokens - _TREE)
+        if self.longest < 1:
+            raise typer.BadParameter(
+                f"--new-tokens {new_tokens} leaves no room for a prompt in a context of {context}; "
+                f"ask for at most {context - _TREE - 1}"
+            )
 
     def decode(self, ids: list[int], **options) -> jspec.Result:
         return jspec.decode(
@@ -155,31 +179,30 @@ class Bench:
         return self._limits[known]
 
     def answers(
-        self, method: str, options: dict[str, Any], questions: Iterable[Question], cold: bool
+        self, drafter: jspec.Drafter, weights: Any, questions: Iterable[Question], cold: bool
     ) -> Iterable[dict[str, Any]]:
-        """One row a question. Plain decoding takes its turns in between, and is compared with.
+        """One row a question. With times, plain decoding takes its turns and is compared with.
 
-        The drafter is hot: its memory goes from turn to turn and question to question. The first
-        question is answered three times before, as in Spec-Bench, which compiles everything too;
-        what was remembered of that is forgotten.
+        The drafter is hot: its memory goes from turn to turn and question to question. What
+        compiles does so before its time is taken.
         """
-        drafter, weights = METHODS[method].build(Models(self.loaded), **options)
-        memory, questions = None, list(questions)
-        warm = questions[:1] * (3 if self.timed else 1)
-        for place, question in enumerate([*warm, *questions]):
-            if place == len(warm):
-                memory = None
+        memory, compiled = None, set()
+        for question in questions:
             said: list[str] = []
             row: dict[str, Any] = dict(question=question.name, kind=question.kind, tokens=0)
             row |= dict(steps=0, seconds=0.0, plain_seconds=0.0)
             for _ in question.turns:
                 ids = self.read(question, said)
                 limits = np.array([self.limit(ids)])
-                how: dict[str, Any] = dict(drafter=drafter, drafter_params=weights, limits=limits)
+                how: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
                 if not cold:
                     how["drafter_state"] = memory
+                if self.timed and (size := bucket(len(ids), 1)) not in compiled:
+                    for way in (how, {}):
+                        jax.block_until_ready(self.decode(ids, limits=np.zeros(1, int), **way))
+                    compiled.add(size)
                 begin = time.perf_counter()
-                result = jax.block_until_ready(self.decode(ids, **how))
+                result = jax.block_until_ready(self.decode(ids, limits=limits, **how))
                 row["seconds"] += time.perf_counter() - begin
                 if self.timed:
                     begin = time.perf_counter()
@@ -193,8 +216,7 @@ class Bench:
                 row["tokens"] += count
                 row["steps"] += int(result.stats.num_steps[0])
                 said.append(self.loaded.tokenizer.decode(result.tokens[0, :count].tolist()))
-            if place >= len(warm):
-                yield row
+            yield row
 
 
 def summary(found: list[dict[str, Any]]) -> tuple[float, float, float]:
@@ -253,7 +275,7 @@ def main(
     parts: Annotated[str, typer.Option(help=f"comma-separated, of {', '.join(_PARTS)}")] = "table",
     only: Annotated[str | None, typer.Option(help="labels of rows, separated by ;")] = None,
     questions: Annotated[Path | None, typer.Option(help="a file in Spec-Bench's schema")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="questions per class")] = 4,
+    count: Annotated[int, typer.Option(min=0, help="per class; 0: all questions of a file")] = 4,
     nodes: Annotated[int | None, typer.Option(min=1, help="drafted nodes, for all alike")] = None,
     datastore: Annotated[Path | None, typer.Option(help="of jspec datastore, for REST")] = None,
     tree: Annotated[Path | None, typer.Option(help="of benchmarks.recycling_tree")] = None,
@@ -265,12 +287,12 @@ def main(
 ) -> None:
     """Greedy, batch 1; a method that has no trained head or datastore here is left out."""
     bench = Bench(model, new_tokens, prompt_tokens, timed, loops)
-    asked = shared(count or 4) if questions is None else read(questions, count)
+    asked = shared(max(count, 1)) if questions is None else read(questions, count or None)
     ledger, known = Ledger(out), table(nodes, datastore, tree)
     about = dict(
-        bench="recycling", model=Path(model).name, nodes=nodes, new_tokens=new_tokens,
-        prompt_tokens=prompt_tokens, timed=timed, loops=loops, count=count,
-        questions=None if questions is None else questions.name,
+        bench="recycling", model=model, backend=jax.default_backend(), nodes=nodes,
+        new_tokens=new_tokens, prompt_tokens=prompt_tokens, timed=timed, loops=loops, count=count,
+        questions=None if questions is None else digest(questions),
     )  # fmt: skip
     for part in parts.split(","):
         headline(f"{model}: {part}, greedy, batch 1, {new_tokens} new tokens a turn")
@@ -284,13 +306,14 @@ def main(
         for label, (method, options) in rows(part, known).items():
             if only is not None and label not in only.split(";"):
                 continue
-            this = about | dict(part=part, method=label, seed=seed)
+            this = about | dict(part=part, method=label, seed=seed, options=told(options))
             if not ledger.find(**this):
                 try:
-                    found = list(bench.answers(method, options, order, label.endswith("cold")))
+                    made = METHODS[method].build(Models(bench.loaded), **options)
                 except (ValueError, OSError) as reason:
                     console.print(f"{label}: left out, {reason}")
                     continue
+                found = list(bench.answers(*made, order, label.endswith("cold")))
                 ledger.add(**this, rows=found)
             answered[label] = ledger.find(**this)[-1]["rows"]
         _show(answered, timed)

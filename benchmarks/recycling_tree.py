@@ -18,9 +18,10 @@ from rich.table import Table
 
 import jspec
 from benchmarks.harness import console, headline
-from benchmarks.prompts import LEARNING, texts
+from benchmarks.prompts import LEARNING
+from benchmarks.questions import Question, shared
+from benchmarks.recycling import Bench
 from jspec import optimal
-from jspec.models import load
 from jspec.tree import Template, likeliest
 
 WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
@@ -55,18 +56,15 @@ class Counted:
         return self.inner.update(params, state[0], feedback), visits
 
 
-def measured(
-    loaded, prompts: Sequence[Sequence[int]], template: Template, new_tokens: int
-) -> np.ndarray:
-    """[N] visits of each node of the template; the matrix goes from prompt to prompt."""
-    drafter, state = Counted(jspec.TokenRecycling(loaded.model.vocab_size, template)), None
-    for ids in prompts:
-        result = jspec.decode(
-            loaded.model, loaded.params, np.array([ids]), drafter=drafter, drafter_state=state,
-            max_new_tokens=new_tokens,
-        )  # fmt: skip
+def measured(bench: Bench, questions: Sequence[Question], template: Template) -> np.ndarray:
+    """[N] visits of each node of the template; the matrix goes from question to question."""
+    drafter, state = Counted(jspec.TokenRecycling(bench.loaded.model.vocab_size, template)), None
+    for question in questions:
+        ids = bench.read(question, [])
+        limits = np.array([bench.limit(ids)])
+        result = bench.decode(ids, limits=limits, drafter=drafter, drafter_state=state)
         state = result.drafter_state
-    assert state is not None, "no prompts"
+    assert state is not None, "no questions"
     return np.asarray(state[1])
 
 
@@ -91,23 +89,20 @@ def main(
     nodes: Annotated[int, typer.Option(min=1, help="drafted, without the root")] = 80,
     max_depth: Annotated[int, typer.Option(min=1)] = 10,
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 48,
+    new_tokens: Annotated[int, typer.Option(min=2)] = 128,
     wide: Annotated[int, typer.Option(min=8, help="nodes of the tree to measure with")] = 240,
     out: Annotated[Path | None, typer.Option(help="writes the template here")] = None,
 ) -> None:
-    """Greedy, batch 1. Of several models, the rounds of each count the same."""
+    """Greedy, batch 1, each text until it repeats itself. Of several models, the rounds of each
+    count the same.
+    """
     headline(f"{models}: acceptance by depth and rank, {count} prompts of {classes} each")
     template = likeliest(WIDE, wide + 1)
     found, rounds = [], 0
     for model in models.split(","):
-        loaded = load(model)
-        prompts = [
-            loaded.tokenizer.encode(text).ids[:prompt_tokens]
-            for kind in classes.split(",")
-            for text in texts(kind, count)
-        ]
-        visits = measured(loaded, prompts, template, new_tokens)
+        bench = Bench(model, new_tokens, prompt_tokens, timed=False, loops=False)
+        visits = measured(bench, shared(count, classes), template)
         found.append(visits / visits[0])
         rounds += int(visits[0])
         console.print(f"{model}: {visits.sum() / visits[0]:.2f} tokens per round of {visits[0]}")

@@ -13,6 +13,9 @@ from jaxtyping import Array, Bool, Int
 
 from jspec.base import NO_PARENT, Tree
 
+_RANKS = 1 << 20
+"""Children that a template's node may have."""
+
 
 def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
     """`[b, i, j]`: node j is node i or above it. The mask of tree attention."""
@@ -165,6 +168,8 @@ class Template:
                 )
             if min(path) < 0:
                 raise ValueError(f"tree template has the rank {min(path)}; ranks start at 0")
+            if max(path) >= _RANKS:
+                raise ValueError(f"tree template has the rank {max(path)}; stay below {_RANKS}")
             if path[:-1] not in known:
                 raise ValueError(
                     f"tree template has {list(path)} but not its parent {list(path[:-1])}; add it"

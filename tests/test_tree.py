@@ -71,7 +71,13 @@ def test_templates():
 
 @pytest.mark.parametrize(
     ("paths", "message"),
-    [(((0,), (0,)), "twice"), (((),), "empty"), (((0, 1),), "parent"), (((-1,),), "rank -1")],
+    [
+        (((0,), (0,)), "twice"),
+        (((),), "empty"),
+        (((0, 1),), "parent"),
+        (((-1,),), "rank -1"),
+        (((10**12,),), "rank 1000000000000; stay below"),
+    ],
 )
 def test_a_template_that_is_no_tree_is_refused(paths, message):
     with pytest.raises(ValueError, match=message):

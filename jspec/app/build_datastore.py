@@ -1,6 +1,7 @@
 """From files of text to a datastore: what `jspec datastore build` does."""
 
 import itertools
+import os
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,11 +28,16 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     """Tokenises the documents, sorts the suffixes, and writes the file.
 
     Raises:
-        ValueError: if there is no text, the model has no tokenizer, or `out` has no folder.
+        ValueError: if there is no text, the model has no tokenizer, or `out` cannot be written or
+            is one of the texts.
     """
     began = time.monotonic()
     if not out.absolute().parent.is_dir():
         raise ValueError(f"--out {out} is in no folder that exists; make {out.parent} first")
+    if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
+        raise ValueError(f"--out {out} cannot be written; name a file in a folder of your own")
+    if any(out.resolve() in (path.resolve(), *path.resolve().rglob("*")) for path in text):
+        raise ValueError(f"--out {out} is one of the texts; name another file")
     folder = hub.folder(model or BUNDLED)
     words = tokenizer.read(folder)
     ends, _ = special_tokens(folder, settings.read(folder / "config.json"))

@@ -6,6 +6,7 @@ Each gets the options that were given; for the others the drafter's own defaults
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -98,8 +99,24 @@ def rest(
     from jspec.drafters import datastore as datastores
     from jspec.drafters.rest import Rest
 
-    drafter = Rest(num_speculative_tokens=num_speculative_tokens or trees.budget(64), **options)
+    nodes = num_speculative_tokens or _most_read(trees.budget(64), options)
+    drafter = Rest(num_speculative_tokens=nodes, **options)
     return drafter, datastores.load(datastore, models.target.tokenizer.get_vocab())
+
+
+def whole_rest(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
+    """The published number of nodes, for a mixture to choose from."""
+    return rest(models, num_speculative_tokens=_most_read(64, options), **options)
+
+
+def _most_read(nodes: int, options: Mapping[str, Any]) -> int:
+    """So many, or all that REST reads with these options."""
+    from jspec.drafters.rest import Rest
+
+    return max(min(nodes, prod(options.get(name, getattr(Rest, name)) for name in _READ)), 1)
+
+
+_READ = ("matches", "continuation")
 
 
 def drafting(drafter: str, **names: str) -> Build:

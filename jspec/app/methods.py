@@ -223,6 +223,7 @@ METHODS: Mapping[str, Method] = {
             "what most often followed the last tokens in a datastore of text",
             builders.rest,
             options=_REST,
+            offer=builders.whole_rest,
         ),
         Method(
             "token_recycling+prompt_lookup",

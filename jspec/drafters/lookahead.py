@@ -24,6 +24,8 @@ _LEAST = 1e-30
 """Worth of the deepest nodes: not 0, which would leave them out of the tree."""
 _MOST = 4096
 """Tokens of a tree."""
+_LONGEST = 256
+"""Levels of a tree: each costs steps that are compiled one by one."""
 
 
 @struct.dataclass
@@ -83,6 +85,11 @@ class Lookahead:
             raise ValueError(
                 f"window {self.window}, ngram {self.ngram} and guesses {self.guesses} make a tree "
                 f"of (N - 1)(W + G) = {size} tokens; stay within {_MOST}"
+            )
+        if self.depth > _LONGEST:
+            raise ValueError(
+                f"window {self.window} and ngram {self.ngram} make a tree of {self.depth} levels, "
+                f"W + N - 3 or N - 1; stay within {_LONGEST}"
             )
 
     @property
@@ -155,7 +162,9 @@ class Lookahead:
         window = np.where(self._inside, window, 0)
         window = jnp.broadcast_to(window, (len(round.root), *window.shape))
         tokens = jnp.concatenate([self._paths(state.window), jnp.pad(chains, beyond)], axis=1)
-        weights = jnp.concatenate([window, shares[..., None] * worth], axis=1)
+        held = jnp.where(worth > 0, jnp.maximum(shares[..., None] * worth, _LEAST), 0)
+        held = jnp.where(there[..., None], held, 0)
+        weights = jnp.concatenate([window, held], axis=1)
         nodes = self.levels * (self.window + self.guesses) - 1
         return elect(round.root, tokens, weights.astype(jnp.float32), nodes), state
 

@@ -89,8 +89,10 @@ class DynamicTokenRecycling:
             return Matrix(
                 jnp.zeros(wanted, jnp.int32), jnp.zeros(wanted, jnp.float32), Opinions.start(1)
             )
-        if not isinstance(earlier, Matrix) or earlier.tokens.shape != wanted:
-            shape = getattr(getattr(earlier, "tokens", None), "shape", None)
+        parts = [getattr(earlier, name, None) for name in ("tokens", "chances")]
+        shapes = [getattr(part, "shape", None) for part in parts]
+        if not isinstance(earlier, Matrix) or shapes != [wanted, wanted]:
+            shape = next((shape for shape in shapes if shape != wanted), wanted)
             raise ValueError(
                 f"drafter_state is a {type(earlier).__name__} with cells of shape {shape}, and "
                 f"this call needs a Matrix of {wanted}; pass the state of a drafter with the same "

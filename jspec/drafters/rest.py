@@ -22,6 +22,9 @@ _NOTHING = -1
 """Before the text and behind the corpus. It is less than every token, as a suffix that ends is less
 than one that goes on."""
 
+_MOST = 256
+"""Tokens of a suffix that is looked up, and of a continuation."""
+
 _UNSEEN = 2.0
 """Of the tokens that followed a single match, the bundled model's own were 0.30 (2,000 places in
 held-out text): 1 / (1 + 2) says 0.33. Of many matches it takes little from the shares."""
@@ -61,8 +64,9 @@ class Rest:
                 f"suffix_min is {self.suffix_min} and suffix_max is {self.suffix_max}; "
                 "choose 1 <= min <= max"
             )
-        if self.continuation < 1:
-            raise ValueError(f"continuation is {self.continuation}; read at least 1 token")
+        for name in ("suffix_max", "continuation"):
+            if not 1 <= (value := getattr(self, name)) <= _MOST:
+                raise ValueError(f"{name} is {value}; read 1 .. {_MOST} tokens")
         # Count, depth and place make one number, by which prefixes are ordered; float32 is exact
         # up to 2^24.
         most = int((2**24 / self.continuation) ** 0.5) - 1

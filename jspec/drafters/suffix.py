@@ -19,6 +19,8 @@ from jspec.rows import append
 
 _GAP = -1
 """Where no text is: between past outputs, and before the first."""
+_MOST = 128
+"""Tokens of a match, places, levels: each costs steps that are compiled one by one."""
 _NOTHING = -2
 """What the text ends with before its first token; equal to nothing."""
 
@@ -84,6 +86,9 @@ class Suffix:
         for name in ("num_speculative_tokens", "max_depth", "places"):
             if (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} is {value}; choose at least 1")
+        for name in ("max_depth", "max_match", "places"):
+            if (value := getattr(self, name)) > _MOST:
+                raise ValueError(f"{name} is {value}; choose at most {_MOST}")
         if not 1 <= self.min_match <= self.max_match:
             raise ValueError(
                 f"min_match is {self.min_match} and max_match is {self.max_match}; "
@@ -138,11 +143,15 @@ class Suffix:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> Recollection:
-        del params, output
+        del params
         size = state.history.tokens.shape[1]
         known = prompt[:, :size]
         tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
-        return replace(state, history=History(tokens=tokens, lengths=lengths), openings=lengths)
+        # Past outputs of a model with more tokens: what this one does not know ends a text.
+        past = jnp.where(state.past < output.logits.shape[-1], state.past, _GAP)
+        return replace(
+            state, history=History(tokens=tokens, lengths=lengths), openings=lengths, past=past
+        )
 
     def draft(self, params: PyTree, state: Recollection, round: Round) -> tuple[Tree, Recollection]:
         del params
@@ -176,7 +185,8 @@ class Suffix:
         )
         if not self.capacity:
             return state
-        ended = feedback.done & ~state.kept
+        wrote = state.history.lengths > state.openings
+        ended = feedback.done & ~state.kept & wrote
         past = jax.lax.cond(ended.any(), lambda: self._remember(state, ended), lambda: state.past)
         return replace(state, past=past, kept=feedback.done)
 

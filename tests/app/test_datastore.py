@@ -7,6 +7,8 @@ import pytest
 
 from jspec import datastore
 from jspec.app import config
+from jspec.app.builders import Models
+from jspec.app.methods import METHODS
 from jspec.models import load
 
 STORIES = "Once upon a time there was a cat.<|endoftext|>She said: and slept."
@@ -65,6 +67,9 @@ def test_a_datastore_of_another_model_is_refused(command, folder, stranger, text
         (["{texts}/none.txt", "--out", "{texts}/x"], "none.txt does not exist"),
         (["{texts}/empty.txt", "--out", "{texts}/x"], "empty.txt holds no text"),
         (["{texts}/a.txt", "--out", "{texts}/no/x"], "is in no folder that exists"),
+        (["{texts}/a.txt", "--out", "{texts}"], "cannot be written; name a file"),
+        (["{texts}/a.txt", "--out", "{texts}/a.txt"], "is one of the texts; name another file"),
+        (["{texts}", "--out", "{texts}/a.txt"], "is one of the texts; name another file"),
         (["{texts}/a.txt", "--out", "{texts}/x", "--model", "{texts}/a.txt"], "is a file"),
     ],
 )
@@ -75,6 +80,17 @@ def test_what_gives_no_datastore_is_refused(command, folder, texts, arguments, s
     ran = command("datastore", "build", *given, *model)
     assert ran.code == 2 and ran.out == "" and said in ran.err and ran.err.count("\n") == 1
     assert not (texts / "x").exists()
+
+
+def test_defaults_fit_what_was_given(command, folder, texts):
+    """Few matches offer few nodes, alone and in a mixture."""
+    out = texts / "store.bin"
+    assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0
+    models, few = Models(load(folder)), {"matches": 1, "continuation": 5}
+    drafter, _ = METHODS["rest"].build(models, datastore=str(out), **few)
+    assert drafter.num_speculative_tokens == 5
+    mixture, _ = METHODS["token_recycling+suffix+rest"].build(models, datastore=str(out), **few)
+    assert mixture.drafters[2].num_speculative_tokens == 5
 
 
 def test_rest_without_a_datastore_says_what_is_missing():

@@ -110,6 +110,19 @@ def test_trees_have_a_bound():
     with pytest.raises(ValueError, match=r"\(N - 1\)\(W \+ G\) = 4098 tokens; stay within 4096"):
         jspec.Lookahead(9, window=2000, ngram=3, guesses=49)
 
+    with pytest.raises(ValueError, match="a tree of 299 levels.*; stay within 256"):
+        jspec.Lookahead(9, window=300, ngram=2, guesses=1)
+
+
+def test_all_of_a_full_pool_is_drafted():
+    """The shares of its oldest would be less than float32 can hold."""
+    look = jspec.Lookahead(300, window=1, ngram=2, guesses=200)
+    state = look.start(1, 8, None)
+    state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
+    round = Round(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
+    tree, _ = look.draft(None, state, round)
+    assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
+
 
 def test_a_wide_window_is_drafted_to_its_end():
     """Its deepest worth would be less than float32 can hold."""

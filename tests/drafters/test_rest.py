@@ -126,7 +126,9 @@ def test_the_tail_follows_the_text():
     [
         (dict(suffix_min=0), "suffix_min is 0"),
         (dict(suffix_max=2, suffix_min=3), "suffix_min is 3 and suffix_max is 2"),
+        (dict(suffix_max=257), r"suffix_max is 257; read 1 \.\. 256 tokens"),
         (dict(continuation=0), "continuation is 0"),
+        (dict(continuation=257), "continuation is 257"),
         (dict(matches=0), "matches is 0"),
         (dict(matches=1295), "matches is 1295; with continuation 10 read 1 .. 1294"),
         (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),

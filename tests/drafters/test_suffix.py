@@ -106,11 +106,23 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
         )  # fmt: skip
         state = result.drafter_state
         steps = np.asarray(result.stats.num_steps)
-        for row in sorted(range(3), key=lambda row: (max(steps[row], 1), row)):
+        for row in sorted(range(3), key=lambda row: (steps[row], row)):
             prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]].tolist()
             output = result.tokens[row, : result.lengths[row]].tolist()
-            held += [-1, *prompt[-3:], *output]
+            held += [-1, *prompt[-3:], *output] if output else []
         assert state.past.tolist() == held[-capacity:]
+
+
+def test_tokens_that_the_target_has_not_are_forgotten():
+    """A state may come from a model with a larger vocabulary."""
+    model = tiny.model()
+    drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
+    state = drafter.start(1, 8, None)
+    state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, tiny.VOCAB], jnp.int32))
+    ran = jspec.prefill(
+        model, tiny.params(model), [[1, 5, 3]], drafter=drafter, drafter_state=state
+    )
+    assert ran.draft.past.tolist() == [-1, -1, 5, 3, -1, -1, 5, -1]
 
 
 def test_a_past_of_another_size_is_refused():
@@ -133,6 +145,9 @@ def test_a_past_of_another_size_is_refused():
         (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
         (dict(threshold=1.0), "threshold is 1.0"),
         (dict(capacity=-1), "capacity is -1"),
+        (dict(max_match=129), "max_match is 129; choose at most 128"),
+        (dict(places=129), "places is 129"),
+        (dict(max_depth=129), "max_depth is 129"),
     ],
 )
 def test_options_out_of_range_are_refused(options, told):
