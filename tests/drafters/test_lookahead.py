@@ -110,7 +110,7 @@ def test_trees_have_a_bound():
     with pytest.raises(ValueError, match=r"\(N - 1\)\(W \+ G\) = 4098 tokens; stay within 4096"):
         jspec.Lookahead(9, window=2000, ngram=3, guesses=49)
 
-    with pytest.raises(ValueError, match="a tree of 299 levels.*; stay within 256"):
+    with pytest.raises(ValueError, match=r"a tree of 299 levels.*; stay within 256"):
         jspec.Lookahead(9, window=300, ngram=2, guesses=1)
 
 
