@@ -7,6 +7,7 @@ import tiny
 
 import jspec
 from jspec import sampling as samplings
+from jspec import tree as trees
 from jspec.base import Sampling, Status
 
 LIMIT = 24
@@ -221,6 +222,53 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt(target):
     cold = jspec.decode(*target, long, **options)
     assert hot.tokens.tolist() == cold.tokens.tolist()
     assert int(hot.stats.num_steps[0]) <= int(cold.stats.num_steps[0]) + 2
+
+
+class Outside:
+    """Drafts ids that no vocabulary of 23 has, and known ones below them."""
+
+    def start(self, batch, slots, earlier):
+        return ()
+
+    def init(self, params, state, prompt, lengths, output):
+        return state
+
+    def draft(self, params, state, round):
+        tokens = jnp.array([0, tiny.VOCAB, -1, 10**6, 5, tiny.VOCAB - 1], jnp.int32)
+        tokens = jnp.broadcast_to(tokens, (len(round.root), 6)).at[:, 0].set(round.root)
+        return trees.Template(((0,), (1,), (2,), (0, 0), (1, 0))).fill(tokens), state
+
+    def update(self, params, state, feedback):
+        return state
+
+
+class Strict:
+    """A model that has no embedding for other ids, and says so by NaN."""
+
+    def __init__(self, model):
+        self.model = model
+
+    def __getattr__(self, name):
+        return getattr(self.model, name)
+
+    def apply(self, params, tokens, *rest, **options):
+        output = self.model.apply(params, tokens, *rest, **options)
+        bad = ((tokens < 0) | (tokens >= tiny.VOCAB)).any()
+        return output.replace(logits=jnp.where(bad, jnp.nan, output.logits))
+
+
+@pytest.mark.parametrize("rule", [None, jspec.rules.point_mass])
+def test_ids_that_the_target_has_not_are_no_drafts(target, rule):
+    """Not even where a rule that reads p[id] would be given that of the last token."""
+    ask = dict(max_new_tokens=12, sampling=Sampling(temperature=2.0), key=3, rule=rule)
+    model = Strict(target[0])
+    ran = jspec.decode(model, target[1], tiny.PROMPTS, tiny.LENGTHS, drafter=Outside(), **ask)
+    assert (ran.status == Status.LIMIT).all()
+    assert ran.tokens.max() < tiny.VOCAB and ran.tokens.min() >= 0
+    assert ran.stats.num_accepted.sum() == 0
+    if rule is None:
+        plain = jspec.decode(model, target[1], tiny.PROMPTS, tiny.LENGTHS, **ask)
+        np.testing.assert_array_equal(ran.tokens, plain.tokens)
 
 
 def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
