@@ -32,6 +32,7 @@ from jspec import rules
 from jspec import tree as trees
 from jspec.app.builders import Models
 from jspec.app.methods import METHODS
+from jspec.app.trees import lookahead
 from jspec.drafters import medusa
 from jspec.models import load
 from jspec.request import bucket
@@ -54,6 +55,8 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """Rows of Table 1 beside Lookahead and REST: the method's name on the command line, and its
 options."""
+PUBLISHED = {"window": 7, "ngram": 5, "guesses": 7}
+"""Lookahead's."""
 OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
 """Rows that are left out where all have the same number of nodes: a tree of 80, a head's own."""
 _TREE = 32
@@ -66,7 +69,7 @@ Rows = dict[str, tuple[str, dict[str, Any]]]
 
 def table(nodes: int | None, datastore: Path | None, tree: Path | None) -> Rows:
     """The rows of Table 1, each with its own number of nodes or all with the same."""
-    found = {"lookahead": ("lookahead", {}) if nodes is None else window(nodes), **TABLE}
+    found = {"lookahead": ("lookahead", PUBLISHED if nodes is None else lookahead(nodes)), **TABLE}
     if datastore is not None:
         where = {"datastore": str(datastore)}
         found[f"REST, {datastore.stem}"] = ("rest", where | {"num_speculative_tokens": 64})
@@ -96,13 +99,6 @@ def told(options: dict[str, Any]) -> str:
 
 def digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
-
-
-def window(nodes: int) -> tuple[str, dict[str, Any]]:
-    """Lookahead with at most so many drafted nodes: N as published where W = G is 4 or more."""
-    ngram = 5 if nodes >= 31 else 3 if nodes >= 15 else 2
-    columns = (nodes + 1) // (2 * (ngram - 1))
-    return "lookahead", {"window": columns, "ngram": ngram, "guesses": columns}
 
 
 def rows(part: str, table: Rows) -> Rows:

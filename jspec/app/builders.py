@@ -81,8 +81,11 @@ def prompt_lookup(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
 
 
 def lookahead(models: Models, **options: Any) -> "tuple[Drafter, PyTree]":
+    from jspec.app import trees
     from jspec.drafters.lookahead import Lookahead
 
+    if not options.keys() & {"window", "ngram", "guesses"}:
+        options = trees.lookahead() | options
     return Lookahead(models.target.model.vocab_size, **options), None
 
 

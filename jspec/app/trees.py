@@ -48,6 +48,21 @@ def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     return fitted(nodes or budget(), k or 8)
 
 
+def lookahead(nodes: int | None = None) -> dict[str, int]:
+    """Lookahead's window, ngram and guesses with at most so many drafted nodes, W = G.
+
+    Args:
+        nodes: None: as published, or what a CPU scores cheaply.
+    """
+    if nodes is None and not _on_cpu():
+        return {}
+    nodes = nodes or _CPU_NODES
+    # N as published where that leaves W = G >= 4; of 7 nodes N = 2 and W = 4 take most tokens.
+    ngram = 5 if nodes >= 31 else 3 if nodes >= 15 else 2
+    columns = (nodes + 1) // (2 * (ngram - 1))
+    return {"window": columns, "ngram": ngram, "guesses": columns}
+
+
 def eagle(nodes: int | None = None) -> "Template":
     """EAGLE-1's published tree, or the best of so many nodes; a CPU's default is what is cheap."""
     from jspec.drafters.eagle import PUBLISHED

@@ -237,6 +237,11 @@ def test_trees_and_mixtures_by_name(both):
     grown = build("token_recycling_dynamic", num_speculative_tokens=9, max_depth=3, beam=5, k=4)
     assert (grown.nodes, grown.max_depth, grown.beam, grown.k) == (9, 3, 5, 4)
     assert build("token_recycling_dynamic").nodes == trees.budget()
+    small, given = build("lookahead"), build("lookahead", guesses=3)
+    assert small.levels * (small.window + small.guesses) - 1 == trees.budget(55)
+    assert (given.window, given.ngram, given.guesses) == (7, 5, 3)
+    wide = jspec.Lookahead(9, **trees.lookahead(64))
+    assert (wide.window, wide.ngram, wide.guesses) == (8, 5, 8)
     mixture = build("token_recycling+suffix", num_speculative_tokens=9, per_row=True, min_match=2)
     recycling, suffix = mixture.drafters
     assert (mixture.nodes, recycling.per_row, suffix.min_match) == (9, True, 2)
