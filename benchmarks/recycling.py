@@ -339,6 +339,24 @@ def _show(answered: dict[str, list[dict[str, Any]]], timed: bool) -> None:
         if differing := [row["question"] for row in found if not row.get("same", True)]:
             console.print(f"{label}: other tokens than plain decoding in {differing}")
     console.print(table)
+    for label, gains in ahead(answered).items():
+        told = ", ".join(f"{kind} {gain:+.1%}" for kind, gain in zip(kinds, gains, strict=True))
+        console.print(f"{label}, MAT over the best single method's: {told}")
+
+
+def ahead(answered: dict[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
+    """By mixture and class, how far its MAT is ahead of the best method that is no mixture."""
+    kinds = dict.fromkeys(row["kind"] for found in answered.values() for row in found)
+    length = {
+        label: [summary([row for row in found if row["kind"] == kind])[0] for kind in kinds]
+        for label, found in answered.items()
+    }
+    single = [found for label, found in length.items() if "+" not in label]
+    if not single:
+        return {}
+    best = np.max(single, axis=0)
+    mixed = {label: found for label, found in length.items() if "+" in label}
+    return {label: (np.array(found) / best - 1).tolist() for label, found in mixed.items()}
 
 
 def _show_shares(total: dict[str, float]) -> None:

@@ -313,10 +313,11 @@ def _round(
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
             "step with the drafter that prefill was given"
         )
-    # Ids that the target has not are no drafts, and what hangs from them is never reached.
-    known = (tree.tokens >= 0) & (tree.tokens < model.vocab_size)
-    tree = replace(tree, tokens=jnp.where(known, tree.tokens, 0), valid=tree.valid & known)
     mask = trees.ancestors(tree)
+    # Ids that the target has not are no drafts, nor is what hangs from them.
+    known = (tree.tokens >= 0) & (tree.tokens < model.vocab_size)
+    there = tree.valid & (known[:, None, :] | ~mask).all(-1)
+    tree = replace(tree, tokens=jnp.where(known, tree.tokens, 0), valid=there)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
     output = model.apply(params, tree.tokens, positions, mask, state.cache)
     verdict = _judge(verifier, tree).verdict(tree, output.logits, frame)

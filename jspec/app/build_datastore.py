@@ -36,7 +36,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
         raise ValueError(f"--out {out} is in no folder that exists; make {out.parent} first")
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise ValueError(f"--out {out} cannot be written; name a file in a folder of your own")
-    if any(out.resolve() in (path.resolve(), *path.resolve().rglob("*")) for path in text):
+    if any(out.resolve() in map(Path.resolve, corpus.files(path)) for path in text):
         raise ValueError(f"--out {out} is one of the texts; name another file")
     folder = hub.folder(model or BUNDLED)
     words = tokenizer.read(folder)

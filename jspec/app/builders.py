@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jspec.base import Drafter, PyTree
     from jspec.models import Loaded
+    from jspec.tree import Template
 
 COUPLED = "coupled"
 """The scheme whose tokens are those of plain decoding; the only one without a draft model."""
@@ -116,10 +117,8 @@ def _most_read(nodes: int, options: Mapping[str, Any]) -> int:
     """So many, or all that REST reads with these options."""
     from jspec.drafters.rest import Rest
 
-    return max(min(nodes, prod(options.get(name, getattr(Rest, name)) for name in _READ)), 1)
-
-
-_READ = ("matches", "continuation")
+    read = (options.get(name, getattr(Rest, name)) for name in ("matches", "continuation"))
+    return max(min(nodes, prod(read)), 1)
 
 
 def drafting(drafter: str, **names: str) -> Build:
@@ -200,12 +199,9 @@ def eagle(
 ) -> "Drafter":
     from jspec.app import trees
     from jspec.drafters.eagle import Eagle
-    from jspec.tree import Template
 
-    if template is not None:
-        _check_alone(num_speculative_tokens=num_speculative_tokens)
-        return Eagle(head, Template(template))
-    return Eagle(head, trees.eagle(num_speculative_tokens))
+    tree = _given(template, num_speculative_tokens)
+    return Eagle(head, tree or trees.eagle(num_speculative_tokens))
 
 
 def eagle2(
@@ -229,12 +225,9 @@ def medusa(
 ) -> "Drafter":
     from jspec.app import trees
     from jspec.drafters.medusa import Medusa
-    from jspec.tree import Template
 
-    if template is not None:
-        _check_alone(num_speculative_tokens=num_speculative_tokens)
-        return Medusa(head, Template(template))
-    return Medusa(head, trees.medusa(num_speculative_tokens, head.num_heads))
+    tree = _given(template, num_speculative_tokens)
+    return Medusa(head, tree or trees.medusa(num_speculative_tokens, head.num_heads))
 
 
 def lyanna(
@@ -269,6 +262,18 @@ def whole_lyanna(head: Any, **options: Any) -> "Drafter":
 
 def _shape(options: Mapping[str, Any]) -> dict[str, int]:
     return {name: options[name] for name in ("max_depth", "branch") if name in options}
+
+
+def _given(
+    template: tuple[tuple[int, ...], ...] | None, num_speculative_tokens: int | None
+) -> "Template | None":
+    """The tree that was given node by node, if one was."""
+    from jspec.tree import Template
+
+    if template is None:
+        return None
+    _check_alone(num_speculative_tokens=num_speculative_tokens)
+    return Template(template)
 
 
 def _check_alone(**others: Any) -> None:

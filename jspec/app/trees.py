@@ -77,7 +77,7 @@ def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[in
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
     """
-    # Few nodes go further in depth: the bundled head takes 13% more tokens than with 4 levels of 4.
+    # Few nodes go further in depth: the bundled head's first guess is nearly always right.
     usual = (_CPU_NODES, 6, 2) if _on_cpu() else (59, 8, 10)
     depth = depth or usual[1]
     if beam is None:

@@ -156,15 +156,14 @@ class Lookahead:
         shares = newer / jnp.maximum(newer.sum(-1, keepdims=True), 1)
         beyond = ((0, 0), (0, 0), (0, self.depth - self.levels))
         steps = np.arange(self.depth)
-        pool = np.maximum(_POOL * _POOL_NEXT**steps, _LEAST)
-        worth = np.where(steps < self.levels, pool, 0)
         window = np.maximum(_WINDOW / self.window * _WINDOW_NEXT**steps, _LEAST)
         window = np.where(self._inside, window, 0)
         window = jnp.broadcast_to(window, (len(round.root), *window.shape))
         tokens = jnp.concatenate([self._paths(state.window), jnp.pad(chains, beyond)], axis=1)
-        held = jnp.where(worth > 0, jnp.maximum(shares[..., None] * worth, _LEAST), 0)
-        held = jnp.where(there[..., None], held, 0)
-        weights = jnp.concatenate([window, held], axis=1)
+        held = there[..., None] & (steps < self.levels)
+        pool = jnp.maximum(shares[..., None] * (_POOL * _POOL_NEXT**steps), _LEAST)
+        pool = jnp.where(held, pool, 0)
+        weights = jnp.concatenate([window, pool], axis=1)
         nodes = self.levels * (self.window + self.guesses) - 1
         return elect(round.root, tokens, weights.astype(jnp.float32), nodes), state
 

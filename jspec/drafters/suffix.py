@@ -143,15 +143,11 @@ class Suffix:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> Recollection:
-        del params
+        del params, output
         size = state.history.tokens.shape[1]
         known = prompt[:, :size]
         tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
-        # Past outputs of a model with more tokens: what this one does not know ends a text.
-        past = jnp.where(state.past < output.logits.shape[-1], state.past, _GAP)
-        return replace(
-            state, history=History(tokens=tokens, lengths=lengths), openings=lengths, past=past
-        )
+        return replace(state, history=History(tokens=tokens, lengths=lengths), openings=lengths)
 
     def draft(self, params: PyTree, state: Recollection, round: Round) -> tuple[Tree, Recollection]:
         del params

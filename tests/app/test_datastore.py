@@ -50,6 +50,12 @@ def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts, method)
     assert json.loads(ran.out)["tokens"] == json.loads(plain.out)["tokens"]
 
 
+def test_a_datastore_beside_its_texts_is_built_again(command, folder, texts):
+    out = texts / "store.bin"
+    build = "datastore", "build", texts, "--model", folder, "--out", out
+    assert (command(*build).code, command(*build).code) == (0, 0)
+
+
 def test_a_datastore_of_another_model_is_refused(command, folder, stranger, texts):
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0

@@ -28,12 +28,6 @@ def weights(seed=3, scale=0.5):
 
 
 @pytest.fixture(scope="module")
-def target():
-    model = tiny.model()
-    return model, tiny.params(model)
-
-
-@pytest.fixture(scope="module")
 def forward(target):
     """(logits, states) of a whole sequence, by one forward without a cache."""
     causal = jnp.tril(jnp.ones((1, 48, 48), bool))

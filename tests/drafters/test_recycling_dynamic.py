@@ -12,12 +12,6 @@ from jspec.drafters.recycling_dynamic import DynamicTokenRecycling
 K = 3
 
 
-@pytest.fixture(scope="module")
-def target():
-    model = tiny.model()
-    return model, tiny.params(model)
-
-
 def held(state):
     """The matrix as the oracle has it."""
     tokens, chances = np.asarray(state.tokens[0]), np.asarray(state.chances[0], np.float64)
