@@ -45,7 +45,7 @@ LIMIT = 65536 - PROMPT
 SLACK = 16 << 20  # logits, the tree's keys and values, the drafter's matrix
 RECYCLING = jspec.TokenRecycling(MODEL.vocab_size)
 DRAFT = MODEL.clone(config=replace(MODEL.config, num_layers=1, num_heads=1, num_kv_heads=1))
-TREE = jspec.CoupledTree(DRAFT, nodes=16)
+TREE = jspec.CoupledTree(DRAFT, num_speculative_tokens=16)
 
 
 def main() -> int:

@@ -16,8 +16,10 @@ from rich.table import Table
 from benchmarks import pairs
 from benchmarks.contenders import Workload, template
 from benchmarks.harness import console, headline, paired, record
-from jspec import optimal, schemes
-from jspec.base import CausalLM, PyTree
+from jspec.base import PyTree
+from jspec.drafters.draft_model import sequoia_tree
+from jspec.protocols import CausalLM
+from jspec.verify import schemes
 
 
 def main(
@@ -51,9 +53,9 @@ def main(
         heat = max(temperature, 0.6)
         for name, scheme in (("recursive", schemes.RECURSIVE), ("coupled", schemes.COUPLED)):
             vector = work.vector(temperature, heat, scheme, width)
-            solved = optimal.solve(vector, max(sizes) + 1, max_depth).tokens
+            solved = sequoia_tree.solve(vector, max(sizes) + 1, max_depth).tokens
             trees = {size: template(vector, size, max_depth) for size in sizes}
-            best = optimal.choose(vector, costs, drafting, max_depth)
+            best = sequoia_tree.choose(vector, costs, drafting, max_depth)
             gain = costs[1] / best.time
             table.add_row(
                 f"{temperature:g}",

@@ -82,7 +82,7 @@ def measure(
             learnt = work.decode(work.prompts(-1), temperature, 2**31 - 1, **how).drafter_state
         for seed in missing:
             result = work.decode(work.prompts(seed), temperature, seed, drafter_state=learnt, **how)
-            steps, emitted = np.asarray(result.stats.num_steps), np.asarray(result.lengths)
+            steps, emitted = np.asarray(result.stats.num_rounds), np.asarray(result.lengths)
             by_class = {
                 kind: [int(emitted[rows].sum()), int(steps[rows].sum())]
                 for kind in work.pair.classes
@@ -144,7 +144,7 @@ def words(means: Means, names: list[str], sizes: list[int], heats: list[float]) 
                     f"T {temperature:g}, {size} nodes: {order[0]} {verdict(first, second)} "
                     f"to {order[1]}."
                 )
-    if "sd" in names:
+    if "speculative_decoding" in names:
         for name in names:
             against = "; ".join(
                 f"{size} nodes T {temperature:g} "
@@ -152,7 +152,7 @@ def words(means: Means, names: list[str], sizes: list[int], heats: list[float]) 
                 for temperature in dict.fromkeys((heats[0], heats[-1]))
                 for size in dict.fromkeys((sizes[0], sizes[-1]))
             )
-            if name != "sd":
+            if name != "speculative_decoding":
                 lines.append(f"{name} against the chain: {against}.")
     if {0.0, 1.0} <= set(heats):
         for name in names:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 COLOURS = {
-    "sd": "tab:gray",
+    "speculative_decoding": "tab:gray",
     "rsd_s": "tab:green",
     "sequoia": "tab:orange",
     "dyspec": "tab:blue",

@@ -11,8 +11,9 @@ import numpy as np
 
 import jspec
 from benchmarks.pairs import Pair
-from jspec import acceptance, optimal, schemes
-from jspec.drafters.draft_model import DraftModel
+from jspec.drafters.draft_model import acceptance_vector, sequoia_tree
+from jspec.drafters.draft_model.base import DraftModel
+from jspec.verify import schemes
 
 LONGEST = 24
 """Tokens of a chain at most, whatever the budget."""
@@ -67,7 +68,7 @@ class Workload:
     @lru_cache  # noqa: B019
     def trials(
         self, temperature: float, heat: float, scheme: schemes.Scheme, width: int
-    ) -> acceptance.Trials:
+    ) -> acceptance_vector.Trials:
         """What becomes of children over `text`; the prompts in it do not count.
 
         Args:
@@ -80,7 +81,7 @@ class Workload:
 
         @jax.jit
         def run(params, draft_params, tokens):
-            return acceptance.trials(
+            return acceptance_vector.trials(
                 pair.target.model, params, pair.draft.model, draft_params,
                 tokens, jnp.full(len(tokens), tokens.shape[1]), width=width,
                 sampling=jspec.Sampling(temperature=temperature),
@@ -93,19 +94,19 @@ class Workload:
     def vector(
         self, temperature: float, heat: float, scheme: schemes.Scheme, width: int = 16
     ) -> list[float]:
-        """[W] the acceptance vector over `text`, as `jspec.acceptance.measure` defines it."""
+        """[W] the acceptance vector over `text`, as in `jspec.acceptance_vector.measure`."""
         width = min(width, self.pair.draft.model.vocab_size)
         return np.mean(self.trials(temperature, heat, scheme, width).kept, axis=(0, 1)).tolist()
 
 
 def template(vector: Sequence[float], budget: int, depth: int) -> jspec.Template:
     """Sequoia's tree, at the least depth that is as good as any up to `depth`."""
-    table = optimal.solve(vector, budget + 1, depth)
+    table = sequoia_tree.solve(vector, budget + 1, depth)
     return table.template(budget + 1, int(table.tokens[budget + 1].argmax()))
 
 
 METHODS = (
-    "sd",
+    "speculative_decoding",
     "rsd_s",
     "sequoia",
     "dyspec",
@@ -148,9 +149,9 @@ def drafter(
     if method == "specinfer":
         scheme = schemes.MULTI_ROUND
     how: dict[str, Any] = dict(scheme=scheme, sampling=jspec.Sampling(temperature=heat))
-    grown: dict[str, Any] = dict(nodes=budget, max_depth=max_depth, beam=min(beam, budget))
+    grown: dict[str, Any] = dict(num_speculative_tokens=budget, max_depth=max_depth, beam=min(beam, budget))
     match method:
-        case "sd":
+        case "speculative_decoding":
             return jspec.SpeculativeDecoding(model, min(budget, LONGEST), **how)
         case "rsd_s":
             return jspec.RSDS(model, *BEAMS[budget], **how)

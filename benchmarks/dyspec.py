@@ -18,7 +18,7 @@ from benchmarks import budgets, dyspec_components, dyspec_figures, pairs
 from benchmarks.contenders import LEARNING, LONGEST, Workload, drafter
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
-from jspec import schemes
+from jspec.verify import schemes
 
 METHODS = (
     "dyspec",
@@ -28,7 +28,7 @@ METHODS = (
     "sequoia",
     "sequoia coupled",
     "specinfer",
-    "sd",
+    "speculative_decoding",
 )
 """Plain names: recursive rejection at the draft's temperature, at T = 0 too. `sequoia coupled` at
 T = 0 takes the draft's likeliest tokens, as Sequoia's authors do when decoding greedily."""
@@ -187,7 +187,7 @@ class Runs:
                     method=name,
                     seconds=time.perf_counter() - start,
                     tokens=int(result.lengths[0]),
-                    steps=int(result.stats.num_steps[0]),
+                    steps=int(result.stats.num_rounds[0]),
                     drafted=int(result.stats.drafted[0]),
                 )
             )

@@ -21,8 +21,9 @@ from benchmarks.contenders import LEARNING, Workload, drafter
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from jspec import cache as caches
-from jspec.base import CausalLM, Nodes, PyTree, Round, State, Tree, Verdict
-from jspec.drafters.draft_model import DraftModel, ModelScorer
+from jspec.base import Frame, PyTree, State, Tree, TreeKV, Verdict
+from jspec.drafters.draft_model.base import DraftModel, ModelScorer
+from jspec.protocols import CausalLM
 
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
 
@@ -156,16 +157,16 @@ class Pieces:
         seconds["construction"] = seconds["draft"] - seconds["draft forwards"]
         return seconds | {"levels": float(levels)}
 
-    def levels(self, nodes: Nodes) -> jax.Array:
+    def levels(self, nodes: TreeKV) -> jax.Array:
         """Forwards that the draft just took, the root's included: the places with keys in them."""
         below = nodes.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
         return 1 + below.any(-1).sum().astype(jnp.int32)
 
-    def _scorer(self, params: PyTree, state: PyTree, frame: Round) -> ModelScorer:
+    def _scorer(self, params: PyTree, state: PyTree, frame: Frame) -> ModelScorer:
         places = 2 + self.method.scored
         return ModelScorer(self.method.model, params, state.cache, state.previous, frame, places)
 
-    def _forwards(self, params: PyTree, state: PyTree, frame: Round, levels: jax.Array):
+    def _forwards(self, params: PyTree, state: PyTree, frame: Frame, levels: jax.Array):
         """The draft's forwards and its cache's growth; tokens are the last level's likeliest."""
         scorer = self._scorer(params, state, frame)
         level = scorer.root()
@@ -183,13 +184,13 @@ class Pieces:
 
         return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.nodes))
 
-    def _score(self, params: PyTree, tree: Tree, frame: Round, cache: jspec.Cache):
+    def _score(self, params: PyTree, tree: Tree, frame: Frame, cache: jspec.Cache):
         return round_pieces.score(self.target[0], params, tree, frame, cache)
 
-    def _verdict(self, tree: Tree, logits: jax.Array, frame: Round) -> Verdict:
+    def _verdict(self, tree: Tree, logits: jax.Array, frame: Frame) -> Verdict:
         return self.method.scheme.verifier.verdict(tree, logits, frame)
 
-    def _commit(self, cache, own, draft, tree: Tree, output, verdict: Verdict, frame: Round):
+    def _commit(self, cache, own, draft, tree: Tree, output, verdict: Verdict, frame: Frame):
         """Both caches, and what the method learns; nothing ends here."""
         feedback = round_pieces.feedback(tree, output, verdict, frame)
         return (

@@ -13,8 +13,8 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import SHARED, console, headline
 from benchmarks.prompts import texts
-from jspec.app.builders import Models
-from jspec.app.methods import METHODS
+from jspec.methods.builders import Models
+from jspec.methods.registry import METHODS
 from jspec.models import load
 
 SAMPLING = jspec.Sampling(temperature=0.8, top_p=0.9)
@@ -85,7 +85,7 @@ def main(
                 _rows_equal(alone(**options, **sampled)[0], random),
                 _rows_equal(np.asarray(decode(**options, **sampled).tokens), random),
             ]
-            steps = sum(int(result.stats.num_steps[0]) for result in results)
+            steps = sum(int(result.stats.num_rounds[0]) for result in results)
             table.add_row(
                 name,
                 method,

@@ -21,8 +21,8 @@ from benchmarks.ledger import Ledger
 from benchmarks.lyanna_heads import DEPTH, WIDTH, Run
 from benchmarks.pairs import Pair
 from jspec.base import PyTree
-from jspec.drafters.eagle import Eagle2
-from jspec.drafters.lyanna import Lyanna
+from jspec.drafters.draft_head.eagle import EAGLE2
+from jspec.drafters.draft_head.lyanna import Lyanna
 
 PAPER = {
     "Lyanna w/o token info": (0.90, 0.73, 0.64),
@@ -77,7 +77,7 @@ def main(
 
 def histograms(
     pair: Pair,
-    drafter: Eagle2 | Lyanna,
+    drafter: EAGLE2 | Lyanna,
     variables: PyTree,
     prompts: Int[np.ndarray, "B T"],
     new_tokens: int,

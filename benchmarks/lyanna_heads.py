@@ -11,9 +11,9 @@ import jax
 
 from benchmarks.ledger import Ledger
 from jspec.base import PyTree
-from jspec.drafters.eagle import Eagle2
-from jspec.drafters.lyanna import Lyanna
-from jspec.drafters.resampling import NEVER, Resampling
+from jspec.drafters.draft_head.eagle import EAGLE2
+from jspec.drafters.draft_head.lyanna import Lyanna
+from jspec.drafters.draft_head.lyanna_resampling import NEVER, Resampling
 from jspec.models import Loaded, heads
 from jspec.models.huggingface import settings
 
@@ -94,7 +94,7 @@ def alike(runs: Sequence[Run]) -> dict[int, list[Run]]:
 
 def tree(
     head: Any, nodes: int, resampling: Resampling = NEVER, depth: int = DEPTH, width: int = WIDTH
-) -> Eagle2 | Lyanna:
+) -> EAGLE2 | Lyanna:
     """The kind's own tree of a depth, a width and a number of drafted nodes.
 
     Args:
@@ -106,7 +106,7 @@ def tree(
     """
     if heads.kind(head) == "lyanna":
         return Lyanna(head, nodes, depth, width, resampling)
-    return Eagle2(head, nodes, depth, width)
+    return EAGLE2(head, nodes, depth, width)
 
 
 def trained(kind: str, run: Path | None, target: Loaded) -> Head:

@@ -13,17 +13,17 @@ import jspec
 from benchmarks import lyanna_heads, round_pieces
 from benchmarks.lyanna_heads import DEPTH, WIDTH
 from benchmarks.pairs import Pair
-from jspec import rules
 from jspec import sampling as samplings
-from jspec.base import Feedback, PyTree, Round, Tree
-from jspec.drafters import best_first
-from jspec.drafters.eagle import HeadScorer, joint
-from jspec.drafters.lyanna import Lyanna
-from jspec.drafters.pairs import PairState, likeliest
-from jspec.drafters.resampling import FUSED, NEVER
-from jspec.drafters.scoring import Level, Scorer
-from jspec.drafters.token_info import ChainScorer
-from jspec.verify import Walk
+from jspec.base import Feedback, Frame, PyTree, Tree
+from jspec.drafters.draft_head.base import HeadState, likeliest
+from jspec.drafters.draft_head.eagle import HeadScorer, joint
+from jspec.drafters.draft_head.lyanna import Lyanna
+from jspec.drafters.draft_head.lyanna_resampling import FUSED, NEVER
+from jspec.drafters.draft_head.lyanna_tree import ChainScorer
+from jspec.drafters.growth import best_first
+from jspec.drafters.growth.scorer import LevelOutput, Scorer
+from jspec.verify import rules
+from jspec.verify.tree_verifier import TreeVerifier
 
 
 @dataclass(frozen=True)
@@ -41,15 +41,17 @@ class Given:
     """Scores that are there already, for a tree to grow on."""
 
     logits: Float[Array, "B L W V"]
-    round: Round
+    frame: Frame
 
-    def root(self) -> Level:
-        return Level(self.logits[:, 0, :1], (), ())
+    def root(self) -> LevelOutput:
+        return LevelOutput(self.logits[:, 0, :1], (), ())
 
-    def below(self, level, place, tokens, lineage, nodes) -> Level:
-        """As in `jspec.drafters.scoring.Scorer`."""
+    def below(self, level, place, tokens, lineage, nodes) -> LevelOutput:
+        """As in `jspec.drafters.growth.scorer.Scorer`."""
         del place, tokens, lineage, nodes
-        return Level(jax.lax.dynamic_index_in_dim(self.logits, level, 1, keepdims=False), (), ())
+        return LevelOutput(
+            jax.lax.dynamic_index_in_dim(self.logits, level, 1, keepdims=False), (), ()
+        )
 
 
 class Side:
@@ -99,8 +101,11 @@ class Side:
         if isinstance(self.drafter, Lyanna):
             states = [hidden[:, :DEPTH]]
         logits = self.products(self.variables, states)
-        # A level's laws are its nodes', whatever its scores were made of.
-        laws = [logits[-1][:, :1], *[jnp.repeat(logits[-1][:, :1], WIDTH, axis=1)] * (DEPTH - 1)]
+        # A level's distributions are its nodes', whatever its scores were made of.
+        distributions = [
+            logits[-1][:, :1],
+            *[jnp.repeat(logits[-1][:, :1], WIDTH, axis=1)] * (DEPTH - 1),
+        ]
         tokens = tree.tokens[:, 1 : 1 + WIDTH]
         scores = logits[0]
         if not isinstance(self.drafter, Lyanna):
@@ -109,11 +114,11 @@ class Side:
         return whole | {
             "layer": Piece(self.layers, (self.variables, mine, frame, tokens)),
             "head": Piece(self.products, (self.variables, states)),
-            "softmax": Piece(self.softmaxes, (laws,)),
+            "softmax": Piece(self.softmaxes, (distributions,)),
             "softmax, sampling and tree": Piece(self.grow, (self.variables, scores, frame)),
         }
 
-    def _levels(self, params: PyTree, state: PairState, frame: Round, tokens: Int[Array, "B W"]):
+    def _levels(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
         """EAGLE's forwards without their scores: the levels below the first."""
         places = (DEPTH - 1) * WIDTH
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, places)
@@ -125,7 +130,7 @@ class Side:
             lineage, nodes = below.lineage, below.nodes
         return lineage, nodes
 
-    def _states(self, params: PyTree, state: PairState, frame: Round, tokens: Int[Array, "B W"]):
+    def _states(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
         """Lyanna's chain."""
         del tokens
         return Lyanna(self.head, self.nodes, DEPTH, WIDTH).chain(params, state, frame)
@@ -134,7 +139,7 @@ class Side:
         """The target's scores of each of several, one after another."""
         return in_turn(lambda x: self.head.apply(params, x, method="logits"))(states)
 
-    def _grow(self, params: PyTree, logits: Float[Array, "B L *W V"], frame: Round) -> Tree:
+    def _grow(self, params: PyTree, logits: Float[Array, "B L *W V"], frame: Frame) -> Tree:
         """The tree from scores that are there: of each level's nodes, or of the chain."""
         scorer: Scorer
         if isinstance(self.drafter, Lyanna):
@@ -148,10 +153,10 @@ class Side:
         )  # fmt: skip
         return draft.tree
 
-    def _verify(self, tree: Tree, frame: Round, cache: jspec.Cache) -> Feedback:
+    def _verify(self, tree: Tree, frame: Frame, cache: jspec.Cache) -> Feedback:
         target = self.pair.target
         output = round_pieces.score(target.model, target.params, tree, frame, cache)
-        verdict = Walk(rules.coupled).verdict(tree, output.logits, frame)
+        verdict = TreeVerifier(rules.coupled).verdict(tree, output.logits, frame)
         return round_pieces.feedback(tree, output, verdict, frame)
 
 
@@ -186,7 +191,7 @@ class Steps:
 
         self.product = jax.jit(product)
         self.softmax = jax.jit(in_turn(jax.nn.softmax))
-        self.sample = jax.jit(in_turn(lambda law: samplings.top_k(law, WIDTH)))
+        self.sample = jax.jit(in_turn(lambda probs: samplings.top_k(probs, WIDTH)))
         self.inform = jax.jit(self._inform)
 
     def pieces(self, hidden: Float[Array, "B E"], root: Int[Array, " B"]) -> dict[str, Piece]:

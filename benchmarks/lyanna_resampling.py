@@ -16,7 +16,7 @@ from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna_acceptance import histograms, tokens_per_step
 from benchmarks.lyanna_heads import WIDTH
-from jspec.drafters.resampling import NEVER, Fused, Resampling, Separate
+from jspec.drafters.draft_head.lyanna_resampling import NEVER, Fused, Resampling, Separate
 
 
 def main(

@@ -20,10 +20,18 @@ from benchmarks.harness import console, headline, paired
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna_heads import DEPTH, WIDTH, Head
 from benchmarks.pairs import Pair
-from jspec.base import Drafter, PyTree
-from jspec.drafters import resampling
+from jspec.base import PyTree
+from jspec.drafters.draft_head import lyanna_resampling
+from jspec.protocols import Drafter
 
-PLAIN, SD, SD_TREE, NGRAM, EAGLE, OFF = "plain", "sd", "sd tree", "n-gram", "EAGLE", "Lyanna off"
+PLAIN, SD, SD_TREE, NGRAM, EAGLE, OFF = (
+    "plain",
+    "speculative_decoding",
+    "sd tree",
+    "n-gram",
+    "EAGLE",
+    "Lyanna off",
+)
 PAPER = (
     ("{fused} over {sd}", 2, "3.0x, 3.3x (LLaMA-2-7B, H800, A800); 2.3x, 2.6x (Vicuna-7B)"),
     ("{fused} over {sd}", 16, "2.6x, 2.2x (LLaMA-2-7B, H800, A800); 1.7x, 1.7x (Vicuna-7B)"),
@@ -91,7 +99,7 @@ def main(
         if wrong:
             console.print(f"other tokens than plain decoding: {', '.join(sorted(wrong))}")
     for more in second:
-        console.print(beside(found, more, nodes))
+        console.print(concat(found, more, nodes))
     console.print(
         "tokens/s: of `decode`, which ends with its slowest row. full batch: if rows that end were "
         "replaced at once, as a server does; the paper's. A step is a forward of the target."
@@ -128,7 +136,7 @@ def methods(
     draft = pair.draft
     (module, variables), (other, weights) = lyanna, eagle
     chain = jspec.SpeculativeDecoding(draft.model, DEPTH)
-    grown = jspec.DySpec(draft.model, nodes=nodes, max_depth=DEPTH, beam=WIDTH)
+    grown = jspec.DySpec(draft.model, num_speculative_tokens=nodes, max_depth=DEPTH, beam=WIDTH)
     built = {
         PLAIN: Method(jspec.Autoregressive()),
         SD: Method(chain, draft.params),
@@ -140,8 +148,8 @@ def methods(
     }
     for more in resampled:
         for name, drafter in {
-            apart(more): lyanna_heads.tree(module, nodes, resampling.Separate(more)),
-            fused(more): lyanna_heads.tree(module, nodes, resampling.Fused(more)),
+            apart(more): lyanna_heads.tree(module, nodes, lyanna_resampling.Separate(more)),
+            fused(more): lyanna_heads.tree(module, nodes, lyanna_resampling.Fused(more)),
             equal(nodes, more): lyanna_heads.tree(module, nodes + more),
         }.items():
             built[name] = Method(drafter, variables)
@@ -212,7 +220,7 @@ class Trial:
         return {
             name: dict(
                 seconds=seconds[name].tolist(),
-                steps=np.asarray(result.stats.num_steps).tolist(),
+                steps=np.asarray(result.stats.num_rounds).tolist(),
                 emitted=np.asarray(result.lengths).tolist(),
                 drafted=np.asarray(result.stats.drafted).tolist(),
                 differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
@@ -265,7 +273,7 @@ def table(found: dict[str, Summary], size: int) -> Table:
     return shown
 
 
-def beside(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
+def concat(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
     """Ratios of the full batch's throughput beside those of the paper."""
     names = dict(
         fused=fused(more),

@@ -66,10 +66,10 @@ def progress(group: Sequence[Run], steps: int) -> Table:
     shown = Table("mean of 3 steps, %", *(f"after {place}" for place in places), box=box.MARKDOWN)
     for run in group:
         means, paper = 100 * lines(run)[1:].mean(0), PAPER.get(run.setting)
-        beside = [""] * len(EPOCHS) if paper is None else [f" ({value:.2f})" for value in paper]
+        concat = [""] * len(EPOCHS) if paper is None else [f" ({value:.2f})" for value in paper]
         shown.add_row(
             run.setting,
-            *(f"{means[place - 1]:.2f}{text}" for place, text in zip(places, beside, strict=True)),
+            *(f"{means[place - 1]:.2f}{text}" for place, text in zip(places, concat, strict=True)),
         )
     return shown
 

@@ -14,8 +14,8 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
-from jspec.app.builders import Models
-from jspec.app.methods import METHODS
+from jspec.methods.builders import Models
+from jspec.methods.registry import METHODS
 from jspec.models import load
 
 
@@ -71,7 +71,7 @@ def main(
                     raise AssertionError(f"{name} changed the tokens of {text[:40]!r}")
                 memory[name] = result.drafter_state
                 tokens[name] += int(result.lengths[0])
-                rounds[name] += int(result.stats.num_steps[0])
+                rounds[name] += int(result.stats.num_rounds[0])
                 ratios[name].append(float(np.median(seconds["plain"] / seconds[name])))
                 record(
                     out,

@@ -1,4 +1,5 @@
-"""Which rule keeps a child how often, on the laws of two real models; see `benchmarks.verifiers`.
+"""Which rule keeps a child how often, on the distributions of two real models; see
+`benchmarks.verifiers`.
 
 python -m benchmarks.node_verifiers --pair bundled
 """
@@ -17,7 +18,8 @@ import jspec
 from benchmarks import pairs
 from benchmarks.harness import console, headline, record
 from benchmarks.rsd import TEMPERATURES
-from jspec import acceptance, schemes
+from jspec.drafters.draft_model import acceptance_vector
+from jspec.verify import schemes
 
 SCHEMES = {
     "multi-round": schemes.MULTI_ROUND,
@@ -36,7 +38,7 @@ def main(
     draws: Annotated[int, typer.Option(min=1, help="of all children")] = 2,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Over the target's own samples, children drawn at random, the rule's answer without coins."""
+    """Over the target's own samples: children drawn at random, the rule's answer exact."""
     loaded = pairs.find(pair)
     target, draft = loaded.target, loaded.draft
     prompts = [loaded.prompts(kind, count, prompt_tokens) for kind in loaded.classes]
@@ -48,7 +50,7 @@ def main(
 
     @partial(jax.jit, static_argnames=("width", "scheme"))
     def trials(text, sampling, key, width, scheme):
-        seen = acceptance.trials(
+        seen = acceptance_vector.trials(
             target.model, target.params, draft.model, draft.params, text,
             jnp.full(len(text), text.shape[1]), width=width, sampling=sampling, scheme=scheme,
             key=key,

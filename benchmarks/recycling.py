@@ -28,16 +28,16 @@ from benchmarks import round_pieces
 from benchmarks.harness import console, headline, paired
 from benchmarks.ledger import Ledger
 from benchmarks.questions import Question, read, shared
-from jspec import rules
 from jspec import tree as trees
-from jspec.app.builders import Models
-from jspec.app.methods import METHODS
-from jspec.app.trees import lookahead
-from jspec.drafters import medusa
+from jspec.drafters.draft_head import medusa
+from jspec.methods.builders import Models
+from jspec.methods.device_defaults import lookahead
+from jspec.methods.registry import METHODS
 from jspec.models import load
 from jspec.request import bucket
 from jspec.training.distill import unlooped
-from jspec.verify import Walk
+from jspec.verify import rules
+from jspec.verify.tree_verifier import TreeVerifier
 
 PLAIN = "autoregressive"
 TABLE: dict[str, tuple[str, dict[str, Any]]] = {
@@ -49,7 +49,7 @@ TABLE: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "TR, published": ("token_recycling", {"shape": "published"}),
     "TR, measured": ("token_recycling", {"shape": "measured"}),
-    "TR, dynamic": ("token_recycling_dynamic", {"num_speculative_tokens": 80}),
+    "TR, dynamic": ("dynamic_token_recycling", {"num_speculative_tokens": 80}),
     "TR + suffix": ("token_recycling+suffix", {"num_speculative_tokens": 80}),
     "Lyanna + suffix": ("lyanna+suffix", {"num_speculative_tokens": 80}),
 }
@@ -210,7 +210,7 @@ class Bench:
                 memory = result.drafter_state
                 count = int(result.lengths[0])
                 row["tokens"] += count
-                row["steps"] += int(result.stats.num_steps[0])
+                row["steps"] += int(result.stats.num_rounds[0])
                 said.append(self.loaded.tokenizer.decode(result.tokens[0, :count].tolist()))
             yield row
 
@@ -235,7 +235,7 @@ def shares(bench: Bench, question: Question, rounds: int = 12, repeats: int = 10
     state = jspec.prefill(
         model, params, np.array([ids]), drafter=drafter, max_new_tokens=bench.new_tokens
     )
-    walk = Walk(rules.coupled)
+    walk = TreeVerifier(rules.coupled)
     retrieve = jax.jit(lambda memory, frame: drafter.draft(None, memory, frame)[0])
     prepare = jax.jit(trees.ancestors)
     forward = jax.jit(

@@ -21,7 +21,7 @@ from benchmarks.harness import console, headline
 from benchmarks.prompts import LEARNING
 from benchmarks.questions import Question, shared
 from benchmarks.recycling import Bench
-from jspec import optimal
+from jspec.drafters.draft_model import sequoia_tree
 from jspec.tree import Template, likeliest
 
 WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
@@ -43,8 +43,8 @@ class Counted:
     def init(self, params, state, prompt, lengths, output):
         return self.inner.init(params, state[0], prompt, lengths, output), state[1]
 
-    def draft(self, params, state, round):
-        tree, matrix = self.inner.draft(params, state[0], round)
+    def draft(self, params, state, frame):
+        tree, matrix = self.inner.draft(params, state[0], frame)
         return tree, (matrix, state[1])
 
     def update(self, params, state, feedback):
@@ -111,7 +111,7 @@ def main(
     for level, row in enumerate(mean, 1):
         table.add_row(str(level), *(f"{chance:.3f}" for chance in row))
     console.print(table)
-    best = optimal.best_template(mean, nodes + 1, max_depth)
+    best = sequoia_tree.best_template(mean, nodes + 1, max_depth)
     text = json.dumps({"template": [list(path) for path in best.paths]}, separators=(",", ":"))
     console.print(f"{nodes} nodes in {best.depth} levels: {[len(level) for level in best.levels]}")
     if out is None:

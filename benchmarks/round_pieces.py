@@ -3,23 +3,24 @@
 import jax.numpy as jnp
 
 from jspec import tree as trees
-from jspec.base import Cache, CausalLM, Feedback, Output, PyTree, Round, State, Tree, Verdict
+from jspec.base import Cache, Feedback, Frame, Output, PyTree, State, Tree, Verdict
+from jspec.protocols import CausalLM
 
 
-def frame(state: State) -> Round:
+def frame(state: State) -> Frame:
     """What a drafter may know."""
     request = state.request
-    return Round(state.root, state.cache.lengths, request.keys, request.sampling, state.done)
+    return Frame(state.root, state.cache.lengths, request.keys, request.sampling, state.done)
 
 
-def score(model: CausalLM, params: PyTree, tree: Tree, frame: Round, cache: Cache) -> Output:
+def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cache) -> Output:
     """The target's forward over a tree."""
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
     return model.apply(params, tree.tokens, positions, mask, cache)
 
 
-def feedback(tree: Tree, output: Output, verdict: Verdict, frame: Round) -> Feedback:
+def feedback(tree: Tree, output: Output, verdict: Verdict, frame: Frame) -> Feedback:
     """What the round teaches; nothing ends here."""
     path, counts = verdict.path, verdict.counts
     lanes = jnp.arange(path.shape[1])

@@ -18,7 +18,7 @@ import jspec
 from benchmarks import pairs
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.rsd_settings import METHODS, Shape, settings
-from jspec.optimal import memory_bound_speedup
+from jspec.drafters.draft_model.sequoia_tree import memory_bound_speedup
 
 TEMPERATURES = ((0.3, 1.0), (1.0, 0.95))
 """(temperature, top-p) of the paper's tasks; both models are filtered."""
@@ -85,7 +85,7 @@ class Bench:
             rows=np.tile(np.arange(len(prompts)), len(TEMPERATURES)),
             **self.drafting(method, shape),
         )
-        calls = np.asarray(result.stats.num_steps).reshape(len(rows), -1)
+        calls = np.asarray(result.stats.num_rounds).reshape(len(rows), -1)
         tokens = np.asarray(result.lengths).reshape(len(rows), -1)
         for row, made, emitted in zip(rows, calls, tokens, strict=True):
             eta = float(emitted.sum() / made.sum())

@@ -13,7 +13,7 @@ Curve = Callable[[Results, Measured], tuple[float, float]]
 """A tree's height and its spread."""
 
 _LOOKS = {
-    "sd": dict(color="#7f7f7f", marker="o"),
+    "speculative_decoding": dict(color="#7f7f7f", marker="o"),
     "spectr": dict(color="#e6842a", marker="s"),
     "rsd_c": dict(color="#3b8f4e", marker="^"),
     "rsd_s": dict(color="#c23b3b", marker="D"),

@@ -16,7 +16,7 @@ from benchmarks.rsd_results import Measured, Results, read
 from benchmarks.rsd_settings import EXPERIMENTS, METHODS
 
 PLACES = {1: "draft length", 2: "budget"}
-CLAIMS = (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "sd"))
+CLAIMS = (("rsd_s", "rsd_c"), ("rsd_c", "spectr"), ("spectr", "speculative_decoding"))
 """The paper's order of block efficiency: each is at least the other."""
 OURS = (("coupled_tree", "rsd_s"), ("coupled_tree", "dyspec"), ("rsd_s", "dyspec"))
 

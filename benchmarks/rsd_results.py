@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.rsd_settings import EXPERIMENTS, METHODS, Group, Shape
-from jspec.optimal import memory_bound_speedup
+from jspec.drafters.draft_model.sequoia_tree import memory_bound_speedup
 
 
 @dataclass(frozen=True)
@@ -95,9 +95,11 @@ class Results:
 
     def chain(self, nodes: int) -> Measured:
         """The shortest chain measured of at least as many tokens, else the longest."""
-        chains = sorted(shape[0] for method, shape in self.measured if method == "sd")
+        chains = sorted(
+            shape[0] for method, shape in self.measured if method == "speculative_decoding"
+        )
         enough = [length for length in chains if length >= nodes]
-        return self.measured["sd", (enough[0] if enough else chains[-1],)]
+        return self.measured["speculative_decoding", (enough[0] if enough else chains[-1],)]
 
 
 def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]:

@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from jspec import schemes
-from jspec.base import CausalLM
-from jspec.drafters.coupled_tree import CoupledTree
-from jspec.drafters.draft_model import DraftModel
-from jspec.drafters.dyspec import DySpec
-from jspec.drafters.rsd_c import RSDC
-from jspec.drafters.rsd_s import RSDS
-from jspec.drafters.sd import SpeculativeDecoding
-from jspec.drafters.spectr import SpecTr
+from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.draft_model.coupled_tree import CoupledTree
+from jspec.drafters.draft_model.dyspec import DySpec
+from jspec.drafters.draft_model.rsd_c import RSDC
+from jspec.drafters.draft_model.rsd_s import RSDS
+from jspec.drafters.draft_model.spectr import SpecTr
+from jspec.drafters.draft_model.speculative_decoding import SpeculativeDecoding
+from jspec.protocols import CausalLM
+from jspec.verify import schemes
 
 Shape = tuple[int, ...]
 
@@ -44,7 +44,7 @@ def _budgets(title: str, build: Callable[[CausalLM, Shape], DraftModel]) -> Meth
 
 _RRS = schemes.RECURSIVE
 METHODS: Mapping[str, Method] = {
-    "sd": Method(
+    "speculative_decoding": Method(
         "SD",
         lambda model, s: SpeculativeDecoding(model, *s, scheme=_RRS),
         lambda s: s[0],
@@ -82,7 +82,7 @@ def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Gro
     paths = tuple((beam, length) for beam in beams)
     nodes = 2 ** (length + 1) - 2
     return {
-        "sd": ((length,),),
+        "speculative_decoding": ((length,),),
         "spectr": paths,
         "rsd_c": ((2,) * length, *(_one(width, length) for width in widths)),
         "rsd_s": paths,
@@ -94,7 +94,7 @@ def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Gro
 def _budget(nodes: int, paths: tuple[Shape, Shape], branchings: tuple[Shape, ...]) -> Group:
     """What is compared at a budget, the chain of as many tokens among it."""
     return {
-        "sd": ((nodes,),),
+        "speculative_decoding": ((nodes,),),
         "spectr": paths,
         "rsd_c": branchings,
         "rsd_s": paths,

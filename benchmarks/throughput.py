@@ -34,8 +34,8 @@ def main(
     import jspec
     from benchmarks.harness import console, headline, paired, record
     from benchmarks.prompts import texts
-    from jspec.app.builders import Models
-    from jspec.app.methods import METHODS
+    from jspec.methods.builders import Models
+    from jspec.methods.registry import METHODS
     from jspec.models import load
 
     if max(counts) > jax.device_count():

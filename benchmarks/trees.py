@@ -14,7 +14,7 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
-from jspec.drafters.token_recycling import PUBLISHED, fitted
+from jspec.drafters.retrieval.token_recycling import PUBLISHED, fitted
 from jspec.models import load
 
 
@@ -85,7 +85,7 @@ def _gain(decode, drafter, prompts, repeats: int) -> tuple[float, list[float]]:
         result = tree()
         state = result.drafter_state
         tokens += int(result.lengths[0])
-        rounds += int(result.stats.num_steps[0])
+        rounds += int(result.stats.num_rounds[0])
         ratios.append(float(np.median(timed["plain"] / timed["tree"])))
     return tokens / rounds, ratios
 

@@ -18,8 +18,8 @@ from jaxtyping import Array, Float, Int
 from rich.table import Table
 
 from benchmarks.harness import console, headline
-from jspec import rules
-from jspec.base import NodeRule
+from jspec.protocols import NodeRule
+from jspec.verify import rules
 
 Acceptance = Callable[[Float[Array, " V"], Float[Array, " V"]], Float[Array, ""]]
 """The chance that one of K children is kept, from p and q."""
@@ -33,9 +33,9 @@ PUBLISHED = ((0.5, 0.5), (0.1, 0.9), (0.2, 0.6), (0.3, 0.8), (0.25, 0.75), (0.05
 
 def main(
     out: Annotated[Path | None, typer.Option(help="write the figure here")] = None,
-    pairs: Annotated[int, typer.Option(min=2, help="random pairs of laws")] = 200,
+    pairs: Annotated[int, typer.Option(min=2, help="random pairs of distributions")] = 200,
     vocabulary: Annotated[int, typer.Option(min=4, max=10)] = 8,
-    concentration: Annotated[float, typer.Option(help="of their Dirichlet law")] = 0.5,
+    concentration: Annotated[float, typer.Option(help="of their Dirichlet distribution")] = 0.5,
 ) -> None:
     """Sums over all draws of the children, with jspec's own rules; only coupling is sampled."""
     headline("verifiers: the chance that one of K children is kept")
@@ -46,10 +46,12 @@ def main(
         table.add_row("Ber({}), Ber({})".format(*pair), *(f"{v[row]:.4f}" for v in kept.values()))
     console.print("K = 2 children of two tokens, as in the paper's figure 1:", table)
 
-    laws = np.random.default_rng(0).dirichlet(np.full(vocabulary, concentration), (pairs, 2))
+    distributions = np.random.default_rng(0).dirichlet(
+        np.full(vocabulary, concentration), (pairs, 2)
+    )
     children = (1, 2, 3, 4)
     by_number = [
-        {name: _over(rule, laws) for name, rule in verifiers(vocabulary, number).items()}
+        {name: _over(rule, distributions) for name, rule in verifiers(vocabulary, number).items()}
         for number in children
     ]
     table = Table("K", *by_number[0])
@@ -136,10 +138,10 @@ def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
     return jax.vmap(kept)(noises).mean()
 
 
-def _over(rule: Acceptance, laws: np.ndarray) -> np.ndarray:
-    """A verifier on pairs [.., 2, V] of laws, p first."""
-    each = jax.jit(lambda laws: jax.lax.map(lambda pair: rule(*pair), laws))
-    return np.asarray(each(jnp.asarray(laws, jnp.float32)))
+def _over(rule: Acceptance, distributions: np.ndarray) -> np.ndarray:
+    """A verifier on pairs [.., 2, V] of distributions, p first."""
+    each = jax.jit(lambda distributions: jax.lax.map(lambda pair: rule(*pair), distributions))
+    return np.asarray(each(jnp.asarray(distributions, jnp.float32)))
 
 
 _LOOKS = {
@@ -157,13 +159,13 @@ def draw(
     vocabulary: int,
     file: Path,
 ) -> None:
-    """Left, two tokens and two children as the target's law moves; right, random pairs."""
+    """Left, two tokens and two children as the target's distribution moves; right, random pairs."""
     targets, drafts = np.linspace(0.0, 1.0, 21), (0.1, 0.3, 0.5)
     figure, axes = plt.subplots(1, 4, figsize=(13, 3.5), sharey=True, layout="constrained")
     for axis, draft in zip(axes, drafts, strict=False):
-        laws = np.array([[[1 - target, target], [1 - draft, draft]] for target in targets])
+        distributions = np.array([[[1 - target, target], [1 - draft, draft]] for target in targets])
         for name, rule in verifiers(2, 2).items():
-            axis.plot(targets, _over(rule, laws), label=name, markersize=4, **_LOOKS[name])
+            axis.plot(targets, _over(rule, distributions), label=name, markersize=4, **_LOOKS[name])
         axis.set_title(f"draft Ber({draft}), K = 2", fontsize=10)
         axis.set_xlabel("target Ber(x)")
     for name, look in _LOOKS.items():

@@ -12,11 +12,11 @@ Axes, the same letters in every annotation of the project:
     H  key-value heads, D their size
     T  padded length of a prompt, or of the output
 
-`p` is the target's law and `q` the draft's, whatever letter a paper uses.
+`p` is the target's distribution and `q` the draft's, whatever letter a paper uses.
 """
 
 from enum import IntEnum
-from typing import Any, Literal, Protocol, overload, runtime_checkable
+from typing import Any
 
 import jax
 from flax import struct
@@ -61,13 +61,13 @@ class Cache:
 
 
 @struct.dataclass
-class Nodes:
+class TreeKV:
     """Keys and values of tree nodes that were scored before and stand in no cache."""
 
     keys: tuple[Float[Array, "B H M D"], ...]
     values: tuple[Float[Array, "B H M D"], ...]
 
-    def beside(self, later: "Nodes") -> "Nodes":
+    def concat(self, later: "Nodes") -> "Nodes":
         """These, then those."""
         return jax.tree.map(lambda *both: jax.numpy.concatenate(both, axis=2), self, later)
 
@@ -81,105 +81,6 @@ class Output:
     """Last hidden state, after the final norm (what the head reads); None if not given."""
     keys: tuple[Float[Array, "B H N D"], ...]
     values: tuple[Float[Array, "B H N D"], ...]
-
-
-class CausalLM(Protocol):
-    """A language model: static, hashable, and pure. A Flax linen module is one already."""
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def context(self) -> int | None:
-        """Most positions the model can place; None if it has no bound."""
-        ...
-
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache."""
-        ...
-
-    def apply(
-        self,
-        params: PyTree,
-        tokens: Int[Array, "B N"],
-        positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: Nodes | None = None,
-    ) -> Output:
-        """Scores N tokens of each row, after the committed tokens of `cache`, which is only read.
-
-        Token i attends to all `cache.lengths` slots of its row, to the nodes j with
-        `mask[b, i, j]`, and to the tokens j with `mask[b, i, M + j]`. `cache=None` is the empty
-        past, `nodes=None` is M = 0. The keys and values of the N tokens come back in the output;
-        `jspec.cache.commit` puts the accepted ones into the cache.
-
-        `nodes` is for draft models, which score a tree level by level; a model that only serves
-        as a target may leave the argument out.
-        """
-        ...
-
-
-class DraftHead(Protocol):
-    """A small network over the target's hidden states: static, hashable and pure, as a CausalLM.
-
-    It reads pairs: the target's state at position j, and the token that followed, at j + 1. From
-    them it predicts the target's state at j + 1, and so the token at j + 2. A pair stands at its
-    state's position. F is the width of the states it reads, which may be several side by side.
-    """
-
-    @property
-    def vocab_size(self) -> int: ...
-
-    @property
-    def context(self) -> int | None: ...
-
-    @property
-    def hidden_size(self) -> int:
-        """E, of the states that it predicts."""
-        ...
-
-    @property
-    def features(self) -> int:
-        """F, of the target's states that it reads."""
-        ...
-
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache, for pairs."""
-        ...
-
-    @overload
-    def apply(
-        self,
-        params: PyTree,
-        hidden: Float[Array, "B N F"],
-        tokens: Int[Array, "B N"] | None,
-        positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: Nodes | None = None,
-    ) -> Output: ...
-    @overload
-    def apply(
-        self, params: PyTree, states: Float[Array, "B N E"], *, method: Literal["logits"]
-    ) -> Float[Array, "B N V"]: ...
-    @overload
-    def apply(
-        self,
-        params: PyTree,
-        scores: Float[Array, "B N V"],
-        tokens: Int[Array, "B N"],
-        *,
-        method: Literal["inform"],
-    ) -> Float[Array, "B N V"]: ...
-    def apply(self, *arguments: Any, **options: Any) -> Any:
-        """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
-
-        The states read may also be some [B, N, E] that the head itself predicted; a head that can
-        go on without the token takes None for it. As in Flax, `method` names another function:
-        `logits` scores states, `inform` moves scores by the token that they come after.
-        """
-        ...
 
 
 @struct.dataclass
@@ -196,20 +97,21 @@ class Tree:
     valid: Bool[Array, "B N"]
     """Nodes that are there. The root always is; a child of an absent node is absent."""
     q: Float[Array, "B Q V"] | None = None
-    """The laws that sampled children were drawn from; None: no law, children are point masses.
+    """The distributions that sampled children were drawn from; None: no distribution, children are
+    point masses.
 
     None is pytree structure, so it costs nothing and is known when the loop is traced."""
     q_row: Int[Array, "B N"] | None = None
     """Row of `q` that node i's children were drawn from; None with a `q`: row i is node i's.
 
-    Only nodes with children need a law, so Q is usually far below N."""
+    Only nodes with children need a distribution, so Q is usually far below N."""
     depth: int = struct.field(pytree_node=False, default=0)
     """Most edges from the root to a leaf; bounds the walk: P = depth + 1."""
     width: int = struct.field(pytree_node=False, default=1)
     """Most children of one node: K."""
     verifier: "Verifier | None" = struct.field(pytree_node=False, default=None)
     """What makes these draws lossless; None: they are point masses, and any rule for those does."""
-    worth: Float[Array, "B N"] | None = None
+    value: Float[Array, "B N"] | None = None
     """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
     path; None: it has none. Mixtures share out their nodes by it; the walk never reads it."""
     joint: bool = struct.field(pytree_node=False, default=False)
@@ -231,7 +133,7 @@ class Sampling:
 
 
 @struct.dataclass
-class Round:
+class Frame:
     """What a drafter may know when it drafts."""
 
     root: Int[Array, " B"]
@@ -259,7 +161,7 @@ class Verdict:
     bonus: Int[Array, " B"]
     """The token that the target itself drew after the last node of the path."""
     failed: Bool[Array, " B"]
-    """The target's law was not a law (NaN) at some node that the walk reached."""
+    """The target's distribution was not a distribution (NaN) at some node that the walk reached."""
 
 
 @struct.dataclass
@@ -281,85 +183,6 @@ class Feedback:
     """Rows that have ended, in this round or before."""
 
 
-@runtime_checkable
-class Drafter(Protocol):
-    """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on."""
-
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
-        """The memory that a call begins with: empty, or what survives of an earlier call's.
-
-        Its shapes depend on `batch` and `slots` alone, so that cold and hot calls are one program.
-
-        Args:
-            batch: rows.
-            slots: most tokens a row will hold, prompt included.
-            earlier: the state that an earlier call returned (hot start), or None.
-
-        Raises:
-            ValueError: if the earlier state does not fit this drafter.
-        """
-        ...
-
-    def init(
-        self,
-        params: PyTree,
-        state: PyTree,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> PyTree:
-        """The state before the first round.
-
-        Args:
-            params: the drafter's weights.
-            state: what `start` gave.
-            prompt: right-padded prompts, the root (last prompt token) included.
-            lengths: their lengths.
-            output: the target's forward over the prompt. What is not read is never computed.
-
-        Raises:
-            ValueError: if the shapes do not fit.
-        """
-        ...
-
-    def draft(self, params: PyTree, state: PyTree, round: Round) -> tuple[Tree, PyTree]:
-        """The tree to verify; the same shape in every round."""
-        ...
-
-    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
-        """The state after the verified round."""
-        ...
-
-
-class NodeRule(Protocol):
-    """Turns laws at one node into probabilities; draws nothing.
-
-    With accept [K] the probability of taking child k given that the earlier ones were not taken,
-    the rule is lossless if for draws of the children from the law it names,
-    sum over draws of w(draw) * (accepted mass + left-over mass * residual) = p.
-    """
-
-    def __call__(
-        self,
-        p: Float[Array, " V"],
-        q: Float[Array, " V"] | None,
-        children: Int[Array, " K"],
-        valid: Bool[Array, " K"],
-        noise: Float[Array, " V"],
-    ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
-        """(accept [K], residual [V]); `noise` is the position's Gumbel noise, for coupling."""
-        ...
-
-
-@runtime_checkable
-class Verifier(Protocol):
-    """Decides which path of a scored tree is emitted; `jspec.verify.Walk` makes one of a rule."""
-
-    def verdict(self, tree: Tree, logits: Float[Array, "B N V"], round: Round) -> Verdict:
-        """The path to emit; consumes none of the round's keys."""
-        ...
-
-
 @struct.dataclass
 class Stats:
     """Sufficient statistics of a run; every other figure is derived from these two."""
@@ -370,20 +193,20 @@ class Stats:
     """Drafted tokens that were verified."""
 
     @property
-    def num_steps(self) -> Int[Array, " B"]:
+    def num_rounds(self) -> Int[Array, " B"]:
         """Target forwards after the prefill."""
         return self.histogram.sum(-1)
 
     @property
-    def num_accepted(self) -> Int[Array, " B"]:
+    def num_accepted_tokens(self) -> Int[Array, " B"]:
         """Drafted tokens that were emitted."""
         return (self.histogram * jax.numpy.arange(self.histogram.shape[-1])).sum(-1)
 
     @property
     def mean_acceptance_length(self) -> Float[Array, " B"]:
         """Tokens per target forward, the bonus token included; 0 before the first round."""
-        steps = self.num_steps
-        return (steps + self.num_accepted) / jax.numpy.maximum(steps, 1)
+        steps = self.num_rounds
+        return (steps + self.num_accepted_tokens) / jax.numpy.maximum(steps, 1)
 
 
 @struct.dataclass

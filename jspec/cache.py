@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec.base import Cache, Nodes, Output
+from jspec.base import Cache, Output, TreeKV
 
 
 def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: jnp.dtype) -> Cache:
@@ -18,7 +18,7 @@ def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: 
 
 
 def commit(
-    cache: Cache, output: Output | Nodes, path: Int[Array, "B P"], counts: Int[Array, " B"]
+    cache: Cache, output: Output | TreeKV, path: Int[Array, "B P"], counts: Int[Array, " B"]
 ) -> Cache:
     """Writes the keys and values of the first `counts` nodes of `path` behind the committed tokens.
 

@@ -14,30 +14,28 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec import cache as caches
-from jspec import rules
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.base import (
-    CausalLM,
-    Drafter,
     Feedback,
-    NodeRule,
+    Frame,
     PyTree,
     Request,
     Result,
-    Round,
     Sampling,
     State,
     Stats,
     Status,
     Tree,
     Verdict,
-    Verifier,
 )
 from jspec.drafters.autoregressive import Autoregressive
+from jspec.errors import InputError
+from jspec.protocols import CausalLM, Drafter, NodeRule, Verifier
+from jspec.ragged import append, sequence
 from jspec.request import Prepared, prepare
-from jspec.rows import append, sequence
-from jspec.verify import Walk
+from jspec.verify import rules
+from jspec.verify.tree_verifier import TreeVerifier
 
 _ENDLESS = 2**31 - 1
 
@@ -59,7 +57,8 @@ def decode(
     rows: ArrayLike | None = None,
     rule: NodeRule | Verifier | None = None,
 ) -> Result:
-    """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens' law.
+    """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
+    distribution.
 
     A pure function: `jit`, `pmap`, `shard_map` and `export` take it whole. Called as it is, it
     compiles once per bucket of shapes, and runs as one prefill and one `while_loop`.
@@ -86,7 +85,7 @@ def decode(
             any drafter; another rule is refused where draws were made for a rule of their own.
 
     Raises:
-        ValueError: if an argument is out of range or does not fit, before anything is compiled.
+        InputError: if an argument is out of range or does not fit, before anything is compiled.
     """
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
@@ -124,7 +123,7 @@ def prefill(
     The output buffer may be larger than `max_new_tokens` (a bucket); the limits hold.
     """
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-        raise ValueError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
+        raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
@@ -204,14 +203,14 @@ def _judge(asked: Verifier | None, tree: Tree) -> Verifier:
     """The verifier that was asked for, or the tree's own; any other would be biased for its draws.
 
     Raises:
-        ValueError: if it was asked for another than the tree's draws allow.
+        InputError: if it was asked for another than the tree's draws allow.
     """
-    coupled = Walk(rules.coupled)
+    coupled = TreeVerifier(rules.coupled)
     own = tree.verifier or coupled
     if asked is None:
         return own
     if tree.verifier is not None and asked not in (own, coupled):
-        raise ValueError(
+        raise InputError(
             f"rule is {asked} and the drafter's draws are lossless under {own} alone, or under "
             "jspec.rules.coupled; leave rule out, or give the drafter a scheme that pairs its "
             "draws with that rule"
@@ -223,9 +222,11 @@ def _verifier(rule: NodeRule | Verifier | None) -> Verifier | None:
     if rule is None:
         return None
     if isinstance(rule, type) or not (callable(rule) or isinstance(rule, Verifier)):
-        raise ValueError(f"rule is {rule!r}; pass a node rule such as jspec.rules.point_mass")
+        raise InputError(
+            f"rule is {rule!r}; pass a node rule such as jspec.rules.deterministic_proposal"
+        )
     # A node rule is a plain function; a verifier is a static object.
-    return rule if isinstance(rule, Verifier) else Walk(rule)
+    return rule if isinstance(rule, Verifier) else TreeVerifier(rule)
 
 
 @partial(
@@ -309,7 +310,7 @@ def _round(
     frame = _frame(state)
     tree, draft = drafter.draft(drafter_params, state.draft, frame)
     if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
-        raise ValueError(
+        raise InputError(
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
             "step with the drafter that prefill was given"
         )
@@ -352,8 +353,8 @@ def _round(
     )
 
 
-def _frame(state: State) -> Round:
-    return Round(
+def _frame(state: State) -> Frame:
+    return Frame(
         root=state.root,
         positions=state.cache.lengths,
         keys=state.request.keys,

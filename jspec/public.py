@@ -1,56 +1,57 @@
 """The public names of `jspec`, once. `jspec` itself hands them out on first use."""
 
-from jspec import acceptance as acceptance
-from jspec import optimal as optimal
-from jspec import rules as rules
 from jspec import sampling as sampling
-from jspec import schemes as schemes
 from jspec import tree as tree
-from jspec import verify as verify
 from jspec.base import Cache as Cache
-from jspec.base import CausalLM as CausalLM
-from jspec.base import Drafter as Drafter
 from jspec.base import Feedback as Feedback
-from jspec.base import NodeRule as NodeRule
-from jspec.base import Nodes as Nodes
+from jspec.base import Frame as Frame
 from jspec.base import Output as Output
 from jspec.base import Result as Result
-from jspec.base import Round as Round
 from jspec.base import Sampling as Sampling
 from jspec.base import State as State
 from jspec.base import Stats as Stats
 from jspec.base import Status as Status
 from jspec.base import Tree as Tree
+from jspec.base import TreeKV as TreeKV
 from jspec.base import Verdict as Verdict
-from jspec.base import Verifier as Verifier
-from jspec.drafters import datastore as datastore
 from jspec.drafters.autoregressive import Autoregressive as Autoregressive
-from jspec.drafters.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
-from jspec.drafters.coupled_tree import CoupledTree as CoupledTree
-from jspec.drafters.dyspec import DySpec as DySpec
-from jspec.drafters.eagle import Eagle as Eagle
-from jspec.drafters.eagle import Eagle2 as Eagle2
-from jspec.drafters.lookahead import Lookahead as Lookahead
-from jspec.drafters.lyanna import Lyanna as Lyanna
-from jspec.drafters.medusa import Medusa as Medusa
-from jspec.drafters.merge import Merge as Merge
-from jspec.drafters.merge import merge as merge
-from jspec.drafters.prompt_lookup import PromptLookup as PromptLookup
-from jspec.drafters.recycling_dynamic import DynamicTokenRecycling as DynamicTokenRecycling
-from jspec.drafters.rest import Rest as Rest
-from jspec.drafters.rsd_c import RSDC as RSDC
-from jspec.drafters.rsd_s import RSDS as RSDS
+from jspec.drafters.draft_head.eagle import EAGLE as EAGLE
+from jspec.drafters.draft_head.eagle import EAGLE2 as EAGLE2
+from jspec.drafters.draft_head.lyanna import Lyanna as Lyanna
+from jspec.drafters.draft_head.medusa import Medusa as Medusa
+from jspec.drafters.draft_model.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
+from jspec.drafters.draft_model.coupled_tree import CoupledTree as CoupledTree
+from jspec.drafters.draft_model.dyspec import DySpec as DySpec
+from jspec.drafters.draft_model.rsd_c import RSDC as RSDC
+from jspec.drafters.draft_model.rsd_s import RSDS as RSDS
+from jspec.drafters.draft_model.sequoia import Sequoia as Sequoia
+from jspec.drafters.draft_model.specinfer import SpecInfer as SpecInfer
+from jspec.drafters.draft_model.spectr import SpecTr as SpecTr
+from jspec.drafters.draft_model.speculative_decoding import (
+    SpeculativeDecoding as SpeculativeDecoding,
+)
+from jspec.drafters.ensemble.merge import Merge as Merge
+from jspec.drafters.ensemble.merge import merge as merge
+from jspec.drafters.retrieval import datastore as datastore
+from jspec.drafters.retrieval.dynamic_token_recycling import (
+    DynamicTokenRecycling as DynamicTokenRecycling,
+)
+from jspec.drafters.retrieval.lookahead import Lookahead as Lookahead
+from jspec.drafters.retrieval.prompt_lookup import PromptLookup as PromptLookup
+from jspec.drafters.retrieval.rest import REST as REST
+from jspec.drafters.retrieval.suffix import Suffix as Suffix
+from jspec.drafters.retrieval.token_recycling import TokenRecycling as TokenRecycling
 from jspec.drafters.scripted import Script as Script
 from jspec.drafters.scripted import Scripted as Scripted
-from jspec.drafters.sd import SpeculativeDecoding as SpeculativeDecoding
-from jspec.drafters.sequoia import Sequoia as Sequoia
-from jspec.drafters.specinfer import SpecInfer as SpecInfer
-from jspec.drafters.spectr import SpecTr as SpecTr
-from jspec.drafters.suffix import Suffix as Suffix
-from jspec.drafters.token_recycling import TokenRecycling as TokenRecycling
 from jspec.engine import Chunk as Chunk
 from jspec.engine import decode as decode
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.engine import stream as stream
+from jspec.protocols import CausalLM as CausalLM
+from jspec.protocols import Drafter as Drafter
+from jspec.protocols import NodeRule as NodeRule
+from jspec.protocols import Verifier as Verifier
 from jspec.tree import Template as Template
+from jspec.verify import rules as rules
+from jspec.verify import schemes as schemes

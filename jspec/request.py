@@ -11,7 +11,9 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from jspec.base import CausalLM, Sampling
+from jspec.base import Sampling
+from jspec.errors import InputError
+from jspec.protocols import CausalLM
 
 _GENERATOR = "threefry2x32"
 
@@ -46,11 +48,11 @@ def prepare(
     they are known; inside a caller's `jit`, lengths and limits are clamped to their bounds instead.
 
     Raises:
-        ValueError: in one sentence, with the value, the bound and the fix.
+        InputError: in one sentence, with the value, the bound and the fix.
     """
     tokens = _array(prompt, "prompt")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
-        raise ValueError(
+        raise InputError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
             "at least one row and one token, padded on the right"
         )
@@ -67,7 +69,7 @@ def prepare(
         max_new_tokens if limits is None else limits, batch, "limits", 0, max_new_tokens, why
     )
     if sampling is not None and key is None:
-        raise ValueError("sampling needs a key and key is None; pass key=jax.random.key(0)")
+        raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
     # Buckets let prompts of many lengths share one program; shapes under a caller's jit are final.
     traced = isinstance(tokens, Tracer)
@@ -116,7 +118,7 @@ def _array(value: Any, name: str) -> Any:
     except (ValueError, TypeError):
         array = None
     if array is None or array.dtype.kind not in "biuf":
-        raise ValueError(
+        raise InputError(
             f"{name} is {value!r:.80}; pass numbers in an array or in lists of equal length"
         )
     return array
@@ -138,7 +140,7 @@ def _size(value: int, most: int) -> int:
     except TypeError:
         size = -1
     if not 1 <= size <= most:
-        raise ValueError(
+        raise InputError(
             f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, what "
             "the model's context holds"
         )
@@ -149,7 +151,7 @@ def _rows(value: ArrayLike, batch: int, name: str) -> Array:
     """`value` as [B]; a number counts for every row."""
     array = _array(value, name)
     if array.shape not in ((), (batch,)):
-        raise ValueError(
+        raise InputError(
             f"{name} has shape {array.shape}; pass one number or one per row, shape ({batch},)"
         )
     return _module(array).broadcast_to(array, (batch,))
@@ -159,7 +161,7 @@ def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why:
     """`value` as [B] int32, found or made to lie within the bounds."""
     array = _rows(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ValueError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
+        raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
     _within(name, array, low, high, why)
     return _module(array).clip(array, low, high).astype(np.int32)
 
@@ -178,7 +180,7 @@ def _within(name: str, array: Any, low: float, high: float, why: str) -> None:
     wrong = ~((values >= low) & (values <= high))  # NaN is wrong too
     if wrong.any():
         row = int(wrong.argmax())
-        raise ValueError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
+        raise InputError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
 
 
 def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
@@ -189,7 +191,7 @@ def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
     wrong = live & ((values < 0) | (values >= vocab_size))
     if wrong.any():
         row, place = (int(i) for i in np.argwhere(wrong)[0])
-        raise ValueError(
+        raise InputError(
             f"prompt[{row}, {place}] is token {values[row, place]}, outside the vocabulary of "
             f"{vocab_size}: tokenise with this model's tokenizer"
         )
@@ -200,15 +202,15 @@ def _end_tokens(
 ) -> Int[Array, "B X"]:
     array = _array(np.zeros(0, np.int32) if eos is None else eos, "eos")
     if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise ValueError(f"eos is {eos!r:.80}; pass token ids")
+        raise InputError(f"eos is {eos!r:.80}; pass token ids")
     if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
-        raise ValueError(
+        raise InputError(
             f"eos has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
             f"{batch} rows"
         )
     values = _values(array)
     if values is not None and values.size and not -1 <= values.min() <= values.max() < vocab_size:
-        raise ValueError(
+        raise InputError(
             f"eos holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"
         )
     array = array.astype(np.int32)
@@ -224,7 +226,7 @@ def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
     if sampling is None:
         return None
     if not isinstance(sampling, Sampling):
-        raise ValueError(
+        raise InputError(
             f"sampling is {sampling!r:.80}; pass jspec.Sampling(temperature=..), or None"
         )
     off = "switches it off"
@@ -255,7 +257,7 @@ def _key(key: jax.Array | int | None) -> jax.Array | None:
     elif dtype == np.uint32 and shape in ((2,), (4,)):
         words = jnp.asarray(key)  # a key of the old style
     else:
-        raise ValueError(
+        raise InputError(
             f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
             "leave the rows' own keys to `rows`"
         )
@@ -266,9 +268,9 @@ def _key(key: jax.Array | int | None) -> jax.Array | None:
 
 
 def check_vocabulary(name: str, size: int, target: int) -> None:
-    """Raises ValueError if a drafter was made for another vocabulary than the target's."""
+    """Raises InputError if a drafter was made for another vocabulary than the target's."""
     if size != target:
-        raise ValueError(
+        raise InputError(
             f"{name} was made for a vocabulary of {size} and the target has {target}; "
             f"pass vocab_size={target}"
         )

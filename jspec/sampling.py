@@ -1,4 +1,4 @@
-"""From logits to laws, from keys to noise: the only such code in the project.
+"""From logits to distributions, from keys to noise: the only such code in the project.
 
 The target, every draft model and the plain baseline go through the same `probabilities`.
 Two copies of this transform that differ in order are how engines lose losslessness.
@@ -15,12 +15,12 @@ _GROUP = 128
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
-    """The law that tokens are drawn from, in float32.
+    """The distribution that tokens are drawn from, in float32.
 
     Temperature first, then top-k, top-p and min-p, each on what the one before left, as in
     `transformers`. A filter that cuts through tokens of equal probability keeps all of them, so
-    the law does not depend on the order of the vocabulary. Temperature 0 gives the argmax (the
-    first of equals).
+    the distribution does not depend on the order of the vocabulary. Temperature 0 gives the argmax
+    (the first of equals).
 
     Args:
         logits: any float dtype.
@@ -31,10 +31,12 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
     greedy = temperature == 0
     # The maximum goes first: a tiny temperature then gives -inf, never inf - inf.
     below = wide - wide.max(-1, keepdims=True)
-    law = jax.nn.softmax(below / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
+    probs = jax.nn.softmax(below / jnp.where(greedy, 1.0, temperature)[:, None], axis=-1)
     # Each of what follows takes passes over the vocabulary, so it waits until some row asks for it.
-    plain = ~(greedy | filtered(sampling, law.shape[-1])).any()
-    return jax.lax.cond(plain, lambda law: law, lambda law: _cut(wide, law, sampling), law)
+    plain = ~(greedy | filtered(sampling, probs.shape[-1])).any()
+    return jax.lax.cond(
+        plain, lambda probs: probs, lambda probs: _cut(wide, probs, sampling), probs
+    )
 
 
 def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
@@ -43,8 +45,10 @@ def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Flo
     return jax.vmap(probabilities, (1, None), 1)(logits, rows)
 
 
-def is_law(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
-    """A NaN or +inf anywhere, or nothing but -inf, gives no law; single -inf are masked tokens."""
+def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
+    """A NaN or +inf anywhere, or nothing but -inf, gives no distribution; single -inf are masked
+    tokens.
+    """
     return jnp.isfinite(logits.max(-1))
 
 
@@ -56,34 +60,34 @@ def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
 
 
 def _cut(
-    logits: Float[Array, "B V"], law: Float[Array, "B V"], sampling: Sampling
+    logits: Float[Array, "B V"], probs: Float[Array, "B V"], sampling: Sampling
 ) -> Float[Array, "B V"]:
-    """The law after the filters, and the argmax where the temperature is 0."""
+    """The distribution after the filters, and the argmax where the temperature is 0."""
     top_k, top_p = jnp.asarray(sampling.top_k), jnp.asarray(sampling.top_p)
-    min_p, size = jnp.asarray(sampling.min_p)[:, None], law.shape[-1]
+    min_p, size = jnp.asarray(sampling.min_p)[:, None], probs.shape[-1]
 
-    def keep(kept: Bool[Array, "B V"], law: Float[Array, "B V"]) -> Float[Array, "B V"]:
-        left = jnp.where(kept, law, 0.0)
+    def keep(kept: Bool[Array, "B V"], probs: Float[Array, "B V"]) -> Float[Array, "B V"]:
+        left = jnp.where(kept, probs, 0.0)
         return left / left.sum(-1, keepdims=True)
 
-    def reach(asked, weigh, wanted, law):
+    def reach(asked, weigh, wanted, probs):
         # 32 passes over the vocabulary, so not while no row asks; the other rows stay as they are.
-        def cut(law):
-            kept = keep(law >= _threshold(law, weigh(law), wanted.astype(jnp.float32)), law)
-            return jnp.where(asked[:, None], kept, law)
+        def cut(probs):
+            kept = keep(probs >= _threshold(probs, weigh(probs), wanted.astype(jnp.float32)), probs)
+            return jnp.where(asked[:, None], kept, probs)
 
-        return jax.lax.cond(asked.any(), cut, lambda law: law, law)
+        return jax.lax.cond(asked.any(), cut, lambda probs: probs, probs)
 
-    law = reach((top_k > 0) & (top_k < size), jnp.ones_like, top_k, law)
-    law = reach(top_p < 1, lambda law: law, top_p, law)
-    likely = law >= min_p * law.max(-1, keepdims=True)
-    law = jnp.where(min_p > 0, keep(likely, law), law)
+    probs = reach((top_k > 0) & (top_k < size), jnp.ones_like, top_k, probs)
+    probs = reach(top_p < 1, lambda probs: probs, top_p, probs)
+    likely = probs >= min_p * probs.max(-1, keepdims=True)
+    probs = jnp.where(min_p > 0, keep(likely, probs), probs)
     greedy = jnp.asarray(sampling.temperature) == 0
-    return jnp.where(greedy[:, None], one_hot(argmax(logits), size), law)
+    return jnp.where(greedy[:, None], one_hot(argmax(logits), size), probs)
 
 
 def _threshold(
-    law: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+    probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
 ) -> Float[Array, "B 1"]:
     """The largest t such that the tokens of probability >= t weigh at least `wanted`.
 
@@ -95,10 +99,10 @@ def _threshold(
         low, high = bounds  # weigh(low) >= wanted, or low is 0; weigh(high) < wanted
         middle = low + (high - low) // 2
         value = jax.lax.bitcast_convert_type(middle, jnp.float32)
-        enough = jnp.where(law >= value[:, None], weight, 0.0).sum(-1) >= wanted
+        enough = jnp.where(probs >= value[:, None], weight, 0.0).sum(-1) >= wanted
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    low = jnp.zeros(law.shape[0], jnp.int32)
+    low = jnp.zeros(probs.shape[0], jnp.int32)
     above_one = jax.lax.bitcast_convert_type(jnp.float32(2.0), jnp.int32)
     low, _ = jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, above_one)))
     return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
@@ -115,7 +119,7 @@ def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
 
 
 def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
-    """The law of a certain token, float32."""
+    """The distribution of a certain token, float32."""
     return (tokens[..., None] == jnp.arange(size)).astype(jnp.float32)
 
 
@@ -130,7 +134,7 @@ def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Arra
     Args:
         keys: [B] row keys.
         positions: of the round's root, so that each round draws anew.
-        purpose: 0 for the acceptance coins of the walk; drafters use 1 and above.
+        purpose: 0 for the acceptance uniforms of the walk; drafters use 1 and above.
     """
 
     def derive(key, position):

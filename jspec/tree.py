@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jspec.base import NO_PARENT, Tree
+from jspec.errors import InputError
 
 _RANKS = 1 << 20
 """Children that a template's node may have."""
@@ -66,7 +67,7 @@ def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
         parents=jnp.where(above == NO_PARENT, NO_PARENT, parents),
         valid=pick(tree.valid),
         q_row=None if tree.q_row is None else pick(tree.q_row),
-        worth=None if tree.worth is None else pick(tree.worth),
+        value=None if tree.value is None else pick(tree.value),
     )
 
 
@@ -91,17 +92,17 @@ def along(
 
 
 def best(tree: Tree, nodes: int) -> Tree:
-    """The tree's `nodes` most worthy nodes beside the root, by `Tree.worth`, in the old order.
+    """The tree's `nodes` most worthy nodes beside the root, by `Tree.value`, in the old order.
 
     Since worth falls along paths, and a tie goes to the earlier node, what is left is a tree. There
     are fewer where fewer are valid: the places left over are absent.
     """
-    assert tree.worth is not None, "a tree is cut by worth"
+    assert tree.value is not None, "a tree is cut by worth"
     kept = min(nodes + 1, tree.tokens.shape[1])
     root = jnp.arange(tree.tokens.shape[1]) == 0
     # NaN, which sorting puts above all numbers, is worth nothing; so is all below it.
-    there = jnp.where(jnp.isnan(tree.worth), False, tree.valid)
-    order = jnp.where(root, jnp.inf, jnp.where(there, tree.worth, -1.0))
+    there = jnp.where(jnp.isnan(tree.value), False, tree.valid)
+    order = jnp.where(root, jnp.inf, jnp.where(there, tree.value, -1.0))
     chosen = jnp.sort(jax.lax.top_k(order, kept)[1], axis=-1).astype(jnp.int32)
 
     def pick(array):
@@ -116,7 +117,7 @@ def best(tree: Tree, nodes: int) -> Tree:
         tokens=pick(tree.tokens),
         parents=parents,
         valid=valid,
-        worth=jnp.where(valid, pick(tree.worth), 0.0),
+        value=jnp.where(valid, pick(tree.value), 0.0),
         depth=min(tree.depth, nodes),
         width=min(tree.width, nodes),
     )
@@ -150,7 +151,7 @@ class Template:
     Nodes are in breadth-first order, siblings by rank; node 0 is the root, the empty path.
 
     Raises:
-        ValueError: if a path is empty or given twice, or if its parent or an earlier sibling's
+        InputError: if a path is empty or given twice, or if its parent or an earlier sibling's
             rank is negative or its prefix is missing.
     """
 
@@ -162,16 +163,16 @@ class Template:
         known: set[tuple[int, ...]] = {()}
         for path in ordered:
             if not path or path in known:
-                raise ValueError(
+                raise InputError(
                     f"tree template has the path {list(path)} twice or empty; "
                     "give each drafted node once and leave the root out"
                 )
             if min(path) < 0:
-                raise ValueError(f"tree template has the rank {min(path)}; ranks start at 0")
+                raise InputError(f"tree template has the rank {min(path)}; ranks start at 0")
             if max(path) >= _RANKS:
-                raise ValueError(f"tree template has the rank {max(path)}; stay below {_RANKS}")
+                raise InputError(f"tree template has the rank {max(path)}; stay below {_RANKS}")
             if path[:-1] not in known:
-                raise ValueError(
+                raise InputError(
                     f"tree template has {list(path)} but not its parent {list(path[:-1])}; add it"
                 )
             known.add(path)
@@ -251,12 +252,12 @@ def likeliest(acceptance: Sequence[float], num_nodes: int) -> Template:
         num_nodes: N, root included.
 
     Raises:
-        ValueError: if there are fewer than 1 node, or a probability is outside 0 .. 1.
+        InputError: if there are fewer than 1 node, or a probability is outside 0 .. 1.
     """
     if num_nodes < 1:
-        raise ValueError(f"num_nodes is {num_nodes}; a tree has at least its root, 1")
+        raise InputError(f"num_nodes is {num_nodes}; a tree has at least its root, 1")
     if not acceptance or not all(0 <= chance <= 1 for chance in acceptance):
-        raise ValueError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
+        raise InputError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
     return Template(tuple(best_paths(lambda depth: acceptance, num_nodes - 1)))
 
 

@@ -2,14 +2,14 @@
 
 from jspec.models import heads, sharding
 from jspec.models.checkpoint import restore, save
-from jspec.models.classic import Classic, ClassicConfig
 from jspec.models.hub import bundled
+from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig, RopeScaling
 from jspec.models.load import Loaded, load
 
 __all__ = [
-    "Classic",
-    "ClassicConfig",
+    "LearnedPositionConfig",
+    "LearnedPositionDecoder",
     "Llama",
     "LlamaConfig",
     "Loaded",

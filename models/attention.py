@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Nodes
+from jspec.base import Cache, TreeKV
 
 
 class Past(NamedTuple):
@@ -19,7 +19,7 @@ class Past(NamedTuple):
     """Keys and values of tree nodes that were scored before."""
 
 
-def past(cache: Cache | None, nodes: Nodes | None, layer: int) -> Past:
+def past(cache: Cache | None, nodes: TreeKV | None, layer: int) -> Past:
     """What a layer of the cache and of the nodes holds."""
     return Past(
         cached=None if cache is None else (cache.keys[layer], cache.values[layer], cache.lengths),

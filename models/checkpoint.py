@@ -10,29 +10,30 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from jspec.base import PyTree
+from jspec.errors import InputError
 from jspec.models import precision, sharding
-from jspec.models.classic import Classic, ClassicConfig
 from jspec.models.huggingface import settings
+from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig, RopeScaling
 
 RECORD = "model.json"
 PARAMS = "params"
 
 
-def save(folder: str | Path, model: Llama | Classic, params: PyTree) -> None:
+def save(folder: str | Path, model: Llama | LearnedPositionDecoder, params: PyTree) -> None:
     """Writes a model to a new folder.
 
     Orbax writes under a temporary name and renames, and the record comes last: a folder with a
     record is whole.
 
     Raises:
-        ValueError: if the folder holds a checkpoint already.
+        InputError: if the folder holds a checkpoint already.
     """
     import orbax.checkpoint as ocp
 
     path = Path(folder).expanduser().resolve()
     if (path / PARAMS).exists() or (path / RECORD).exists():
-        raise ValueError(f"{folder} already holds a checkpoint; name another folder or delete it")
+        raise InputError(f"{folder} already holds a checkpoint; name another folder or delete it")
     path.mkdir(parents=True, exist_ok=True)
     with ocp.StandardCheckpointer() as checkpointer:
         checkpointer.save(path / PARAMS, params)
@@ -46,8 +47,10 @@ def save(folder: str | Path, model: Llama | Classic, params: PyTree) -> None:
 
 
 def restore(
-    folder: str | Path, model: Llama | Classic | None = None, mesh: Mesh | None = None
-) -> tuple[Llama | Classic, PyTree]:
+    folder: str | Path,
+    model: Llama | LearnedPositionDecoder | None = None,
+    mesh: Mesh | None = None,
+) -> tuple[Llama | LearnedPositionDecoder, PyTree]:
     """Reads a model.
 
     Args:
@@ -57,13 +60,13 @@ def restore(
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
 
     Raises:
-        ValueError: if the folder holds no whole checkpoint, or weights of other shapes.
+        InputError: if the folder holds no whole checkpoint, or weights of other shapes.
     """
     import orbax.checkpoint as ocp
 
     path = Path(folder).expanduser().resolve()
     if not (path / RECORD).is_file() or not (path / PARAMS).is_dir():
-        raise ValueError(
+        raise InputError(
             f"{folder} holds no whole checkpoint; it needs {RECORD} and {PARAMS}/ as "
             "jspec.models.save writes them"
         )
@@ -72,7 +75,7 @@ def restore(
     with ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.metadata(path / PARAMS).item_metadata
         if found is None:
-            raise ValueError(f"{folder} holds damaged {PARAMS}; restore the folder from a copy")
+            raise InputError(f"{folder} holds damaged {PARAMS}; restore the folder from a copy")
         _check(folder, _flat(expected), _flat(getattr(found, "tree", found)))
         one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
         places = sharding.params(expected, mesh) if mesh else jax.tree.map(lambda _: one, expected)
@@ -84,25 +87,25 @@ def restore(
         return model, checkpointer.restore(path / PARAMS, target)
 
 
-def shapes(model: Llama | Classic) -> PyTree:
+def shapes(model: Llama | LearnedPositionDecoder) -> PyTree:
     """Shape and dtype of every parameter; nothing is computed."""
     one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     mask = jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
     return jax.eval_shape(model.init, jax.random.key(0), one, one, mask)
 
 
-def _rebuild(record: settings.Settings) -> Llama | Classic:
-    kind = record.choice("model", [Llama.__name__, Classic.__name__], None)
+def _rebuild(record: settings.Settings) -> Llama | LearnedPositionDecoder:
+    kind = record.choice("model", [Llama.__name__, LearnedPositionDecoder.__name__], None)
     fields = dict(record.part("config").values)
     dtypes = {name: precision.find(record.get(name)) for name in ("dtype", "param_dtype")}
     try:
-        if kind == Classic.__name__:
-            return Classic(ClassicConfig(**fields), **dtypes)
+        if kind == LearnedPositionDecoder.__name__:
+            return LearnedPositionDecoder(LearnedPositionConfig(**fields), **dtypes)
         scaling = fields.pop("rope_scaling", None)
         scaling = None if scaling is None else RopeScaling(**scaling)
         return Llama(LlamaConfig(**fields, rope_scaling=scaling), **dtypes)
     except TypeError as error:
-        raise ValueError(
+        raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"
         ) from error
 
@@ -116,7 +119,7 @@ def _check(folder: str | Path, expected: dict[str, Any], found: dict[str, Any]) 
     wrong = [name for name in sorted(expected | found) if expected.get(name) != found.get(name)]
     if wrong:
         name = wrong[0]
-        raise ValueError(
+        raise InputError(
             f"{folder} does not fit the model in {len(wrong)} of {len(expected)} weights: {name} "
             f"has shape {_text(found.get(name))} and should have {_text(expected.get(name))}; "
             "restore it with the config that it was saved with"

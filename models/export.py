@@ -10,6 +10,7 @@ from jax.typing import DTypeLike
 from safetensors.numpy import save_file
 
 from jspec.base import PyTree
+from jspec.errors import InputError
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 
@@ -33,7 +34,7 @@ def save_hf(
         dtype: dtype of the written weights.
 
     Raises:
-        ValueError: if the config is none that LlamaForCausalLM has.
+        InputError: if the config is none that LlamaForCausalLM has.
     """
     folder = Path(folder)
     settings = config(model.config, end, jnp.dtype(dtype).name)
@@ -65,10 +66,10 @@ def config(shape: LlamaConfig, end: int | None, dtype: str) -> dict[str, Any]:
     """config.json of LlamaForCausalLM.
 
     Raises:
-        ValueError: if it has no such model.
+        InputError: if it has no such model.
     """
     if shape.qk_norm or shape.qkv_bias != shape.output_bias:
-        raise ValueError(
+        raise InputError(
             f"LlamaForCausalLM has no qk_norm={shape.qk_norm} with qkv_bias={shape.qkv_bias} and "
             f"output_bias={shape.output_bias}; use qk_norm=False and equal biases"
         )

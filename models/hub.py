@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from jspec.errors import InputError
+
 WANTED = [
     "config.json",
     "generation_config.json",
@@ -31,18 +33,18 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
 
     Raises:
-        ValueError: if the name is neither a folder nor a checkpoint that the hub gives out.
+        InputError: if the name is neither a folder nor a checkpoint that the hub gives out.
     """
     path = Path(name).expanduser()
     if path.is_dir():
         return path
     if path.exists():
-        raise ValueError(f"{name} is a file; name the folder that holds it")
+        raise InputError(f"{name} is a file; name the folder that holds it")
     if str(name) in bundled():
         return ZOO / str(name)
     parts = str(name).split("/")
     if len(parts) > 2 or not all(parts) or parts[0].startswith((".", "~")):
-        raise ValueError(
+        raise InputError(
             f"{name} is no folder; name an existing one, or a hub id such as org/model"
         )
     from huggingface_hub import snapshot_download
@@ -52,7 +54,7 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
         return Path(snapshot_download(str(name), allow_patterns=list(wanted)))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
-        raise ValueError(
+        raise InputError(
             f"{name} is no folder here and could not be downloaded from the hub "
             f"({reason[0] if reason else type(error).__name__}); "
             "name an existing folder, or check the id and the network"

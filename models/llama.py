@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
-from jspec.base import Cache, Nodes, Output
+from jspec.base import Cache, Output, TreeKV
+from jspec.errors import InputError
 from jspec.models import attention
 from jspec.models.linear import Linear
 
@@ -162,7 +163,7 @@ class Llama(nn.Module):
 
     def __post_init__(self):
         if wrong := [tap for tap in self.taps if not 0 <= tap < self.config.num_layers]:
-            raise ValueError(
+            raise InputError(
                 f"taps has layer {wrong[0]} and the model has layers 0 .. "
                 f"{self.config.num_layers - 1}; tap those"
             )
@@ -194,7 +195,7 @@ class Llama(nn.Module):
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
         cache: Cache | None = None,
-        nodes: Nodes | None = None,
+        nodes: TreeKV | None = None,
     ) -> Output:
         config = self.config
         embed = self.param(

@@ -11,9 +11,11 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.typing import DTypeLike
 
-from jspec.base import CausalLM, PyTree
+from jspec.base import PyTree
+from jspec.errors import InputError
 from jspec.models import hub, precision, sharding, tokenizer
 from jspec.models.huggingface import families, settings, shards, weights
+from jspec.protocols import CausalLM
 
 HEAD = "lm_head.weight"
 
@@ -55,17 +57,17 @@ def load(
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
 
     Raises:
-        ValueError: if the folder is not whole or holds what the project does not implement.
+        InputError: if the folder is not whole or holds what the project does not implement.
     """
     compute = precision.find(precision.default() if dtype is None else dtype)
     held = precision.find(compute if param_dtype is None else param_dtype)
     folder = hub.folder(name)
     if not (folder / "config.json").is_file():
-        raise ValueError(f"{folder} has no config.json; name a folder in Hugging Face layout")
+        raise InputError(f"{folder} has no config.json; name a folder in Hugging Face layout")
     fields = settings.read(folder / "config.json")
     family = families.find(fields)
     if fields.get("quantization_config"):
-        raise ValueError(
+        raise InputError(
             f"{fields.source} asks for quantised weights, which jspec does not implement; "
             "take the checkpoint that is not quantised"
         )
@@ -94,7 +96,7 @@ def read_weights(
     """Params from open files, after their names and shapes are found to be those of the table.
 
     Raises:
-        ValueError: if weights are missing, unknown, or of another shape.
+        InputError: if weights are missing, unknown, or of another shape.
     """
     held = _names(files, family)
     wanted = {
@@ -106,18 +108,18 @@ def read_weights(
         _check_tied(files, held, table)
         del held[HEAD]
     if missing := [name for name in wanted if name not in held]:
-        raise ValueError(
+        raise InputError(
             f"{files.folder} lacks {_some(missing)} that its config.json asks for; "
             "correct config.json or download the checkpoint again"
         )
     if extra := [name for name in held if name not in wanted]:
-        raise ValueError(
+        raise InputError(
             f"{files.folder} holds {_some(extra)} that {family.architecture} has no place for; "
             "correct config.json or take a checkpoint of that architecture"
         )
     for name, shape in wanted.items():
         if (found := files.shape(held[name])) != shape:
-            raise ValueError(
+            raise InputError(
                 f"{name} in {files.folder} has shape {list(found)}, but its config.json asks for "
                 f"{list(shape)}; correct one of them"
             )
@@ -148,7 +150,7 @@ def _check_tied(
         files.read(held[HEAD]), files.read(held.get(embed, held[HEAD]))
     )
     if not same:
-        raise ValueError(
+        raise InputError(
             f"{files.folder} ties the head to the embeddings but holds a {HEAD} that differs from "
             f"{embed}; set tie_word_embeddings to false in config.json"
         )
@@ -168,5 +170,5 @@ def special_tokens(folder: Path, fields: settings.Settings) -> tuple[tuple[int, 
     ends = generation.get("eos_token_id", fields.get("eos_token_id", ()))
     eos = (ends,) if isinstance(ends, int) else tuple(ends)
     if not all(isinstance(end, int) for end in eos):
-        raise ValueError(f"{folder} has eos_token_id = {ends!r}; it has to be token ids")
+        raise InputError(f"{folder} has eos_token_id = {ends!r}; it has to be token ids")
     return eos, generation.get("bos_token_id", fields.get("bos_token_id"))

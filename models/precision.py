@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jspec.errors import InputError
+
 NAMES = ("float32", "bfloat16", "float16", "float64")
 
 
@@ -21,12 +23,12 @@ def find(dtype: DTypeLike) -> Any:
     would be traced apart from the same model built by hand.
 
     Raises:
-        ValueError: if it is none to compute in.
+        InputError: if it is none to compute in.
     """
     try:
         name = jnp.dtype(dtype).name
     except TypeError:
         name = None
     if name not in NAMES:
-        raise ValueError(f"dtype {dtype!r} is unknown; use one of {', '.join(NAMES)}")
+        raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(NAMES)}")
     return getattr(jnp, name)

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+from jspec.errors import InputError
+
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
 
 
@@ -13,7 +15,7 @@ def read(folder: Path) -> Any:
     imported only where it is needed.
 
     Raises:
-        ValueError: if there is none, or none that can be read.
+        InputError: if there is none, or none that can be read.
     """
     file = folder / "tokenizer.json"
     if file.is_file():
@@ -22,19 +24,19 @@ def read(folder: Path) -> Any:
         try:
             found = Tokenizer.from_file(str(file))
         except Exception as error:  # the Rust binding raises bare Exception
-            raise ValueError(f"{file} is no tokenizer ({error}); download it again") from error
+            raise InputError(f"{file} is no tokenizer ({error}); download it again") from error
     elif any((folder / name).is_file() for name in SLOW):
         from transformers import AutoTokenizer
 
         try:
             found = AutoTokenizer.from_pretrained(folder, trust_remote_code=False).backend_tokenizer
         except (OSError, ValueError, AttributeError, ImportError) as error:
-            raise ValueError(
+            raise InputError(
                 f"{folder} has a tokenizer that cannot be converted ({error}); "
                 "save it with transformers as tokenizer.json"
             ) from error
     else:
-        raise ValueError(
+        raise InputError(
             f"{folder} has no tokenizer; add tokenizer.json, or load with with_tokenizer=False"
         )
     # A stored limit would cut prompts silently, and stored padding would lengthen them.

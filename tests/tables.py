@@ -1,4 +1,6 @@
-"""Models whose laws stand in a table, so that the joint law of what they emit is known exactly."""
+"""Models whose distributions stand in a table, so that the joint distribution of what they emit is
+known exactly.
+"""
 
 import itertools
 from dataclasses import dataclass
@@ -7,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 
-from jspec.base import Cache, Nodes, Output
+from jspec.base import Cache, Output, TreeKV
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,8 @@ class Table:
     Weights are [B or 1, V, .., V, L]: a table for each row or one for all, and an axis for each
     token that counts. Earlier tokens are looked up as attention would, through cache, nodes and
     mask: the key of a token is its position and the value the token, each one wide. So a token
-    that stands in the wrong place, or is seen where it is not an ancestor, changes the law.
+    that stands in the wrong place, or is seen where it is not an ancestor, changes the
+    distribution.
     """
 
     vocab_size: int
@@ -29,7 +32,7 @@ class Table:
 
     def apply(self, params, tokens, positions, mask, cache, nodes=None):
         batch, count = tokens.shape
-        own = Nodes(
+        own = TreeKV(
             (positions[:, None, :, None].astype(jnp.float32),),
             (tokens[:, None, :, None].astype(jnp.float32),),
         )
@@ -57,8 +60,8 @@ class Table:
         return Output(logits=params[row, *before], hidden=None, keys=own.keys, values=own.values)
 
 
-def laws(rng, batch, size, order, zeros=0.0):
-    """[B, V, .., V] laws in float64, some tokens impossible but never all."""
+def distributions(rng, batch, size, order, zeros=0.0):
+    """[B, V, .., V] distributions in float64, some tokens impossible but never all."""
     mass = rng.dirichlet(np.ones(size), size=(batch, *[size] * order))
     mass = np.where(rng.uniform(size=mass.shape) < zeros, 0, mass)
     likely = rng.integers(size, size=mass.shape[:-1])[..., None] == np.arange(size)
@@ -66,34 +69,35 @@ def laws(rng, batch, size, order, zeros=0.0):
     return mass / mass.sum(-1, keepdims=True)
 
 
-def logits(laws):
+def logits(distributions):
     with np.errstate(divide="ignore"):
-        return np.log(laws).astype(np.float32)
+        return np.log(distributions).astype(np.float32)
 
 
-def after(laws, context):
-    """The law of the token after `context` and a prefix: what the oracles call a model."""
-    order, size = laws.ndim - 1, laws.shape[-1]
+def after(distributions, context):
+    """The distribution of the token after `context` and a prefix: what the oracles call a model."""
+    order, size = distributions.ndim - 1, distributions.shape[-1]
 
-    def law(prefix):
+    def probs(prefix):
         tokens = (*[0] * order, *context, *prefix)
-        return laws[tuple(tokens[len(tokens) - order :])]
+        return distributions[tuple(tokens[len(tokens) - order :])]
 
-    assert laws.shape == (size,) * (order + 1)
-    return law
+    assert distributions.shape == (size,) * (order + 1)
+    return probs
 
 
-def joint(law, size, depth):
-    """[V, .., V] law of the first tokens."""
+def joint(probs, size, depth):
+    """[V, .., V] distribution of the first tokens."""
     chances = np.ones((size,) * depth)
     for sequence in itertools.product(range(size), repeat=depth):
         for i, token in enumerate(sequence):
-            chances[sequence] *= law(sequence[:i])[token]
+            chances[sequence] *= probs(sequence[:i])[token]
     return chances
 
 
 def distance(counts, chances, alarms=4.75):
-    """Chi-squared over its bound, which it passes once in a million runs where the law is right.
+    """Chi-squared over its bound, which it passes once in a million runs where the distribution is
+    right.
 
     Cells where fewer than 5 are expected count as one. The bound is Wilson and Hilferty's (1931).
 

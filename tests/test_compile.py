@@ -9,7 +9,7 @@ import tiny
 import jspec
 from jspec import engine
 from jspec.request import bucket, prepare
-from jspec.verify import Walk
+from jspec.verify.tree_verifier import TreeVerifier
 
 
 def test_ten_calls_of_a_bucket_trace_once():
@@ -63,7 +63,7 @@ def _lowered(drafter, weights, slots_to_fill):
         empty,
     )
     loop = engine._advance.lower(
-        model, params, state, drafter, weights, Walk(jspec.rules.coupled), 100
+        model, params, state, drafter, weights, TreeVerifier(jspec.rules.coupled), 100
     )
     whole = jax.jit(
         lambda params, prompt: (

@@ -20,7 +20,7 @@ def test_greedy_is_a_loop_of_whole_forwards_without_a_cache(target, next_logits)
         assert result.tokens[row].tolist() == want
 
 
-def test_a_sampled_token_is_the_argmax_of_its_law_and_its_noise(target, next_logits):
+def test_a_sampled_token_is_the_argmax_of_its_distribution_and_its_noise(target, next_logits):
     """The coupled rule from its definition: argmax(log p + G[row, position])."""
     settings = Sampling(temperature=0.9, top_k=6, top_p=0.95, min_p=0.02)
     result = jspec.decode(
@@ -80,7 +80,7 @@ def test_stream_and_step_give_the_tokens_of_decode(target):
             drafted[row] += sum(chunk.drafted[row])
             assert len(tokens) == len(chunk.drafted[row])
     assert rows == want.tokens.tolist()
-    np.testing.assert_array_equal(drafted, want.stats.num_accepted)
+    np.testing.assert_array_equal(drafted, want.stats.num_accepted_tokens)
 
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, **options)
     while not state.done.all():
@@ -100,8 +100,9 @@ def test_padding_behind_a_prompt_is_never_read(target):
     assert one.tokens.tolist() == two.tokens.tolist() == wide.tokens.tolist()
 
 
-def test_a_stochastic_rule_draws_from_the_target_law(target, next_logits):
-    """`point_mass` through the whole of decode: the joint law of the first two tokens.
+def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logits):
+    """`deterministic_proposal` through the whole of decode: the joint distribution of the first two
+    tokens.
 
     6,000 rows; cells of expected count under 5 pooled. The bound is crossed by one correct
     program in 10,000 (chi-square by the Wilson-Hilferty approximation).
@@ -120,9 +121,9 @@ def test_a_stochastic_rule_draws_from_the_target_law(target, next_logits):
         ),
         sampling=settings,
         key=1,
-        rule=jspec.rules.point_mass,
+        rule=jspec.rules.deterministic_proposal,
     )
-    assert float(result.stats.num_accepted.mean()) > 0.1
+    assert float(result.stats.num_accepted_tokens.mean()) > 0.1
     joint = np.zeros((tiny.VOCAB, tiny.VOCAB))
     np.add.at(joint, tuple(np.asarray(result.tokens).T), 1)
     first = oracle.probabilities(next_logits(prompt), 0.7, 5)
@@ -194,7 +195,7 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt(target):
     hot = jspec.decode(*target, long, drafter_state=short.drafter_state, **options)
     cold = jspec.decode(*target, long, **options)
     assert hot.tokens.tolist() == cold.tokens.tolist()
-    assert int(hot.stats.num_steps[0]) <= int(cold.stats.num_steps[0]) + 2
+    assert int(hot.stats.num_rounds[0]) <= int(cold.stats.num_rounds[0]) + 2
 
 
 class Outside:
@@ -206,9 +207,9 @@ class Outside:
     def init(self, params, state, prompt, lengths, output):
         return state
 
-    def draft(self, params, state, round):
+    def draft(self, params, state, frame):
         tokens = jnp.array([0, tiny.VOCAB, -1, 10**6, 5, tiny.VOCAB - 1], jnp.int32)
-        tokens = jnp.broadcast_to(tokens, (len(round.root), 6)).at[:, 0].set(round.root)
+        tokens = jnp.broadcast_to(tokens, (len(frame.root), 6)).at[:, 0].set(frame.root)
         return trees.Template(((0,), (1,), (2,), (0, 0), (1, 0))).fill(tokens), state
 
     def update(self, params, state, feedback):
@@ -230,7 +231,7 @@ class Strict:
         return output.replace(logits=jnp.where(bad, jnp.nan, output.logits))
 
 
-@pytest.mark.parametrize("rule", [None, jspec.rules.point_mass])
+@pytest.mark.parametrize("rule", [None, jspec.rules.deterministic_proposal])
 def test_ids_that_the_target_has_not_are_no_drafts(target, rule):
     """Not even where a rule that reads p[id] would be given that of the last token."""
     ask = dict(max_new_tokens=12, sampling=Sampling(temperature=2.0), key=3, rule=rule)

@@ -37,8 +37,8 @@ def logs(*masses):
     ],
 )
 def test_each_filter_and_their_order(settings, expected):
-    law = oracle.probabilities(logs(0.1, 0.4, 0.3, 0.2), **settings)
-    np.testing.assert_allclose(law, expected, atol=1e-15)
+    probs = oracle.probabilities(logs(0.1, 0.4, 0.3, 0.2), **settings)
+    np.testing.assert_allclose(probs, expected, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -53,9 +53,9 @@ def test_each_filter_and_their_order(settings, expected):
     ],
 )
 def test_ties_stay_together(settings, kept):
-    law = oracle.probabilities([2.0, 1.0, 2.0, 0.0, 1.0], **settings)
-    assert np.flatnonzero(law).tolist() == kept
-    assert law.sum() == pytest.approx(1, abs=1e-15)
+    probs = oracle.probabilities([2.0, 1.0, 2.0, 0.0, 1.0], **settings)
+    assert np.flatnonzero(probs).tolist() == kept
+    assert probs.sum() == pytest.approx(1, abs=1e-15)
 
 
 def test_top_p_keeps_the_fewest_tokens_that_reach_it():
@@ -71,8 +71,8 @@ def test_top_p_keeps_the_fewest_tokens_that_reach_it():
 
 
 def test_far_and_forbidden_logits_are_finite():
-    law = oracle.probabilities([1e4, -1e4, -np.inf], temperature=1e-3, top_k=2, top_p=0.9)
-    assert law.tolist() == [1, 0, 0]
+    probs = oracle.probabilities([1e4, -1e4, -np.inf], temperature=1e-3, top_k=2, top_p=0.9)
+    assert probs.tolist() == [1, 0, 0]
 
 
 # ---- greedy decoding -----------------------------------------------------------------------------
@@ -221,7 +221,7 @@ def test_prompt_lookup_decode_by_hand():
 # ---- rules: exact sums over all draws ------------------------------------------------------------
 
 
-def laws(count, seed=0):
+def distributions(count, seed=0):
     """Pairs (p, q) on 3 or 4 tokens: with zeros, disjoint, equal, one-hot, and a sure draft."""
     rng = np.random.default_rng(seed)
     pairs = [
@@ -241,12 +241,12 @@ def laws(count, seed=0):
 
 
 def error(rule, p, q, draws):
-    return np.abs(oracle.law(rule, p, q, draws) - p).max()
+    return np.abs(oracle.emitted_probs(rule, p, q, draws) - p).max()
 
 
 @pytest.mark.parametrize("num", [0, 1, 2, 3])
 def test_rules_are_lossless(num):
-    for p, q in laws(40):
+    for p, q in distributions(40):
         iid, swor = oracle.draws_iid(q, num), oracle.draws_swor(q, num)
         assert sum(weight for _, weight in iid) == pytest.approx(1, abs=1e-12)
         assert sum(weight for _, weight in swor) == pytest.approx(1, abs=1e-12)
@@ -254,12 +254,12 @@ def test_rules_are_lossless(num):
         assert error(oracle.multi_round, p, q, iid) < 1e-12
         assert error(oracle.k_seq, p, q, iid) < 1e-12
         for children in itertools.product(range(len(p)), repeat=num):  # repeats and zeros too
-            accept, residual = oracle.point_mass(p, children)
+            accept, residual = oracle.deterministic_proposal(p, children)
             assert np.abs(oracle.emission(accept, residual, children) - p).max() < 1e-12
 
 
-def test_accept_and_residual_are_laws():
-    for p, q in laws(40):
+def test_accept_and_residual_are_distributions():
+    for p, q in distributions(40):
         for rule in (oracle.recursive, oracle.multi_round, oracle.k_seq):
             for children in itertools.product(range(len(p)), repeat=3):
                 accept, residual = rule(p, q, children)
@@ -269,14 +269,14 @@ def test_accept_and_residual_are_laws():
 
 
 def test_one_child_is_plain_speculative_decoding():
-    for p, q in laws(40):
+    for p, q in distributions(40):
         expected = np.minimum(p, q).sum()
         for rule in (oracle.recursive, oracle.multi_round, oracle.k_seq):
             assert abs(oracle.acceptance(rule, p, q, oracle.draws_iid(q, 1)) - expected) < 1e-12
 
 
 def test_no_rule_beats_optimal_transport():
-    for p, q in laws(40):
+    for p, q in distributions(40):
         for num in (1, 2, 3):
             best = oracle.optimal_acceptance(p, q, num) + 1e-12
             assert oracle.acceptance(oracle.multi_round, p, q, oracle.draws_iid(q, num)) <= best
@@ -322,7 +322,7 @@ def test_coupled_token_follows_the_target_and_ignores_the_children():
 
 def test_a_coupled_child_is_kept_as_often_as_a_point_mass():
     p = np.array([0.1, 0.0, 0.6, 0.3])
-    accept, residual = oracle.point_mass(p, [3, 1, 3])
+    accept, residual = oracle.deterministic_proposal(p, [3, 1, 3])
     np.testing.assert_allclose(accept, [0.3, 0, 0], atol=1e-15)
     np.testing.assert_allclose(residual, [1 / 7, 0, 6 / 7, 0], atol=1e-15)
 
@@ -351,7 +351,7 @@ def test_deduplicated_draws_are_caught():
 
 def test_deduplicated_draws_are_draws_without_replacement():
     """How long a new token takes to come depends on those before it, which one comes does not."""
-    for p, q in laws(40):
+    for p, q in distributions(40):
         draws = changed(oracle.draws_iid(q, 3), without_repeats)
         assert error(oracle.recursive, p, q, draws) < 1e-12
 
@@ -361,11 +361,11 @@ def test_deduplicated_draws_are_draws_without_replacement():
     [
         (oracle.multi_round, oracle.draws_swor(Q, 2)),
         (oracle.k_seq, oracle.draws_swor(Q, 2)),
-        (oracle.recursive, oracle.draws_swor(np.ones(3) / 3, 2)),  # another law's
+        (oracle.recursive, oracle.draws_swor(np.ones(3) / 3, 2)),  # another distribution's
         (oracle.recursive, [((0, 1), 1.0)]),  # the two most probable, for sure
     ],
 )
-def test_a_rule_with_the_wrong_draw_law_is_caught(rule, draws):
+def test_a_rule_with_the_wrong_draw_distribution_is_caught(rule, draws):
     assert error(rule, P, Q, draws) > 0.05
 
 

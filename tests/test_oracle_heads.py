@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from oracle import eagle, lyanna
 
-from jspec.models.lyanna import LyannaConfig, LyannaHead, collapse
+from jspec.models.heads.lyanna import LyannaConfig, LyannaHead, collapse
 
 V = 12
 
@@ -37,7 +37,7 @@ def test_lyanna_s_whole_tree_has_its_published_size(rng, levels, k, size):
     assert closed(nodes)
 
 
-def test_lyanna_s_joints_are_products_of_laws_given_the_parent(rng):
+def test_lyanna_s_joints_are_products_of_distributions_given_the_parent(rng):
     logits, info = rng.normal(size=(3, V)), info_of(rng)
     for path, joint in lyanna.listed(lyanna.build_subtree(logits, 3, 4, info)):
         expected = 1.0
@@ -85,9 +85,9 @@ def test_resampling_reads_what_is_left(rng, accepted, left):
         assert len(tree) == (4 + (left - 1) * 16 if left > threshold else 0)
     # The first level is the second of the draft's, with another parent.
     if left:
-        law = lyanna.softmax(logits[accepted + 1] + info(7))
+        probs = lyanna.softmax(logits[accepted + 1] + info(7))
         again = lyanna.listed(lyanna.resample(rows, 7, 4, info, 0))
-        assert again[0] == ((int(law.argmax()),), law.max())
+        assert again[0] == ((int(probs.argmax()),), probs.max())
 
 
 def test_fused_trees_have_each_path_once(rng):

@@ -1,7 +1,8 @@
 """The oracle of sampled trees: cases by hand, exact sums over all draws, and what must fail.
 
-Losslessness is a finite sum: over every tree that the draws can give, every coin of the walk, and
-what the target adds, the joint law of two tokens is the target's. Three tokens in the vocabulary.
+Losslessness is a finite sum: over every tree that the draws can give, every uniform of the walk,
+and what the target adds, the joint distribution of two tokens is the target's. Three tokens in the
+vocabulary.
 """
 
 import itertools
@@ -16,17 +17,17 @@ EXACT = 1e-12
 
 
 def model(seed, zeros=0.0):
-    """prefix -> law: anew for each prefix, some tokens impossible."""
+    """prefix -> distribution: anew for each prefix, some tokens impossible."""
 
     @cache
-    def law(prefix):
+    def probs(prefix):
         rng = np.random.default_rng([seed, len(prefix), *prefix])
         mass = rng.dirichlet(np.ones(VOCAB))
         mass[rng.uniform(size=VOCAB) < zeros] = 0
         mass[rng.integers(VOCAB)] += 0.05
         return mass / mass.sum()
 
-    return law
+    return probs
 
 
 # (p, q): both with all tokens possible, then with gaps in the one, the other, and both.
@@ -40,18 +41,20 @@ pairs = pytest.mark.parametrize(("p", "q"), PAIRS, ids=["full", "gaps-p", "gaps-
 
 
 def joint(p, prefix=()):
-    """The target's own law of the first tokens."""
+    """The target's own distribution of the first tokens."""
     if len(prefix) == DEPTH:
         return np.ones(())
-    law = p(prefix)
-    return np.stack([law[token] * joint(p, (*prefix, token)) for token in range(VOCAB)])
+    probs = p(prefix)
+    return np.stack([probs[token] * joint(p, (*prefix, token)) for token in range(VOCAB)])
 
 
 def error(trees, rule, p, q):
-    """Largest error of the joint law over all trees, each with its probability."""
+    """Largest error of the joint distribution over all trees, each with its probability."""
     assert sum(chance for _, chance in trees) == pytest.approx(1, abs=EXACT)
-    law = sum(chance * oracle.walk_law(tree, rule, p, q, DEPTH) for tree, chance in trees)
-    return np.abs(law - joint(p)).max()
+    probs = sum(
+        chance * oracle.walk_distribution(tree, rule, p, q, DEPTH) for tree, chance in trees
+    )
+    return np.abs(probs - joint(p)).max()
 
 
 def orders(q, factors=(VOCAB,) * 9):
@@ -99,8 +102,8 @@ def changed(trees, change):
 # ---- by hand -------------------------------------------------------------------------------------
 
 
-def table(laws):
-    return lambda prefix: np.array(laws[prefix], dtype=float)
+def table(distributions):
+    return lambda prefix: np.array(distributions[prefix], dtype=float)
 
 
 HALVES = table(
@@ -184,8 +187,8 @@ def test_a_threshold_tree_is_the_greedy_tree_of_its_size(seed):
 
     @cache
     def order(prefix):
-        law = q(prefix)
-        return rng.choice(VOCAB, np.count_nonzero(law), replace=False, p=law).tolist()
+        probs = q(prefix)
+        return rng.choice(VOCAB, np.count_nonzero(probs), replace=False, p=probs).tolist()
 
     grown = oracle.dyspec_threshold(q, order, rng.uniform(0.02, 0.3), 10**6)
     assert len(grown[0]) > 4
@@ -264,7 +267,7 @@ def test_a_beam_longer_than_what_is_looked_at_is_lossless(p, q):
 @pairs
 def test_point_masses_are_lossless_on_any_tree(p, q):
     def rule(p, q, children):
-        return oracle.point_mass(p, children)
+        return oracle.deterministic_proposal(p, children)
 
     for tree in [
         ([-1], [-1]),
@@ -353,7 +356,7 @@ def recursive_on_repeats(p, q, children):
     accept, _ = oracle.recursive(p, q, children)
     for child in children:
         p, q = np.maximum(p - q, 0), np.where(np.arange(VOCAB) == child, 0, q)
-        p, q = (law / (law.sum() or 1) for law in (p, q))
+        p, q = (probs / (probs.sum() or 1) for probs in (p, q))
     return accept, p
 
 

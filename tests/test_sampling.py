@@ -39,24 +39,24 @@ def test_probabilities_are_the_oracles_row_by_row(ties):
     if ties:
         logits = np.round(logits)
     logits[:, 5] = -np.inf
-    law = np.asarray(samplings.probabilities(jnp.asarray(logits, jnp.float32), rows(SETTINGS)))
+    probs = np.asarray(samplings.probabilities(jnp.asarray(logits, jnp.float32), rows(SETTINGS)))
     for row, setting in enumerate(SETTINGS):
         want = oracle.probabilities(logits[row], *setting)
-        assert (law[row] > 0).tolist() == (want > 0).tolist(), setting
-        np.testing.assert_allclose(law[row], want, atol=2e-6)
+        assert (probs[row] > 0).tolist() == (want > 0).tolist(), setting
+        np.testing.assert_allclose(probs[row], want, atol=2e-6)
 
 
 def test_a_setting_is_a_value_not_a_program():
     traces = []
 
     @jax.jit
-    def law(logits, sampling):
+    def probs(logits, sampling):
         traces.append(1)
         return samplings.probabilities(logits, sampling)
 
     logits = jnp.zeros((1, 8))
     for setting in SETTINGS:
-        law(logits, rows([setting]))
+        probs(logits, rows([setting]))
     assert len(traces) == 1
 
 
@@ -92,8 +92,8 @@ def test_other_draws_do_not_meet_the_noise():
 def test_a_filter_leaves_the_rows_that_do_not_ask_for_it_alone():
     logits = jnp.asarray(np.random.default_rng(1).normal(size=(2, 50_000)) * 3, jnp.float32)
     alone = samplings.probabilities(logits[:1], rows([(1.0, 0, 1.0, 0.0)]))
-    beside = samplings.probabilities(logits, rows([(1.0, 0, 1.0, 0.0), (1.0, 9, 0.9, 0.1)]))
-    np.testing.assert_array_equal(alone[0], beside[0])
+    concat = samplings.probabilities(logits, rows([(1.0, 0, 1.0, 0.0), (1.0, 9, 0.9, 0.1)]))
+    np.testing.assert_array_equal(alone[0], concat[0])
 
 
 def test_noise_reaches_the_long_tail_of_a_large_vocabulary():
@@ -108,10 +108,10 @@ def test_noise_reaches_the_long_tail_of_a_large_vocabulary():
     assert on_grid.mean() < 0.5
 
 
-def test_gumbel_max_draws_from_the_law():
+def test_gumbel_max_draws_from_the_distribution():
     # 20,000 draws of 4 outcomes: chi-square(3) exceeds 21.1 once in 10,000 correct programs.
-    law = np.array([0.5, 0.3, 0.15, 0.05])
+    probs = np.array([0.5, 0.3, 0.15, 0.05])
     keys = samplings.row_keys(jax.random.key(5), jnp.arange(20_000))
     noise = samplings.gumbel(keys, jnp.zeros(20_000, jnp.int32), 4)
-    drawn = np.bincount(jnp.argmax(jnp.log(law) + noise, axis=-1), minlength=4)
-    assert ((drawn - 20_000 * law) ** 2 / (20_000 * law)).sum() < 21.1
+    drawn = np.bincount(jnp.argmax(jnp.log(probs) + noise, axis=-1), minlength=4)
+    assert ((drawn - 20_000 * probs) ** 2 / (20_000 * probs)).sum() < 21.1

@@ -5,7 +5,7 @@ import pytest
 
 from jspec import tree as trees
 from jspec.base import Tree
-from jspec.drafters.token_recycling import PUBLISHED
+from jspec.drafters.retrieval.token_recycling import PUBLISHED
 
 
 def lineage(parents, node):
@@ -124,7 +124,7 @@ def test_what_is_worth_no_number_is_cut_and_the_root_stays():
         tokens=jnp.array([[7, 1, 2, 3]]),
         parents=jnp.array([[-1, 0, 0, 1]]),
         valid=jnp.ones((1, 4), bool),
-        worth=jnp.array([[1.0, jnp.nan, 0.5, jnp.nan]]),
+        value=jnp.array([[1.0, jnp.nan, 0.5, jnp.nan]]),
         depth=2,
         width=2,
     )

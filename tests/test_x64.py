@@ -11,7 +11,7 @@ from contract.methods import DRAFTERS
 model = tiny.model()
 params = jax.tree.map(lambda leaf: leaf.astype("float32"), tiny.params(model))
 sampled = dict(sampling=jspec.Sampling(0.8, top_p=0.9, top_k=9), key=7)
-names = "merge", "coupled_tree", "mixture", "token_recycling_dynamic"
+names = "merge", "coupled_tree", "mixture", "dynamic_token_recycling"
 for name, options in (("merge", {}), *((name, sampled) for name in names)):
     drafter, weights = DRAFTERS[name]
     weights = jax.tree.map(lambda leaf: leaf.astype("float32"), weights)

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.models.eagle import EagleHead
+from jspec.models.heads.eagle import EAGLEHead
+from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.llama import Llama, LlamaConfig
-from jspec.models.lyanna import LyannaConfig, LyannaHead
 
 VOCAB = 23
 PROMPTS = np.array([[5, 3, 9, 1, 7, 2, 5, 3], [4, 4, 0, 0, 0, 0, 0, 0], [8, 1, 6, 1, 6, 0, 0, 0]])
@@ -36,7 +36,9 @@ def draft(**changes) -> Llama:
 
 
 def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
-    """Random weights, with the initial 0.02 scaled up so that the laws are far from uniform."""
+    """Random weights, with the initial 0.02 scaled up so that the distributions are far from
+    uniform.
+    """
     tokens = jnp.zeros((1, 2), jnp.int32)
     made = jax.jit(model.init)(
         jax.random.key(seed), tokens, tokens, jnp.ones((1, 2, 2), bool), None
@@ -44,8 +46,8 @@ def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
     return jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, made)
 
 
-def eagle() -> EagleHead:
-    return EagleHead(draft().config)
+def eagle() -> EAGLEHead:
+    return EAGLEHead(draft().config)
 
 
 def lyanna(**changes) -> LyannaHead:

@@ -12,7 +12,8 @@ from jspec.app.sessions import Session
 from jspec.app.settings import Settings
 
 if TYPE_CHECKING:
-    from jspec.base import Drafter, PyTree, Result
+    from jspec.base import PyTree, Result
+    from jspec.protocols import Drafter
 
 T = TypeVar("T")
 

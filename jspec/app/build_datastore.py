@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import Progress
 
 from jspec.app.config import BUNDLED
-from jspec.drafters import datastore
+from jspec.drafters.retrieval import datastore
+from jspec.errors import InputError
 from jspec.models import hub, tokenizer
 from jspec.models.huggingface import settings
 from jspec.models.load import special_tokens
@@ -28,16 +29,16 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     """Tokenises the documents, sorts the suffixes, and writes the file.
 
     Raises:
-        ValueError: if there is no text, the model has no tokenizer, or `out` cannot be written or
+        InputError: if there is no text, the model has no tokenizer, or `out` cannot be written or
             is one of the texts.
     """
     began = time.monotonic()
     if not out.absolute().parent.is_dir():
-        raise ValueError(f"--out {out} is in no folder that exists; make {out.parent} first")
+        raise InputError(f"--out {out} is in no folder that exists; make {out.parent} first")
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
-        raise ValueError(f"--out {out} cannot be written; name a file in a folder of your own")
+        raise InputError(f"--out {out} cannot be written; name a file in a folder of your own")
     if any(out.resolve() in map(Path.resolve, corpus.files(path)) for path in text):
-        raise ValueError(f"--out {out} is one of the texts; name another file")
+        raise InputError(f"--out {out} is one of the texts; name another file")
     folder = hub.folder(model or BUNDLED)
     words = tokenizer.read(folder)
     ends, _ = special_tokens(folder, settings.read(folder / "config.json"))

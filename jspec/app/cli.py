@@ -10,9 +10,10 @@ import typer
 
 from jspec.app import config, errors, prompts
 from jspec.app.datastore import datastore_app
-from jspec.app.methods import DEFAULT
 from jspec.app.settings import Settings
 from jspec.app.train import train_app
+from jspec.errors import InputError
+from jspec.methods.registry import DEFAULT
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -56,9 +57,7 @@ def run(arguments: Sequence[str]) -> int:
         if isinstance(error, SystemExit) and not isinstance(error.__context__, BrokenPipeError):
             raise
         return BROKEN_PIPE
-    except ValueError as error:
-        if not errors.is_refusal(error):
-            raise
+    except InputError as error:
         errors.complain(str(error))
         return 2
     except OSError as error:  # a full disk, a file that may not be read
@@ -166,7 +165,7 @@ def generate(
     config.check_temperature(choice, settings.temperature)
     draft = config.draft_model(choice, model, draft_model)
     if batch_file is not None and prompt is not None:
-        raise ValueError("a prompt and --batch-file were both given; give one of them")
+        raise InputError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
 
     # From here on JAX is imported.

@@ -5,10 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jspec.app import options
-from jspec.app.builders import COUPLED
-from jspec.app.methods import DEFAULT, METHODS, Method
 from jspec.app.text import shown
+from jspec.errors import InputError
+from jspec.methods import options
+from jspec.methods.builders import COUPLED
+from jspec.methods.registry import DEFAULT, METHODS, Method
 
 BUNDLED = "jspec-7m"
 """The target if none is named."""
@@ -38,15 +39,15 @@ def choose(method: str | None, config: str | None) -> Choice:
             options by name.
 
     Raises:
-        ValueError: if a name is unknown, a value is of the wrong kind or missing, or the two
+        InputError: if a name is unknown, a value is of the wrong kind or missing, or the two
             disagree.
     """
     given = {} if config is None else _parse(config)
     named = given.pop("method", None)
     if named is not None and not isinstance(named, str):
-        raise ValueError(f"method in --speculative-config is {shown(named)}; pass a name")
+        raise InputError(f"method in --speculative-config is {shown(named)}; pass a name")
     if named is not None and method is not None and named != method:
-        raise ValueError(
+        raise InputError(
             f"--method is {method} and --speculative-config says {named}; give one, or the same"
         )
     name = method or named or DEFAULT
@@ -59,7 +60,7 @@ def choose(method: str | None, config: str | None) -> Choice:
             raise options.unknown(f"--speculative-config key of {name}", key, ["method", *known])
     for option in chosen.options:
         if option.required and option.name not in given:
-            raise ValueError(
+            raise InputError(
                 f"method {name} needs {option.name}, {option.help}; pass --speculative-config "
                 f"'{{\"{option.name}\": ...}}' with {option.kind.what}"
             )
@@ -75,21 +76,21 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
         named: `--draft-model`, if given.
 
     Raises:
-        ValueError: if one was given in vain or is missing.
+        InputError: if one was given in vain or is missing.
     """
     name = choice.method.name
     if not choice.method.needs_draft_model:
         if named is None:
             return None
         users = [method.name for method in METHODS.values() if method.needs_draft_model]
-        raise ValueError(
+        raise InputError(
             f"--draft-model is {shown(named)} and method {name} uses none; leave it out "
             f"(choose one of {', '.join(users)})"
         )
     if named is None and model in (None, BUNDLED):
         return BUNDLED_DRAFT
     if named is None:
-        raise ValueError(
+        raise InputError(
             f"method {name} needs a draft model and none was given; "
             "pass --draft-model with a folder or a hub id"
         )
@@ -97,11 +98,14 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
 
 
 def check_temperature(choice: Choice, temperature: float) -> None:
-    """Raises ValueError if the scheme draws from the draft's law and greedy decoding gives none."""
+    """Raises InputError if the scheme draws from the draft's distribution and greedy decoding gives
+    none.
+    """
     greedy = temperature == 0 and "draft_temperature" not in choice.options
     if greedy and choice.scheme != COUPLED:
-        raise ValueError(
-            f"scheme {choice.scheme} draws from the draft model's law, and at --temperature 0 it "
+        raise InputError(
+            f"scheme {choice.scheme} draws from the draft model's distribution, and at "
+            "--temperature 0 it "
             'has none; add "draft_temperature": 0.6, say, to --speculative-config, or leave out '
             "scheme"
         )
@@ -112,12 +116,12 @@ def _parse(config: str) -> dict[str, Any]:
     try:
         parsed = json.loads(config)
     except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
-        raise ValueError(
+        raise InputError(
             f"--speculative-config is {shown(config)}, which is no JSON ({error}); "
             f"pass an object such as {example}"
         ) from error
     if not isinstance(parsed, dict):
-        raise ValueError(
+        raise InputError(
             f"--speculative-config is {shown(parsed)}; pass a JSON object such as {example}"
         )
     return parsed

@@ -7,11 +7,11 @@ from operator import itemgetter
 
 from jspec.app import console
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
-from jspec.app.builders import COUPLED
 from jspec.app.detokenise import Detokeniser
 from jspec.app.jsonl import finish_reason, mean_acceptance_length
 from jspec.app.sessions import Session
 from jspec.app.settings import Settings
+from jspec.methods.builders import COUPLED
 
 _REPEATS = 5
 _ENOUGH = 1.0
@@ -133,7 +133,7 @@ def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
     for one, other in zip(ours.outcomes, plain.outcomes, strict=True):
         if one.tokens != other.tokens:
             if scheme != COUPLED:
-                return f"other tokens of the same law, as scheme {scheme} draws its own"
+                return f"other tokens of the same distribution, as scheme {scheme} draws its own"
             pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
             place = next((i for i, (a, b) in pairs if a != b), 0)
             return (

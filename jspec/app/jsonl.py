@@ -31,7 +31,7 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "metrics": {
             "mean_acceptance_length": mean_acceptance_length([outcome]),
-            "num_steps": outcome.steps,
+            "num_rounds": outcome.steps,
             "num_draft_tokens": outcome.drafted,
             "num_accepted_draft_tokens": outcome.accepted,
             "acceptance_histogram": outcome.histogram,

@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jspec.app.config import BUNDLED, BUNDLED_DRAFT
-from jspec.app.methods import DEFAULT, METHODS
+from jspec.methods.registry import DEFAULT, METHODS
 
 _WIDTH = 100
 """Where no terminal says how wide it is."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jspec.app.text import shown
+from jspec.errors import InputError
 
 EXAMPLE = "Question: Tom has 3 apples and buys 4 more."
 """What `jspec generate` continues if nothing else is given."""
@@ -35,13 +36,13 @@ def one(argument: str | None) -> list[Prompt]:
     """The prompt given as an argument; `-` or none stands for piped input, if there is any.
 
     Raises:
-        ValueError: if it is empty or not UTF-8.
+        InputError: if it is empty or not UTF-8.
     """
     if argument is not None and argument != "-":
         try:
             argument.encode()
         except UnicodeEncodeError as error:  # bytes of another encoding arrive as surrogates
-            raise ValueError("the prompt is not UTF-8; encode it so") from error
+            raise InputError("the prompt is not UTF-8; encode it so") from error
         return [_prompt(argument, "the prompt")]
     if argument is None and not _piped():
         return [Prompt(EXAMPLE, "the example")]
@@ -54,12 +55,12 @@ def many(file: Path) -> list[Prompt]:
     """One prompt a line: text, or a JSON list of token ids.
 
     Raises:
-        ValueError: if the file cannot be read, or a line is empty or a list of something else.
+        InputError: if the file cannot be read, or a line is empty or a list of something else.
     """
     try:
         content = file.read_bytes()
     except OSError as error:
-        raise ValueError(
+        raise InputError(
             f"--batch-file {file} cannot be read ({error.strerror}); name a file with one prompt "
             "a line"
         ) from error
@@ -68,7 +69,7 @@ def many(file: Path) -> list[Prompt]:
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        raise ValueError(f"--batch-file {file} holds no line; write one prompt a line")
+        raise InputError(f"--batch-file {file} holds no line; write one prompt a line")
     return [
         _line(line.removesuffix("\r"), f"line {number} of {file}")
         for number, line in enumerate(lines, 1)
@@ -81,7 +82,7 @@ def encode(
     """Token ids of each prompt, with what the tokenizer puts before a text.
 
     Raises:
-        ValueError: if a prompt gives no token, one outside the vocabulary, or too many.
+        InputError: if a prompt gives no token, one outside the vocabulary, or too many.
     """
     return [_encode(prompt, tokenizer, vocab_size, context) for prompt in prompts]
 
@@ -92,15 +93,15 @@ def _encode(
     content = prompt.content
     ids = tokenizer.encode(content).ids if isinstance(content, str) else list(content)
     if not ids:
-        raise ValueError(f"{prompt.source} gives no token ({shown(content)}); write some text")
+        raise InputError(f"{prompt.source} gives no token ({shown(content)}); write some text")
     for token in ids:
         if not 0 <= token < vocab_size:
-            raise ValueError(
+            raise InputError(
                 f"{prompt.source} has the token id {token}, outside the vocabulary of "
                 f"{vocab_size}; use ids 0 .. {vocab_size - 1}"
             )
     if context is not None and len(ids) > context:
-        raise ValueError(
+        raise InputError(
             f"{prompt.source} has {len(ids)} tokens and the model's context is {context}; "
             f"shorten it by {len(ids) - context}"
         )
@@ -114,19 +115,19 @@ def _line(line: str, source: str) -> Prompt:
         except (ValueError, RecursionError):
             return _prompt(line, source)  # text may begin with a bracket
         if not all(isinstance(token, int) and not isinstance(token, bool) for token in parsed):
-            raise ValueError(
+            raise InputError(
                 f"{source} is a JSON list but not of token ids ({shown(line)}); "
                 "list integers, or begin a text otherwise"
             )
         if not parsed:
-            raise ValueError(f"{source} is an empty list; list at least one token id")
+            raise InputError(f"{source} is an empty list; list at least one token id")
         return Prompt(tuple(parsed), source)
     return _prompt(line, source)
 
 
 def _prompt(text: str, source: str) -> Prompt:
     if not text.strip():
-        raise ValueError(f"{source} is empty; write some text to continue")
+        raise InputError(f"{source} is empty; write some text to continue")
     return Prompt(text, source)
 
 
@@ -134,7 +135,7 @@ def _decode(content: bytes, source: str) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ValueError(
+        raise InputError(
             f"{source} is not UTF-8 (byte {content[error.start]:#04x} at {error.start}); "
             "encode it so"
         ) from error

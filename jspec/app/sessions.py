@@ -3,12 +3,14 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from jspec.app.builders import Models
 from jspec.app.config import BUNDLED, Choice
+from jspec.errors import InputError
+from jspec.methods.builders import Models
 
 if TYPE_CHECKING:
-    from jspec.base import Drafter, PyTree
+    from jspec.base import PyTree
     from jspec.models import Loaded
+    from jspec.protocols import Drafter
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,10 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
         dtype: of both models; None is the device's default.
 
     Raises:
-        ValueError: if a model cannot be loaded, or the two have different vocabularies.
+        InputError: if a model cannot be loaded, or the two have different vocabularies.
     """
     from jspec import models
-    from jspec.models.kinds import tapped
+    from jspec.models.heads.registry import tapped
 
     target = models.load(model or BUNDLED, dtype)
     draft = None if draft_model is None else models.load(draft_model, dtype)
@@ -51,15 +53,15 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
 
 
 def check_same_vocabulary(target: "Loaded", draft: "Loaded", name: str) -> None:
-    """Raises ValueError unless a token means the same to both."""
+    """Raises InputError unless a token means the same to both."""
     fix = "name a draft model that was made for the target's tokenizer"
     ours, theirs = target.model.vocab_size, draft.model.vocab_size
     if ours != theirs:
-        raise ValueError(
+        raise InputError(
             f"--draft-model {name} has a vocabulary of {theirs} tokens and the target one of "
             f"{ours}; {fix}"
         )
     if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
-        raise ValueError(
+        raise InputError(
             f"--draft-model {name} has as many tokens as the target, {ours}, but other ones; {fix}"
         )

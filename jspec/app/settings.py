@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jspec.errors import InputError
+
 if TYPE_CHECKING:
     from jspec.base import Sampling
 
@@ -24,7 +26,7 @@ class Settings:
         batch_size: prompts that run together.
 
     Raises:
-        ValueError: if one is out of range.
+        InputError: if one is out of range.
     """
 
     max_new_tokens: int = 128
@@ -45,7 +47,7 @@ class Settings:
         _within("--top-p", self.top_p, 1e-6, 1, "1 switches it off")
         _within("--min-p", self.min_p, 0, 1, "0 switches it off")
         if not 0 <= self.seed < _SEEDS:
-            raise ValueError(f"--seed is {self.seed}; pass an integer in 0 .. {_SEEDS - 1}")
+            raise InputError(f"--seed is {self.seed}; pass an integer in 0 .. {_SEEDS - 1}")
 
     @property
     def sampling(self) -> "Sampling | None":
@@ -59,11 +61,11 @@ class Settings:
 
 def _within(name: str, value: float, low: float, high: float, why: str) -> None:
     if not low <= value <= high:  # NaN is outside too
-        raise ValueError(f"{name} is {value:g}; pass a number in {low:g} .. {high:g} ({why})")
+        raise InputError(f"{name} is {value:g}; pass a number in {low:g} .. {high:g} ({why})")
 
 
 def _at_least(name: str, value: int, least: int, why: str = "") -> None:
     if value < least:
-        raise ValueError(f"{name} is {value}; pass at least {least}{why and f' ({why})'}")
+        raise InputError(f"{name} is {value}; pass at least {least}{why and f' ({why})'}")
     if value >= 2**31:
-        raise ValueError(f"{name} is {value}; pass at most {2**31 - 1}")
+        raise InputError(f"{name} is {value}; pass at most {2**31 - 1}")

@@ -12,6 +12,7 @@ from jspec import models
 from jspec.app.batches import interruptible
 from jspec.app.config import BUNDLED
 from jspec.app.train_lm import source
+from jspec.errors import InputError
 from jspec.models.fingerprint import fingerprint
 from jspec.training import corpus as corpora
 from jspec.training import distill, jobs
@@ -21,14 +22,14 @@ def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Job:
     """The texts that the command's options name, with their weights and what is held out.
 
     Raises:
-        ValueError: if they name none.
+        InputError: if they name none.
     """
     if recipe is not None:
         if text:
-            raise ValueError(f"{text[0]} was given beside a recipe, which names its own texts")
+            raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
         return jobs.texts(recipe, data)
     if not text:
-        raise ValueError("no text was given; name files or folders, or a --recipe")
+        raise InputError("no text was given; name files or folders, or a --recipe")
     return jobs.Job(sources=tuple(map(source, text)))
 
 
@@ -45,15 +46,15 @@ def run(
         size: rows that are decoded together.
 
     Raises:
-        ValueError: if the options fit neither one another nor the target.
+        InputError: if the options fit neither one another nor the target.
         RuntimeError: if the file cannot grow or the target gives no numbers.
     """
     if count < 1 or size < 1:
-        raise ValueError(f"count {count} in batches of {size} is no work; use at least 1 of each")
+        raise InputError(f"count {count} in batches of {size} is no work; use at least 1 of each")
     target = models.load(model or BUNDLED)
     context, most = target.model.context, recipe.longest + recipe.max_new_tokens
     if context is not None and most > context:
-        raise ValueError(
+        raise InputError(
             f"prompts of {recipe.longest} tokens and {recipe.max_new_tokens} new ones are more "
             f"than the target's context of {context}; use a sum <= {context}"
         )
@@ -101,12 +102,12 @@ def temperatures(text: str) -> tuple[tuple[float, float], ...]:
     """Parses `0:0.6,0.7:0.2,1:0.2`, or `0,0.7,1` in equal shares.
 
     Raises:
-        ValueError: if it is neither.
+        InputError: if it is neither.
     """
     try:
         pairs = [part.partition(":") for part in text.split(",")]
         return tuple((float(value), float(share or 1)) for value, _, share in pairs)
     except ValueError:
-        raise ValueError(
+        raise InputError(
             f"--temperature is {text!r}; write temperatures with their shares, such as 0:0.6,1:0.4"
         ) from None

@@ -18,9 +18,10 @@ from rich.table import Table
 from jspec import models
 from jspec.app import curves
 from jspec.app.config import BUNDLED
-from jspec.app.head_kinds import KINDS
+from jspec.app.head_training import KINDS
 from jspec.app.train_lm import source
 from jspec.base import PyTree
+from jspec.errors import InputError
 from jspec.models import heads, precision
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
@@ -45,7 +46,7 @@ def job(kind: str, recipe: Path | None, changes: Mapping[str, Any]) -> head_jobs
     """The job of a kind: its defaults, under the recipe's settings, under the given ones.
 
     Raises:
-        ValueError: if the recipe or the settings are wrong.
+        InputError: if the recipe or the settings are wrong.
     """
     settings = {} if recipe is None else head_jobs.read(recipe, kind)
     return head_jobs.override(KINDS[kind].job, {**settings, **changes})
@@ -64,10 +65,10 @@ def text(
         arguments: the texts; none: those of the recipe.
 
     Raises:
-        ValueError: if there is none, or one is shorter than a sequence.
+        InputError: if there is none, or one is shorter than a sequence.
     """
     if not arguments and recipe is None:
-        raise ValueError("no text was given; name files or folders, or a --recipe")
+        raise InputError("no text was given; name files or folders, or a --recipe")
     if arguments:
         texts = jobs.Job(sources=tuple(map(source, arguments)))
     else:
@@ -148,14 +149,14 @@ def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) 
     """Loads and checks all that `train` needs; `texts` are the first arguments of `text`.
 
     Raises:
-        ValueError: if text, target and settings do not fit one another.
+        InputError: if text, target and settings do not fit one another.
     """
     devices = parallel.Devices.of()
     devices.check(job.batch_size)
     target = models.load(model or BUNDLED)
     context = target.model.context
     if context is not None and job.sequence >= context:
-        raise ValueError(
+        raise InputError(
             f"sequence {job.sequence} and the token after it are more than the target's context "
             f"of {context}; use a sequence < {context}"
         )
@@ -198,7 +199,7 @@ def train(
         states_dtype: that they are stored in.
 
     Raises:
-        ValueError: if a folder holds something else.
+        InputError: if a folder holds something else.
         RuntimeError: if the run stopped; the message says how it goes on.
     """
     # Orbax logs the traceback of an error that it also raises.

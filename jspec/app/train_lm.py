@@ -14,9 +14,11 @@ from rich.table import Table
 from tokenizers import Tokenizer
 
 from jspec.app import curves
-from jspec.base import CausalLM, PyTree
+from jspec.base import PyTree
+from jspec.errors import InputError
 from jspec.models import export
 from jspec.models.llama import Llama, LlamaConfig
+from jspec.protocols import CausalLM
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
 from jspec.training import heldout, jobs, lm, loop, packing
@@ -30,14 +32,14 @@ def job(
     """The job that the command's options describe.
 
     Raises:
-        ValueError: if they describe none.
+        InputError: if they describe none.
     """
     if recipe is not None:
         if text:
-            raise ValueError(f"{text[0]} was given beside a recipe, which names its own texts")
+            raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
         return jobs.override(jobs.read(recipe, data, model), changes)
     if not text:
-        raise ValueError("no text was given; name files or folders, or a --recipe")
+        raise InputError("no text was given; name files or folders, or a --recipe")
     return jobs.override(jobs.Job(sources=tuple(map(source, text))), changes)
 
 

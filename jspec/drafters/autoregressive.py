@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jspec import tree as trees
-from jspec.base import Feedback, PyTree, Round, Tree
+from jspec.base import Feedback, Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Autoregressive:
         del params, prompt, lengths, output
         return state
 
-    def draft(self, params: PyTree, state: PyTree, round: Round) -> tuple[Tree, PyTree]:
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
         del params
-        return trees.root_only(round.root), state
+        return trees.root_only(frame.root), state
 
     def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
         del params, feedback

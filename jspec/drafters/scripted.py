@@ -6,7 +6,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec.base import Feedback, Output, PyTree, Round, Tree
+from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.errors import InputError
 from jspec.request import check_vocabulary
 from jspec.tree import Template
 
@@ -26,7 +27,7 @@ class Progress:
     """The drafter's state."""
 
     emitted: Int[Array, " B"]
-    round: Int[Array, ""]
+    frame: Int[Array, ""]
 
 
 @dataclass(frozen=True)
@@ -43,7 +44,7 @@ class Scripted:
 
     def start(self, batch: int, slots: int, earlier: PyTree | None) -> Progress:
         del slots, earlier
-        return Progress(emitted=jnp.zeros(batch, jnp.int32), round=jnp.int32(0))
+        return Progress(emitted=jnp.zeros(batch, jnp.int32), frame=jnp.int32(0))
 
     def init(
         self,
@@ -56,13 +57,13 @@ class Scripted:
         del lengths
         check_vocabulary("Scripted", self.vocab_size, output.logits.shape[-1])
         if not isinstance(params, Script) or len(params.tokens) != len(prompt):
-            raise ValueError(
+            raise InputError(
                 "Scripted needs the text that it drafts; pass drafter_params=jspec.Script(tokens "
                 f"[{len(prompt)}, T], accepts [R])"
             )
         return state
 
-    def draft(self, params: Script, state: Progress, round: Round) -> tuple[Tree, Progress]:
+    def draft(self, params: Script, state: Progress, frame: Frame) -> tuple[Tree, Progress]:
         deepest = max(self.template.paths, key=len)  # the first of equals
         paths = ((), *self.template.paths)
         depth = jnp.array([len(path) for path in paths])
@@ -70,10 +71,10 @@ class Scripted:
         right = jnp.take_along_axis(
             params.tokens, state.emitted[:, None] + jnp.maximum(depth - 1, 0), axis=1, mode="clip"
         )
-        accept = params.accepts[state.round % params.accepts.shape[0]]
+        accept = params.accepts[state.frame % params.accepts.shape[0]]
         tokens = jnp.where(on_spine & (depth <= accept), right, (right + 1) % self.vocab_size)
-        return self.template.fill(tokens.at[:, 0].set(round.root)), state
+        return self.template.fill(tokens.at[:, 0].set(frame.root)), state
 
     def update(self, params: Script, state: Progress, feedback: Feedback) -> Progress:
         del params
-        return Progress(emitted=state.emitted + feedback.counts, round=state.round + 1)
+        return Progress(emitted=state.emitted + feedback.counts, frame=state.frame + 1)

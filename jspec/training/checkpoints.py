@@ -9,6 +9,7 @@ import jax
 import orbax.checkpoint as ocp
 
 from jspec.base import PyTree
+from jspec.errors import InputError
 
 SETTINGS = "settings.json"
 CURVE = "curve.jsonl"
@@ -30,7 +31,7 @@ class Checkpoints:
         resume: whether a run that is already there may be continued.
 
     Raises:
-        ValueError: if the folder holds a run that is not to be resumed, or has other settings.
+        InputError: if the folder holds a run that is not to be resumed, or has other settings.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], resume: bool = True):
@@ -109,7 +110,7 @@ def claim(folder: Path, settings: Mapping[str, Any], resume: bool) -> None:
     """Makes the folder this run's, or checks that it is."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / SETTINGS).is_file() and not resume:
-        raise ValueError(f"{folder} already holds a run; resume it, or name another folder")
+        raise InputError(f"{folder} already holds a run; resume it, or name another folder")
     agree(folder / SETTINGS, settings)
 
 
@@ -117,7 +118,7 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
     """Writes the settings of a run, or checks that they are those that it was begun with.
 
     Raises:
-        ValueError: if they are not.
+        InputError: if they are not.
     """
     mine = json.loads(json.dumps(settings))
     if not path.is_file():
@@ -128,7 +129,7 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
     other = [key for key in keys if mine.get(key) != theirs.get(key)]
     if other:
         changes = ", ".join(f"{key} {theirs.get(key)} -> {mine.get(key)}" for key in other)
-        raise ValueError(
+        raise InputError(
             f"{path.parent} holds a run with other settings ({changes}); restore them, or name "
             f"another folder"
         )

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from jspec.errors import InputError
+
 END = "<|endoftext|>"
 """Separates documents in a text file, and in the stream of tokens."""
 
@@ -55,7 +57,7 @@ def read(source: Source) -> list[str]:
     """The documents of one source, in the order of its files.
 
     Raises:
-        ValueError: if there is no text, or a file is not what its name says.
+        InputError: if there is no text, or a file is not what its name says.
     """
     texts = [
         re.sub(source.strip, "", text).strip() if source.strip else text.strip()
@@ -64,7 +66,7 @@ def read(source: Source) -> list[str]:
     ]
     found = [text for text in texts if text]
     if not found:
-        raise ValueError(f"{source.path} holds no text; name a file or folder that does")
+        raise InputError(f"{source.path} holds no text; name a file or folder that does")
     return found
 
 
@@ -96,7 +98,7 @@ def files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if not path.is_dir():
-        raise ValueError(f"{path} does not exist; name a text file or a folder of them")
+        raise InputError(f"{path} does not exist; name a text file or a folder of them")
     endings = {".txt", ".md", ".py", ".jsonl"}
     return sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in endings)
 
@@ -105,7 +107,7 @@ def documents(path: Path, template: str) -> Iterator[str]:
     try:
         text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
     if path.suffix == ".jsonl":
         for number, line in enumerate(text.splitlines(), 1):
             if line.strip():
@@ -123,9 +125,9 @@ def row(line: str, template: str, place: str) -> str:
         # "\r\n" inside a JSON string is still escaped when the file is read.
         text = template.format(**fields) if template else "\n".join(strings(fields))
     except json.JSONDecodeError as error:
-        raise ValueError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
+        raise InputError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
     except (KeyError, IndexError, TypeError) as error:
-        raise ValueError(f"{place} has no field {error} that the template names") from None
+        raise InputError(f"{place} has no field {error} that the template names") from None
     return text.replace("\r\n", "\n")
 
 

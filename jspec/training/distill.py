@@ -17,7 +17,9 @@ import numpy as np
 from jaxtyping import Int
 
 from jspec import engine
-from jspec.base import CausalLM, PyTree, Sampling, Status
+from jspec.base import PyTree, Sampling, Status
+from jspec.errors import InputError
+from jspec.protocols import CausalLM
 from jspec.training import checkpoints, packing
 
 LOOP = 32
@@ -38,7 +40,7 @@ class Recipe:
         seed: of the choice of prompts and of the sampling.
 
     Raises:
-        ValueError: if one is out of range.
+        InputError: if one is out of range.
     """
 
     max_new_tokens: int = 192
@@ -49,20 +51,20 @@ class Recipe:
 
     def __post_init__(self):
         if self.max_new_tokens < 1:
-            raise ValueError(f"max_new_tokens is {self.max_new_tokens}; use at least 1")
+            raise InputError(f"max_new_tokens is {self.max_new_tokens}; use at least 1")
         if not 1 <= self.shortest <= self.longest:
-            raise ValueError(
+            raise InputError(
                 f"prompts of {self.shortest} to {self.longest} tokens do not exist; use "
                 f"1 <= shortest <= longest"
             )
         for temperature, share in self.temperatures:
             if not (0 <= temperature <= 1e6 and 0 < share < float("inf")):
-                raise ValueError(
+                raise InputError(
                     f"temperature {temperature:g} with share {share:g} is out of range; use "
                     f"temperatures in 0 .. 1e+06 and shares > 0"
                 )
         if not self.temperatures:
-            raise ValueError("no temperature was given; give one, such as 0")
+            raise InputError("no temperature was given; give one, such as 0")
 
 
 @dataclass(frozen=True)
@@ -93,7 +95,7 @@ def starts(
         encode: token ids of a document, with what begins a text.
 
     Raises:
-        ValueError: if a document has no tokens.
+        InputError: if a document has no tokens.
     """
     order = packing.order({k: len(v) for k, v in texts.items()}, weights, count, recipe.seed)
     documents = [(label, text) for label, members in texts.items() for text in members]
@@ -109,7 +111,7 @@ def starts(
         kind = int(np.searchsorted(shares, draws.random() * shares[-1], side="right"))
         ids = list(encode(text))
         if not ids:
-            raise ValueError(
+            raise InputError(
                 f"a text of class {label} has no tokens: {text!r:.40}; leave it out, or use a "
                 "tokenizer that begins texts with a token"
             )
@@ -213,7 +215,7 @@ class Lines:
         settings: JSON values.
 
     Raises:
-        ValueError: if the file holds rows of other settings, or a line that is no row.
+        InputError: if the file holds rows of other settings, or a line that is no row.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
@@ -229,7 +231,7 @@ class Lines:
                 try:
                     self.tokens += len(json.loads(line)["tokens"])
                 except (ValueError, KeyError, TypeError):
-                    raise ValueError(
+                    raise InputError(
                         f"{path}, line {self.rows + 1} is no row that this command wrote; keep "
                         f"the {self.rows} before it, or choose another --out"
                     ) from None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from jspec.errors import InputError
 from jspec.training.loop import Recipe
 
 
@@ -49,21 +50,21 @@ def read(path: Path, kind: str) -> dict[str, Any]:
     """The settings that a recipe file has for a kind of head; {} if it has none.
 
     Raises:
-        ValueError: if the file is no recipe.
+        InputError: if the file is no recipe.
     """
     try:
         return dict(tomllib.loads(path.read_text()).get("heads", {}).get(kind, {}))
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}; correct it") from None
+        raise InputError(f"{path} is not TOML: {error}; correct it") from None
 
 
 def override(job: HeadJob, values: Mapping[str, Any]) -> HeadJob:
     """The job with some of its settings changed, each by its name.
 
     Raises:
-        ValueError: if a name is unknown or a value out of bounds.
+        InputError: if a name is unknown or a value out of bounds.
     """
     left = dict(values)
     parts: dict[str, Any] = {}
@@ -74,7 +75,7 @@ def override(job: HeadJob, values: Mapping[str, Any]) -> HeadJob:
         parts[name] = {**held, **{k: left.pop(k) for k in held.keys() & left.keys()}}
     own = {f.name for f in fields(HeadJob)} - parts.keys()
     if unknown := sorted(left.keys() - own):
-        raise ValueError(f"a recipe of this head has no setting {unknown[0]!r}; remove it")
+        raise InputError(f"a recipe of this head has no setting {unknown[0]!r}; remove it")
     changed = replace(job, **parts, **left)
     _check(changed)
     return changed
@@ -90,16 +91,16 @@ def _check(job: HeadJob) -> None:
     for name, value in everything.items():
         least = int(name in _COUNTS)
         if isinstance(value, int) and value < least:
-            raise ValueError(f"{name} is {value}; use {name} >= {least}")
+            raise InputError(f"{name} is {value}; use {name} >= {least}")
         if isinstance(value, float) and not 0 <= value < float("inf"):
-            raise ValueError(f"{name} is {value}; use a finite {name} >= 0")
+            raise InputError(f"{name} is {value}; use a finite {name} >= 0")
     if job.recipe.learning_rate == 0:
-        raise ValueError("learning_rate is 0; use one > 0")
+        raise InputError("learning_rate is 0; use one > 0")
     for name, share in (("cooldown", job.recipe.cooldown), ("floor", job.recipe.floor)):
         if share > 1:
-            raise ValueError(f"{name} is {share}; use a share from 0 to 1")
+            raise InputError(f"{name} is {share}; use a share from 0 to 1")
     if not 0 <= job.heldout < 1:
-        raise ValueError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
+        raise InputError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
 
 
 _COUNTS = {

@@ -10,7 +10,8 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import CausalLM, PyTree
+from jspec.base import PyTree
+from jspec.protocols import CausalLM
 from jspec.training import lm
 from jspec.training.loop import Metrics, Objective
 from jspec.training.packing import Encode

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
+from jspec.errors import InputError
 from jspec.training.corpus import Corpus, Source, fingerprint
 from jspec.training.loop import Recipe
 
@@ -77,12 +78,12 @@ def read(path: Path, data: Path, model: str) -> Job:
         model: which of its models to train.
 
     Raises:
-        ValueError: if the file is no recipe, or has no such model.
+        InputError: if the file is no recipe, or has no such model.
     """
     table = _table(path, ("models", "text"))
     models = table["models"]
     if model not in models:
-        raise ValueError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
+        raise InputError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
     values = {**table.get("tokenizer", {}), **table.get("train", {}), **models[model]}
     sources = _sources(table, path, data)
     return override(Job(sources=sources, weights=table.get("weights", {})), values)
@@ -96,7 +97,7 @@ def texts(path: Path, data: Path) -> Job:
         data: folder that the paths in it are relative to.
 
     Raises:
-        ValueError: if the file is no recipe.
+        InputError: if the file is no recipe.
     """
     table = _table(path, ("text",))
     kept = {name: table["train"][name] for name in ("heldout",) if name in table.get("train", {})}
@@ -108,12 +109,12 @@ def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
     try:
         table = tomllib.loads(path.read_text())
     except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
     except tomllib.TOMLDecodeError as error:
-        raise ValueError(f"{path} is not TOML: {error}; correct it") from None
+        raise InputError(f"{path} is not TOML: {error}; correct it") from None
     for name in needs:
         if name not in table:
-            raise ValueError(f"{path} has no {name!r}; a recipe needs {' and '.join(needs)}")
+            raise InputError(f"{path} has no {name!r}; a recipe needs {' and '.join(needs)}")
     return table
 
 
@@ -129,14 +130,14 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, 
             for text in table["text"]
         )
     except KeyError as error:
-        raise ValueError(f"{path} has a text without {error}; give it one") from None
+        raise InputError(f"{path} has a text without {error}; give it one") from None
 
 
 def override(job: Job, values: Mapping[str, Any]) -> Job:
     """The job with some of its settings changed, each by its name in `Job`, `Shape` or `Recipe`.
 
     Raises:
-        ValueError: if a name is unknown or a value out of bounds.
+        InputError: if a name is unknown or a value out of bounds.
     """
     parts = {"shape": job.shape, "recipe": job.recipe}
     own = {f.name for f in fields(job)} - parts.keys()
@@ -145,7 +146,7 @@ def override(job: Job, values: Mapping[str, Any]) -> Job:
         known = {f.name for f in fields(part)}
         parts[name] = replace(part, **{key: left.pop(key) for key in known & left.keys()})
     if unknown := sorted(left.keys() - own):
-        raise ValueError(f"a recipe has no setting {unknown[0]!r}; remove it")
+        raise InputError(f"a recipe has no setting {unknown[0]!r}; remove it")
     changed = replace(job, **parts, **left)
     check(changed)
     return changed
@@ -157,28 +158,28 @@ def check(job: Job) -> None:
         for f in fields(owner):
             value = getattr(owner, f.name)
             if isinstance(value, int) and value < (f.name in SIZES):
-                raise ValueError(f"{f.name} is {value}; use {f.name} >= {int(f.name in SIZES)}")
+                raise InputError(f"{f.name} is {value}; use {f.name} >= {int(f.name in SIZES)}")
     if shape.num_heads % shape.num_kv_heads:
-        raise ValueError(
+        raise InputError(
             f"{shape.num_heads} heads do not share {shape.num_kv_heads} key-value heads evenly; "
             f"use a divisor of {shape.num_heads}"
         )
     if shape.head_dim % 2:
-        raise ValueError(f"head_dim is {shape.head_dim}; rotary embeddings need an even one")
+        raise InputError(f"head_dim is {shape.head_dim}; rotary embeddings need an even one")
     if job.sequence > shape.context:
-        raise ValueError(
+        raise InputError(
             f"sequence {job.sequence} is longer than the context {shape.context}; use a sequence "
             f"<= {shape.context}"
         )
     if not 0 < recipe.learning_rate < float("inf"):
-        raise ValueError(f"learning_rate is {recipe.learning_rate}; use a finite one > 0")
+        raise InputError(f"learning_rate is {recipe.learning_rate}; use a finite one > 0")
     if not 0 <= job.heldout < 1:
-        raise ValueError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
+        raise InputError(f"heldout is {job.heldout}; use a share >= 0 and < 1")
     if not 0 <= recipe.cooldown <= 1:
-        raise ValueError(f"cooldown is {recipe.cooldown}; use a share from 0 to 1")
+        raise InputError(f"cooldown is {recipe.cooldown}; use a share from 0 to 1")
     bad = [label for label, weight in job.weights.items() if not 0 < weight < float("inf")]
     if bad:
-        raise ValueError(f"class {bad[0]} has weight {job.weights[bad[0]]}; use a finite one > 0")
+        raise InputError(f"class {bad[0]} has weight {job.weights[bad[0]]}; use a finite one > 0")
 
 
 SIZES = {f.name for f in fields(Shape)} | {

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 import optax
 from jaxtyping import Array, Float, Int
 
-from jspec.base import CausalLM, Output, PyTree
-from jspec.rows import sequence
+from jspec.base import Output, PyTree
+from jspec.protocols import CausalLM
+from jspec.ragged import sequence
 from jspec.training.loop import Metrics
 
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import CausalLM, PyTree
+from jspec.base import PyTree
+from jspec.protocols import CausalLM
 from jspec.sampling import top_k
 from jspec.training.loop import Metrics
 from jspec.training.unroll import Batch, states_of
@@ -22,7 +23,7 @@ class Ahead:
 
     Args:
         target: the model that drafts are for.
-        head: the heads, see `jspec.models.medusa.MedusaHeads`.
+        head: the heads, see `jspec.models.heads.medusa.MedusaHeads`.
         decay: weight of each head against the one before.
     """
 

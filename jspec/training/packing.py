@@ -6,6 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
+from jspec.errors import InputError
+
 Encode = Callable[[str], Sequence[int]]
 
 
@@ -28,7 +30,7 @@ def pack(
     """Joins the documents, an end token before each, and cuts the stream to sequences.
 
     Raises:
-        ValueError: if the text is shorter than one sequence.
+        InputError: if the text is shorter than one sequence.
     """
     stream = np.concatenate([np.asarray([end, *encode(text)], np.int32) for text in texts])
     return cut(stream, length)
@@ -38,7 +40,7 @@ def cut(stream: Int[np.ndarray, " S"], length: int) -> Int[np.ndarray, "M length
     """Whole sequences of a stream; neighbours overlap by one token, and the rest is left out.
 
     Raises:
-        ValueError: if the stream is shorter than one sequence.
+        InputError: if the stream is shorter than one sequence.
     """
     check(len(stream), length)
     starts = np.arange((len(stream) - 1) // length)[:, None] * length
@@ -46,9 +48,9 @@ def cut(stream: Int[np.ndarray, " S"], length: int) -> Int[np.ndarray, "M length
 
 
 def check(total: int, length: int) -> None:
-    """Raises ValueError if so many tokens are less than one sequence."""
+    """Raises InputError if so many tokens are less than one sequence."""
     if total <= length:
-        raise ValueError(
+        raise InputError(
             f"the text holds {total} tokens but one sequence needs {length + 1}; "
             f"give more text or a sequence <= {max(total - 1, 1)}"
         )

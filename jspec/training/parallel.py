@@ -9,6 +9,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jspec.base import PyTree
+from jspec.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,9 @@ class Devices:
         return jax.device_put(batch, NamedSharding(self.mesh, PartitionSpec("rows")))
 
     def check(self, batch_size: int) -> None:
-        """Raises ValueError unless the rows of a batch can be dealt out evenly."""
+        """Raises InputError unless the rows of a batch can be dealt out evenly."""
         if batch_size % self.mesh.size:
-            raise ValueError(
+            raise InputError(
                 f"a batch of {batch_size} rows does not divide over {self.mesh.size} devices; use "
                 f"a multiple of {self.mesh.size}"
             )

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jspec.errors import InputError
 from jspec.training import corpus, packing
 
 
@@ -41,7 +42,7 @@ def fill(rows: Iterable[Sequence[int]], length: int) -> Sequences:
     documents of a language model's training do.
 
     Raises:
-        ValueError: if all rows together are shorter than one sequence.
+        InputError: if all rows together are shorter than one sequence.
     """
     room = length + 1
     pieces = [np.asarray(row[i : i + room], np.int32) for row in rows for i in starts(row, room)]
@@ -72,7 +73,7 @@ def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
     """Rows joined to one stream, which is cut anywhere: `packing.pack` of documents in tokens.
 
     Raises:
-        ValueError: if the stream is shorter than one sequence.
+        InputError: if the stream is shorter than one sequence.
     """
     stream = np.concatenate([np.zeros(0, np.int32), *(np.asarray(row, np.int32) for row in rows)])
     tokens = packing.cut(stream, length)
@@ -95,7 +96,7 @@ def read(path: Path, vocab_size: int) -> list[list[int]]:
     """The rows of such a file; a last line that is still being written is left out.
 
     Raises:
-        ValueError: if a row is no list of token ids below `vocab_size`.
+        InputError: if a row is no list of token ids below `vocab_size`.
     """
     rows = []
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -108,7 +109,7 @@ def read(path: Path, vocab_size: int) -> list[list[int]]:
         except (json.JSONDecodeError, KeyError, TypeError):
             right = False
         if not right:
-            raise ValueError(
+            raise InputError(
                 f"{path}, line {number} has no tokens of a vocabulary of {vocab_size}; write the "
                 f"file with jspec train data and the same model"
             )

@@ -14,7 +14,8 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
-from jspec.base import CausalLM, PyTree
+from jspec.base import PyTree
+from jspec.protocols import CausalLM
 from jspec.training import checkpoints
 from jspec.training.sequences import Sequences
 from jspec.training.unroll import states_of
@@ -38,7 +39,7 @@ class States:
         target: fingerprint of the model's weights.
 
     Raises:
-        ValueError: if the folder holds states of another model or text.
+        InputError: if the folder holds states of another model or text.
     """
 
     def __init__(

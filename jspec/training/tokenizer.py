@@ -6,6 +6,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from jspec.errors import InputError
 from jspec.training.corpus import END
 
 
@@ -16,7 +17,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     that a document begins.
     """
     if vocab_size < 257:
-        raise ValueError(
+        raise InputError(
             f"vocab_size {vocab_size} cannot hold 256 bytes and an end token; use >= 257"
         )
     tokenizer = Tokenizer(models.BPE())
@@ -36,7 +37,7 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
     )
     tokenizer.train_from_iterator(texts, trainer)
     if tokenizer.get_vocab_size() != vocab_size:
-        raise ValueError(
+        raise InputError(
             f"the text gives only {tokenizer.get_vocab_size()} tokens, not vocab_size {vocab_size};"
             f" give more text or a smaller vocab_size"
         )
@@ -68,12 +69,12 @@ def load(folder: Path) -> Tokenizer:
     """The tokenizer of a folder.
 
     Raises:
-        ValueError: if there is none, or it has no end token.
+        InputError: if there is none, or it has no end token.
     """
     path = folder / "tokenizer.json"
     if not path.is_file():
-        raise ValueError(f"{path} does not exist; name a folder that holds a tokenizer.json")
+        raise InputError(f"{path} does not exist; name a folder that holds a tokenizer.json")
     tokenizer = Tokenizer.from_file(str(path))
     if tokenizer.token_to_id(END) is None:
-        raise ValueError(f"{path} has no token {END}; training separates documents with it")
+        raise InputError(f"{path} has no token {END}; training separates documents with it")
     return tokenizer

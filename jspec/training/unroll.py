@@ -10,7 +10,8 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec.base import CausalLM, Nodes, Output, PyTree
+from jspec.base import Output, PyTree, TreeKV
+from jspec.protocols import CausalLM
 from jspec.training.lm import forward
 from jspec.training.loop import Metrics
 
@@ -42,7 +43,7 @@ class Unrolled:
 
     Args:
         target: the model that drafts are for.
-        head: what is trained: a module with the methods of `jspec.models.head.Head`.
+        head: what is trained: a module with the methods of `jspec.models.heads.base.Head`.
         steps: of the unrolling; as many as the trees will be deep.
         state_loss: of predicted and true states, by element.
         state_weight: alpha.
@@ -76,7 +77,7 @@ class Unrolled:
         if states is None:
             states = states_of(self.target, frozen["target"], batch.tokens)
         states = jax.lax.stop_gradient(states.astype(jnp.float32))
-        laws = jax.nn.softmax(self.head.apply(variables, states, method="logits"))
+        distributions = jax.nn.softmax(self.head.apply(variables, states, method="logits"))
 
         places = jnp.arange(states.shape[1] - 1)
         right = jnp.ones((len(states), len(places)), bool)
@@ -84,13 +85,16 @@ class Unrolled:
         for step, output in enumerate(self.predictions(variables, states, batch.tokens)):
             assert output.hidden is not None, "a head predicts states"
             live = ahead(batch.live, step) & (places < len(places) - step)
-            tokens, law = ahead(batch.tokens, step), ahead(laws, step)
+            tokens, probs = ahead(batch.tokens, step), ahead(distributions, step)
             logits = self.head.apply(variables, output.logits, tokens, method="inform")
             state_loss = self.state_loss(output.hidden, ahead(states, step)).mean(-1)
-            losses = _mean(state_loss, live), _mean(optax.softmax_cross_entropy(logits, law), live)
+            losses = (
+                _mean(state_loss, live),
+                _mean(optax.softmax_cross_entropy(logits, probs), live),
+            )
             total += weight * (self.state_weight * losses[0] + self.token_weight * losses[1])
             weight *= self.decay
-            before, right = right, right & (logits.argmax(-1) == law.argmax(-1))
+            before, right = right, right & (logits.argmax(-1) == probs.argmax(-1))
             told.append((_mean(right, live & before), *losses))
         names = "acceptance", "state_loss", "token_loss"
         return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
@@ -121,8 +125,8 @@ class Unrolled:
                 method=method,
             )
             yield output
-            new = Nodes(output.keys, output.values)
-            nodes = new if nodes is None else nodes.beside(new)
+            new = TreeKV(output.keys, output.values)
+            nodes = new if nodes is None else nodes.concat(new)
             hidden, method = output.hidden, "further"
 
 

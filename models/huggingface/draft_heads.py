@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from jspec.models.eagle3 import Eagle3Config
+from jspec.models.heads.eagle3 import Eagle3Config
+from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.huggingface.llama import block, norm
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import LlamaConfig
-from jspec.models.medusa import MedusaConfig
 
 EMBED = "embed_tokens.weight"
 """A copy of the target's embeddings, which some heads hold."""

@@ -4,10 +4,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jspec.models.classic import Classic
+from jspec.errors import InputError
 from jspec.models.huggingface import gpt2, llama, opt
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
+from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.llama import Llama
 
 
@@ -36,12 +37,12 @@ FAMILIES = (
     Family("MistralForCausalLM", "mistral", llama.mistral, Llama, llama.weights),
     Family("Qwen2ForCausalLM", "qwen2", llama.qwen2, Llama, llama.weights),
     Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),
-    Family("OPTForCausalLM", "opt", opt.opt, Classic, opt.weights),
+    Family("OPTForCausalLM", "opt", opt.opt, LearnedPositionDecoder, opt.weights),
     Family(
         "GPT2LMHeadModel",
         "gpt2",
         gpt2.gpt2,
-        Classic,
+        LearnedPositionDecoder,
         gpt2.weights,
         base="transformer.",
         buffers=gpt2.BUFFERS,
@@ -53,14 +54,14 @@ def find(settings: Settings) -> Family:
     """The family that a config.json names.
 
     Raises:
-        ValueError: if it is none of ours.
+        InputError: if it is none of ours.
     """
     names = settings.get("architectures", [])
     name = names[0] if names else settings.get("model_type")
     for family in FAMILIES:
         if name in (family.architecture, family.model_type):
             return family
-    raise ValueError(
+    raise InputError(
         f"{settings.source} names the architecture {name!r}; supported: "
         + ", ".join(family.architecture for family in FAMILIES)
     )

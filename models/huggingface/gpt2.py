@@ -2,20 +2,20 @@
 
 from collections.abc import Iterator
 
-from jspec.models.classic import ACTIVATIONS, ClassicConfig
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, affine
+from jspec.models.learned_positions import ACTIVATIONS, LearnedPositionConfig
 
 BUFFERS = r".*\.attn\.(masked_)?bias"
 """The causal mask, which old checkpoints hold in every layer."""
 
 
-def gpt2(settings: Settings) -> ClassicConfig:
+def gpt2(settings: Settings) -> LearnedPositionConfig:
     settings.choice("scale_attn_weights", [True], True)
     settings.choice("scale_attn_by_inverse_layer_idx", [False], False)
     settings.choice("add_cross_attention", [False], False)
     width = settings.size("n_embd", 768)
-    return ClassicConfig(
+    return LearnedPositionConfig(
         vocab_size=settings.size("vocab_size", 50257),
         hidden_size=width,
         intermediate_size=settings.size("n_inner", 4 * width),
@@ -29,7 +29,7 @@ def gpt2(settings: Settings) -> ClassicConfig:
     )
 
 
-def weights(config: ClassicConfig) -> Iterator[Weight]:
+def weights(config: LearnedPositionConfig) -> Iterator[Weight]:
     """Every parameter and the tensors that it is made of.
 
     GPT-2's Conv1D holds [in, out], as we do, and has q, k and v fused already.

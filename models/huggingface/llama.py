@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from jspec.errors import InputError
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import LlamaConfig, RopeScaling
@@ -117,7 +118,7 @@ def _config(
     width = settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
     if head_dim % 2:
-        raise ValueError(
+        raise InputError(
             f"{settings.source} gives a head_dim of {head_dim}; rotary embeddings need an even one"
         )
     theta, scaling = _rope(settings)
@@ -184,7 +185,7 @@ def _switched_window(settings: Settings) -> int:
     else:
         strange = sorted(set(kinds) - {"full_attention", "sliding_attention"})
         if strange:
-            raise ValueError(
+            raise InputError(
                 f"{settings.source} has a layer of type {strange[0]!r}; "
                 "supported: 'full_attention', 'sliding_attention'"
             )

@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 
-from jspec.models.classic import ACTIVATIONS, ClassicConfig
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, affine, linear
+from jspec.models.learned_positions import ACTIVATIONS, LearnedPositionConfig
 
 
-def opt(settings: Settings) -> ClassicConfig:
+def opt(settings: Settings) -> LearnedPositionConfig:
     width = settings.size("hidden_size")
     first = settings.flag("do_layer_norm_before", True)
-    return ClassicConfig(
+    return LearnedPositionConfig(
         vocab_size=settings.size("vocab_size"),
         hidden_size=width,
         intermediate_size=settings.size("ffn_dim"),
@@ -28,7 +28,7 @@ def opt(settings: Settings) -> ClassicConfig:
     )
 
 
-def weights(config: ClassicConfig) -> Iterator[Weight]:
+def weights(config: LearnedPositionConfig) -> Iterator[Weight]:
     """Every parameter and the tensors that it is made of."""
     width, inner, bias = config.hidden_size, config.intermediate_size, config.bias
     base, table = "model.decoder", (config.vocab_size, config.embed_size)

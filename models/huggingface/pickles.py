@@ -14,6 +14,8 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from jspec.errors import InputError
+
 DTYPES = {
     "DoubleStorage": np.float64,
     "FloatStorage": np.float32,
@@ -62,7 +64,7 @@ class Pickled:
         if 0 in shape:
             return np.zeros(shape, storage.dtype)
         if offset < 0 or min(strides, default=0) < 0 or last >= len(values):
-            raise ValueError(
+            raise InputError(
                 f"{self.file} says that tensor {name} reaches beyond its storage; download it again"
             )
         steps = tuple(step * values.itemsize for step in strides)
@@ -77,24 +79,24 @@ def open_file(file: Path) -> Pickled:
     """The tensors of a state dict.
 
     Raises:
-        ValueError: if the file is no archive of torch.save, or holds anything but tensors.
+        InputError: if the file is no archive of torch.save, or holds anything but tensors.
     """
     try:
         with zipfile.ZipFile(file) as archive:
             held = _Reader(archive.open(f"{_root(archive)}/data.pkl")).load()
     except zipfile.BadZipFile as error:
-        raise ValueError(
+        raise InputError(
             f"{file} is not a whole archive of torch.save ({error}); download it again, or if it "
             "was written by torch before 1.6, save it anew"
         ) from error
     except (pickle.UnpicklingError, EOFError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(
+        raise InputError(
             f"{file} is no plain state dict ({error}) and nothing else in a pickle is read; save "
             "its tensors as safetensors"
         ) from error
     entries = dict(held) if isinstance(held, Mapping) else {}
     if not entries or not all(isinstance(entry, Entry) for entry in entries.values()):
-        raise ValueError(f"{file} holds no tensors by name; name the file of a state dict")
+        raise InputError(f"{file} holds no tensors by name; name the file of a state dict")
     return Pickled(file.parent, file, entries)
 
 

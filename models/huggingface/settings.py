@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jspec.errors import InputError
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -23,9 +25,9 @@ class Settings:
         """A positive integer; without a default the field has to be there."""
         value = self.get(name, default)
         if value is None:
-            raise ValueError(f"{self.source} has no field {name!r}; add it as a positive integer")
+            raise InputError(f"{self.source} has no field {name!r}; add it as a positive integer")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(
+            raise InputError(
                 f"{self.source} has {name} = {value!r}; it has to be an integer of at least 1"
             )
         return value
@@ -34,7 +36,7 @@ class Settings:
         """A positive integer that divides `whole`, as heads divide the hidden size."""
         value = self.size(name, default)
         if whole % value:
-            raise ValueError(
+            raise InputError(
                 f"{self.source} has {name} = {value}, which does not divide {whole}; correct it"
             )
         return value
@@ -43,15 +45,15 @@ class Settings:
         """A positive number; without a default the field has to be there."""
         value = self.get(name, default)
         if value is None:
-            raise ValueError(f"{self.source} has no field {name!r}; add it as a positive number")
+            raise InputError(f"{self.source} has no field {name!r}; add it as a positive number")
         if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-            raise ValueError(f"{self.source} has {name} = {value!r}; it has to be above 0")
+            raise InputError(f"{self.source} has {name} = {value!r}; it has to be above 0")
         return float(value)
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.get(name, default)
         if not isinstance(value, bool):
-            raise ValueError(f"{self.source} has {name} = {value!r}; it has to be true or false")
+            raise InputError(f"{self.source} has {name} = {value!r}; it has to be true or false")
         return value
 
     def choice(self, name: str, allowed: Sequence[Any], default: Any) -> Any:
@@ -59,7 +61,7 @@ class Settings:
         value = self.get(name, default)
         if value not in allowed:
             listed = ", ".join(repr(option) for option in allowed)
-            raise ValueError(
+            raise InputError(
                 f"{self.source} has {name} = {value!r}, which jspec does not implement; "
                 f"supported: {listed}"
             )
@@ -69,7 +71,7 @@ class Settings:
         """The object under a field; an empty one where the field is absent."""
         value = self.get(name, {})
         if not isinstance(value, Mapping):
-            raise ValueError(f"{self.source} has {name} = {value!r}; it has to be an object")
+            raise InputError(f"{self.source} has {name} = {value!r}; it has to be an object")
         return Settings(value, f"{name} in {self.source}")
 
 
@@ -77,12 +79,12 @@ def read(file: Path) -> Settings:
     """Reads a JSON object.
 
     Raises:
-        ValueError: if the file is no JSON object.
+        InputError: if the file is no JSON object.
     """
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read as JSON ({error}); restore the file") from error
+        raise InputError(f"{file} cannot be read as JSON ({error}); restore the file") from error
     if not isinstance(values, Mapping):
-        raise ValueError(f"{file} holds a {type(values).__name__}; it has to be a JSON object")
+        raise InputError(f"{file} holds a {type(values).__name__}; it has to be a JSON object")
     return Settings(values, str(file))

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from jspec.errors import InputError
 from jspec.models.huggingface import settings
 
 SINGLE = "model.safetensors"
@@ -31,11 +32,11 @@ class Shards:
         """One tensor.
 
         Raises:
-            ValueError: if it holds numbers that no parameter is made of, quantised ones say.
+            InputError: if it holds numbers that no parameter is made of, quantised ones say.
         """
         kind = self.files[name].get_slice(name).get_dtype()
         if kind not in DTYPES:
-            raise ValueError(
+            raise InputError(
                 f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(DTYPES)}; "
                 "take a checkpoint that is not quantised"
             )
@@ -50,7 +51,7 @@ def open_folder(folder: Path) -> Shards:
     """Opens every safetensors file that a folder's index names, or its only one.
 
     Raises:
-        ValueError: if there is none, if one is absent or is no whole safetensors file, or if the
+        InputError: if there is none, if one is absent or is no whole safetensors file, or if the
             index and the files disagree.
     """
     if (folder / INDEX).is_file():
@@ -61,18 +62,18 @@ def open_folder(folder: Path) -> Shards:
         file.name for pattern in ("*.bin", "*.pt", "*.pth") for file in folder.glob(pattern)
     )
     if pickles:
-        raise ValueError(
+        raise InputError(
             f"{folder} holds its weights as pickle ({pickles[0]}), which can run any code and is "
             f"never loaded; convert it to {SINGLE}"
         )
-    raise ValueError(f"{folder} has no weights; it needs {SINGLE}, or {INDEX} and its shards")
+    raise InputError(f"{folder} has no weights; it needs {SINGLE}, or {INDEX} and its shards")
 
 
 def open_file(file: Path) -> Shards:
     """Opens one safetensors file.
 
     Raises:
-        ValueError: if it is no whole one.
+        InputError: if it is no whole one.
     """
     opened = _open(file)
     return Shards(file.parent, dict.fromkeys(opened.keys(), opened))
@@ -82,7 +83,7 @@ def _indexed(folder: Path) -> Shards:
     index = settings.read(folder / INDEX).part("weight_map").values
     absent = [name for name in sorted(set(index.values())) if not (folder / name).is_file()]
     if absent:
-        raise ValueError(
+        raise InputError(
             f"{folder} lacks {len(absent)} of the files that its {INDEX} names, "
             f"the first being {absent[0]}; download the checkpoint again"
         )
@@ -90,7 +91,7 @@ def _indexed(folder: Path) -> Shards:
     held = {name: file for file in opened.values() for name in file.keys()}  # noqa: SIM118
     astray = sorted(name for name in index if name not in held)
     if astray:
-        raise ValueError(
+        raise InputError(
             f"{folder} lacks {len(astray)} of the tensors that its {INDEX} names, "
             f"the first being {astray[0]}; download the checkpoint again"
         )
@@ -102,6 +103,6 @@ def _open(file: Path) -> Any:
         return safe_open(file, framework="numpy")
     except (SafetensorError, OSError) as error:
         size = file.stat().st_size
-        raise ValueError(
+        raise InputError(
             f"{file} ({size} bytes) is not a whole safetensors file ({error}); download it again"
         ) from error

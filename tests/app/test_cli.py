@@ -10,8 +10,9 @@ import pytest
 
 import jspec
 import jspec.models
-from jspec.app import cli, errors, jsonl, methods
-from jspec.app.methods import METHODS, Method
+from jspec.app import cli, errors, jsonl
+from jspec.methods import registry
+from jspec.methods.registry import METHODS, Method
 
 START = [sys.executable, "-c", "from jspec.app.cli import main; main()"]
 
@@ -66,9 +67,9 @@ REFUSED = [
     (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
     (["--dtype", "float7"], "'float7' is unknown; use one of"),
     (["--draft-model", "x"], "token_recycling uses none; leave it out (choose one of sd, "),
-    (["--method", "sd"], "sd needs a draft model and none was given"),
+    (["--method", "speculative_decoding"], "sd needs a draft model and none was given"),
     (
-        ["--method", "sd", "--speculative-config", '{"scheme": "block"}'],
+        ["--method", "speculative_decoding", "--speculative-config", '{"scheme": "block"}'],
         'at --temperature 0 it has none; add "draft_temperature": 0.6, say',
     ),
     (["--batch-file", "x"], "a prompt and --batch-file were both given"),
@@ -152,7 +153,10 @@ def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
             "generate", "Once", *models, "--method", method, "--speculative-config", given
         )
 
-    refused(asked("sd", '{"num_speculative_tokens": 99}'), "trees are 99 deep and the call's cache")
+    refused(
+        asked("speculative_decoding", '{"num_speculative_tokens": 99}'),
+        "trees are 99 deep and the call's cache",
+    )
     refused(asked("rsd_s", '{"width": 291}'), "width is 291; keep 1 .. 290")
     refused(asked("dyspec", '{"threshold": 1}'), "threshold is 1.0; choose 0 <= threshold < 1")
     refused(asked("sequoia", '{"acceptance": [0.9, 0.9]}'), "acceptance sums to 1.8")
@@ -174,7 +178,7 @@ def test_only_a_raise_in_jspec_is_a_refusal():
         except ValueError as error:
             return errors.is_refusal(error)
 
-    assert caught(lambda: methods.Integer(0) and cli.prompts.one(""))
+    assert caught(lambda: registry.Integer(0) and cli.prompts.one(""))
     assert not caught(lambda: cli.prompts.Path("\0").stat())
     assert not caught(lambda: int("x"))
 

@@ -5,17 +5,18 @@ import jax
 import pytest
 
 import jspec
-from jspec.app import config, methods, sessions, trees
-from jspec.app.builders import Models
-from jspec.app.methods import METHODS
+from jspec.app import config, sessions
 from jspec.app.settings import Settings
-from jspec.drafters.token_recycling import MEASURED, PUBLISHED
+from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
+from jspec.methods import device_defaults, registry
+from jspec.methods.builders import Models
+from jspec.methods.registry import METHODS
 from jspec.models import load
 from jspec.tree import Template
 
 
 def test_method_and_config_name_the_choice():
-    assert config.choose(None, None).method.name == methods.DEFAULT
+    assert config.choose(None, None).method.name == registry.DEFAULT
     assert config.choose("prompt_lookup", None).method.name == "prompt_lookup"
     choice = config.choose(None, '{"method": "prompt_lookup", "prompt_lookup_max": 2}')
     assert (choice.method.name, choice.options) == ("prompt_lookup", {"prompt_lookup_max": 2})
@@ -43,13 +44,21 @@ def test_method_and_config_name_the_choice():
         (None, '{"update_on_prefill": 1}', "is 1; pass true or false"),
         (None, '{"template": [[0], 1]}', "pass a list of paths"),
         (None, '{"template": [[0], [-1]]}', "pass a list of paths"),
-        ("sd", '{"scheme": "blok"}', "is 'blok'; pass coupled, recursive or block"),
-        ("sd", '{"scheme": null}', "is None; pass coupled, "),
+        (
+            "speculative_decoding",
+            '{"scheme": "blok"}',
+            "is 'blok'; pass coupled, recursive or block",
+        ),
+        ("speculative_decoding", '{"scheme": null}', "is None; pass coupled, "),
         ("spectr", '{"scheme": "block"}', "pass coupled or k_seq"),
         ("coupled_tree", '{"scheme": "coupled"}', "key of coupled_tree 'scheme' is unknown"),
-        ("sd", '{"draft_temperature": 0}', "is 0; pass a number in 1e-06 .. 1e.06"),
-        ("sd", '{"draft_temperature": NaN}', "is nan; pass a number"),
-        ("sd", '{"draft_temperature": true}', "is True; pass a number"),
+        (
+            "speculative_decoding",
+            '{"draft_temperature": 0}',
+            "is 0; pass a number in 1e-06 .. 1e.06",
+        ),
+        ("speculative_decoding", '{"draft_temperature": NaN}', "is nan; pass a number"),
+        ("speculative_decoding", '{"draft_temperature": true}', "is True; pass a number"),
         ("dyspec", '{"threshold": "0"}', "is '0'; pass a number in 0 .. 1"),
         ("rsd_c", '{"branching": 3}', "is 3; pass a list such as .* each an integer in 1 .. 1024"),
         ("rsd_c", '{"branching": []}', "pass a list"),
@@ -81,7 +90,7 @@ def test_the_bundled_target_has_a_draft_model_of_its_own():
 
 def test_a_scheme_that_draws_needs_a_temperature():
     def check(given, temperature):
-        config.check_temperature(config.choose("sd", given), temperature)
+        config.check_temperature(config.choose("speculative_decoding", given), temperature)
 
     check(None, 0.0)
     check('{"scheme": "coupled"}', 0.0)
@@ -128,7 +137,7 @@ def test_every_default_is_the_drafters_own(both):
         if not (method.needs_options or method.needs_training):
             method.build(both)
     for name, drafter in {
-        "sd": jspec.SpeculativeDecoding,
+        "speculative_decoding": jspec.SpeculativeDecoding,
         "spectr": jspec.SpecTr,
         "specinfer": jspec.SpecInfer,
         "rsd_c": jspec.RSDC,
@@ -146,7 +155,7 @@ GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
 @pytest.mark.parametrize(
     ("method", "given", "wanted"),
     [
-        ("sd", {"num_speculative_tokens": 3, "scheme": "block"}, {"length": 3}),
+        ("speculative_decoding", {"num_speculative_tokens": 3, "scheme": "block"}, {"length": 3}),
         ("spectr", {"chains": 2, "length": 3, "scheme": "k_seq"}, {"chains": 2, "length": 3}),
         ("specinfer", {"branching": [2, 1], "scheme": "multi_round"}, {"branching": (2, 1)}),
         ("rsd_c", {"branching": [3], "scheme": "recursive"}, {"branching": (3,)}),
@@ -180,12 +189,12 @@ def test_every_option_reaches_the_drafter_of_a_draft_model(both, method, given, 
 
 def test_the_default_tree_of_sequoia_is_made_for_the_bundled_models(both):
     drafter, _ = METHODS["sequoia"].build(both)
-    assert drafter.tree == trees.sequoia() and len(drafter.tree.paths) == 15
+    assert drafter.tree == device_defaults.sequoia() and len(drafter.tree.paths) == 15
     assert drafter.tree.depth == 5
 
 
 def test_both_models_have_one_dtype(folder, draft):
-    choice = config.choose("sd", None)
+    choice = config.choose("speculative_decoding", None)
     session = sessions.start(str(folder), str(draft), choice, "bfloat16")
     for params in (session.target.params, session.drafter_params):
         assert {leaf.dtype.name for leaf in jax.tree.leaves(params)} == {"bfloat16"}
@@ -234,24 +243,24 @@ def test_trees_and_mixtures_by_name(both):
     for given in ({"num_speculative_tokens": 4}, {"template": ((0,),)}):
         with pytest.raises(ValueError, match="leave one of them out"):
             build("token_recycling", shape="published", **given)
-    grown = build("token_recycling_dynamic", num_speculative_tokens=9, max_depth=3, beam=5, k=4)
-    assert (grown.nodes, grown.max_depth, grown.beam, grown.k) == (9, 3, 5, 4)
-    assert build("token_recycling_dynamic").nodes == trees.budget()
+    grown = build("dynamic_token_recycling", num_speculative_tokens=9, max_depth=3, beam=5, k=4)
+    assert (grown.num_speculative_tokens, grown.max_depth, grown.beam, grown.k) == (9, 3, 5, 4)
+    assert build("dynamic_token_recycling").num_speculative_tokens == device_defaults.budget()
     small, given = build("lookahead"), build("lookahead", guesses=3)
-    assert small.levels * (small.window + small.guesses) - 1 == trees.budget(55)
+    assert small.levels * (small.window + small.guesses) - 1 == device_defaults.budget(55)
     assert (given.window, given.ngram, given.guesses) == (7, 5, 3)
-    wide = jspec.Lookahead(9, **trees.lookahead(64))
+    wide = jspec.Lookahead(9, **device_defaults.lookahead(64))
     assert (wide.window, wide.ngram, wide.guesses) == (8, 5, 8)
     mixture = build("token_recycling+suffix", num_speculative_tokens=9, per_row=True, min_match=2)
     recycling, suffix = mixture.drafters
-    assert (mixture.nodes, recycling.per_row, suffix.min_match) == (9, True, 2)
-    assert recycling.nodes == suffix.num_speculative_tokens == 32
+    assert (mixture.num_speculative_tokens, recycling.per_row, suffix.min_match) == (9, True, 2)
+    assert recycling.num_speculative_tokens == suffix.num_speculative_tokens == 32
     deep = build("token_recycling+suffix", max_depth=5)
     assert [drafter.max_depth for drafter in deep.drafters] == [5, 5]
     wide = build("token_recycling+suffix", num_speculative_tokens=64)
-    assert [wide.drafters[0].nodes, wide.drafters[1].num_speculative_tokens] == [64, 64]
-    assert build("token_recycling+suffix").nodes == trees.budget()
-    assert build("token_recycling+prompt_lookup", nodes=9).nodes == 9
+    assert [wide.drafters[0].num_speculative_tokens, wide.drafters[1].num_speculative_tokens] == [64, 64]
+    assert build("token_recycling+suffix").num_speculative_tokens == device_defaults.budget()
+    assert build("token_recycling+prompt_lookup", num_speculative_tokens=9).num_speculative_tokens == 9
 
 
 @pytest.fixture(scope="module")
@@ -268,6 +277,6 @@ def test_methods_with_a_bundled_head_can_be_built_everywhere(bundled, monkeypatc
     for method in trained:
         method.build(bundled)
     METHODS["lyanna+suffix"].build(bundled, num_speculative_tokens=100, branch=2)
-    METHODS["lyanna"].build(bundled, branch=1)
+    METHODS["lyanna"].build(bundled, beam=1)
     METHODS["eagle2"].build(bundled, beam=1)
     METHODS["eagle2"].build(bundled, num_speculative_tokens=100)

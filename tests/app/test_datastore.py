@@ -7,8 +7,8 @@ import pytest
 
 from jspec import datastore
 from jspec.app import config
-from jspec.app.builders import Models
-from jspec.app.methods import METHODS
+from jspec.methods.builders import Models
+from jspec.methods.registry import METHODS
 from jspec.models import load
 
 STORIES = "Once upon a time there was a cat.<|endoftext|>She said: and slept."

@@ -14,9 +14,10 @@ from jspec.app.batches import Outcome
 from jspec.app.generate import Timing
 from jspec.app.sessions import Session
 from jspec.app.settings import Settings
-from jspec.models import heads, kinds
-from jspec.models.eagle3 import Eagle3Config, Eagle3Head
-from jspec.models.medusa import MedusaConfig, MedusaHeads
+from jspec.models import heads
+from jspec.models.heads import registry
+from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 
 
 def test_the_text_and_then_the_figures(command, folder):
@@ -71,9 +72,9 @@ def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
     shape = asdict(target.model.config) | {"num_layers": 1, "tied": False}
     head = {
         "medusa": MedusaHeads(MedusaConfig(target.model.vocab_size, 16, num_heads=2)),
-        "eagle2": Eagle3Head(Eagle3Config(**shape, taps=(0, 1))),
+        "eagle2": EAGLE3Head(Eagle3Config(**shape, taps=(0, 1))),
     }[method]
-    made = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), kinds.shapes(head))
+    made = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), registry.shapes(head))
     heads.save(tmp_path / "head", head, made, target)
     config = {"head": str(tmp_path / "head"), "num_speculative_tokens": 3}
     if method == "eagle2":
@@ -100,14 +101,14 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
     [
         ("coupled", 1.0, "(forwards of different width round differently"),
         ("block", 0.0, "(forwards of different width round differently"),
-        ("block", 1.0, "; other tokens of the same law, as scheme block draws its own."),
+        ("block", 1.0, "; other tokens of the same distribution, as scheme block draws its own."),
     ],
 )
 def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temperature, why):
     timings = [Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)]
     monkeypatch.setattr(generate, "_stream", lambda *_, **__: None)
     monkeypatch.setattr(generate, "measure", lambda *_: (timings, 3))
-    session = Session(None, "sd", scheme, None, None)
+    session = Session(None, "speculative_decoding", scheme, None, None)
     generate.show(session, [[1]], Settings(temperature=temperature))
     assert why in capsys.readouterr().out
 

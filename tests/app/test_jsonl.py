@@ -41,11 +41,11 @@ def test_a_line_says_everything(records, folder):
 
     metrics = record["metrics"]
     histogram = metrics["acceptance_histogram"]
-    assert metrics["num_steps"] == sum(histogram)
+    assert metrics["num_rounds"] == sum(histogram)
     assert sum(count * (i + 1) for i, count in enumerate(histogram)) == 12
-    assert metrics["num_accepted_draft_tokens"] == 12 - metrics["num_steps"]
-    assert metrics["num_draft_tokens"] == 7 * metrics["num_steps"]  # the tree for a CPU
-    assert metrics["mean_acceptance_length"] == pytest.approx(12 / metrics["num_steps"])
+    assert metrics["num_accepted_draft_tokens"] == 12 - metrics["num_rounds"]
+    assert metrics["num_draft_tokens"] == 7 * metrics["num_rounds"]  # the tree for a CPU
+    assert metrics["mean_acceptance_length"] == pytest.approx(12 / metrics["num_rounds"])
 
     prompt = np.array([record["prompt_ids"]])
     plain = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12)
@@ -76,11 +76,11 @@ def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
     file.write_text(f"{LINES[0]}\n" * 3)
     first, second, third = records("--batch-file", file, "--ignore-eos")
     assert first["tokens"] == second["tokens"] == third["tokens"]
-    assert second["metrics"]["num_steps"] < first["metrics"]["num_steps"]
+    assert second["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
     # And a group with what the groups before taught, the last one not being full.
     pair, _, late = records("--batch-file", file, "--batch-size", 2, "--ignore-eos")
     assert late["tokens"] == first["tokens"]
-    assert late["metrics"]["num_steps"] < pair["metrics"]["num_steps"]
+    assert late["metrics"]["num_rounds"] < pair["metrics"]["num_rounds"]
 
 
 def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft):
@@ -92,17 +92,24 @@ def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, d
     assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
     for record in found:
         metrics, emitted = record["metrics"], len(record["tokens"])
-        assert metrics["num_accepted_draft_tokens"] == emitted - metrics["num_steps"]
-        assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_steps"]
+        assert metrics["num_accepted_draft_tokens"] == emitted - metrics["num_rounds"]
+        assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_rounds"]
 
 
 def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draft):
     (plain,) = records(LINES[0], "--method", "autoregressive")
     given = '{"scheme": "recursive", "draft_temperature": 0.6, "num_speculative_tokens": 2}'
-    arguments = ("--method", "sd", "--draft-model", draft, "--speculative-config", given)
+    arguments = (
+        "--method",
+        "speculative_decoding",
+        "--draft-model",
+        draft,
+        "--speculative-config",
+        given,
+    )
     (found,) = records(LINES[0], *arguments)
     assert found["tokens"] == plain["tokens"]
-    assert found["metrics"]["num_draft_tokens"] == 2 * found["metrics"]["num_steps"]
+    assert found["metrics"]["num_draft_tokens"] == 2 * found["metrics"]["num_rounds"]
 
 
 def test_every_end_has_its_reason(records, folder):

@@ -6,8 +6,8 @@ import tiny
 
 import jspec
 from jspec import tree as trees
-from jspec.drafters.resampling import Separate
-from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.drafters.draft_head.lyanna_resampling import Separate
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 
 _SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 3), accepts=jnp.array([2, 0, 1]))
 _CORPUS = np.random.default_rng(3).integers(0, tiny.VOCAB, 3000)
@@ -26,13 +26,13 @@ DRAFTERS = {
         None,
     ),
     "token_recycling_per_row": (jspec.TokenRecycling(tiny.VOCAB, _SMALL, per_row=True), None),
-    "token_recycling_dynamic": (
-        jspec.DynamicTokenRecycling(tiny.VOCAB, nodes=7, max_depth=4, beam=4, k=3),
+    "dynamic_token_recycling": (
+        jspec.DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=7, max_depth=4, beam=4, k=3),
         None,
     ),
     "prompt_lookup": (jspec.PromptLookup(num_speculative_tokens=4), None),
     "rest": (
-        jspec.Rest(num_speculative_tokens=9, continuation=4, matches=6),
+        jspec.REST(num_speculative_tokens=9, max_depth=4, num_matches=6),
         jspec.datastore.build(_CORPUS, tiny.VOCAB),
     ),
     "prompt_lookup_latest": (
@@ -49,26 +49,36 @@ DRAFTERS = {
         ),
         None,
     ),
-    "sd": (jspec.SpeculativeDecoding(_DRAFT, 3), _WEIGHTS),
-    "spectr": (jspec.SpecTr(_DRAFT, chains=3, length=3), _WEIGHTS),
+    "speculative_decoding": (jspec.SpeculativeDecoding(_DRAFT, 3), _WEIGHTS),
+    "spectr": (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _WEIGHTS),
     "specinfer": (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _WEIGHTS),
     "sequoia": (jspec.Sequoia(_DRAFT, _SMALL), _WEIGHTS),
     "rsd_c": (jspec.RSDC(_DRAFT, (2, 2)), _WEIGHTS),
-    "rsd_s": (jspec.RSDS(_DRAFT, width=3, length=3), _WEIGHTS),
-    "dyspec": (jspec.DySpec(_DRAFT, nodes=8, max_depth=4, beam=4), _WEIGHTS),
+    "rsd_s": (jspec.RSDS(_DRAFT, beam=3, max_depth=3), _WEIGHTS),
+    "dyspec": (jspec.DySpec(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), _WEIGHTS),
     "calibrated_dyspec": (
         jspec.CalibratedDySpec(
-            _DRAFT, nodes=8, max_depth=4, beam=4, threshold=0.05, order=trees.depth_first
+            _DRAFT,
+            num_speculative_tokens=8,
+            max_depth=4,
+            beam=4,
+            threshold=0.05,
+            order=trees.depth_first,
         ),
         _WEIGHTS,
     ),
-    "coupled_tree": (jspec.CoupledTree(_DRAFT, nodes=8, max_depth=4, beam=4), _WEIGHTS),
+    "coupled_tree": (
+        jspec.CoupledTree(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4),
+        _WEIGHTS,
+    ),
     "mixture": (
         jspec.merge(
             jspec.TokenRecycling(tiny.VOCAB, _SMALL),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-            jspec.merge(jspec.PromptLookup(2, whole=False), jspec.PromptLookup(3), nodes=3),
-            nodes=6,
+            jspec.merge(
+                jspec.PromptLookup(2, whole=False), jspec.PromptLookup(3), num_speculative_tokens=3
+            ),
+            num_speculative_tokens=6,
         ),
         None,
     ),
@@ -77,21 +87,29 @@ DRAFTERS = {
         jspec.merge(
             jspec.SpeculativeDecoding(_DRAFT, 4),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-            nodes=4,
+            num_speculative_tokens=4,
         ),
         (_WEIGHTS, None),
     ),
-    "eagle": (jspec.Eagle(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
-    "eagle2": (jspec.Eagle2(_EAGLE, nodes=8, max_depth=4, beam=4), tiny.variables(_EAGLE)),
+    "eagle": (jspec.EAGLE(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
+    "eagle2": (
+        jspec.EAGLE2(_EAGLE, num_speculative_tokens=8, max_depth=4, beam=4),
+        tiny.variables(_EAGLE),
+    ),
     "medusa": (jspec.Medusa(_MEDUSA, _SMALL), _HEADS),
-    "lyanna": (jspec.Lyanna(_LYANNA, nodes=7, branch=3), tiny.variables(_LYANNA)),
+    "lyanna": (jspec.Lyanna(_LYANNA, num_speculative_tokens=7, beam=3), tiny.variables(_LYANNA)),
     "lyanna_separate": (
-        jspec.Lyanna(_LYANNA, nodes=5, branch=3, resampling=Separate(nodes=6, threshold=1)),
+        jspec.Lyanna(
+            _LYANNA,
+            num_speculative_tokens=5,
+            beam=3,
+            resampling=Separate(num_speculative_tokens=6, threshold=1),
+        ),
         tiny.variables(_LYANNA),
     ),
     "lyanna_merged": (
         jspec.merge(
-            jspec.Lyanna(_LYANNA, nodes=5, branch=3),
+            jspec.Lyanna(_LYANNA, num_speculative_tokens=5, beam=3),
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
         ),
         (tiny.variables(_LYANNA), None),
@@ -112,7 +130,7 @@ ALONE = sorted(
         # A batch of one is a program of its own, the dearest of the suite: one of each family.
         *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
         *("eagle", "eagle2", "lyanna_separate", "lyanna_merged"),
-        *("token_recycling_small", "token_recycling_dynamic", "prompt_lookup_latest"),
+        *("token_recycling_small", "dynamic_token_recycling", "prompt_lookup_latest"),
         *("lookahead", "rest", "mixture"),
         *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
     }

@@ -11,7 +11,7 @@ from contract.methods import ALONE, DRAFTERS
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Round
+from jspec.base import Frame
 
 LIMIT = 40
 SAMPLED = dict(sampling=jspec.Sampling(temperature=0.8, top_p=0.9), key=7)
@@ -47,11 +47,11 @@ def test_tokens_are_those_of_plain_decoding(target, plain, method, kind):
     result = decode(target, **method, **(SAMPLED if kind == "sampled" else {}))
     np.testing.assert_array_equal(result.tokens, plain[kind].tokens)
     np.testing.assert_array_equal(result.status, plain[kind].status)
-    steps = np.asarray(result.stats.num_steps)
+    steps = np.asarray(result.stats.num_rounds)
     assert (steps <= LIMIT).all()
-    np.testing.assert_array_equal(steps + result.stats.num_accepted, result.lengths)
+    np.testing.assert_array_equal(steps + result.stats.num_accepted_tokens, result.lengths)
     np.testing.assert_allclose(result.stats.mean_acceptance_length, LIMIT / steps, rtol=1e-6)
-    assert (np.asarray(result.stats.num_accepted) <= np.asarray(result.stats.drafted)).all()
+    assert (np.asarray(result.stats.num_accepted_tokens) <= np.asarray(result.stats.drafted)).all()
 
 
 @pytest.mark.parametrize("kind", ["greedy", "sampled"])
@@ -118,7 +118,7 @@ def test_its_trees_are_trees(target, method):
     state = jspec.prefill(model, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, **method)
     shapes = set()
     for _ in range(6):
-        frame = Round(
+        frame = Frame(
             root=state.root,
             positions=state.cache.lengths,
             keys=None,

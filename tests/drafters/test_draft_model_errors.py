@@ -7,8 +7,8 @@ import pytest
 import tables
 
 import jspec
-from jspec import rules, schemes
 from jspec import tree as trees
+from jspec.verify import rules, schemes
 
 SIZE = 5
 MODEL = tables.Table(SIZE)
@@ -37,7 +37,7 @@ CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
         (lambda: jspec.DySpec(MODEL, max_depth=0, beam=2), "max_depth is 0; draft at least 1"),
         (lambda: jspec.DySpec(MODEL, beam=6), "beam is 6 wide; score 1 .. 5 nodes a level"),
         (
-            lambda: jspec.DySpec(MODEL, nodes=7, max_depth=2, beam=2),
+            lambda: jspec.DySpec(MODEL, num_speculative_tokens=7, max_depth=2, beam=2),
             "budget is 7 nodes; a beam of 2 over 2 levels offers 1 .. 6",
         ),
         (lambda: jspec.DySpec(MODEL, beam=4, threshold=1.0), "threshold is 1.0; choose 0 <="),
@@ -70,8 +70,8 @@ def state(memory):
     return start.replace(memory=memory)
 
 
-CALIBRATED = jspec.CalibratedDySpec(MODEL, nodes=3, max_depth=2, beam=2)
-COUPLED_TREE = jspec.CoupledTree(MODEL, nodes=3, max_depth=2, beam=2)
+CALIBRATED = jspec.CalibratedDySpec(MODEL, num_speculative_tokens=3, max_depth=2, beam=2)
+COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, beam=2)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,10 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, nodes=3, max_depth=2, beam=2)
         ),
         (
             lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE), key=0),
-            "the draft's temperature is 0, which leaves .* no law to draw from; give the drafter",
+            (
+                "the draft's temperature is 0, which leaves .* no distribution to draw from; give "
+                "the drafter"
+            ),
         ),
         (
             lambda: decode(
@@ -134,10 +137,13 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, nodes=3, max_depth=2, beam=2)
             lambda: decode(
                 jspec.merge(CHAIN, jspec.PromptLookup(2)),
                 (WEIGHTS, None),
-                rule=rules.point_mass,
+                rule=rules.deterministic_proposal,
                 **SAMPLED,
             ),
-            "rule is point_mass and the drafter's draws are lossless under coupled alone",
+            (
+                "rule is deterministic_proposal and the drafter's draws are lossless under coupled "
+                "alone"
+            ),
         ),
         (
             lambda: decode(
@@ -157,11 +163,14 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, nodes=3, max_depth=2, beam=2)
                 (WEIGHTS, None),
                 **SAMPLED,
             ),
-            "merge got a tree with a sampled law q; .* draft this one in its coupled mode",
+            "merge got a tree with a sampled distribution q; .* draft this one in its coupled mode",
         ),
         (
             lambda: decode(CHAIN, drafter_state=jnp.zeros((SIZE, 8), jnp.int32)),
-            "drafter_state is a .* and a draft model keeps a DraftState; pass the state of a call",
+            (
+                "drafter_state is a .* and a draft model keeps a DraftModelState; pass the state of "
+                "a call"
+            ),
         ),
         (
             lambda: decode(CALIBRATED, drafter_state=state(())),

@@ -6,8 +6,8 @@ import pytest
 import tiny
 
 import jspec
-from jspec import schemes
-from jspec.base import Output, Round
+from jspec.base import Frame, Output
+from jspec.verify import schemes
 
 VOCAB = 128_256
 MODEL = tiny.draft(vocab_size=VOCAB)
@@ -18,12 +18,14 @@ SHAPE = jspec.tree.likeliest([0.6, 0.2, 0.1, 0.05], 65)
 BUDGET = {
     "sequoia": jspec.Sequoia(MODEL, SHAPE, **RECURSIVE),
     "rsd_c": jspec.RSDC(MODEL, (2, 2, 2, 2, 2), **RECURSIVE),
-    "rsd_s": jspec.RSDS(MODEL, width=8, length=8, **RECURSIVE),
-    "spectr": jspec.SpecTr(MODEL, chains=8, length=8, scheme=schemes.K_SEQ),
+    "rsd_s": jspec.RSDS(MODEL, beam=8, max_depth=8, **RECURSIVE),
+    "spectr": jspec.SpecTr(MODEL, num_chains=8, max_depth=8, scheme=schemes.K_SEQ),
     "specinfer": jspec.SpecInfer(MODEL, (4, 3, 1, 1, 1, 1), scheme=schemes.MULTI_ROUND),
-    "dyspec": jspec.DySpec(MODEL, nodes=64, max_depth=8, beam=16, **RECURSIVE),
-    "calibrated_dyspec": jspec.CalibratedDySpec(MODEL, nodes=64, max_depth=8, beam=16, **RECURSIVE),
-    "coupled_tree": jspec.CoupledTree(MODEL, nodes=64, max_depth=8, beam=16),
+    "dyspec": jspec.DySpec(MODEL, num_speculative_tokens=64, max_depth=8, beam=16, **RECURSIVE),
+    "calibrated_dyspec": jspec.CalibratedDySpec(
+        MODEL, num_speculative_tokens=64, max_depth=8, beam=16, **RECURSIVE
+    ),
+    "coupled_tree": jspec.CoupledTree(MODEL, num_speculative_tokens=64, max_depth=8, beam=16),
 }
 
 
@@ -50,7 +52,7 @@ def sizes(program):
 
 
 @pytest.mark.parametrize("drafter", BUDGET.values(), ids=BUDGET)
-def test_laws_are_kept_of_scored_nodes_alone(drafter):
+def test_distributions_are_kept_of_scored_nodes_alone(drafter):
     batch = 1
     tokens = jnp.zeros((batch, 2), jnp.int32)
     weights = jax.eval_shape(
@@ -60,14 +62,14 @@ def test_laws_are_kept_of_scored_nodes_alone(drafter):
     seen = Output(jax.ShapeDtypeStruct((batch, 2, VOCAB), jnp.float32), None, (), ())
 
     def draft(weights, state, prompt):
-        round = Round(
+        frame = Frame(
             root=prompt[:, -1],
             positions=lengths - 1,
             keys=jax.random.split(jax.random.key(0), batch),
             sampling=jspec.Sampling(*jnp.ones((4, batch))),
             done=jnp.zeros(batch, bool),
         )
-        return drafter.draft(weights, state, round)[0]
+        return drafter.draft(weights, state, frame)[0]
 
     start = jax.eval_shape(lambda: drafter.start(batch, 128, None))
     state = jax.eval_shape(drafter.init, weights, start, tokens, lengths, seen)
@@ -77,5 +79,6 @@ def test_laws_are_kept_of_scored_nodes_alone(drafter):
     if tree.q is not None:
         assert tree.q.shape == (batch, scored, VOCAB)
         assert tree.q.size * tree.q.dtype.itemsize < 64 * 2**20
-    # All laws at once, but nothing of nodes by nodes, or by their children, of the vocabulary.
+    # All distributions at once, but nothing of nodes by nodes, or by their children, of the
+    # vocabulary.
     assert max(sizes(program.jaxpr)) <= max(scored, 64) * VOCAB

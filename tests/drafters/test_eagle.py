@@ -11,16 +11,16 @@ from oracle import eagle as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Round
-from jspec.drafters.eagle import PUBLISHED, Eagle, Eagle2
-from jspec.drafters.pairs import share
-from jspec.draws import Drawn
+from jspec.base import Frame
+from jspec.drafters.draft_head.base import share
+from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.models import heads
-from jspec.models.eagle import EagleHead
+from jspec.models.heads.eagle import EAGLEHead
 from jspec.tree import Template
+from jspec.verify.proposals import Candidates
 
 TARGET = tiny.model()
-HEAD = EagleHead(tiny.draft().config)
+HEAD = EAGLEHead(tiny.draft().config)
 ROWS = range(len(tiny.PROMPTS))
 
 
@@ -31,7 +31,7 @@ def params():
 
 @pytest.fixture(scope="module")
 def variables(params):
-    """Large enough that the head's laws are far from uniform."""
+    """Large enough that the head's distributions are far from uniform."""
     one = jnp.zeros((1, 1), jnp.int32)
     fresh = HEAD.init(jax.random.key(3), jnp.zeros((1, 1, 16)), one, one, jnp.ones((1, 1, 1), bool))
     grown = jax.tree.map(lambda leaf: leaf * 12 if leaf.ndim > 1 else leaf, fresh["params"])
@@ -77,11 +77,11 @@ def scores(params, variables, causal):
         def after(path):
             """States that the last pair reads: all true ones, then the path's own."""
             if not path:
-                states, law = causal(variables, true, prompt[1:])
-                return np.concatenate([true, states[-1:]]), law[-1]
+                states, probs = causal(variables, true, prompt[1:])
+                return np.concatenate([true, states[-1:]]), probs[-1]
             hidden, _ = after(path[:-1])
-            states, law = causal(variables, hidden, [*prompt[1:], *path])
-            return np.concatenate([hidden, states[-1:]]), law[-1]
+            states, probs = causal(variables, hidden, [*prompt[1:], *path])
+            return np.concatenate([hidden, states[-1:]]), probs[-1]
 
         return lambda path: after(path)[1]
 
@@ -100,8 +100,8 @@ def proposed(drafter, params, variables):
         output = TARGET.apply(params, prompt, positions, mask, None)
         state = drafter.init(variables, drafter.start(rows, 32, None), prompt, lengths, output)
         root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]
-        round = Round(root, lengths - 1, None, None, jnp.zeros(rows, bool))
-        return drafter.draft(variables, state, round)[0]
+        frame = Frame(root, lengths - 1, None, None, jnp.zeros(rows, bool))
+        return drafter.draft(variables, state, frame)[0]
 
     tree = jax.device_get(run())
     found = []
@@ -120,7 +120,7 @@ def test_the_published_template_is_the_oracle_s():
 
 @pytest.mark.parametrize("template", [PUBLISHED, Template(((0,), (2,), (0, 1), (0, 1, 0)))])
 def test_static_trees(params, variables, scores, template):
-    found = proposed(Eagle(HEAD, template), params, variables)
+    found = proposed(EAGLE(HEAD, template), params, variables)
     for row in ROWS:
         expected = oracle.static(scores[row], list(template.paths))
         assert found[row] == [path for path, _ in expected]
@@ -129,7 +129,7 @@ def test_static_trees(params, variables, scores, template):
 @pytest.mark.parametrize(("nodes", "depth", "beam"), [(7, 3, 3), (12, 4, 4), (20, 3, 4), (3, 1, 3)])
 def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
     """The same nodes; their order is the drafter's own."""
-    drafter = Eagle2(HEAD, nodes=nodes, max_depth=depth, beam=beam)
+    drafter = EAGLE2(HEAD, num_speculative_tokens=nodes, max_depth=depth, beam=beam)
     found = proposed(drafter, params, variables)
     for row in ROWS:
         expected = oracle.rerank(oracle.expand(scores[row], depth - 1, beam), nodes + 1)
@@ -140,7 +140,7 @@ def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
 def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, variables, spoilt):
     broken = jax.tree.map(lambda leaf: leaf * spoilt, variables["params"])
     broken = {**variables, "params": broken}
-    drafter = Eagle2(HEAD, nodes=3, max_depth=2, beam=4)
+    drafter = EAGLE2(HEAD, num_speculative_tokens=3, max_depth=2, beam=4)
     call = dict(max_new_tokens=8)
     plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, **call)
     result = jspec.decode(
@@ -150,18 +150,22 @@ def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, varia
     assert (result.stats.drafted == 0).all()
 
 
-def drawn(law):
-    law = jnp.asarray(law, jnp.float32)
-    return Drawn(
-        jnp.arange(law.shape[-1])[None, None], jnp.log(law)[None, None], law[None, None], law, None
+def drawn(probs):
+    probs = jnp.asarray(probs, jnp.float32)
+    return Candidates(
+        jnp.arange(probs.shape[-1])[None, None],
+        jnp.log(probs)[None, None],
+        probs[None, None],
+        probs,
+        None,
     )
 
 
 def test_worth_is_the_published_probability_or_a_power_of_it():
-    law = np.array([0.5, 0.2, 0.1])
-    np.testing.assert_allclose(share(drawn(law))[0, 0], law, rtol=1e-6)
-    power = np.append(law, 0.2) ** 3
-    np.testing.assert_allclose(share(drawn(law), 3.0)[0, 0], (power / power.sum())[:3], rtol=1e-5)
+    probs = np.array([0.5, 0.2, 0.1])
+    np.testing.assert_allclose(share(drawn(probs))[0, 0], probs, rtol=1e-6)
+    power = np.append(probs, 0.2) ** 3
+    np.testing.assert_allclose(share(drawn(probs), 3.0)[0, 0], (power / power.sum())[:3], rtol=1e-5)
 
 
 def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
@@ -169,11 +173,11 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
     plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=24)
     drafted = []
     for sharpness in (0.2, 6.0):
-        drafter = Eagle2(HEAD, nodes=5, max_depth=4, beam=4, sharpness=sharpness)
+        drafter = EAGLE2(HEAD, num_speculative_tokens=5, max_depth=4, beam=4, sharpness=sharpness)
         result = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
         np.testing.assert_array_equal(result.tokens, plain.tokens)
         state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
-        at = Round(state.root, state.cache.lengths, None, None, state.done)
+        at = Frame(state.root, state.cache.lengths, None, None, state.done)
         tree, _ = drafter.draft(variables, state.draft, at)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]
@@ -182,4 +186,4 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
 @pytest.mark.parametrize("sharpness", [0.0, -1.0, float("nan"), 101.0])
 def test_a_sharpness_out_of_range_is_refused(sharpness):
     with pytest.raises(ValueError, match="choose 0 < sharpness <= 100"):
-        Eagle2(HEAD, sharpness=sharpness)
+        EAGLE2(HEAD, sharpness=sharpness)

@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.base import Round
+from jspec.base import Frame
 
 LIMIT = 30
 
@@ -45,7 +45,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
         assert result.tokens[0].tolist() == tokens
         assert result.stats.histogram[0].tolist() == histogram[1:]
         assert held(state.pool[0]) == pool
-        accepted += int(result.stats.num_accepted[0])
+        accepted += int(result.stats.num_accepted_tokens[0])
     assert accepted > 0
 
 
@@ -54,7 +54,7 @@ def test_a_tree_holds_every_path_once_and_worth_falls(target):
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
     for _ in range(8):
         state = jspec.step(*target, state, drafter=drafter)
-    frame = jspec.Round(
+    frame = jspec.Frame(
         root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
     )
     tree, _ = drafter.draft(None, state.draft, frame)
@@ -63,8 +63,8 @@ def test_a_tree_holds_every_path_once_and_worth_falls(target):
         nodes = np.flatnonzero(tree.valid[row])[1:]
         edges = {(int(tree.parents[row, n]), int(tree.tokens[row, n])) for n in nodes}
         assert len(edges) == len(nodes)
-        above = np.asarray(tree.worth[row])[np.asarray(tree.parents[row])[nodes]]
-        assert (np.asarray(tree.worth[row])[nodes] <= above).all()
+        above = np.asarray(tree.value[row])[np.asarray(tree.parents[row])[nodes]]
+        assert (np.asarray(tree.value[row])[nodes] <= above).all()
 
 
 def test_a_batch_shares_one_pool_or_has_its_own():
@@ -119,8 +119,8 @@ def test_all_of_a_full_pool_is_drafted():
     look = jspec.Lookahead(300, window=1, ngram=2, guesses=200)
     state = look.start(1, 8, None)
     state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
-    round = Round(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
-    tree, _ = look.draft(None, state, round)
+    frame = Frame(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
+    tree, _ = look.draft(None, state, frame)
     assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
 
 
@@ -130,6 +130,6 @@ def test_a_wide_window_is_drafted_to_its_end():
     prompt = jnp.arange(9)[None]
     window = jax.vmap(look.opening)(prompt, jnp.array([9]))
     state = look.start(1, 300, None).replace(window=window)
-    round = Round(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
-    tree, _ = look.draft(None, state, round)
+    frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
+    tree, _ = look.draft(None, state, frame)
     assert tree.valid[0].sum() == 130

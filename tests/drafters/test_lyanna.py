@@ -10,11 +10,11 @@ from oracle import lyanna as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Round
-from jspec.drafters.lyanna import Lyanna
-from jspec.drafters.resampling import Fused, Leftover, Never, Separate, nothing
-from jspec.drafters.token_info import ChainScorer, token_info_tree
-from jspec.models.lyanna import collapse
+from jspec.base import Frame
+from jspec.drafters.draft_head.lyanna import Lyanna
+from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Never, Separate, nothing
+from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
+from jspec.models.heads.lyanna import collapse
 from jspec.training.unroll import Unrolled, states_of
 
 LEVELS, BATCH = 3, 2
@@ -47,7 +47,7 @@ def logits():
 
 def frame(root=(3, 8)):
     zeros = jnp.zeros(len(root), jnp.int32)
-    return Round(jnp.array(root), zeros + 4, None, None, zeros > 0)
+    return Frame(jnp.array(root), zeros + 4, None, None, zeros > 0)
 
 
 def nodes_of(tree, row):
@@ -61,7 +61,7 @@ def nodes_of(tree, row):
                 path.insert(0, int(tokens[at]))
                 at = parents[at]
             assert tuple(path) not in found, "a path stands in the tree twice"
-            found[tuple(path)] = float(tree.worth[row, node])
+            found[tuple(path)] = float(tree.value[row, node])
     return found
 
 
@@ -87,14 +87,14 @@ def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
 @pytest.mark.parametrize("used", [1, 2, 3])
 def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
     module, variables, info = head
-    leftover = Leftover(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
+    leftover = ChainCache(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
     assert (leftover.reusable() == LEVELS - (used - 1) - 1).all()
 
     def grown(logits, first, depth, nodes):
         scorer = ChainScorer(module, variables, logits, first, frame())
         return token_info_tree(scorer, depth, 4, nodes)
 
-    tree = Fused(nodes=6, threshold=threshold).second(leftover, grown)
+    tree = Fused(num_speculative_tokens=6, threshold=threshold).second(leftover, grown)
     for row, root in enumerate((3, 8)):
         remaining = oracle.reusable(np.asarray(logits[row]), used - 1)
         again = oracle.resample(remaining, root, 4, info, threshold)
@@ -102,7 +102,7 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
 
 
 def propose(head, variables, resampling, leftover, state, at, nodes=7):
-    drafter = Lyanna(head, nodes=nodes, branch=3, resampling=resampling)
+    drafter = Lyanna(head, num_speculative_tokens=nodes, beam=3, resampling=resampling)
     return drafter.propose(variables, replace(state, memory=leftover), at)
 
 
@@ -111,25 +111,25 @@ def begun():
     """(head, variables, state after the prompt, the first round)."""
     module = tiny.lyanna()
     variables = tiny.variables(module)
-    drafter = Lyanna(module, nodes=7, branch=3)
+    drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
     target = tiny.model()
     state = jspec.prefill(
         target, tiny.params(target), tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
         drafter_params=variables, max_new_tokens=16,
     )  # fmt: skip
-    at = Round(state.root, state.cache.lengths, None, None, state.done)
+    at = Frame(state.root, state.cache.lengths, None, None, state.done)
     return module, variables, state.draft, at
 
 
 def test_fusion_is_the_best_of_both_trees(begun):
     module, variables, state, at = begun
     levels = np.random.default_rng(1).normal(size=(3, LEVELS, tiny.VOCAB)) * 2
-    left = Leftover(jnp.asarray(levels, jnp.float32), jnp.array([1, 2, 3]), jnp.zeros(3, bool))
+    left = ChainCache(jnp.asarray(levels, jnp.float32), jnp.array([1, 2, 3]), jnp.zeros(3, bool))
     fresh, _ = propose(module, variables, Never(), left, state, at)
     larger, _ = propose(module, variables, Never(), left, state, at, nodes=7 + 4)
-    fused, _ = propose(module, variables, Fused(nodes=4), left, state, at)
+    fused, _ = propose(module, variables, Fused(num_speculative_tokens=4), left, state, at)
     # Nothing fresh counts for rows that verify what is left alone; the third has nothing left.
-    alone, kept = propose(module, variables, Separate(nodes=4), left, state, at)
+    alone, kept = propose(module, variables, Separate(num_speculative_tokens=4), left, state, at)
     np.testing.assert_array_equal(kept.again, [True, True, False])
     for row in range(3):
         second = {} if row == 2 else nodes_of(alone, row)
@@ -171,7 +171,7 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
     """States, positions and masks of drafting and training are the same, or training is in vain."""
     module, variables, state, at = begun
     target = tiny.model()
-    drafter = Lyanna(module, nodes=7, branch=3)
+    drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
     chain = drafter.chain(variables, state, at)
     tokens = jnp.asarray(tiny.PROMPTS)
     states = states_of(target, tiny.params(target), tokens)
@@ -184,7 +184,7 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
 def test_a_chain_follows_the_accepted_text(begun):
     """After rounds of decoding, the head's cache is what it is when the text is a prompt."""
     module, variables, _, _ = begun
-    drafter = Lyanna(module, nodes=7, branch=3)
+    drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
     target = tiny.model()
     call = dict(drafter=drafter, drafter_params=variables, max_new_tokens=16)
     weights = tiny.params(target)
@@ -203,9 +203,9 @@ def test_a_chain_follows_the_accepted_text(begun):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(nodes=0), "budget is 0"),
+        (dict(num_speculative_tokens=0), "budget is 0"),
         (dict(max_depth=0), "max_depth is 0"),
-        (dict(branch=24), "24 wide; score 1 .. 23"),
+        (dict(beam=24), "24 wide; score 1 .. 23"),
         (dict(resampling=True), "resampling is True"),
     ],
 )

@@ -8,9 +8,9 @@ import tiny
 from oracle import medusa as oracle
 
 import jspec
-from jspec.base import Round
-from jspec.drafters.medusa import PUBLISHED, Medusa, fitted, published
-from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.base import Frame
+from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fitted, published
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 
 LIMIT = 30
 HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2))
@@ -89,20 +89,20 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
         *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         max_new_tokens=LIMIT,
     )  # fmt: skip
-    frame = Round(state.root, state.cache.lengths, None, None, state.done)
+    frame = Frame(state.root, state.cache.lengths, None, None, state.done)
     tree, _ = drafter.draft(variables, state.draft, frame)
     for row, length in enumerate(tiny.LENGTHS):
         _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())
         want = oracle.tree(by_hand(variables)(hidden))
         assert set(want) == set(PUBLISHED.paths)
         for node, ranks in enumerate(PUBLISHED.paths, 1):
-            tokens, worth = want[ranks]
+            tokens, value = want[ranks]
             assert tree.tokens[row, node] == tokens[-1]
-            np.testing.assert_allclose(tree.worth[row, node], worth, rtol=1e-3)
+            np.testing.assert_allclose(tree.value[row, node], value, rtol=1e-3)
     assert tree.valid.all()
-    assert (tree.worth[:, 0] == 1).all()
-    above = np.take_along_axis(np.asarray(tree.worth), np.maximum(tree.parents, 0), axis=1)
-    assert (above >= tree.worth).all()
+    assert (tree.value[:, 0] == 1).all()
+    above = np.take_along_axis(np.asarray(tree.value), np.maximum(tree.parents, 0), axis=1)
+    assert (above >= tree.value).all()
 
 
 def test_in_sampling_the_known_noise_moves_the_tree(target):
@@ -122,7 +122,7 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
         **options,
     )  # fmt: skip
     request, positions = state.request, state.cache.lengths
-    frame = Round(state.root, positions, request.keys, request.sampling, state.done)
+    frame = Frame(state.root, positions, request.keys, request.sampling, state.done)
     tree, _ = drafter.draft(variables, jnp.zeros((3, 16)), frame)
     noise = jspec.sampling.gumbel(request.keys, positions, tiny.VOCAB)
     # Zero states score all tokens alike, so that the noise alone decides.
@@ -135,7 +135,7 @@ def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
         *target, [[4], [9]], drafter=Medusa(HEADS, SMALL), drafter_params=variables,
         max_new_tokens=6,
     )  # fmt: skip
-    frame = Round(state.root, state.cache.lengths, None, None, state.done)
+    frame = Frame(state.root, state.cache.lengths, None, None, state.done)
     tree, _ = Medusa(HEADS, SMALL).draft(variables, state.draft, frame)
     np.testing.assert_array_equal(tree.valid.sum(-1), [1, 1])
     result = jspec.decode(
@@ -144,20 +144,20 @@ def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
     )  # fmt: skip
     plain = jspec.decode(*target, [[4], [9]], max_new_tokens=6)
     np.testing.assert_array_equal(result.tokens, plain.tokens)
-    drafted, steps = np.asarray(result.stats.drafted), np.asarray(result.stats.num_steps)
+    drafted, steps = np.asarray(result.stats.drafted), np.asarray(result.stats.num_rounds)
     np.testing.assert_array_equal(drafted, 7 * (steps - 1))
 
 
 def test_fitted_trees_take_the_best_nodes():
     accuracies = [[0.6, 0.2, 0.1], [0.5, 0.3], [0.9]]
-    worth = {
+    value = {
         path: float(np.prod([accuracies[head][rank] for head, rank in enumerate(path)]))
         for path in jspec.tree.branching([3, 2, 1]).paths
     }
-    for nodes in (1, 4, 9, len(worth)):
+    for nodes in (1, 4, 9, len(value)):
         chosen = fitted(accuracies, nodes).paths
-        best = sorted(worth.values(), reverse=True)[:nodes]
-        np.testing.assert_allclose(sorted((worth[path] for path in chosen), reverse=True), best)
+        best = sorted(value.values(), reverse=True)[:nodes]
+        np.testing.assert_allclose(sorted((value[path] for path in chosen), reverse=True), best)
 
 
 def test_smaller_published_trees_are_its_first_nodes():

@@ -4,7 +4,7 @@ import pytest
 
 from jspec import tree as trees
 from jspec.base import Tree
-from jspec.drafters.merge import union
+from jspec.drafters.growth.union import union
 
 
 def paths(tree, row):
@@ -41,7 +41,7 @@ def test_the_union_has_every_path_once():
 def test_a_sampled_tree_is_refused():
     tree = trees.root_only(jnp.array([1]))
     sampled = tree.replace(q=jnp.ones((1, 1, 4)) / 4)
-    with pytest.raises(ValueError, match="sampled law"):
+    with pytest.raises(ValueError, match="sampled distribution"):
         union(tree, sampled)
 
 

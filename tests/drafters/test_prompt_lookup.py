@@ -5,8 +5,8 @@ import oracle
 import pytest
 
 import jspec
-from jspec.base import Round
-from jspec.drafters.prompt_lookup import History
+from jspec.base import Frame
+from jspec.drafters.retrieval.prompt_lookup import History
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -20,7 +20,7 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
         tokens[row, : len(text)] = text
     lengths = jnp.array([len(text) for text in texts])
     roots = jnp.array([text[-1] for text in texts])
-    frame = Round(
+    frame = Frame(
         root=roots, positions=lengths - 1, keys=None, sampling=None, done=jnp.zeros(60, bool)
     )
     tree, _ = jax.jit(drafter.draft)(None, History(jnp.asarray(tokens), lengths), frame)
@@ -33,7 +33,7 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
 def test_the_latest_place_can_be_asked_for():
     text = [1, 2, 7, 1, 2, 8, 1, 2]
     state = History(jnp.array([text]), jnp.array([8]))
-    frame = Round(
+    frame = Frame(
         root=jnp.array([2]), positions=jnp.array([7]), keys=None, sampling=None,
         done=jnp.zeros(1, bool),
     )  # fmt: skip

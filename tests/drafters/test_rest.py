@@ -7,8 +7,8 @@ import tiny
 
 import jspec
 from jspec import datastore
-from jspec.base import Round
-from jspec.drafters.rest import continuations, longest_match
+from jspec.base import Frame
+from jspec.drafters.retrieval.rest import continuations, longest_match
 
 
 def drafted(drafter, store, texts):
@@ -17,7 +17,7 @@ def drafted(drafter, store, texts):
     for row, text in enumerate(texts):
         tokens[row, : len(text)] = text
     lengths = jnp.array([len(text) for text in texts])
-    frame = Round(
+    frame = Frame(
         root=jnp.array([text[-1] for text in texts]), positions=lengths - 1, keys=None,
         sampling=None, done=jnp.zeros(len(texts), bool),
     )  # fmt: skip
@@ -37,17 +37,17 @@ def nodes(tree, row):
     paths = {0: ()}
     for node in np.flatnonzero(tree.valid[row])[1:]:
         paths[node] = (*paths[tree.parents[row, node]], int(tree.tokens[row, node]))
-    return [(path, tree.worth[row, node]) for node, path in paths.items() if path]
+    return [(path, tree.value[row, node]) for node, path in paths.items() if path]
 
 
 @pytest.mark.parametrize(
     ("vocab", "size", "drafter"),
     [
-        (2, 60, jspec.Rest(5, 2, num_speculative_tokens=12, continuation=4, matches=7)),
-        (4, 200, jspec.Rest(matches=32)),
-        (6, 300, jspec.Rest(3, 1, num_speculative_tokens=9, continuation=3, matches=50)),
-        (70_000, 40, jspec.Rest(4, 1, num_speculative_tokens=5, continuation=3)),
-        (3, 1, jspec.Rest(2, 1, num_speculative_tokens=3, continuation=2, matches=3)),
+        (2, 60, jspec.REST(5, 2, num_speculative_tokens=12, max_depth=4, num_matches=7)),
+        (4, 200, jspec.REST(num_matches=32)),
+        (6, 300, jspec.REST(3, 1, num_speculative_tokens=9, max_depth=3, num_matches=50)),
+        (70_000, 40, jspec.REST(4, 1, num_speculative_tokens=5, max_depth=3)),
+        (3, 1, jspec.REST(2, 1, num_speculative_tokens=3, max_depth=2, num_matches=3)),
     ],
 )
 def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
@@ -64,8 +64,8 @@ def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
     tree = drafted(drafter, store, texts)
     sizes = dict(
         longest=drafter.suffix_max, shortest=drafter.suffix_min,
-        nodes=drafter.num_speculative_tokens, continuation=drafter.continuation,
-        matches=drafter.matches,
+        nodes=drafter.num_speculative_tokens, continuation=drafter.max_depth,
+        matches=drafter.num_matches,
     )  # fmt: skip
     hits = 0
     for row, text in enumerate(texts):
@@ -98,11 +98,11 @@ def test_of_many_matches_evenly_spaced_ones_are_read():
 
 def test_worth_falls_along_every_path():
     corpus = np.random.default_rng(0).integers(0, 3, 400)
-    tree = drafted(jspec.Rest(), datastore.build(corpus, 6), [[5, *corpus[:2].tolist()]])
-    above = np.take_along_axis(tree.worth, np.maximum(tree.parents, 0), axis=1)
+    tree = drafted(jspec.REST(), datastore.build(corpus, 6), [[5, *corpus[:2].tolist()]])
+    above = np.take_along_axis(tree.value, np.maximum(tree.parents, 0), axis=1)
     live = tree.valid & (tree.parents >= 0)
-    assert live.sum() == 64 and (tree.worth[live] < above[live]).all()
-    assert tree.worth[:, 0] == 1 and (tree.worth[live] > 0).all()
+    assert live.sum() == 64 and (tree.value[live] < above[live]).all()
+    assert tree.value[:, 0] == 1 and (tree.value[live] > 0).all()
 
 
 def test_the_tail_follows_the_text():
@@ -110,7 +110,7 @@ def test_the_tail_follows_the_text():
     model = tiny.model()
     params = tiny.params(model)
     store = datastore.build(np.arange(tiny.VOCAB), tiny.VOCAB)
-    drafter = jspec.Rest(suffix_max=4, num_speculative_tokens=3, continuation=3)
+    drafter = jspec.REST(suffix_max=4, num_speculative_tokens=3, max_depth=3)
     result = jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=store,
         max_new_tokens=10, limits=[10, 1, 0],
@@ -127,17 +127,17 @@ def test_the_tail_follows_the_text():
         (dict(suffix_min=0), "suffix_min is 0"),
         (dict(suffix_max=2, suffix_min=3), "suffix_min is 3 and suffix_max is 2"),
         (dict(suffix_max=257), r"suffix_max is 257; read 1 \.\. 256 tokens"),
-        (dict(continuation=0), "continuation is 0"),
-        (dict(continuation=257), "continuation is 257"),
-        (dict(matches=0), "matches is 0"),
-        (dict(matches=1295), "matches is 1295; with continuation 10 read 1 .. 1294"),
+        (dict(max_depth=0), "max_depth is 0"),
+        (dict(max_depth=257), "max_depth is 257"),
+        (dict(num_matches=0), "num_matches is 0"),
+        (dict(num_matches=1295), "num_matches is 1295; with max_depth 10 read 1 .. 1294"),
         (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
         (dict(num_speculative_tokens=7, matches=2, continuation=3), "give 1 .. 6"),
     ],
 )
 def test_options_out_of_range_are_refused(options, said):
     with pytest.raises(ValueError, match=said):
-        jspec.Rest(**options)
+        jspec.REST(**options)
 
 
 @pytest.mark.parametrize(
@@ -149,6 +149,6 @@ def test_params_that_do_not_fit_are_refused(params, said):
     store = params and datastore.build(np.arange(10), params)
     with pytest.raises(ValueError, match=said):
         jspec.decode(
-            model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS, drafter=jspec.Rest(),
+            model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS, drafter=jspec.REST(),
             drafter_params=store, max_new_tokens=4,
         )  # fmt: skip

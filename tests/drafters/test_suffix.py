@@ -6,8 +6,8 @@ import pytest
 import tiny
 
 import jspec
-from jspec.base import Round
-from jspec.drafters.prompt_lookup import History
+from jspec.base import Frame
+from jspec.drafters.retrieval.prompt_lookup import History
 
 ROWS, SIZE = 40, 24
 
@@ -24,7 +24,7 @@ def memory(drafter, texts, past):
     state = state.replace(
         history=History(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
     )
-    frame = Round(
+    frame = Frame(
         root=jnp.array([text[-1] for text in texts], jnp.int32), positions=lengths - 1, keys=None,
         sampling=None, done=jnp.zeros(len(texts), bool),
     )  # fmt: skip
@@ -37,7 +37,7 @@ def drafted(tree, row):
     for node in np.flatnonzero(tree.valid[row])[1:]:
         path = (*paths[int(tree.parents[row, node])], int(tree.tokens[row, node]))
         paths[node] = path
-        found.append((path, float(tree.worth[row, node])))
+        found.append((path, float(tree.value[row, node])))
     return found
 
 
@@ -75,8 +75,8 @@ def test_trees_are_the_oracles_for_random_texts(options):
             drafter.places, drafter.right, drafter.factor, drafter.offset,
         )  # fmt: skip
         assert len({path for path, _ in got}) == len(got)
-        for path, worth in got:
-            assert worth == pytest.approx(trie[path], rel=1e-5)
+        for path, value in got:
+            assert value == pytest.approx(trie[path], rel=1e-5)
         sizes.add(len(got))
     assert max(sizes) > 1
 
@@ -105,7 +105,7 @@ def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
             max_new_tokens=20, limits=limits,
         )  # fmt: skip
         state = result.drafter_state
-        steps = np.asarray(result.stats.num_steps)
+        steps = np.asarray(result.stats.num_rounds)
         for row in sorted(range(3), key=lambda row: (steps[row], row)):
             prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]].tolist()
             output = result.tokens[row, : result.lengths[row]].tolist()
@@ -119,7 +119,7 @@ def test_the_past_of_a_larger_vocabulary_changes_no_token():
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
     state = drafter.start(1, 8, None)
     state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
-    frame = Round(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
+    frame = Frame(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
     started = drafter.init(None, state, jnp.array([[1, 5, 3]]), jnp.array([3]), None)
     assert 30_000 in drafter.draft(None, started, frame)[0].tokens[0].tolist()
     hot = jspec.decode(*target, drafter=drafter, drafter_state=state, **ask)
@@ -139,7 +139,7 @@ def test_a_past_of_another_size_is_refused():
     [
         (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
         (dict(max_depth=0), "max_depth is 0"),
-        (dict(places=0), "places is 0"),
+        (dict(num_matches=0), "num_matches is 0"),
         (dict(min_match=0), "min_match is 0"),
         (dict(min_match=5, max_match=4), "max_match is 4"),
         (dict(factor=-1.0), "factor is -1.0"),
@@ -147,7 +147,7 @@ def test_a_past_of_another_size_is_refused():
         (dict(threshold=1.0), "threshold is 1.0"),
         (dict(capacity=-1), "capacity is -1"),
         (dict(max_match=129), "max_match is 129; choose at most 128"),
-        (dict(places=129), "places is 129"),
+        (dict(num_matches=129), "num_matches is 129"),
         (dict(max_depth=129), "max_depth is 129"),
     ],
 )

@@ -5,7 +5,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.drafters.token_recycling import PUBLISHED
+from jspec.drafters.retrieval.token_recycling import PUBLISHED
 
 LIMIT = 30
 
@@ -23,7 +23,7 @@ def test_rounds_and_matrix_are_the_published_algorithms_cold_and_hot(target, nex
         )
         state = result.drafter_state
         assert result.tokens[0].tolist() == tokens
-        assert int(result.stats.num_steps[0]) == steps
+        assert int(result.stats.num_rounds[0]) == steps
         assert result.stats.histogram[0].tolist() == histogram[1:]
         np.testing.assert_array_equal(state[0], matrix)
         assert result.stats.drafted[0] == 80 * steps
@@ -39,7 +39,7 @@ def test_an_end_token_leaves_the_last_round_out_of_the_matrix(target, next_logit
     )  # fmt: skip
     tokens, steps, matrix, _ = oracle.token_recycling(next_logits, prompt, LIMIT, eos=(end,))
     assert result.tokens[0, : len(tokens)].tolist() == tokens
-    assert int(result.stats.num_steps[0]) == steps
+    assert int(result.stats.num_rounds[0]) == steps
     np.testing.assert_array_equal(result.drafter_state[0], matrix)
 
 

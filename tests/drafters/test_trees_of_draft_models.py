@@ -1,6 +1,7 @@
 """Trees of the draft models, token for token those of the oracles that grow them one by one.
 
-The draft model is a table whose logits carry, behind the law of the next token, what is drawn
+The draft model is a table whose logits carry, behind the distribution of the next token, what is
+drawn
 there: so each node's draws are given from outside, as they are to the oracles. One call grows the
 trees of hundreds of rows, each with a model of its own.
 """
@@ -17,55 +18,58 @@ import pytest
 import tables
 
 import jspec
-from jspec import rules
-from jspec.base import Output, Round
-from jspec.drafters.best_first import Worth
-from jspec.drafters.calibrated_dyspec import Experience, Rates, _residual
-from jspec.draws import Drawn
-from jspec.schemes import Scheme
+from jspec.base import Frame, Output
+from jspec.drafters.draft_model.calibrated_dyspec import AcceptanceRates, RateTable, _residual
+from jspec.drafters.growth.best_first import NodeValues
 from jspec.tree import Template
-from jspec.verify import Walk
+from jspec.verify import rules
+from jspec.verify.proposals import Candidates
+from jspec.verify.schemes import Scheme
+from jspec.verify.tree_verifier import TreeVerifier
 
 CONTEXT = (1, 1, 0)
 
 
 def written(size):
-    """A draw that reads tokens from the logits, behind those of the law; -1 where none is left."""
+    """A draw that reads tokens from the logits, behind those of the distribution; -1 where none is
+    left.
+    """
 
-    def draw(logits, sampling, round, level, count):
-        law = jax.nn.softmax(logits[..., :size])
+    def draw(logits, sampling, frame, level, count):
+        probs = jax.nn.softmax(logits[..., :size])
         order = logits[..., size : size + count].astype(jnp.int32)
         tokens = jnp.maximum(order, 0)
         there = order >= 0
-        return Drawn(
+        return Candidates(
             tokens=tokens,
             scores=jnp.where(there, -jnp.arange(count, dtype=jnp.float32), -jnp.inf),
-            chances=jnp.where(there, jnp.take_along_axis(law, tokens, axis=-1), 0),
-            law=law,
-            q=law,
+            chances=jnp.where(there, jnp.take_along_axis(probs, tokens, axis=-1), 0),
+            probs=probs,
+            q=probs,
         )
 
-    return Scheme(draw, Walk(rules.recursive))
+    return Scheme(draw, TreeVerifier(rules.recursive))
 
 
 def perturbed(size):
     """A draw that reads the Gumbel noise from the logits."""
 
-    def draw(logits, sampling, round, level, count):
-        law = jax.nn.softmax(logits[..., :size])
-        scores, tokens = jax.lax.top_k(jnp.log(law) + logits[..., size:], count)
-        chances = jnp.take_along_axis(law, tokens, axis=-1)
-        return Drawn(tokens, scores, chances, law, law)
+    def draw(logits, sampling, frame, level, count):
+        probs = jax.nn.softmax(logits[..., :size])
+        scores, tokens = jax.lax.top_k(jnp.log(probs) + logits[..., size:], count)
+        chances = jnp.take_along_axis(probs, tokens, axis=-1)
+        return Candidates(tokens, scores, chances, probs, probs)
 
-    return Scheme(draw, Walk(rules.recursive))
+    return Scheme(draw, TreeVerifier(rules.recursive))
 
 
-def grown(drafter, laws, extra, change=lambda state: state):
-    """The trees of a call in which each row has its own laws and draws."""
+def grown(drafter, distributions, extra, change=lambda state: state):
+    """The trees of a call in which each row has its own distributions and draws."""
     batch = len(extra)
-    shape = (batch, *laws.shape[1:-1])
+    shape = (batch, *distributions.shape[1:-1])
     table = np.concatenate(
-        [np.broadcast_to(tables.logits(laws), (*shape, laws.shape[-1])), extra], axis=-1
+        [np.broadcast_to(tables.logits(distributions), (*shape, distributions.shape[-1])), extra],
+        axis=-1,
     ).astype(np.float32)
     prompt = np.tile(np.array(CONTEXT, np.int32), (batch, 1))
     lengths = np.full(batch, len(CONTEXT), np.int32)
@@ -79,20 +83,20 @@ def _grown(drafter, change, table, prompt, lengths):
     seen = Output(jnp.zeros((*prompt.shape, size)), None, (), ())
     state = drafter.start(batch, 64, None)
     state = drafter.init(table, state, prompt, lengths, seen)
-    round = Round(
+    frame = Frame(
         root=prompt[:, -1],
         positions=lengths - 1,
         keys=None,
         sampling=None,
         done=jnp.zeros(batch, bool),
     )
-    return drafter.draft(table, change(state), round)[0]
+    return drafter.draft(table, change(state), frame)[0]
 
 
-def orders_of(rng, laws):
+def orders_of(rng, distributions):
     """[B, V, .., V, V]: draws without replacement, -1 where the support ends."""
     with np.errstate(divide="ignore"):
-        values = np.log(laws) + rng.gumbel(size=laws.shape)
+        values = np.log(distributions) + rng.gumbel(size=distributions.shape)
     return np.where(np.isfinite(np.sort(values)[..., ::-1]), np.argsort(-values), -1)
 
 
@@ -119,10 +123,10 @@ ROWS, WIDE = 150, 8
 
 @pytest.fixture(scope="module")
 def models():
-    """Laws and orders of many rows, half of them with tokens that are impossible."""
+    """Distributions and orders of many rows, half of them with tokens that are impossible."""
     rng = np.random.default_rng(0)
     found = np.concatenate(
-        [tables.laws(rng, ROWS // 2, WIDE, 2, zeros) for zeros in (0, 0.4)], axis=0
+        [tables.distributions(rng, ROWS // 2, WIDE, 2, zeros) for zeros in (0, 0.4)], axis=0
     )
     found = found**2  # more certain, so that trees are deep
     found = found / found.sum(-1, keepdims=True)
@@ -139,11 +143,11 @@ WRITTEN = written(WIDE)
 @pytest.mark.parametrize("budget", [4, 7, 12])
 def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
     """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
-    laws, orders = models
-    tree = grown(best_first(jspec.DySpec, nodes=budget, max_depth=budget), laws, orders)
+    distributions, orders = models
+    tree = grown(best_first(jspec.DySpec, num_speculative_tokens=budget, max_depth=budget), distributions, orders)
     depths = set()
     for row in range(ROWS):
-        wanted = oracle.dyspec_greedy(at(laws, row), order_at(orders, row), budget)
+        wanted = oracle.dyspec_greedy(at(distributions, row), order_at(orders, row), budget)
         equal(tree, row, wanted)
         depths.add(1 + max(map(len, oracle.children_of(wanted))))
     assert len(depths) > 2
@@ -152,23 +156,25 @@ def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
 
 def test_a_threshold_is_the_layer_by_layer_tree(models):
     """Algorithm 2; the budget is never reached."""
-    laws, orders = models
-    tree = grown(best_first(jspec.DySpec, nodes=40, max_depth=20, threshold=0.15), laws, orders)
+    distributions, orders = models
+    tree = grown(
+        best_first(jspec.DySpec, num_speculative_tokens=40, max_depth=20, threshold=0.15), distributions, orders
+    )
     for row in range(ROWS):
-        wanted = oracle.dyspec_threshold(at(laws, row), order_at(orders, row), 0.15, 10**6)
+        wanted = oracle.dyspec_threshold(at(distributions, row), order_at(orders, row), 0.15, 10**6)
         equal(tree, row, wanted)
 
 
 def test_a_row_that_needs_no_more_levels_is_not_changed_by_those_of_others(models):
     """Growth ends when no row hopes for more, so a row sees more levels in company than alone."""
-    laws, orders = models
-    drafter = best_first(jspec.DySpec, nodes=7, max_depth=7)
-    together, rows = grown(drafter, laws, orders), range(40, 46)
+    distributions, orders = models
+    drafter = best_first(jspec.DySpec, num_speculative_tokens=7, max_depth=7)
+    together, rows = grown(drafter, distributions, orders), range(40, 46)
     for row in rows:
-        alone = grown(drafter, laws[[row]], orders[[row]])
+        alone = grown(drafter, distributions[[row]], orders[[row]])
         for name in ("tokens", "parents", "valid"):
             np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[row])
-        inner = np.unique(alone.parents[0][1:])  # the only laws that are read
+        inner = np.unique(alone.parents[0][1:])  # the only distributions that are read
         mine, theirs = alone.q[0][alone.q_row[0]], together.q[row][together.q_row[row]]
         np.testing.assert_allclose(mine[inner], theirs[inner], rtol=1e-5)
     depths = [max(map(len, oracle.children_of(tables.tree_of(together, row)))) for row in rows]
@@ -179,18 +185,18 @@ def test_a_row_that_needs_no_more_levels_is_not_changed_by_those_of_others(model
 
 
 def test_constant_branching_is_the_oracles(models):
-    laws, orders = models
-    tree = grown(jspec.RSDC(tables.Table(WIDE), (3, 2, 1), scheme=WRITTEN), laws, orders)
+    distributions, orders = models
+    tree = grown(jspec.RSDC(tables.Table(WIDE), (3, 2, 1), scheme=WRITTEN), distributions, orders)
     for row in range(ROWS):
         equal(tree, row, oracle.rsd_c(order_at(orders, row), (3, 2, 1)))
 
 
 def test_a_template_is_filled_rank_by_rank(models):
     """Sequoia: the child of rank r is the r-th draw, whatever shape the others have."""
-    laws, orders = models
+    distributions, orders = models
     paths = ((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 1, 0), (0, 1, 1), (2, 0, 0))
     drafter = jspec.Sequoia(tables.Table(WIDE), Template(paths), scheme=WRITTEN)
-    tree = grown(drafter, laws, orders)
+    tree = grown(drafter, distributions, orders)
     for row in range(ROWS):
         draws, children = order_at(orders, row), {}
         prefixes = {(): ()}
@@ -204,9 +210,11 @@ def test_a_template_is_filled_rank_by_rank(models):
 
 
 def test_specinfer_is_the_oracles(models):
-    laws, _ = models
+    distributions, _ = models
     draws = np.random.default_rng(1).integers(WIDE, size=(ROWS, WIDE, WIDE, 4))
-    tree = grown(jspec.SpecInfer(tables.Table(WIDE), (4, 3, 2), scheme=WRITTEN), laws, draws)
+    tree = grown(
+        jspec.SpecInfer(tables.Table(WIDE), (4, 3, 2), scheme=WRITTEN), distributions, draws
+    )
     for row in range(ROWS):
         equal(tree, row, oracle.specinfer(drawn_at(draws, row), (4, 3, 2)))
 
@@ -215,30 +223,30 @@ def test_spectr_is_the_oracles():
     rng, chains, length, size = np.random.default_rng(2), 4, 3, 3
     sequences = rng.integers(size, size=(ROWS, chains, length))
 
-    def draw(logits, sampling, round, level, count):
+    def draw(logits, sampling, frame, level, count):
         column = jnp.take(jnp.asarray(sequences), level, axis=2)
         tokens = column[:, None] if count == chains else column[:, :, None]
-        law = jax.nn.softmax(logits)
+        probs = jax.nn.softmax(logits)
         some = jnp.zeros(tokens.shape)
-        return Drawn(tokens, some, some, law, law)
+        return Candidates(tokens, some, some, probs, probs)
 
     drafter = jspec.SpecTr(
-        tables.Table(size + 1), chains, length, scheme=Scheme(draw, Walk(rules.k_seq))
+        tables.Table(size + 1), chains, length, scheme=Scheme(draw, TreeVerifier(rules.k_seq))
     )
-    laws = tables.laws(rng, 1, size + 1, 2)
-    tree = grown(drafter, laws, np.zeros((ROWS, size + 1, size + 1, 0)))
+    distributions = tables.distributions(rng, 1, size + 1, 2)
+    tree = grown(drafter, distributions, np.zeros((ROWS, size + 1, size + 1, 0)))
     for row in range(ROWS):
         equal(tree, row, oracle.spectr(sequences[row].tolist()))
 
 
 @pytest.mark.parametrize("width", [1, 4])
 def test_stochastic_beam_search_is_the_oracles(models, width):
-    laws, _ = models
-    noise = np.random.default_rng(3).gumbel(size=laws.shape).astype(np.float32)
+    distributions, _ = models
+    noise = np.random.default_rng(3).gumbel(size=distributions.shape).astype(np.float32)
     drafter = jspec.RSDS(tables.Table(WIDE), width, 3, scheme=perturbed(WIDE))
-    tree = grown(drafter, laws, noise)
+    tree = grown(drafter, distributions, noise)
     for row in range(ROWS):
-        equal(tree, row, oracle.rsd_s(at(laws, row), at(noise, row), width, 3))
+        equal(tree, row, oracle.rsd_s(at(distributions, row), at(noise, row), width, 3))
 
 
 @pytest.mark.parametrize(
@@ -248,32 +256,32 @@ def test_stochastic_beam_search_is_the_oracles(models, width):
         jspec.SpecTr(tables.Table(WIDE), 3, 1, scheme=WRITTEN),
         jspec.RSDC(tables.Table(WIDE), (3,), scheme=WRITTEN),
         jspec.RSDS(tables.Table(WIDE), 3, 1, scheme=perturbed(WIDE)),
-        best_first(jspec.DySpec, nodes=3, max_depth=1),
+        best_first(jspec.DySpec, num_speculative_tokens=3, max_depth=1),
     ],
     ids=lambda drafter: type(drafter).__name__,
 )
 def test_one_level_is_the_first_of_the_roots_draws(models, drafter):
-    laws, orders = models
-    noise = np.random.default_rng(4).gumbel(size=laws.shape)
+    distributions, orders = models
+    noise = np.random.default_rng(4).gumbel(size=distributions.shape)
     beam = isinstance(drafter, jspec.RSDS)
-    tree = grown(drafter, laws, noise if beam else orders)
+    tree = grown(drafter, distributions, noise if beam else orders)
     for row in range(ROWS):
         with np.errstate(divide="ignore"):
-            perturbed = np.log(at(laws, row)(())) + at(noise, row)(())
+            perturbed = np.log(at(distributions, row)(())) + at(noise, row)(())
         order = np.argsort(-perturbed).tolist() if beam else order_at(orders, row)(())
-        num = min(tree.width, np.count_nonzero(at(laws, row)(())))
+        num = min(tree.width, np.count_nonzero(at(distributions, row)(())))
         assert oracle.children_of(tables.tree_of(tree, row)) == {(): order[: min(num, 3)]}
 
 
 # ---- all draws summed out ------------------------------------------------------------------------
 
 
-def every_draw(law, size, depth):
+def every_draw(probs, size, depth):
     """(orders [B, V, .., V, V], weights [B]): all that may be drawn at nodes above `depth`."""
     prefixes = [s for level in range(depth) for s in itertools.product(range(size), repeat=level)]
     places = [((*CONTEXT, *prefix)[-depth:]) for prefix in prefixes]
     assert len(set(places)) == len(places)  # or the draws at two nodes would be the same
-    ways = [oracle.draws_swor(law(prefix), size) for prefix in prefixes]
+    ways = [oracle.draws_swor(probs(prefix), size) for prefix in prefixes]
     every = list(itertools.product(*ways))
     orders = np.zeros((len(every), *[size] * depth, size))
     for row, drawn in enumerate(every):
@@ -283,9 +291,11 @@ def every_draw(law, size, depth):
 
 
 def error(drafter, depth, zeros=(0.0, 0.0), seed=1, change=lambda state: state):
-    """Largest error of the joint law of `depth` tokens, over all draws of the drafter's trees."""
+    """Largest error of the joint distribution of `depth` tokens, over all draws of the drafter's
+    trees.
+    """
     size, rng = drafter.model.vocab_size, np.random.default_rng(seed)
-    found = [tables.laws(rng, 1, size, depth, some) for some in zeros]
+    found = [tables.distributions(rng, 1, size, depth, some) for some in zeros]
     p, q = (tables.after(array[0], CONTEXT) for array in found)
     orders, weights = every_draw(q, size, depth)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
@@ -296,27 +306,31 @@ def error(drafter, depth, zeros=(0.0, 0.0), seed=1, change=lambda state: state):
         key = tuple(tokens), tuple(parents)
         chances[key] = chances.get(key, 0) + weight
     assert len(chances) > 1
-    law = sum(
-        chance * oracle.walk_law(tree, oracle.recursive, p, q, depth)
+    probs = sum(
+        chance * oracle.walk_distribution(tree, oracle.recursive, p, q, depth)
         for tree, chance in chances.items()
     )
-    return np.abs(law - tables.joint(p, size, depth)).max()
+    return np.abs(probs - tables.joint(p, size, depth)).max()
 
 
 THREE, TWO = tables.Table(3), tables.Table(2)
 SWOR = dict(scheme=written(3))
 PAIR = dict(scheme=written(2))
 ENUMERATED = {
-    "dyspec_3": (jspec.DySpec(THREE, nodes=3, max_depth=2, beam=3, **SWOR), 2),
-    "dyspec_5": (jspec.DySpec(THREE, nodes=5, max_depth=2, beam=3, **SWOR), 2),
-    "dyspec_narrow": (jspec.DySpec(THREE, nodes=4, max_depth=2, beam=2, **SWOR), 2),
-    "dyspec_threshold": (
-        jspec.DySpec(THREE, nodes=8, max_depth=2, beam=3, threshold=0.2, **SWOR), 2,
+    "dyspec_3": (jspec.DySpec(THREE, num_speculative_tokens=3, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_5": (jspec.DySpec(THREE, num_speculative_tokens=5, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_narrow": (
+        jspec.DySpec(THREE, num_speculative_tokens=4, max_depth=2, beam=2, **SWOR),
+        2,
     ),
-    "dyspec_deep": (jspec.DySpec(TWO, nodes=5, max_depth=3, beam=2, **PAIR), 3),
+    "dyspec_threshold": (
+        jspec.DySpec(THREE, num_speculative_tokens=8, max_depth=2, beam=3, threshold=0.2, **SWOR),
+        2,
+    ),
+    "dyspec_deep": (jspec.DySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
     "rsd_c": (jspec.RSDC(THREE, (2, 2), **SWOR), 2),
     "rsd_c_deep": (jspec.RSDC(TWO, (1, 2, 1), **PAIR), 3),
-}  # fmt: skip
+}
 gaps = pytest.mark.parametrize("zeros", [(0, 0), (0.4, 0), (0, 0.4)], ids=["full", "p", "q"])
 
 
@@ -333,18 +347,24 @@ def learnt(state):
 
     def rates():
         taken = np.broadcast_to(rng.uniform(size=(1, 4, 16)), (batch, 4, 16))
-        return Rates(tried=jnp.ones((batch, 4, 16)), taken=jnp.asarray(taken, jnp.float32))
+        return RateTable(tried=jnp.ones((batch, 4, 16)), taken=jnp.asarray(taken, jnp.float32))
 
-    return state.replace(memory=Experience(slots=rates(), tokens=rates()))
+    return state.replace(memory=AcceptanceRates(slots=rates(), tokens=rates()))
 
 
 CALIBRATED = {
-    "wide": (jspec.CalibratedDySpec(THREE, nodes=4, max_depth=2, beam=3, **SWOR), 2),
-    "threshold": (
-        jspec.CalibratedDySpec(THREE, nodes=6, max_depth=2, beam=2, threshold=0.15, **SWOR), 2,
+    "wide": (
+        jspec.CalibratedDySpec(THREE, num_speculative_tokens=4, max_depth=2, beam=3, **SWOR),
+        2,
     ),
-    "deep": (jspec.CalibratedDySpec(TWO, nodes=5, max_depth=3, beam=2, **PAIR), 3),
-}  # fmt: skip
+    "threshold": (
+        jspec.CalibratedDySpec(
+            THREE, num_speculative_tokens=6, max_depth=2, beam=2, threshold=0.15, **SWOR
+        ),
+        2,
+    ),
+    "deep": (jspec.CalibratedDySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
+}
 
 
 @gaps
@@ -357,10 +377,10 @@ def test_whatever_rates_were_learnt_the_tree_is_lossless(drafter, depth, zeros):
 class Greedy(jspec.DySpec):
     """Wrong: a child is worth its own probability, which is known only once it is drawn."""
 
-    def appraisal(self, memory):
+    def value_fn(self, memory):
         def own(drawn, value):
-            worth = value[..., None] * drawn.chances
-            return Worth(worth, worth)
+            value = value[..., None] * drawn.chances
+            return NodeValues(value, value)
 
         return own
 
@@ -369,12 +389,12 @@ class Greedy(jspec.DySpec):
 class Foreseen(jspec.CalibratedDySpec):
     """Wrong: the slot's rate is looked up by the probability of the very token drawn for it."""
 
-    def appraisal(self, memory):
+    def value_fn(self, memory):
         def expected(drawn, value):
             _, token = _residual(drawn)
             taken = memory.slots(token)
-            worth = value[..., None] * taken
-            return Worth(worth, worth)
+            value = value[..., None] * taken
+            return NodeValues(value, value)
 
         return expected
 
@@ -383,7 +403,7 @@ class Foreseen(jspec.CalibratedDySpec):
     ("method", "change"), [(Greedy, lambda state: state), (Foreseen, learnt)], ids=["own", "rate"]
 )
 def test_a_worth_that_looks_at_the_drawn_token_is_caught(method, change):
-    drafter = method(THREE, nodes=3, max_depth=2, beam=3, **SWOR)
+    drafter = method(THREE, num_speculative_tokens=3, max_depth=2, beam=3, **SWOR)
     size = error(drafter, 2, change=change)
     print(f"{size:.3f}")
     assert size > 0.01

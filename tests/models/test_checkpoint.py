@@ -62,7 +62,9 @@ def test_what_is_no_checkpoint_is_refused(loaded, tmp_path):
     record = tmp_path / "model" / checkpoint.RECORD
     whole = json.loads(record.read_text())
     record.write_text(json.dumps(whole | {"model": "Mamba"}))
-    with pytest.raises(ValueError, match=r"model = 'Mamba'.*supported: 'Llama', 'Classic'"):
+    with pytest.raises(
+        ValueError, match=r"model = 'Mamba'.*supported: 'Llama', 'LearnedPositionDecoder'"
+    ):
         jspec.models.restore(tmp_path / "model")
     record.write_text(json.dumps(whole | {"config": {"vocab_size": 3}}))
     with pytest.raises(ValueError, match=r"does not describe a Llama .*restore the file"):

@@ -11,11 +11,11 @@ import tiny
 
 import jspec.models
 from jspec.models import heads
-from jspec.models.eagle import EagleHead
 from jspec.models.fingerprint import fingerprint
+from jspec.models.heads.eagle import EAGLEHead
+from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 from jspec.models.llama import RopeScaling
-from jspec.models.lyanna import LyannaConfig, LyannaHead
-from jspec.models.medusa import MedusaConfig, MedusaHeads
 
 SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 
@@ -29,7 +29,7 @@ TARGET = loaded()
 SHAPE = dataclasses.replace(TARGET.model.config, num_layers=1, rope_scaling=SCALING)
 LYANNA = LyannaConfig(**(dataclasses.asdict(SHAPE) | {"rope_scaling": SCALING}), hot_tokens=7)
 HEADS = {
-    "eagle": EagleHead(SHAPE),
+    "eagle": EAGLEHead(SHAPE),
     "lyanna": LyannaHead(LYANNA),
     "medusa": MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2)),
 }

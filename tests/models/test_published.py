@@ -11,8 +11,9 @@ import tiny
 
 import jspec
 import jspec.models
-from jspec.models import heads, published
-from jspec.models.kinds import tapped
+from jspec.models import heads
+from jspec.models.heads import published
+from jspec.models.heads.registry import tapped
 
 torch = pytest.importorskip("torch")
 
@@ -228,7 +229,7 @@ def test_a_published_head_decodes_and_is_saved_in_our_format(kind, folder, tmp_p
     head, variables = heads.load(folder, TARGET, only=kind)
     model = tapped(head, MODEL)
     small = jspec.Template(((0,), (1,), (0, 0)))
-    drafter = (jspec.Medusa if kind == "medusa" else jspec.Eagle)(head, small)
+    drafter = (jspec.Medusa if kind == "medusa" else jspec.EAGLE)(head, small)
     call = dict(max_new_tokens=12)
     plain = jspec.decode(MODEL, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, **call)
     ours = jspec.decode(

@@ -1,39 +1,47 @@
 """What jspec must compute, a second time: float64 numpy, loops, the papers and nothing else.
 
 Nothing here imports jax or jspec, so that an error has to be made twice, by two different roads, to
-go unseen. `p` is the target's law and `q` the draft's, whatever letter a paper uses.
+go unseen. `p` is the target's distribution and `q` the draft's, whatever letter a paper uses.
 
-    sampling         one row of logits -> one law
+    sampling         one row of logits -> one distribution
     greedy           plain decoding, and where an emission ends
     token_recycling  the published tree, the matrix, a whole decode
     prompt_lookup    the n-gram draft, a whole decode
     rest             the longest suffix in a corpus, the tree of its continuations
     lookahead        the window and the pool of n-grams, a whole decode
     suffix           places that end like the text, and the trie of what followed them
-    rules            acceptance at one node: accept probabilities and the residual law
+    rules            acceptance at one node: accept probabilities and the residual distribution
     block            a chain judged as a whole, or token by token: how much is kept, what follows
     draws            every way the children of a node can be drawn, with its probability
-    trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the law of a walk over one
-    beams            stochastic beam search (RSD-S), and every tree it can give
-    sequoia          the dynamic programme of Sequoia, and every shape of a tree
+    trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
+    over one beams            stochastic beam search (RSD-S), and every tree it can give sequoia
+    the dynamic programme of Sequoia, and every shape of a tree
 """
 
 from .beams import every_beam, rsd_s, sequence_values
 from .block import (
     block,
     block_chances,
-    chain_law,
+    chain_distribution,
     chains,
     expected_kept,
     last_passed,
     token_by_token,
 )
-from .draws import acceptance, draws_iid, draws_swor, law, optimal_acceptance
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
+from .proposals import acceptance, draws_iid, draws_swor, emitted_probs, optimal_acceptance
 from .rest import longest_match, rest
-from .rules import coupled, emission, k_seq, k_seq_gamma, multi_round, point_mass, recursive
+from .rules import (
+    coupled,
+    deterministic_proposal,
+    emission,
+    k_seq,
+    k_seq_gamma,
+    multi_round,
+    recursive,
+)
 from .sampling import probabilities
 from .sequoia import sequoia_shapes, sequoia_table, sequoia_tokens
 from .suffix import suffix, suffix_places, suffix_trie
@@ -54,7 +62,7 @@ from .trees import (
     specinfer,
     spectr,
     tree_of,
-    walk_law,
+    walk_distribution,
 )
 
 __all__ = [
@@ -63,15 +71,18 @@ __all__ = [
     "acceptance",
     "block",
     "block_chances",
-    "chain_law",
+    "chain_distribution",
     "chains",
     "children_of",
     "coupled",
+    "deterministic_proposal",
+    "distribution",
     "draws_iid",
     "draws_swor",
     "dyspec_greedy",
     "dyspec_threshold",
     "emission",
+    "emitted_probs",
     "every_beam",
     "every_tree",
     "expected_kept",
@@ -79,13 +90,11 @@ __all__ = [
     "k_seq",
     "k_seq_gamma",
     "last_passed",
-    "law",
     "longest_match",
     "lookahead",
     "lookahead_insert",
     "multi_round",
     "optimal_acceptance",
-    "point_mass",
     "probabilities",
     "prompt_lookup",
     "prompt_lookup_decode",
@@ -109,5 +118,5 @@ __all__ = [
     "top_candidates",
     "tree_of",
     "truncate",
-    "walk_law",
+    "walk_distribution",
 ]

@@ -2,7 +2,7 @@
 
 It samples whole sequences without replacement: a sequence's perturbed log-probability is a Gumbel
 variable around its log-probability, and that of a prefix is the largest among its sequences. So the
-order of all sequences, whose law is known in closed form, decides the tree.
+order of all sequences, whose distribution is known in closed form, decides the tree.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ def rsd_s(q, noise, width, length):
     must be by the truncated ones.
 
     Args:
-      q: prefix -> law [V] of the draft model, see trees.py.
+      q: prefix -> distribution [V] of the draft model, see trees.py.
       noise: prefix -> Gumbel noise [V] for the node's children.
       width: most nodes of a level; fewer where the model allows fewer.
       length: levels below the root.
@@ -69,7 +69,8 @@ def every_beam(q, width, length):
     """All trees of `rsd_s` with their probabilities, as from `every_tree`: a sum over orders.
 
     The order of all sequences by perturbed value is that of draws without replacement from their
-    joint law (Plackett-Luce). Level l of the tree is the first `width` different beginnings of l
+    joint distribution (Plackett-Luce). Level l of the tree is the first `width` different
+    beginnings of l
     tokens: the parent of each of them was itself among the first `width`.
     """
     chances = defaultdict(float)
@@ -82,7 +83,8 @@ def every_beam(q, width, length):
         return len(level) < width and prefix not in level
 
     def go(levels, weight):
-        # The others change no level, now or later: without them the order has the same law.
+        # The others change no level, now or later: without them the order has the same
+        # distribution.
         left = {
             sequence: chance
             for sequence, chance in sequences.items()

@@ -1,17 +1,18 @@
 """Block verification of a chain (Sun et al. 2024, Algorithm 2), and token by token beside it.
 
-Both get the laws along one drafted chain X_1 .. X_L: p [L + 1, V], the target's after 0 .. L of its
-tokens, and q [L, V], the draft's after 0 .. L - 1. They give `(stops [L + 1], residuals
-[L + 1, V])`: the chance that exactly i tokens are kept, and the law of the token that follows then.
+Both get the distributions along one drafted chain X_1 .. X_L: p [L + 1, V], the target's after 0 ..
+L of its tokens, and q [L, V], the draft's after 0 .. L - 1. They give `(stops [L + 1], residuals [L
++ 1, V])`: the chance that exactly i tokens are kept, and the distribution of the token that follows
+then.
 
-As in `rules`, a law that can never be drawn from is all zeros.
+As in `rules`, a distribution that can never be drawn from is all zeros.
 """
 
 from itertools import product
 
 import numpy as np
 
-from .rules import _law, _ratio
+from .rules import _distribution, _ratio
 
 
 def block_chances(p, q, tokens):
@@ -25,8 +26,8 @@ def block_chances(p, q, tokens):
     for i in range(1, length):
         surplus = np.maximum(joint[i] * p[i] - q[i], 0).sum()
         total = surplus + 1 - joint[i]
-        # 0/0: the next token is drawn from the target's own law, and so are those after it or one
-        # of them passes: what is said here is never asked.
+        # 0/0: the next token is drawn from the target's own distribution, and so are those after it
+        # or one of them passes: what is said here is never asked.
         chances.append(surplus / total if total > 0 else 1.0)
     return np.array(chances + joint[length:] * (length > 0)), joint
 
@@ -34,7 +35,7 @@ def block_chances(p, q, tokens):
 def block(p, q, tokens):
     """Every token is tested; the last that passes is the last that is kept."""
     chances, joint = block_chances(p, q, tokens)
-    residuals = [_law(np.maximum(joint[i] * p[i] - q[i], 0)) for i in range(len(tokens))]
+    residuals = [_distribution(np.maximum(joint[i] * p[i] - q[i], 0)) for i in range(len(tokens))]
     return last_passed(chances), np.array([*residuals, p[len(tokens)]])
 
 
@@ -45,12 +46,12 @@ def token_by_token(p, q, tokens):
         chance = _ratio(p[i], q[i], token)
         stops.append(reach * (1 - chance))
         reach = reach * chance
-    residuals = [_law(np.maximum(p[i] - q[i], 0)) for i in range(len(tokens))]
+    residuals = [_distribution(np.maximum(p[i] - q[i], 0)) for i in range(len(tokens))]
     return np.array([*stops, reach]), np.array([*residuals, p[len(tokens)]])
 
 
 def last_passed(chances):
-    """The law [L + 1] of the last of L independent tests that passes, 0 if none does."""
+    """The distribution [L + 1] of the last of L independent tests that passes, 0 if none does."""
     stops, above = [], 1.0
     for chance in chances[::-1]:
         stops.append(above * chance)
@@ -62,7 +63,7 @@ def chains(p, q, num):
     """Every chain of `num` tokens, `(tokens, weight, p [num + 1, V], q [num, V])` of each.
 
     Args:
-      p, q: dictionaries from the tokens so far, a tuple, to the law [V] of the next.
+      p, q: dictionaries from the tokens so far, a tuple, to the distribution [V] of the next.
     """
     size = len(q[()])
     for tokens in product(range(size), repeat=num):
@@ -73,8 +74,8 @@ def chains(p, q, num):
             yield tokens, weight, target, draft
 
 
-def chain_law(verify, p, q, num):
-    """The joint law [V] * (num + 1) of the emitted tokens, over all draws of a chain.
+def chain_distribution(verify, p, q, num):
+    """The joint distribution [V] * (num + 1) of the emitted tokens, over all draws of a chain.
 
     A round that ends early is completed with tokens from p.
     """

@@ -21,7 +21,7 @@ assert len(set(TEMPLATE)) == 25
 assert all(path[:-1] in TEMPLATE for path in TEMPLATE if len(path) > 1)
 
 
-def log_law(scores):
+def log_distribution(scores):
     scores = np.asarray(scores, np.float64)
     shifted = scores - scores.max()
     return shifted - np.log(np.exp(shifted).sum())
@@ -36,9 +36,9 @@ def static(scores, template=TEMPLATE):
     made = {(): ((), 0.0)}
     for ranks in template:
         path, joint = made[ranks[:-1]]
-        law = log_law(scores(path))
-        token = int(_top(law, ranks[-1] + 1)[-1])
-        made[ranks] = ((*path, token), joint + law[token])
+        probs = log_distribution(scores(path))
+        token = int(_top(probs, ranks[-1] + 1)[-1])
+        made[ranks] = ((*path, token), joint + probs[token])
     return [made[ranks] for ranks in template]
 
 
@@ -51,8 +51,8 @@ def expand(scores, depth, k):
     """
 
     def children(path, joint):
-        law = log_law(scores(path))
-        return [((*path, int(token)), joint + law[token]) for token in _top(law, k)]
+        probs = log_distribution(scores(path))
+        return [((*path, int(token)), joint + probs[token]) for token in _top(probs, k)]
 
     frontier = children((), 0.0)
     made = list(frontier)

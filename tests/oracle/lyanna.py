@@ -40,9 +40,9 @@ def build_subtree(logits, root, k, info):
     for level in logits:
         following = []
         for node in queue:
-            law = softmax(np.asarray(level, np.float64) + info(node.token))
-            for token in np.argsort(-law, kind="stable")[:k]:
-                child = Node(int(token), law[token], node.joint * law[token])
+            probs = softmax(np.asarray(level, np.float64) + info(node.token))
+            for token in np.argsort(-probs, kind="stable")[:k]:
+                child = Node(int(token), probs[token], node.joint * probs[token])
                 node.children.append(child)
                 following.append(child)
         queue = sorted(following, key=lambda node: -node.joint)[:k]

@@ -47,14 +47,14 @@ def tree(heads, template=TEMPLATE):
     """
     found = {}
     for ranks in template:
-        tokens, worth = [], 1.0
+        tokens, value = [], 1.0
         for head, rank in zip(heads, ranks, strict=False):
-            law = np.exp(head - head.max())
-            law /= law.sum()
-            token = int(np.argsort(-law, kind="stable")[rank])
+            probs = np.exp(head - head.max())
+            probs /= probs.sum()
+            token = int(np.argsort(-probs, kind="stable")[rank])
             tokens.append(token)
-            worth *= law[token]
-        found[ranks] = tuple(tokens), worth
+            value *= probs[token]
+        found[ranks] = tuple(tokens), value
     return found
 
 

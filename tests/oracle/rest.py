@@ -43,10 +43,10 @@ def rest(corpus, text, longest=16, shortest=2, nodes=64, continuation=10, matche
     # The empty path counts the matches that anything follows.
     counts[()] = sum(count for path, count in counts.items() if len(path) == 1)
     ordered = sorted((path for path in counts if path), key=lambda p: (-counts[p], len(p), p))
-    return [(path, counts[path], worth(path, counts)) for path in ordered[:nodes]]
+    return [(path, counts[path], value(path, counts)) for path in ordered[:nodes]]
 
 
-def worth(path, counts):
+def value(path, counts):
     """Along the path, each token's share of what followed, something unseen counted as two more."""
     product = 1.0
     for size in range(1, len(path) + 1):

@@ -1,18 +1,19 @@
 """Acceptance at one node: which child is kept, and what is drawn when none is.
 
-A rule takes the target's law p [V], the law q [V] that the children were drawn from, and the
-children in drawing order, and gives `(accept [K], residual [V])`: accept[i] is the probability of
-keeping child i once all before it were refused, residual the law of the token when all were.
+A rule takes the target's distribution p [V], the distribution q [V] that the children were drawn
+from, and the children in drawing order, and gives `(accept [K], residual [V])`: accept[i] is the
+probability of keeping child i once all before it were refused, residual the distribution of the
+token when all were.
 
-A law that can never be drawn from is all zeros, and so is what follows from it: then a rule that
-reaches it by mistake loses mass, and shows. Compare rules by `emission`, which ignores what is not
-reached. A child with q = 0 was never drawn; it is refused and changes nothing.
+A distribution that can never be drawn from is all zeros, and so is what follows from it: then a
+rule that reaches it by mistake loses mass, and shows. Compare rules by `emission`, which ignores
+what is not reached. A child with q = 0 was never drawn; it is refused and changes nothing.
 """
 
 import numpy as np
 
 
-def _law(mass):
+def _distribution(mass):
     """`mass` with sum 1, or all zeros where there is none."""
     total = mass.sum()
     return mass / total if total > 0 else np.zeros_like(mass)
@@ -23,14 +24,14 @@ def _ratio(p, q, token):
     return min(1.0, p[token] / q[token]) if q[token] > 0 else 0.0
 
 
-def _without(law, token):
-    """The law given that it is not `token`."""
-    mass = np.array(law)
+def _without(probs, token):
+    """The distribution given that it is not `token`."""
+    mass = np.array(probs)
     mass[token] = 0
-    return _law(mass)
+    return _distribution(mass)
 
 
-def point_mass(p, children):
+def deterministic_proposal(p, children):
     """Children chosen without regard to p's draw: keep x with p(x), else forget x and renormalise.
 
     Emits as if a token were drawn from p and kept as a child where it is one (what Token Recycling,
@@ -55,7 +56,7 @@ def recursive(p, q, children):
     for child in children:
         accept.append(_ratio(target, draft, child))
         if draft[child] > 0:
-            target = _law(np.maximum(target - draft, 0))
+            target = _distribution(np.maximum(target - draft, 0))
             draft = _without(draft, child)
     return np.array(accept), target
 
@@ -64,7 +65,7 @@ def multi_round(p, q, children):
     """Children drawn from q independently (SpecInfer, Miao et al. 2023): q stays as it is.
 
     Keep x with min(1, p/q); when refused p <- norm[p - q]^+. Equal children must be kept: leaving
-    the second out changes the law they were drawn from.
+    the second out changes the distribution they were drawn from.
     """
     target = np.array(p, dtype=np.float64)
     draft = np.array(q, dtype=np.float64)
@@ -72,7 +73,7 @@ def multi_round(p, q, children):
     for child in children:
         accept.append(_ratio(target, draft, child))
         if draft[child] > 0:
-            target = _law(np.maximum(target - draft, 0))
+            target = _distribution(np.maximum(target - draft, 0))
     return np.array(accept), target
 
 
@@ -110,14 +111,15 @@ def k_seq(p, q, children):
     if beta == 0:  # the supports are disjoint: nothing is ever kept
         return accept, p
     reach = 1 - (1 - beta) ** len(children)
-    return accept, _law(np.maximum(p - kept * reach / beta, 0))
+    return accept, _distribution(np.maximum(p - kept * reach / beta, 0))
 
 
 def coupled(logp, gumbel, children):
     """`(token, child)`: argmax of log p + Gumbel noise [V], and the first child holding it or -1.
 
     The token follows p whatever the children are (Gumbel-max), so this keeps a drafted token
-    exactly as often as `point_mass`, and yields one token for one noise, drafted or not.
+    exactly as often as `deterministic_proposal`, and yields one token for one noise, drafted or
+    not.
     """
     token = int(np.argmax(np.asarray(logp, dtype=np.float64) + gumbel))
     held = [i for i, child in enumerate(children) if child == token]
@@ -125,7 +127,7 @@ def coupled(logp, gumbel, children):
 
 
 def emission(accept, residual, children):
-    """The law [V] of the token emitted at the node, its children given, tried one by one."""
+    """The distribution [V] of the token emitted at the node, given its children, tried in order."""
     emitted = np.zeros(len(residual))
     reach = 1.0
     for child, chance in zip(children, accept, strict=True):

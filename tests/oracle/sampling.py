@@ -4,13 +4,14 @@ import numpy as np
 
 
 def probabilities(logits, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
-    """The law [V] that a token is drawn from, given one row of logits [V].
+    """The distribution [V] that a token is drawn from, given one row of logits [V].
 
     Each filter is a threshold on the logits, so that tokens of equal value stay or go together:
 
     - temperature 0 is greedy: all mass on the first of the largest logits, filters ignored.
     - top-k keeps the k largest, and whatever ties with the k-th; 0 switches it off.
-    - top-p keeps the fewest of the most probable tokens whose mass, in the law after top-k, reaches
+    - top-p keeps the fewest of the most probable tokens whose mass, in the distribution after
+    top-k, reaches
       p (Holtzman et al. 2020, section 3.1), and whatever ties with the last of them; 1 switches it
       off, and at least one token always stays.
     - min-p keeps the tokens at least min_p times as probable as the most probable one. Both

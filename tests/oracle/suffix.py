@@ -61,14 +61,14 @@ def suffix(
     """The draft after `own`: up to `nodes` pairs (path, worth), grown best first."""
     found = suffix_places(own, past, min_match, max_match, max_depth)
     trie = suffix_trie(found, places, right, factor, offset)
-    offers = [(-worth, path) for path, worth in trie.items() if len(path) == 1]
+    offers = [(-value, path) for path, value in trie.items() if len(path) == 1]
     heapq.heapify(offers)
     tree = []
     while offers and len(tree) < nodes:
-        worth, path = heapq.heappop(offers)
-        if -worth <= threshold:
+        value, path = heapq.heappop(offers)
+        if -value <= threshold:
             break
-        tree.append((path, -worth))
+        tree.append((path, -value))
         for child, value in trie.items():
             if child[:-1] == path:
                 heapq.heappush(offers, (-value, child))

@@ -1,8 +1,9 @@
-"""Draft trees that are sampled from a draft model, and the law of what a walk over one emits.
+"""Draft trees that are sampled from a draft model, and the distribution of what a walk over one
+emits.
 
 A model is a function of the prefix, the tuple of tokens below the root (the root's is empty), that
-gives a law [V]. A tree is `(tokens, parents)`, breadth-first, node 0 the root, siblings in drawing
-order. Of equal siblings only the first has children: a prefix names one place in the tree.
+gives a distribution [V]. A tree is `(tokens, parents)`, breadth-first, node 0 the root, siblings in
+drawing order. Of equal siblings only the first has children: a prefix names one place in the tree.
 
 No function here draws. What was drawn comes from outside, also as a function of the prefix, so that
 `every_tree` can go through all that might have been drawn.
@@ -94,7 +95,7 @@ def dyspec_greedy(q, orders, budget):
     to the slot that comes first breadth-first.
 
     Args:
-      q: prefix -> law [V] of the draft model.
+      q: prefix -> distribution [V] of the draft model.
       orders: prefix -> tokens in the order in which they are drawn from q without replacement.
       budget: most drafted tokens, the root not counted.
     """
@@ -149,7 +150,7 @@ def _slot_value(q, prefix, drawn):
 
     The node is reached with the product of its path, and all `drawn` before are refused. The
     algorithm multiplies renormalised residuals, which telescope to this. The model is not asked
-    for the law below a node until that node's second child: leaves cost no forward.
+    for the distribution below a node until that node's second child: leaves cost no forward.
     """
     reached = np.prod([q(prefix[:depth])[token] for depth, token in enumerate(prefix)])
     return reached * np.delete(q(prefix), drawn).sum() if drawn else reached
@@ -189,8 +190,8 @@ def every_tree(build, draws):
     return list(chances.items())
 
 
-def walk_law(tree, rule, p, q, depth):
-    """The joint law [V, ..., V] of the first `depth` tokens emitted from a tree, exactly.
+def walk_distribution(tree, rule, p, q, depth):
+    """The joint distribution [V, ..., V] of the first `depth` tokens emitted from a tree, exactly.
 
     At each node the rule's children are tried in order; the walk goes on below the one kept, or
     emits a token of the residual and ends. What is missing then, the target draws by itself.
@@ -198,22 +199,23 @@ def walk_law(tree, rule, p, q, depth):
     Args:
       tree: `(tokens, parents)`.
       rule: (p [V], q [V], children) -> (accept [K], residual [V]), see rules.py.
-      p, q: prefix -> law [V], of the target and of what the node's children were drawn from.
+      p, q: prefix -> distribution [V], of the target and of what the node's children were drawn
+      from.
       depth: tokens; the tree may be deeper or shallower.
     """
     children = children_of(tree)
-    law = np.zeros((len(p(())),) * depth)
+    probs = np.zeros((len(p(())),) * depth)
 
     def complete(prefix, weight):
         if len(prefix) == depth:
-            law[prefix] += weight
+            probs[prefix] += weight
         elif weight > 0:
             for token, chance in enumerate(p(prefix)):
                 complete((*prefix, token), weight * chance)
 
     def visit(prefix, weight):
         if len(prefix) == depth:
-            law[prefix] += weight
+            probs[prefix] += weight
             return
         drawn = children.get(prefix, [])
         accept, residual = rule(p(prefix), q(prefix), drawn)
@@ -225,4 +227,4 @@ def walk_law(tree, rule, p, q, depth):
             complete((*prefix, token), left * chance)
 
     visit((), 1.0)
-    return law
+    return probs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from jspec.models.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.training.medusa import Ahead, accuracies
 from jspec.training.unroll import Batch, states_of
 
@@ -31,8 +31,8 @@ def test_loss_and_metrics_are_those_of_the_paper(params):
     batch = Batch(tokens=jnp.asarray(TOKENS), live=jnp.asarray(LIVE))
     states = states_of(TARGET, FROZEN["target"], batch.tokens)
     scores = np.asarray(HEADS.apply({"params": params}, states), np.float64)
-    laws = np.exp(scores - scores.max(-1, keepdims=True))
-    laws /= laws.sum(-1, keepdims=True)
+    distributions = np.exp(scores - scores.max(-1, keepdims=True))
+    distributions /= distributions.sum(-1, keepdims=True)
     losses, right, together, ranks = ([[] for _ in range(3)] for _ in range(4))
     for row in range(2):
         for place in range(9):
@@ -41,13 +41,13 @@ def test_loss_and_metrics_are_those_of_the_paper(params):
                 ahead = place + 2 + head
                 if ahead >= LIVE[row].sum():
                     continue
-                token, law = TOKENS[row, ahead], laws[row, place, head]
-                losses[head].append(-np.log(law[token]))
-                right[head].append(law.argmax() == token)
+                token, probs = TOKENS[row, ahead], distributions[row, place, head]
+                losses[head].append(-np.log(probs[token]))
+                right[head].append(probs.argmax() == token)
                 if held:
-                    together[head].append(law.argmax() == token)
-                held = held and law.argmax() == token
-                order = np.argsort(-law, kind="stable").tolist()
+                    together[head].append(probs.argmax() == token)
+                held = held and probs.argmax() == token
+                order = np.argsort(-probs, kind="stable").tolist()
                 ranks[head].append(np.eye(4)[order.index(token)] if token in order[:4] else [0] * 4)
     loss, metrics = Ahead(TARGET, HEADS).loss(params, FROZEN, batch)
     mean = [np.mean(values) if values else 0.0 for values in losses]

@@ -32,8 +32,8 @@ def test_a_story_is_expected(models, name):
     _, length = ids.shape
     positions, mask = jnp.arange(length)[None], jnp.tril(jnp.ones((1, length, length), bool))
     logits = model.apply(params, ids, positions, mask, None).logits
-    laws = jax.nn.log_softmax(logits[:, :-1])
-    nats = -jnp.take_along_axis(laws, ids[:, 1:, None], axis=-1).mean()
+    distributions = jax.nn.log_softmax(logits[:, :-1])
+    nats = -jnp.take_along_axis(distributions, ids[:, 1:, None], axis=-1).mean()
     # A uniform guess costs log(4096) = 8.3.
     assert nats < 3
 

@@ -1,0 +1,1 @@
+"""Drafters that continue the target's hidden states with a trained head."""

@@ -1,0 +1,203 @@
+"""A draft head over the target's hidden states: its cache of pairs, and what it predicts next."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jspec import cache as caches
+from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree
+from jspec.errors import InputError
+from jspec.protocols import DraftHead
+from jspec.ragged import sequence
+from jspec.verify import proposals
+from jspec.verify.proposals import Candidates
+from jspec.verify.schemes import COUPLED
+
+
+@struct.dataclass
+class HeadState:
+    """A head's memory, for a root at position t."""
+
+    cache: Cache
+    """Of the true pairs at 0 .. t - 1: the target's state there, and the token that followed."""
+    hidden: Float[Array, "B E"]
+    """The target's state at the root as the head predicts it; 0 where there is no pair yet."""
+    memory: PyTree
+    """The method's own."""
+
+
+@dataclass(frozen=True)
+class HeadDrafter(ABC):
+    """A drafter whose proposals come from a head that continues the target's hidden states.
+
+    After each round the head reads the true pairs that the round brought, all in one forward, and
+    forgets what it had predicted of them (as EAGLE does). They are read from the accepted path, so
+    it is the same in a tree that was united with another drafter's.
+
+    `drafter_params` of a call are the head's variables, see `jspec.models.heads`.
+
+    Args:
+        head: static, as the target is.
+    """
+
+    head: DraftHead
+
+    @property
+    @abstractmethod
+    def depth(self) -> int:
+        """Most levels below the root."""
+
+    @abstractmethod
+    def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+        """The tree of a round, and the method's own memory."""
+
+    def remember(self, batch: int) -> PyTree:
+        """The method's own memory before the first round."""
+        del batch
+        return ()
+
+    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
+        """The method's own memory after a round."""
+        del feedback
+        return memory
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> HeadState:
+        """Empty: nothing outlives a call, so an earlier state is not read."""
+        del earlier
+        head = self.head
+        if head.context is not None and head.context < slots:
+            raise InputError(
+                f"the draft head's context is {head.context} and the call holds {slots} tokens a "
+                "row; shorten the prompt or max_new_tokens, or take a head of longer context"
+            )
+        if self.depth >= slots:
+            raise InputError(
+                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
+                f"tokens a row; draft at most {slots - 1} levels"
+            )
+        cache = head.init_cache(batch, slots)
+        return HeadState(
+            cache=cache,
+            hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
+            memory=self.remember(batch),
+        )
+
+    def init(
+        self,
+        params: PyTree,
+        state: HeadState,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> HeadState:
+        check_head(self.head, params, output)
+        batch, width = prompt.shape
+        if width == 1:
+            return state
+        assert output.hidden is not None, "the head reads it"
+        lanes, causal = sequence(batch, width - 1)
+        own = self.head.apply(params, output.hidden[:, :-1], prompt[:, 1:], lanes, causal, None)
+        return replace(
+            state,
+            cache=caches.commit(state.cache, own, lanes, lengths - 1),
+            hidden=_last(own, lengths - 1, state.hidden),
+        )
+
+    def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, HeadState]:
+        tree, memory = self.propose(params, state, frame)
+        # The children were chosen by the noise that decides the target's token.
+        tree = replace(tree, verifier=COUPLED.verifier)
+        return tree, replace(state, memory=memory)
+
+    def update(self, params: PyTree, state: HeadState, feedback: Feedback) -> HeadState:
+        path, counts = feedback.verdict.path, feedback.counts
+        assert feedback.output.hidden is not None, "it was there when the call began"
+        hidden = jnp.take_along_axis(feedback.output.hidden, path[..., None], axis=1)
+        lanes, causal = sequence(*path.shape)
+        positions = feedback.positions[:, None] + lanes
+        own = self.head.apply(params, hidden, feedback.emitted, positions, causal, state.cache)
+        return HeadState(
+            cache=caches.commit(state.cache, own, lanes, counts),
+            hidden=_last(own, counts, state.hidden),
+            memory=self.learn(state.memory, feedback),
+        )
+
+
+def check_head(head: DraftHead, params: PyTree, output: Output) -> None:
+    """Raises InputError unless the head can read what the target gives."""
+    if params is None:
+        raise InputError(
+            "drafter_params is None and a draft head needs its weights; pass "
+            "drafter_params=variables, beside the drafter"
+        )
+    if output.hidden is None:
+        raise InputError(
+            "the target's forward gives no hidden states and a draft head reads them; take a "
+            "model whose Output.hidden is set"
+        )
+    if (found := output.logits.shape[-1]) != head.vocab_size:
+        raise InputError(
+            f"the draft head has {head.vocab_size} tokens and the target {found}; take the head "
+            "that was trained for this target"
+        )
+    if (found := output.hidden.shape[-1]) != head.features:
+        raise InputError(
+            f"the draft head reads states {head.features} wide and the target's are {found}; take "
+            "the head that was trained for this target, and the target with the taps it needs"
+        )
+
+
+def likeliest(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    frame: Frame,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Candidates:
+    """The top k of a deterministic tree, as a `jspec.proposals.ChildSampler`: in greedy decoding,
+    those of q.
+
+    In sampling they are the top k of what the target will choose by: log q with the very noise that
+    decides its token. `scores` are these; `chances` are those of q, with no temperature.
+    """
+    del sampling
+    return proposals.coupled(logits, Sampling(), frame, level, size)
+
+
+def share(drawn: Candidates, sharpness: float = 1.0) -> Float[Array, "B M K"]:
+    """What each child has of its parent's worth: q, moved by the noise that is known.
+
+    Without noise it is the draft's probability, as published. With it, a child counts exp(score)
+    instead, against its siblings and what q leaves to all others.
+
+    Args:
+        drawn: the children.
+        sharpness: power that all of these are raised to. The chance that a token is the target's
+            *choice* is sharper than its probability: a greedy target always takes the likeliest.
+    """
+    # All exponents less the largest: at a high temperature the noise alone would overflow.
+    top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
+    weight = jnp.exp(sharpness * (drawn.scores - top))
+    left = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0)
+    total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
+    # Where filters left tokens of no weight at all, none has a share.
+    return weight / jnp.where(total > 0, total, 1.0)
+
+
+def check_sharpness(sharpness: float) -> None:
+    """Raises InputError unless `share` can be raised to it."""
+    if not 0 < sharpness <= 100:
+        raise InputError(f"sharpness is {sharpness}; choose 0 < sharpness <= 100")
+
+
+def _last(
+    output: Output, counts: Int[Array, " B"], before: Float[Array, "B E"]
+) -> Float[Array, "B E"]:
+    """What was predicted after the last of `counts` pairs; as before, if there was none."""
+    assert output.hidden is not None, "a head predicts states"
+    last = jnp.maximum(counts - 1, 0)[:, None, None]
+    hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0].astype(before.dtype)
+    return jnp.where(counts[:, None] > 0, hidden, before)

@@ -1,0 +1,98 @@
+"""Lyanna (Chen et al. 2026): hidden states first, tokens afterwards, and every draft counts."""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec.base import Feedback, Frame, PyTree, Tree, TreeKV
+from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness
+from jspec.drafters.draft_head.lyanna_resampling import FUSED, Resampling
+from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
+from jspec.drafters.growth import best_first
+from jspec.errors import InputError
+
+
+@dataclass(frozen=True)
+class Lyanna(HeadDrafter):
+    """Drafts a chain of hidden states that does not depend on tokens, and a token-info tree of it.
+
+    N states, one after another, without a token but the root (section 4.1); all their scores in one
+    product with the target's head (4.2); the tree by the token info of each node (5.2). What
+    verification leaves of the chain makes a second tree (5.3), united with the next fresh one
+    (6.2).
+
+    Args:
+        head: see `jspec.models.heads.lyanna.LyannaHead`.
+        num_speculative_tokens: the budget B of the fresh tree, without the root. The paper verifies
+            12 tokens.
+        max_depth: N, levels.
+        beam: k, children of a node, and nodes of a level that get some.
+        sharpness: see `jspec.drafters.draft_head.base.share`; 1 is published.
+        resampling: how the chain is used again: `Fused()`, the slower `Separate()`, or `Never()`.
+
+    Raises:
+        InputError: if an argument is out of range.
+    """
+
+    num_speculative_tokens: int = 11
+    max_depth: int = 3
+    beam: int = 4
+    resampling: Resampling = FUSED
+    sharpness: float = 1.0
+
+    def __post_init__(self):
+        if not isinstance(self.resampling, Resampling):
+            raise InputError(
+                f"resampling is {self.resampling!r:.80}; pass Fused(), Separate() or Never() of "
+                "jspec.drafters.draft_head.lyanna_resampling"
+            )
+        check_sharpness(self.sharpness)
+        best_first.check(
+            self.num_speculative_tokens, self.max_depth, self.beam, 0.0, self.head.vocab_size
+        )
+
+    @property
+    def depth(self) -> int:
+        return self.max_depth
+
+    def remember(self, batch: int) -> PyTree:
+        return self.resampling.remember(batch, self.max_depth, self.head.vocab_size)
+
+    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
+        return self.resampling.learn(memory, feedback)
+
+    def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+        def grown(
+            logits: Float[Array, "B N V"], first: Int[Array, " B"], depth: int, nodes: int
+        ) -> Tree:
+            scorer = ChainScorer(self.head, params, logits, first, frame)
+            most = self.beam + (depth - 1) * self.beam**2
+            return token_info_tree(scorer, depth, self.beam, min(nodes, most), self.sharpness)
+
+        def fresh(more: int) -> tuple[Tree, Float[Array, "B N V"]]:
+            states = self.chain(params, state, frame)
+            logits = self.head.apply(params, states, method="logits")
+            first = jnp.zeros_like(frame.root)
+            return grown(logits, first, self.max_depth, self.num_speculative_tokens + more), logits
+
+        return self.resampling.trees(state.memory, fresh, grown, frame.done)
+
+    def chain(self, params: PyTree, state: HeadState, frame: Frame) -> Float[Array, "B N E"]:
+        """h_1 .. h_N; the first was predicted when the head read the last true pair."""
+        states, nodes = [state.hidden], None
+        for step in range(self.max_depth - 1):
+            output = self.head.apply(
+                params,
+                states[-1][:, None],
+                None,
+                (frame.positions + step)[:, None],
+                jnp.ones((len(frame.root), 1, step + 1), bool),
+                state.cache,
+                nodes,
+            )
+            assert output.hidden is not None, "a head predicts states"
+            states.append(output.hidden[:, 0])
+            new = TreeKV(output.keys, output.values)
+            nodes = new if nodes is None else nodes.concat(new)
+        return jnp.stack(states, axis=1)

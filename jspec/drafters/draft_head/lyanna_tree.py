@@ -1,0 +1,87 @@
+"""Lyanna's trees: scores that are there for all levels at once, and tokens that inform them."""
+
+from dataclasses import dataclass
+from functools import partial
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec.base import Frame, PyTree, Tree
+from jspec.drafters.draft_head.base import likeliest
+from jspec.drafters.draft_head.eagle import joint
+from jspec.drafters.growth import best_first
+from jspec.drafters.growth.scorer import LevelOutput
+from jspec.protocols import DraftHead
+
+
+@dataclass(frozen=True)
+class ChainScorer:
+    """The raw scores of a chain of states, with the token info of each node added for its children.
+
+    Args:
+        head: with the method `inform`.
+        params: its variables.
+        logits: l_1 .. l_L of every row.
+        first: which of them the root's children are drawn from; the levels below take those that
+            follow, and beyond the last there is nothing to draw from.
+        round: that the tree is for.
+    """
+
+    head: DraftHead
+    params: PyTree
+    logits: Float[Array, "B L V"]
+    first: Int[Array, " B"]
+    frame: Frame
+
+    def root(self) -> LevelOutput:
+        return self._informed(0, self.frame.root[:, None])
+
+    def below(
+        self,
+        level: Int[Array, ""] | int,
+        place: Int[Array, ""] | int,
+        tokens: Int[Array, "B M"],
+        lineage: PyTree,
+        nodes: PyTree,
+    ) -> LevelOutput:
+        """As in `jspec.drafters.growth.scorer.Scorer`; of a parent, its token is all that is
+        needed.
+        """
+        del place, lineage, nodes
+        return self._informed(level, tokens)
+
+    def _informed(self, level: Int[Array, ""] | int, tokens: Int[Array, "B M"]) -> LevelOutput:
+        """l' = l + RMSNorm(E'(t)) (section 4.1)."""
+        row = (self.first + level)[:, None, None]
+        raw = jnp.take_along_axis(self.logits, row, axis=1, mode="clip")
+        raw = jnp.broadcast_to(raw, (*tokens.shape, raw.shape[-1]))
+        informed = self.head.apply(self.params, raw, tokens, method="inform")
+        # What is no number offers no child.
+        there = row < self.logits.shape[1]
+        return LevelOutput(jnp.where(there, informed, jnp.nan), lineage=(), nodes=())
+
+
+def token_info_tree(
+    scorer: ChainScorer, depth: int, branch: int, nodes: int, sharpness: float = 1.0
+) -> Tree:
+    """Algorithm 1, pruned to the `nodes` of the largest joint probability (section 5.2).
+
+    Args:
+        scorer: the chain.
+        depth: N, levels.
+        branch: k, children of a node, and nodes of a level that get some.
+        nodes: the budget, without the root.
+        sharpness: see `jspec.drafters.draft_head.base.share`.
+    """
+    draft, _ = best_first.grow(
+        scorer,
+        likeliest,
+        None,
+        partial(joint, sharpness=sharpness),
+        nodes=nodes,
+        depth=depth,
+        width=branch,
+        threshold=0.0,
+        gain=0.0,
+    )
+    return draft.tree

@@ -1,0 +1,179 @@
+"""Medusa (Cai et al. 2024, arXiv:2401.10774): several heads on one state, each a token further."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.drafters.draft_head.base import check_head, likeliest, share
+from jspec.drafters.growth.template import check_template
+from jspec.errors import InputError
+from jspec.tree import Template, best_paths
+from jspec.verify.schemes import COUPLED
+
+# `mc_sim_7b_63` of the authors' code, in their order: nodes of falling worth, as measured for a
+# model of 7B parameters. 63 drafted nodes in 4 levels.
+_ORDER = tuple(
+    tuple(map(int, path))
+    for path in """
+    0 00 1 01 2 000 10 02 3 03 4 04 20 05 001 5 06 6 07 010 11 7 08 002 30 09 8 9 100 020 12 003
+    40 21 004 005 0000 011 006 030 50 13 007 008 009 60 040 14 70 012 200 31 22 80 050 15 101 021
+    90 060 0001 16 070
+    """.split()
+)
+PUBLISHED = Template(_ORDER)
+
+
+def published(nodes: int, depth: int = PUBLISHED.depth) -> Template:
+    """The first `nodes` nodes of the published tree that are at most `depth` deep.
+
+    Raises:
+        InputError: if there are not so many.
+    """
+    paths = [path for path in _ORDER if len(path) <= depth]
+    if not 1 <= nodes <= len(paths):
+        raise InputError(
+            f"nodes is {nodes} and the published tree has 1 .. {len(paths)} of depth {depth}; ask "
+            "for so many, or fit a tree to the heads"
+        )
+    return Template(tuple(paths[:nodes]))
+
+
+class Heads(Protocol):
+    """The heads: static, hashable and pure. See `jspec.models.heads.medusa.MedusaHeads`."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def features(self) -> int:
+        """E, of the target's state that they read."""
+        ...
+
+    @property
+    def num_heads(self) -> int: ...
+
+    def apply(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Any:
+        """Scores [B, N, K, V]: head i's at position j are of the token at j + 2 + i."""
+        ...
+
+
+@dataclass(frozen=True)
+class Medusa:
+    """Drafts the Cartesian product of what the heads think likely: one forward for all levels.
+
+    Head i proposes the tokens of level i + 1, from the target's state at the last committed token,
+    whatever stands above them. All that it keeps from round to round is that state.
+
+    Args:
+        head: static, as the target is; `drafter_params` of a call are their variables.
+        template: which ranks of which head are drafted. The cost of a tree depends on the device:
+            the published one suits GPUs, `published` and `fitted` make smaller ones.
+
+    Raises:
+        InputError: if the tree is no template, empty, asks for more children than tokens, or is
+            deeper than there are heads.
+    """
+
+    head: Heads
+    template: Template = PUBLISHED
+
+    def __post_init__(self):
+        check_template(self.template, self.head.vocab_size)
+        if self.template.depth > self.head.num_heads:
+            raise InputError(
+                f"the draft's tree has {self.template.depth} levels and there are "
+                f"{self.head.num_heads} Medusa heads; pass a template of at most so many levels"
+            )
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Float[Array, "B E"]:
+        del slots, earlier  # each prompt gives its own state
+        return jnp.zeros((batch, self.head.features), jnp.float32)
+
+    def init(
+        self,
+        params: PyTree,
+        state: Float[Array, "B E"],
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> Float[Array, "B E"]:
+        del prompt
+        head: Any = self.head
+        check_head(head, params, output)
+        # The last token is the root; a prompt of one has no state before it.
+        return _state(output, jnp.maximum(lengths - 2, 0), lengths > 1, state)
+
+    def draft(
+        self, params: PyTree, state: Float[Array, "B E"], frame: Frame
+    ) -> tuple[Tree, Float[Array, "B E"]]:
+        template = self.template
+        logits = self.head.apply(params, state[:, None])[:, 0]
+        tokens, value = frame.root[:, None], jnp.ones_like(state[:, :1])
+        for level, nodes in enumerate(template.levels):
+            ranks, parents = template.ranks[nodes], template.parents[nodes]
+            size = int(ranks.max()) + 1
+            drawn = likeliest(logits[:, level : level + 1], None, frame, level, size)
+            tokens = jnp.concatenate([tokens, drawn.tokens[:, 0, ranks]], axis=1)
+            shares = share(drawn)[:, 0, ranks]
+            value = jnp.concatenate([value, value[:, parents] * shares], axis=1)
+        tree = template.fill(tokens)
+        known = (frame.positions > 0)[:, None]
+        return (
+            replace(
+                tree,
+                valid=tree.valid & (known | (jnp.arange(template.num_nodes) == 0)),
+                # The children were chosen by the noise that decides the target's token.
+                verifier=COUPLED.verifier,
+                value=value,
+            ),
+            state,
+        )
+
+    def update(
+        self, params: PyTree, state: Float[Array, "B E"], feedback: Feedback
+    ) -> Float[Array, "B E"]:
+        del params
+        counts = feedback.counts
+        last = jnp.maximum(counts - 1, 0)[:, None]
+        node = jnp.take_along_axis(feedback.verdict.path, last, axis=1)[:, 0]
+        return _state(feedback.output, node, counts > 0, state)
+
+
+def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
+    """The best tree of so many drafted nodes, as the authors build theirs (section 2.3.3).
+
+    Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
+    whatever the other heads say, so that a node is worth the product along its path.
+
+    Args:
+        accuracies: per head and rank; `jspec.training.medusa.accuracies` measures them.
+        nodes: drafted nodes, without the root.
+
+    Raises:
+        InputError: if there are fewer than 1 node or more than the product has, or a probability
+            is outside 0 .. 1.
+    """
+    if not accuracies or not all(0 <= chance <= 1 for head in accuracies for chance in head):
+        raise InputError(
+            f"accuracies are {list(accuracies)!r:.80}; pass probabilities, 0 .. 1, by head and rank"
+        )
+    paths = best_paths(lambda depth: accuracies[depth] if depth < len(accuracies) else (), nodes)
+    if nodes < 1 or len(paths) < nodes:
+        raise InputError(
+            f"nodes is {nodes} and a tree of these heads and ranks has 1 .. {len(paths)}; ask for "
+            "so many, or pass more ranks"
+        )
+    return Template(tuple(paths))
+
+
+def _state(
+    output: Output, place: Int[Array, " B"], there: Array, before: Float[Array, "B E"]
+) -> Float[Array, "B E"]:
+    """The target's state at a place of its forward, where there is one."""
+    assert output.hidden is not None, "it was there when the call began"
+    found = jnp.take_along_axis(output.hidden, place[:, None, None], axis=1)[:, 0]
+    return jnp.where(there[:, None], found.astype(before.dtype), before)

@@ -1,0 +1,1 @@
+"""Drafters that ask a second, smaller language model."""

@@ -1,0 +1,154 @@
+"""How often the child of each rank is kept: what Sequoia's programme needs to know of two models.
+
+Over a given text, so one forward of each model does; children are drawn as the scheme draws them,
+but what the rule says of them is taken as the probabilities that it gives. Without uniforms the
+variance is that of the draws alone.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import sampling as samplings
+from jspec.base import Frame, PyTree, Sampling
+from jspec.errors import InputError
+from jspec.protocols import CausalLM
+from jspec.ragged import sequence
+from jspec.verify.schemes import COUPLED, Scheme
+from jspec.verify.tree_verifier import TreeVerifier
+
+
+@struct.dataclass
+class Trials:
+    """What becomes of W children at each token of a text."""
+
+    chances: Float[Array, "B T W"]
+    """The draft's probability of each; 0 where none was left to draw."""
+    accept: Float[Array, "B T W"]
+    """Probability that each is taken if the earlier ones were not."""
+    kept: Float[Array, "B T W"]
+    """Probability that the walk goes to each; of equal siblings it goes to the first."""
+    counted: Bool[Array, "B T"]
+    """Tokens of the text; the others are padding."""
+
+
+def measure(
+    model: CausalLM,
+    params: PyTree,
+    draft: CausalLM,
+    draft_params: PyTree,
+    tokens: Int[Array, "B T"],
+    lengths: Int[Array, " B"],
+    *,
+    width: int,
+    sampling: Sampling | None,
+    draft_sampling: Sampling | None = None,
+    scheme: Scheme = COUPLED,
+    key: jax.Array | int | None = None,
+) -> Float[Array, " W"]:
+    """The acceptance vector: P(the child of each rank is the one that is kept).
+
+    The mean over a text, which may be the target's own; what is missing to 1 is the chance that no
+    child is kept. As Sequoia's authors measure theirs (Chen et al. 2024, section 4.1), for any
+    scheme that judges node by node. A pure function, compiled by whoever calls it.
+
+    Args:
+        model: the target, with its weights `params`.
+        draft: the draft model, with its weights `draft_params`.
+        tokens: the text, padded on the right.
+        lengths: its tokens per row.
+        width: W, children of a node.
+        sampling: the target's; None is greedy.
+        draft_sampling: the draft's own temperature and filters; None: those of the target.
+        scheme: how children are drawn and verified, see `jspec.schemes`.
+        key: a random key or a seed, for draws at random. Not consumed: draws are those of `decode`
+            with this key, in rows 0 .. B-1.
+
+    Raises:
+        InputError: if W is out of range, the scheme does not judge node by node, or a key is
+            needed and not given.
+    """
+    seen = trials(
+        model, params, draft, draft_params, tokens, lengths, width=width, sampling=sampling,
+        draft_sampling=draft_sampling, scheme=scheme, key=key,
+    )  # fmt: skip
+    total = jnp.where(seen.counted[..., None], seen.kept, 0.0).sum((0, 1))
+    return total / jnp.maximum(seen.counted.sum(), 1)
+
+
+def trials(
+    model: CausalLM,
+    params: PyTree,
+    draft: CausalLM,
+    draft_params: PyTree,
+    tokens: Int[Array, "B T"],
+    lengths: Int[Array, " B"],
+    *,
+    width: int,
+    sampling: Sampling | None,
+    draft_sampling: Sampling | None = None,
+    scheme: Scheme = COUPLED,
+    key: jax.Array | int | None = None,
+) -> Trials:
+    """What `measure` is the mean of, token by token. Arguments and errors as there."""
+    if not 1 <= width <= draft.vocab_size:
+        raise InputError(
+            f"width is {width}; a node has 1 .. {draft.vocab_size} children, the vocabulary"
+        )
+    if not isinstance(scheme.verifier, TreeVerifier):
+        raise InputError(
+            f"{scheme.verifier!r} decides about whole paths, so that no child has a probability of "
+            "its own; pass a scheme that judges node by node, such as jspec.schemes.RECURSIVE"
+        )
+    if sampling is not None and key is None:
+        raise InputError("sampling needs a key and key is None; pass key=0")
+    rule = scheme.verifier.rule
+    batch, size = tokens.shape
+    places, causal = sequence(batch, size)
+    keys = None
+    if key is not None:
+        key = jax.random.key(key) if isinstance(key, int) else key
+        keys = samplings.row_keys(key, jnp.arange(batch))
+    target = Sampling(temperature=0.0) if sampling is None else sampling
+    target = jax.tree.map(lambda value: jnp.broadcast_to(jnp.asarray(value), batch), target)
+
+    def score(model: CausalLM, params: PyTree) -> Float[Array, "B T V"]:
+        return model.apply(params, tokens, places, causal, None).logits
+
+    def visit(
+        own: Float[Array, "B V"],
+        other: Float[Array, "B V"],
+        roots: Int[Array, " B"],
+        positions: Int[Array, " B"],
+    ):
+        """Every row's token at one position as the root of a tree of depth 1."""
+        known = None if sampling is None else target
+        frame = Frame(roots, positions, keys, known, jnp.zeros(batch, bool))
+        drawn = scheme.draw(other[:, None], draft_sampling, frame, 0, width)
+        probs = samplings.probabilities(own, target)
+        noise = jnp.zeros_like(probs)
+        if keys is not None:
+            noise = samplings.gumbel(keys, positions, probs.shape[-1])
+        q = None if drawn.q is None else drawn.q[:, 0]
+        children, valid = drawn.tokens[:, 0], drawn.scores[:, 0] > -jnp.inf
+        accept, _ = jax.vmap(rule)(probs, q, children, valid, noise)
+        accept = jnp.where(valid, accept, 0.0)
+        return drawn.chances[:, 0], accept, jax.vmap(_kept)(accept, children)
+
+    columns = partial(jnp.moveaxis, source=1, destination=0)
+    texts = score(model, params), score(draft, draft_params), tokens, places
+    # Position by position: the distributions of all of a text's draws at once would be W times its
+    # logits.
+    found = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
+    chances, accept, kept = jax.tree.map(columns, found)
+    return Trials(chances, accept, kept, counted=places < lengths[:, None])
+
+
+def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:
+    refused = jnp.cumprod(1 - accept)
+    taken = accept * jnp.concatenate([jnp.ones_like(refused[:1]), refused[:-1]])
+    first = (children[:, None] == children).argmax(-1)
+    return jnp.zeros_like(taken).at[first].add(taken)

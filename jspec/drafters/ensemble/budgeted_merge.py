@@ -1,0 +1,227 @@
+"""Drafters that share one budget of nodes, by what the target has been taking of theirs.
+
+Every drafter drafts its whole tree. Equal paths are united, each node's chance is estimated by
+`jspec.drafters.growth.calibration`, and those with the best chances are kept, whoever offered them:
+a drafter that finds nothing leaves its nodes to the others.
+
+What is cut off is judged all the same. The tokens that the target emits tell of every offered path
+how far it would have been taken, so that a drafter which lost its nodes gets them back as soon as
+it would have been right: no exploration is needed, and nothing is lost to it.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import tree as trees
+from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
+from jspec.drafters.ensemble.members import Members
+from jspec.drafters.growth.calibration import AcceptanceModel, claimed
+from jspec.errors import InputError
+
+
+@struct.dataclass
+class Offers:
+    """All that D drafters propose, M nodes, the root first; of equal paths one node is valid."""
+
+    tokens: Int[Array, "B M"]
+    parents: Int[Array, "B M"]
+    valid: Bool[Array, "B M"]
+    depths: Int[Array, "B M"]
+    claims: Float[Array, "B M D"]
+    kinds: Int[Array, "B M D"]
+    """-1 where a drafter does not offer the node."""
+
+
+@struct.dataclass
+class BudgetedMergeState:
+    """What a mixture remembers."""
+
+    members: tuple[PyTree, ...]
+    opinions: AcceptanceModel
+    offers: Offers | None
+    """Those of the round, between draft and update."""
+    chances: Float[Array, "B M"] | None
+    """What was thought of them, given that the parent is taken."""
+
+
+@dataclass(frozen=True)
+class BudgetedMerge(Members):
+    """Drafts the best of what its drafters propose. Make it with `merge(..., num_speculative_tokens=)`.
+
+    Params are a tuple. The estimate starts from the drafters' own (`Tree.value`, or the order of
+    siblings where there is none), is learnt by all rows together, and survives calls.
+
+    Args:
+        num_speculative_tokens: drafted in all, the root not counted.
+
+    Raises:
+        InputError: if there are fewer than two drafters, or the budget is out of range.
+    """
+
+    num_speculative_tokens: int
+
+    def __post_init__(self):
+        super().__post_init__()
+        if not 1 <= self.num_speculative_tokens <= 4096:
+            raise InputError(
+                f"num_speculative_tokens is {self.num_speculative_tokens}; a mixture drafts 1 .. "
+                "4096, whatever its drafters propose"
+            )
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> BudgetedMergeState:
+        fresh = AcceptanceModel.start(len(self.drafters))
+        if earlier is not None and not (
+            isinstance(earlier, BudgetedMergeState)
+            and earlier.opinions.bias.shape == fresh.bias.shape
+        ):
+            raise InputError(
+                f"drafter_state is a {type(earlier).__name__} and a mixture of "
+                f"{len(self.drafters)} keeps a BudgetedMergeState; pass the state of a call with "
+                "the "
+                "same drafter"
+            )
+        return BudgetedMergeState(
+            members=self.started(batch, slots, None if earlier is None else earlier.members),
+            opinions=fresh if earlier is None else earlier.opinions,
+            offers=None,
+            chances=None,
+        )
+
+    def init(
+        self,
+        params: PyTree,
+        state: BudgetedMergeState,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> BudgetedMergeState:
+        members = self.prepared(params, state.members, prompt, lengths, output)
+        return replace(state, members=members)
+
+    def draft(
+        self, params: PyTree, state: BudgetedMergeState, frame: Frame
+    ) -> tuple[Tree, BudgetedMergeState]:
+        drafts, members = self.drafted(params, state.members, frame)
+        offers = gathered(drafts)
+        chances = _chances(offers, state.opinions.scores(offers.claims, offers.kinds))
+        depth = max(draft.depth for draft in drafts)
+        whole = Tree(
+            tokens=offers.tokens,
+            parents=offers.parents,
+            valid=offers.valid,
+            depth=depth,
+            width=sum(draft.width for draft in drafts),
+            verifier=next((draft.verifier for draft in drafts if draft.verifier), None),
+            joint=True,
+            value=trees.along(offers.parents, chances, jnp.multiply, depth),
+        )
+        return trees.best(whole, self.num_speculative_tokens), BudgetedMergeState(
+            members, state.opinions, offers, chances
+        )
+
+    def update(
+        self, params: PyTree, state: BudgetedMergeState, feedback: Feedback
+    ) -> BudgetedMergeState:
+        offers, chances = state.offers, state.chances
+        assert offers is not None, "what is updated was drafted"
+        assert chances is not None, "what is updated was drafted"
+        # Which of all offered nodes, cut off or not, are the tokens that were emitted.
+        place = jnp.maximum(offers.depths - 1, 0)
+        known = offers.valid & (offers.depths <= feedback.counts[:, None])
+        told = jnp.take_along_axis(feedback.emitted, place, axis=1, mode="clip")
+        right = (known & (offers.tokens == told)).at[:, 0].set(True)
+        taken = trees.along(offers.parents, right, jnp.logical_and, feedback.emitted.shape[1])
+        above = jnp.take_along_axis(taken, jnp.maximum(offers.parents, 0), axis=1)
+        tried = (known & above).at[:, 0].set(False)
+        return BudgetedMergeState(
+            members=self.taught(params, state.members, feedback),
+            opinions=state.opinions.learn(offers.kinds, chances, tried, taken),
+            offers=None,
+            chances=None,
+        )
+
+
+def gathered(drafts: tuple[Tree, ...]) -> Offers:
+    """The nodes of D trees at their common root, equal paths once, each at its first place."""
+    depths = [trees.depths(draft) for draft in drafts]
+    # Drafter d's node j > 0 has the number starts[d] + j; all roots are node 0.
+    starts, size = [], 1
+    for draft in drafts:
+        starts.append(size - 1)
+        size += draft.tokens.shape[1] - 1
+
+    def joined(arrays):
+        return jnp.concatenate([arrays[0], *(array[:, 1:] for array in arrays[1:])], axis=1)
+
+    tokens = joined([draft.tokens for draft in drafts])
+    valid = joined([draft.valid for draft in drafts])
+    parents = joined(
+        [
+            jnp.where(draft.parents > 0, draft.parents + start, draft.parents)
+            for draft, start in zip(drafts, starts, strict=True)
+        ]
+    )
+    first = _first(tokens, parents, valid)
+    nodes = jnp.arange(size)
+    claims, kinds = [], []
+    for draft, start, depth in zip(drafts, starts, depths, strict=True):
+        own = jnp.concatenate([first[:, :1], first[:, start + 1 : start + depth.shape[1]]], axis=1)
+        claim, kind = claimed(draft, depth)
+        # Which of its nodes each joint node is, the first of equal ones; its size where none.
+        absent = depth.shape[1]
+        local = jax.vmap(
+            lambda at, absent=absent: (
+                jnp.full(size, absent).at[at].min(jnp.arange(absent), mode="drop")
+            )
+        )(jnp.where(draft.valid, own, size))
+        claims.append(jnp.take_along_axis(claim, local, axis=1, mode="fill", fill_value=0.0))
+        kinds.append(jnp.take_along_axis(kind, local, axis=1, mode="fill", fill_value=-1))
+    above = jnp.take_along_axis(first, jnp.maximum(parents, 0), axis=1)
+    return Offers(
+        tokens=tokens,
+        parents=jnp.where(nodes == 0, NO_PARENT, above).astype(jnp.int32),
+        valid=valid & (first == nodes),
+        depths=joined(depths),
+        claims=jnp.stack(claims, axis=-1),
+        kinds=jnp.stack(kinds, axis=-1).astype(jnp.int32),
+    )
+
+
+def _first(
+    tokens: Int[Array, "B M"], parents: Int[Array, "B M"], valid: Bool[Array, "B M"]
+) -> Int[Array, "B M"]:
+    """The first valid node with the path of each; itself for a node that is not valid."""
+    nodes = jnp.arange(tokens.shape[1])
+    twin = (tokens[:, :, None] == tokens[:, None, :]) & valid[:, :, None] & valid[:, None, :]
+    twin = (twin & (nodes > 0) & (nodes[:, None] > 0)) | (nodes[:, None] == nodes)
+
+    def settle(carry):
+        first, _ = carry
+        above = jnp.take_along_axis(first, jnp.maximum(parents, 0), axis=1)
+        found = (twin & (above[:, :, None] == above[:, None, :])).argmax(-1)
+        return found, (found != first).any()
+
+    # Nodes of a level are settled once those above are: at most one pass a level, and one more.
+    start = jnp.broadcast_to(nodes, tokens.shape)
+    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, (start, jnp.bool_(True)))
+    return first
+
+
+def _chances(offers: Offers, scores: Float[Array, "B M"]) -> Float[Array, "B M"]:
+    """The logit's probabilities, of each node among its siblings; 1 at the root."""
+    size = offers.tokens.shape[1]
+    # All exponents less the largest, which that of "none of them", 0, is among.
+    top = jnp.maximum(jnp.where(offers.valid, scores, 0.0).max(-1, keepdims=True), 0.0)
+    weight = jnp.where(offers.valid, jnp.exp(scores - top), 0.0)
+    none = jnp.exp(-top) * jnp.ones_like(weight)
+    parent = jnp.where(offers.valid, offers.parents, size).at[:, 0].set(size)
+    total = jax.vmap(lambda none, node, one: none.at[node].add(one, mode="drop"))(
+        none, parent, weight
+    )
+    total = jnp.take_along_axis(total, jnp.maximum(offers.parents, 0), axis=1)
+    chances = weight / jnp.where(total > 0, total, 1.0)
+    return jnp.where(offers.valid, chances, 0.0).at[:, 0].set(1.0)

@@ -1,0 +1,1 @@
+"""How trees grow: what draft models, heads and retrieval share."""

@@ -1,0 +1,1 @@
+"""Drafters that look tokens up: no training, no second model."""

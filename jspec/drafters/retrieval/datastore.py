@@ -1,0 +1,182 @@
+"""A corpus of tokens and its suffix array: what `jspec.REST` looks continuations up in.
+
+The file: a header, the tokens, the suffixes, little-endian. The digest covers all that is not it.
+"""
+
+import hashlib
+import os
+import struct
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
+
+from jspec.errors import InputError
+
+LARGEST = 2**31 - 2**16
+"""Tokens of a corpus at most: a place in it, and the places a continuation later, are int32."""
+
+VERSION = 1
+_MAGIC = b"jspecSA\0"
+# Magic, version, bytes per token, vocabulary, tokens, fingerprint of the tokenizer; then the digest
+# of that and of the arrays. Arrays begin at multiples of 64 bytes, so that a CPU uses them where
+# the file is mapped.
+_FIELDS = struct.Struct("<8sIIQQ32s")
+_DIGEST = 32
+_ALIGNMENT = 64
+
+
+@flax.struct.dataclass
+class Datastore:
+    """The params of `jspec.REST`. Make it with `build`, or `load` one from a file."""
+
+    corpus: Int[Array, " C"]
+    """Token ids, of 16 bits where the vocabulary allows."""
+    suffixes: Int[Array, " C"]
+    """The places of the corpus, int32, in the lexicographic order of what begins there."""
+    vocab_size: int = flax.struct.field(pytree_node=False)
+
+
+def build(tokens: ArrayLike, vocab_size: int) -> Datastore:
+    """Sorts the suffixes of a corpus.
+
+    Args:
+        tokens: [C] token ids, documents one behind the other with an end token between them.
+        vocab_size: V of the tokenizer.
+
+    Raises:
+        InputError: if there are no tokens, too many, or some outside the vocabulary; or if the
+            library that sorts (the extra `datastore`) is not installed.
+    """
+    corpus = np.asarray(tokens)
+    if corpus.ndim != 1 or not np.issubdtype(corpus.dtype, np.integer):
+        raise InputError(
+            f"tokens has shape {corpus.shape} and dtype {corpus.dtype}; pass integers [C]"
+        )
+    if not 1 <= corpus.size <= LARGEST:
+        raise InputError(
+            f"the corpus has {corpus.size} tokens; a datastore holds 1 .. {LARGEST}, so give it "
+            f"{'some text' if corpus.size == 0 else 'less text'}"
+        )
+    low, high = int(corpus.min()), int(corpus.max())
+    if not 0 <= low <= high < vocab_size:
+        raise InputError(
+            f"the corpus has tokens {low} .. {high}, outside the vocabulary of {vocab_size}; "
+            "pass the vocabulary of the tokenizer that made them"
+        )
+    corpus = corpus.astype(_token_type(vocab_size))
+    return Datastore(jnp.asarray(corpus), jnp.asarray(_sorted_suffixes(corpus)), vocab_size)
+
+
+def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int]) -> None:
+    """Writes a file for `load`; if interrupted, an older file stays whole.
+
+    Args:
+        store: what `build` gave.
+        path: of the file.
+        vocabulary: the tokenizer's ids by token, `tokenizer.get_vocab()`.
+    """
+    path = Path(path)
+    corpus = np.asarray(store.corpus)
+    suffixes = np.asarray(store.suffixes, "<i4")
+    corpus = corpus.astype(corpus.dtype.newbyteorder("<"), copy=False)
+    fields = _FIELDS.pack(
+        _MAGIC, VERSION, corpus.itemsize, store.vocab_size, corpus.size, fingerprint(vocabulary)
+    )
+    first, second, _ = _places(corpus.itemsize, corpus.size)
+    between = bytes(second - first - corpus.nbytes)
+    digest = _digest([fields, corpus.data, between, suffixes.data])
+    head = (fields + digest).ljust(first, b"\0")
+    temporary = path.with_name(path.name + ".part")
+    try:
+        with temporary.open("wb") as file:
+            for part in (head, corpus.data, between, suffixes.data):
+                file.write(part)
+        os.replace(temporary, path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
+    """Maps a file that `save` wrote, and puts it on the default device (a CPU uses it in place).
+
+    Args:
+        path: of the file.
+        vocabulary: the tokenizer's ids by token, `tokenizer.get_vocab()`.
+
+    Raises:
+        InputError: if it is no datastore, of another version or tokenizer, or not whole.
+    """
+    path, again = Path(path), "build it again with `jspec datastore build`"
+    if not path.is_file():
+        raise InputError(f"{path} is no file; make a datastore with `jspec datastore build`")
+    length = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(_FIELDS.size + _DIGEST)
+    if len(head) < _FIELDS.size + _DIGEST or not head.startswith(_MAGIC):
+        raise InputError(f"{path} is no datastore; make one with `jspec datastore build`")
+    _, version, width, vocab_size, size, tokenizer = _FIELDS.unpack_from(head)
+    if version != VERSION:
+        raise InputError(f"{path} has format {version} and this jspec reads {VERSION}; {again}")
+    if tokenizer != fingerprint(vocabulary):
+        raise InputError(
+            f"{path} was built with another tokenizer than the target's; {again} and the target's "
+            "--model"
+        )
+    first, second, whole = _places(width, size)
+    if length != whole:
+        raise InputError(f"{path} has {length} bytes and its header says {whole}; {again}")
+    mapped = np.memmap(path, np.uint8, mode="r")
+    if _digest([head[: _FIELDS.size], mapped[first:].data]) != head[_FIELDS.size :]:
+        raise InputError(f"{path} is damaged: its checksum is wrong; {again}")
+    corpus = mapped[first : first + size * width].view(f"<u{width}")
+    suffixes = mapped[second:].view("<i4")
+    corpus, suffixes = jax.device_put((corpus, suffixes), may_alias=True)
+    return Datastore(corpus, suffixes, vocab_size)
+
+
+def fingerprint(vocabulary: Mapping[str, int]) -> bytes:
+    """32 bytes that two tokenizers share if every id means the same to both."""
+    ordered = sorted((number, token) for token, number in vocabulary.items())
+    return _digest(
+        f"{number} {token}\0".encode(errors="surrogatepass") for number, token in ordered
+    )
+
+
+def _sorted_suffixes(corpus: Int[np.ndarray, " C"]) -> Int[np.ndarray, " C"]:
+    try:
+        from pydivsufsort import divsufsort
+    except ImportError:
+        raise InputError(
+            "building a datastore needs pydivsufsort, which is not installed; install jspec with "
+            "its extra: pip install 'jspec[datastore]'"
+        ) from None
+    return divsufsort(corpus).astype(np.int32, copy=False)
+
+
+def _token_type(vocab_size: int) -> np.dtype:
+    return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
+
+
+def _places(width: int, size: int) -> tuple[int, int, int]:
+    """Where the tokens begin, the suffixes begin, and the file ends."""
+    first = _aligned(_FIELDS.size + _DIGEST)
+    second = _aligned(first + size * width)
+    return first, second, second + size * 4
+
+
+def _aligned(place: int) -> int:
+    return -(-place // _ALIGNMENT) * _ALIGNMENT
+
+
+def _digest(parts: Iterable[bytes | memoryview]) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part)
+    return found.digest()

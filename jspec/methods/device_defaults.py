@@ -1,0 +1,142 @@
+"""Trees that fit the machine, or two models."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from jspec.tree import Template
+
+_CPU_NODES = 7
+"""With the root 8 tokens a forward: of 4, 6, 8, 12, 16 and 24, the best or next to it on a CPU with
+the bundled model. A larger model would gain from more, as its forwards cost less beside one."""
+
+_ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
+"""By rank, of the bundled models at temperature 1 in the coupled scheme: what
+`python -m benchmarks.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
+_NODES = 15
+"""With the root 16 tokens a forward."""
+_DEPTH = 8
+"""As DySpec's: the best tree of 15 nodes for that vector has 5 levels."""
+SHARPNESS = 3.0
+"""Of trees of heads: with the bundled ones, greedy and sampled, 2 to 4 take more tokens a step than
+the published 1, by up to a tenth where the tree is small for its depth."""
+
+
+def budget(published: int = 80) -> int:
+    """Drafted nodes that this device scores cheaply; as many as published on an accelerator."""
+    return _CPU_NODES if _on_cpu() else published
+
+
+def _on_cpu() -> bool:
+    import jax
+
+    return jax.default_backend() == "cpu"
+
+
+def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
+    """The best tree of Token Recycling for this device.
+
+    Args:
+        nodes: drafted ones; None: what the default device scores cheaply. An accelerator scores the
+            published 81 tokens in the time of one, a CPU takes many times as long.
+        k: candidates that the matrix holds; None is the published 8.
+    """
+    from jspec.drafters.retrieval.token_recycling import PUBLISHED, fitted
+
+    if nodes is None and k is None and not _on_cpu():
+        return PUBLISHED
+    return fitted(nodes or budget(), k or 8)
+
+
+def lookahead(nodes: int | None = None) -> dict[str, int]:
+    """Lookahead's window, ngram and guesses with at most so many drafted nodes, W = G.
+
+    Args:
+        nodes: None: as published, or what a CPU scores cheaply.
+    """
+    if nodes is None and not _on_cpu():
+        return {}
+    nodes = nodes or _CPU_NODES
+    # N as published where that leaves W = G >= 4; of 7 nodes N = 2 and W = 4 take most tokens.
+    ngram = 5 if nodes >= 31 else 3 if nodes >= 15 else 2
+    columns = (nodes + 1) // (2 * (ngram - 1))
+    return {"window": columns, "ngram": ngram, "guesses": columns}
+
+
+def eagle(nodes: int | None = None) -> "Template":
+    """EAGLE-1's published tree, or the best of so many nodes; a CPU's default is what is cheap."""
+    from jspec.drafters.draft_head.eagle import PUBLISHED
+
+    if nodes is None and not _on_cpu():
+        return PUBLISHED
+    return recycling(nodes)
+
+
+def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
+    """(nodes, levels, beam) of EAGLE-2's tree: the published ones, or what a CPU scores cheaply.
+
+    What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
+    """
+    # Few nodes go further in depth: the bundled head's first guess is nearly always right.
+    usual = (_CPU_NODES, 6, 2) if _on_cpu() else (59, 8, 10)
+    depth = depth or usual[1]
+    if beam is None:
+        beam = usual[2]
+        while nodes and beam + (depth - 1) * beam**2 < nodes:
+            beam += 1
+    return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
+
+
+def most_of_chain(max_depth: int = 3, beam: int = 4) -> int:
+    """Nodes of Lyanna's whole tree: k + (N - 1) k^2."""
+    return beam + (max_depth - 1) * beam**2
+
+
+def token_info(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
+    """Nodes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer.
+
+    Args:
+        nodes: of the fresh one, if given.
+        second: of the re-sampled one, if given.
+        shape: `max_depth` and `beam`, if given; the default is no more than they offer.
+    """
+    usual = (_CPU_NODES - 2, 2) if _on_cpu() else (11, 6)
+    return nodes or min(usual[0], most_of_chain(**shape)), second or usual[1]
+
+
+def medusa(nodes: int | None, heads: int) -> "Template":
+    """What of Medusa's published tree suits this device.
+
+    Args:
+        nodes: drafted ones; None: all, or on a CPU what it scores cheaply.
+        heads: how many there are; the tree is no deeper.
+
+    Raises:
+        InputError: if there are not so many nodes.
+    """
+    from jspec.drafters.draft_head.medusa import PUBLISHED, published
+
+    depth = min(heads, PUBLISHED.depth)
+    most = sum(len(path) <= depth for path in PUBLISHED.paths)
+    return published(nodes or min(budget(most), most), depth)
+
+
+def sequoia(
+    nodes: int | None = None,
+    acceptance: Sequence[float] | None = None,
+    depth: int | None = None,
+) -> "Template":
+    """Sequoia's best tree.
+
+    Args:
+        nodes: drafted ones; None is 15.
+        acceptance: chance that the child of each rank is the one that is kept; None: those of the
+            bundled models.
+        depth: most levels below the root; None is 8.
+
+    Raises:
+        InputError: if there is no such tree.
+    """
+    from jspec.drafters.draft_model.sequoia_tree import best_template
+
+    return best_template(acceptance or _ACCEPTANCE, (nodes or _NODES) + 1, depth or _DEPTH)

@@ -1,0 +1,185 @@
+"""What a model, a drafter, a rule and a verifier have to do. Axes as in `jspec.base`."""
+
+from typing import Any, Literal, Protocol, overload, runtime_checkable
+
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Cache, Feedback, Frame, Output, PyTree, Tree, TreeKV, Verdict
+
+
+class CausalLM(Protocol):
+    """A language model: static, hashable, and pure. A Flax linen module is one already."""
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context(self) -> int | None:
+        """Most positions the model can place; None if it has no bound."""
+        ...
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache."""
+        ...
+
+    def apply(
+        self,
+        params: PyTree,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        """Scores N tokens of each row, after the committed tokens of `cache`, which is only read.
+
+        Token i attends to all `cache.lengths` slots of its row, to the nodes j with
+        `mask[b, i, j]`, and to the tokens j with `mask[b, i, M + j]`. `cache=None` is the empty
+        past, `nodes=None` is M = 0. The keys and values of the N tokens come back in the output;
+        `jspec.cache.commit` puts the accepted ones into the cache.
+
+        `nodes` is for draft models, which score a tree level by level; a model that only serves
+        as a target may leave the argument out.
+        """
+        ...
+
+
+class DraftHead(Protocol):
+    """A small network over the target's hidden states: static, hashable and pure, as a CausalLM.
+
+    It reads pairs: the target's state at position j, and the token that followed, at j + 1. From
+    them it predicts the target's state at j + 1, and so the token at j + 2. A pair stands at its
+    state's position. F is the width of the states it reads, which may be several side by side.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context(self) -> int | None: ...
+
+    @property
+    def hidden_size(self) -> int:
+        """E, of the states that it predicts."""
+        ...
+
+    @property
+    def features(self) -> int:
+        """F, of the target's states that it reads."""
+        ...
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache, for pairs."""
+        ...
+
+    @overload
+    def apply(
+        self,
+        params: PyTree,
+        hidden: Float[Array, "B N F"],
+        tokens: Int[Array, "B N"] | None,
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None,
+        nodes: TreeKV | None = None,
+    ) -> Output: ...
+    @overload
+    def apply(
+        self, params: PyTree, states: Float[Array, "B N E"], *, method: Literal["logits"]
+    ) -> Float[Array, "B N V"]: ...
+    @overload
+    def apply(
+        self,
+        params: PyTree,
+        scores: Float[Array, "B N V"],
+        tokens: Int[Array, "B N"],
+        *,
+        method: Literal["inform"],
+    ) -> Float[Array, "B N V"]: ...
+    def apply(self, *arguments: Any, **options: Any) -> Any:
+        """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
+
+        The states read may also be some [B, N, E] that the head itself predicted; a head that can
+        go on without the token takes None for it. As in Flax, `method` names another function:
+        `logits` scores states, `inform` moves scores by the token that they come after.
+        """
+        ...
+
+
+@runtime_checkable
+class Drafter(Protocol):
+    """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on."""
+
+    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+        """The memory that a call begins with: empty, or what survives of an earlier call's.
+
+        Its shapes depend on `batch` and `slots` alone, so that cold and hot calls are one program.
+
+        Args:
+            batch: rows.
+            slots: most tokens a row will hold, prompt included.
+            earlier: the state that an earlier call returned (hot start), or None.
+
+        Raises:
+            ValueError: if the earlier state does not fit this drafter.
+        """
+        ...
+
+    def init(
+        self,
+        params: PyTree,
+        state: PyTree,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> PyTree:
+        """The state before the first round.
+
+        Args:
+            params: the drafter's weights.
+            state: what `start` gave.
+            prompt: right-padded prompts, the root (last prompt token) included.
+            lengths: their lengths.
+            output: the target's forward over the prompt. What is not read is never computed.
+
+        Raises:
+            ValueError: if the shapes do not fit.
+        """
+        ...
+
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
+        """The tree to verify; the same shape in every round."""
+        ...
+
+    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+        """The state after the verified round."""
+        ...
+
+
+class NodeRule(Protocol):
+    """Turns distributions at one node into probabilities; draws nothing.
+
+    With accept [K] the probability of taking child k given that the earlier ones were not taken,
+    the rule is lossless if for draws of the children from the distribution it names,
+    sum over draws of w(draw) * (accepted mass + left-over mass * residual) = p.
+    """
+
+    def __call__(
+        self,
+        p: Float[Array, " V"],
+        q: Float[Array, " V"] | None,
+        children: Int[Array, " K"],
+        valid: Bool[Array, " K"],
+        noise: Float[Array, " V"],
+    ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
+        """(accept [K], residual [V]); `noise` is the position's Gumbel noise, for coupling."""
+        ...
+
+
+@runtime_checkable
+class Verifier(Protocol):
+    """Decides which path of a scored tree is emitted; `jspec.TreeVerifier` makes one of a rule."""
+
+    def verdict(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
+        """The path to emit; consumes none of the round's keys."""
+        ...

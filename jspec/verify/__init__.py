@@ -1,0 +1,1 @@
+"""Verification: how children are drawn, and what decides which of them are kept."""

@@ -1,0 +1,157 @@
+"""Block verification: a chain judged as a whole keeps more tokens than one judged one by one."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import sampling as samplings
+from jspec.base import Frame, Tree, Verdict
+from jspec.errors import InputError
+from jspec.verify.tree_verifier import UNIFORMS
+
+
+@dataclass(frozen=True)
+class BlockVerification:
+    """A `Verifier` of sampled chains (Sun et al. 2024, Algorithm 2) that keeps more than
+    `TreeVerifier`.
+
+    Every drafted token is tested, and the last that passes is the last that is kept: a token that
+    the target likes less is made up for by one before it that the target likes more. Where the
+    chain ends may depend on its tokens, never on the one that would come next.
+    """
+
+    def verdict(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
+        """Decides how much of the chain is kept.
+
+        Args:
+            tree: the draft: a chain that says which distributions it was drawn from.
+            logits: the target's, at every node.
+            round: keys and sampling of the round; its keys are not consumed.
+
+        Raises:
+            InputError: if the tree may branch, or has no distributions.
+        """
+        if tree.width != 1:
+            raise InputError(
+                f"block verification judges chains and a node of this tree has up to {tree.width} "
+                "children; draft a chain, or take a node rule such as jspec.rules.recursive"
+            )
+        if tree.q is None:
+            raise InputError(
+                "block verification needs the distributions q that the chain was drawn from, "
+                "and this "
+                "drafter reports none; take a drafter that samples, or rule=jspec.rules.coupled"
+            )
+        path = _path(tree)
+        drafted = jnp.take_along_axis(tree.tokens, path[:, 1:], axis=1)
+        scored = jnp.take_along_axis(logits, path[..., None], axis=1)
+        broken = ~samplings.is_distribution(scored)
+        p, uniforms = _chance(scored, frame)
+        q = _distributions(tree.q, tree.q_row, path[:, :-1])
+        length = _length(tree, broken, frame)
+        accept, residual = jax.vmap(acceptance)(p, q, drafted, length)
+
+        steps = jnp.arange(tree.depth + 1, dtype=jnp.int32)
+        kept = jnp.where(uniforms < accept, steps[1:], 0).max(-1, initial=0)
+        left = jnp.take_along_axis(residual, kept[:, None, None], axis=1)[:, 0]
+        return Verdict(
+            path=jnp.where(steps <= kept[:, None], path, 0),
+            counts=kept + 1,
+            bonus=samplings.argmax(jnp.log(left) + _noise(kept, left, frame)),
+            failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
+        )
+
+
+def acceptance(
+    p: Float[Array, "P V"],
+    q: Float[Array, "P-1 V"],
+    drafted: Int[Array, " P-1"],
+    length: Int[Array, ""],
+) -> tuple[Float[Array, " P-1"], Float[Array, "P V"]]:
+    """(accept, residual): token i passes its test with accept[i - 1]; residual[i] follows it.
+
+    With p_0 = 1 and p_i = min(p_{i-1} p(X_i) / q(X_i), 1), token i passes with s / (s + 1 - p_i),
+    where s = sum max(p_i p - q, 0) over the distributions of the token after it; the last passes
+    with p_i.
+
+    Args:
+        p: the target's distributions after 0, 1, .. of the drafted tokens.
+        q: the draft's, which the tokens were drawn from.
+        drafted: the tokens.
+        length: how many of them are there; those behind never pass.
+    """
+    steps, tokens = jnp.arange(p.shape[0]), drafted[:, None]
+    wanted = jnp.take_along_axis(p[:-1], tokens, axis=1)[:, 0]
+    drawn = jnp.take_along_axis(q, tokens, axis=1)[:, 0].astype(p.dtype)
+
+    def multiply(ratio, token):
+        wanted, drawn = token
+        wanted = ratio * wanted
+        enough = wanted >= drawn  # never divides where the quotient would be cut to 1
+        ratio = jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn))
+        return ratio, ratio
+
+    _, ratios = jax.lax.scan(multiply, jnp.ones((), p.dtype), (wanted, drawn))
+    before = jnp.concatenate([jnp.ones(1, p.dtype), ratios])[:-1]
+    surplus = jnp.concatenate([jnp.maximum(before[:, None] * p[:-1] - q, 0.0), p[-1:]])
+    left = jnp.where(steps[:, None] < length, surplus, p)
+    mass = left.sum(-1)
+    # At p_i = 1 the test is certain. It is 0/0 if the draft's next distribution is the target's:
+    # then the next token passes, and this test does not matter.
+    short = 1 - ratios
+    passes = jnp.where(short > 0, mass[1:] / jnp.where(short > 0, mass[1:] + short, 1.0), 1.0)
+    accept = jnp.where(steps[1:] == length, ratios, jnp.where(steps[1:] < length, passes, 0.0))
+    total = mass[:, None]
+    return accept, jnp.where(total > 0, left / jnp.where(total > 0, total, 1.0), p)
+
+
+def _path(tree: Tree) -> Int[Array, "B P"]:
+    """Node ids along the chain; behind its end they are in bounds, and never read."""
+    num = tree.tokens.shape[1]
+    # Parents come before their children, so ids grow along the chain.
+    present = jnp.where(tree.valid, jnp.arange(num, dtype=jnp.int32), num)
+    return jnp.minimum(jnp.sort(present)[:, : tree.depth + 1], num - 1)
+
+
+def _length(tree: Tree, broken: Bool[Array, "B P"], frame: Frame) -> Int[Array, " B"]:
+    """Drafted tokens that are judged. A node without a distribution ends the chain, as it ends the
+    walk.
+    """
+    drafted = jnp.where(frame.done, 0, tree.valid.sum(-1) - 1)
+    return jnp.minimum(drafted, jnp.where(broken.any(-1), broken.argmax(-1), drafted))
+
+
+def _distributions(
+    q: Float[Array, "B Q V"], q_row: Int[Array, "B N"] | None, path: Int[Array, "B P-1"]
+) -> Float[Array, "B P-1 V"]:
+    """The distributions that the chain's tokens were drawn from."""
+    rows = path if q_row is None else jnp.take_along_axis(q_row, path, axis=1)
+    # Nodes behind the chain's end need none, and may have none.
+    return jnp.take_along_axis(q, jnp.minimum(rows, q.shape[1] - 1)[..., None], axis=1)
+
+
+def _chance(
+    logits: Float[Array, "B P V"], frame: Frame
+) -> tuple[Float[Array, "B P V"], Float[Array, "B P-1"]]:
+    """(probabilities, a uniform per drafted token). Greedy gives one token probability 1."""
+    batch, num, size = logits.shape
+    if frame.sampling is None or frame.keys is None:
+        return samplings.one_hot(samplings.argmax(logits), size), jnp.zeros((batch, num - 1))
+    # All uniforms from the root's position. The walk tosses one per position and stops at the first
+    # that refuses; here tokens behind the last kept one were tested too, and the next round, whose
+    # root is among them, would toss those uniforms again, knowing how they fell.
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (num - 1,), jnp.float32))(
+        samplings.fork(frame.keys, frame.positions, UNIFORMS)
+    )
+    return samplings.node_probabilities(logits, frame.sampling), uniforms
+
+
+def _noise(
+    kept: Int[Array, " B"], residual: Float[Array, "B V"], frame: Frame
+) -> Float[Array, "B V"]:
+    """The noise of the position after the kept tokens."""
+    if frame.sampling is None or frame.keys is None:
+        return jnp.zeros_like(residual)
+    return samplings.gumbel(frame.keys, frame.positions + kept, residual.shape[-1])

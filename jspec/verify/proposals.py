@@ -1,0 +1,242 @@
+"""How the children of a node are drawn. A draw and a rule belong together: see `jspec.schemes`."""
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jspec import sampling as samplings
+from jspec.base import Frame, Sampling
+from jspec.errors import InputError
+
+_CHILDREN = 1
+"""Purpose of the drafters' own randomness, see `sampling.fork`."""
+
+_LAST = 1e6
+"""Below all scores that are in the running."""
+
+
+@struct.dataclass
+class Candidates:
+    """Children of M nodes of each row, in the order in which they were drawn."""
+
+    tokens: Int[Array, "B M K"]
+    scores: Float[Array, "B M K"]
+    """What they were drawn by, falling; -inf where the distribution had no token left to draw."""
+    chances: Float[Array, "B M K"]
+    """The draft's probability of each."""
+    probs: Float[Array, "B M V"]
+    """That of the chances. What is not read is never computed."""
+    q: Float[Array, "B M V"] | None
+    """The distribution again, if these are honest draws from it; None: point masses."""
+
+
+class ChildSampler(Protocol):
+    """Draws `size` children of each node from the draft's logits.
+
+    Args:
+        logits: the draft's, at M nodes of the same depth.
+        sampling: the draft's; None is the target's.
+        round: keys, positions and the target's sampling.
+        level: depth of the nodes.
+        size: K.
+    """
+
+    def __call__(
+        self,
+        logits: Float[Array, "B M V"],
+        sampling: Sampling | None,
+        frame: Frame,
+        level: Int[Array, ""] | int,
+        size: int,
+    ) -> Candidates: ...
+
+
+def coupled(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    frame: Frame,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Candidates:
+    """The K largest of log q + G, with the very noise G that will decide the target's token.
+
+    The target takes argmax(log p + G): the better q resembles p, the surer that token is among
+    these. Temperature T divides logits, so that argmax is the one of logits + T G: the scores are
+    in that unit, which holds at T = 0 too. They are the *target's* temperature and filters, since
+    the noise is; tokens that the filters take from q come last. `sampling` tells the chances alone.
+    """
+    scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    if (target := frame.sampling) is not None and frame.keys is not None:
+        noise = samplings.gumbel(frame.keys, frame.positions + level, logits.shape[-1])
+        heat = jnp.asarray(target.temperature)[:, None]
+
+        def last(free: Float[Array, "B M V"]) -> Float[Array, "B M V"]:
+            barred = (samplings.node_probabilities(logits, target) == 0) & (heat > 0)[..., None]
+            return jnp.where(barred, scores - _LAST, free)
+
+        cut = samplings.filtered(target, logits.shape[-1]).any()
+        scores = jax.lax.cond(cut, last, lambda free: free, scores + (heat * noise)[:, None])
+    scores, tokens = samplings.top_k(scores, size)
+    known = samplings.node_probabilities(logits, sampling or frame.sampling or Sampling())
+    return _candidates(tokens, scores, known, sampled=False)
+
+
+def without_replacement(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    frame: Frame,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Candidates:
+    """K draws from q without replacement, by the Gumbel-top-k trick (Kool et al. 2019).
+
+    As RSD (Jeon et al. 2024, Algorithm 4); the exponential race of Sequoia is the same in
+    distribution. Fewer than K where q has fewer tokens.
+    """
+    probs = samplings.node_probabilities(logits, _known(sampling, frame))
+    groups = Groups(probs.shape[-1], size)
+    noise = _noise(frame, level, (probs.shape[1], groups.noise))
+    scores, tokens = jax.vmap(jax.vmap(groups.top))(probs, noise)
+    return _candidates(tokens, scores, probs, sampled=True)
+
+
+def with_replacement(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    frame: Frame,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Candidates:
+    """K independent draws from q; equal ones are kept, since the rules count them."""
+    probs = samplings.node_probabilities(logits, _known(sampling, frame))
+
+    groups = Groups(probs.shape[-1], 1)
+    noise = _noise(frame, level, (probs.shape[1], size, groups.noise))
+    _, tokens = jax.vmap(jax.vmap(jax.vmap(groups.top, (None, 0))))(probs, noise)
+    tokens = tokens[..., 0]
+    # Logits that are no numbers leave no distribution, and nothing to draw.
+    scores = jnp.broadcast_to(
+        jnp.where(probs.max(-1, keepdims=True) > 0, 0.0, -jnp.inf), tokens.shape
+    )
+    return _candidates(tokens, scores, probs, sampled=True)
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Gumbel-top-k (Kool et al. 2019) without noise for all of V: a vocabulary cut into groups.
+
+    Top down, as stochastic beam search goes down a tree: the maximum over a group of tokens is
+    log of its mass + one Gumbel; the K largest lie in the K groups of largest maxima; inside
+    those the noise is drawn given the maximum. V/g + K g Gumbels instead of V, the same
+    distribution.
+
+    Args:
+        vocab_size: V.
+        size: K.
+    """
+
+    vocab_size: int
+    size: int
+
+    @property
+    def width(self) -> int:
+        """g, tokens of a group: sqrt(V / K) costs least."""
+        return 1 << max(1, round(math.log2(math.sqrt(self.vocab_size / self.size))))
+
+    @property
+    def number(self) -> int:
+        return -(-self.vocab_size // self.width)
+
+    @property
+    def searched(self) -> int:
+        """Groups whose tokens are looked at."""
+        return min(self.size, self.number)
+
+    @property
+    def noise(self) -> int:
+        """Gumbels that a draw needs."""
+        return self.number + self.searched * self.width
+
+    def top(
+        self, probs: Float[Array, " V"], noise: Float[Array, " G"]
+    ) -> tuple[Float[Array, " K"], Int[Array, " K"]]:
+        """The K largest of log distribution + Gumbel noise, falling, and their tokens."""
+        padding = self.number * self.width - self.vocab_size
+        grouped = jnp.pad(probs, (0, padding)).reshape(self.number, self.width)
+        between, within = noise[: self.number], noise[self.number :].reshape(-1, self.width)
+        tops, best = jax.lax.top_k(jnp.log(grouped.sum(-1)) + between, self.searched)
+        inside = jnp.log(grouped[best]) + within
+        inside = truncated(inside, inside.max(-1, keepdims=True), tops[:, None])
+        scores, place = jax.lax.top_k(inside.ravel(), self.size)
+        tokens = best[place // self.width] * self.width + place % self.width
+        # Where the distribution runs out, what is drawn last may lie in the padding.
+        return scores, jnp.minimum(tokens, self.vocab_size - 1)
+
+
+def truncated(
+    values: Float[Array, "*S K"], largest: Float[Array, "*S 1"], bound: Float[Array, "*S 1"]
+) -> Float[Array, "*S K"]:
+    """Gumbel values given that their maximum is `bound`, from free ones whose maximum is `largest`.
+
+    -log(exp(-bound) - exp(-largest) + exp(-values)) without overflow (Kool et al. 2019, app. B.3).
+    """
+    gap = values - jnp.where(jnp.isfinite(largest), largest, 0.0)
+    below = jnp.where(gap > -0.7, jnp.log(-jnp.expm1(gap)), jnp.log1p(-jnp.exp(gap)))
+    v = bound - values + below
+    shifted = bound - jnp.maximum(v, 0.0) - jnp.log1p(jnp.exp(-jnp.abs(v)))
+    return jnp.where(values > -jnp.inf, shifted, -jnp.inf)
+
+
+def _noise(frame: Frame, level: Int[Array, ""] | int, shape: tuple[int, ...]) -> Array:
+    """[B, *shape] Gumbels of a drafter's own, others at each level of each round."""
+    assert frame.keys is not None, "the distribution was asked for first, which needs a key"
+    keys = samplings.fork(frame.keys, frame.positions, _CHILDREN)
+
+    def draw(key):
+        own = jax.random.fold_in(key, level)
+        return jax.random.gumbel(own, shape, jnp.float32, mode="high")
+
+    return jax.vmap(draw)(keys)
+
+
+def _candidates(
+    tokens: Int[Array, "B M K"],
+    scores: Float[Array, "B M K"],
+    probs: Float[Array, "B M V"],
+    sampled: bool,
+) -> Candidates:
+    chances = jnp.take_along_axis(probs, tokens, axis=-1)
+    return Candidates(
+        tokens=tokens,
+        scores=scores,
+        chances=jnp.where(scores > -jnp.inf, chances, 0.0),
+        probs=probs,
+        q=probs if sampled else None,
+    )
+
+
+def _known(sampling: Sampling | None, frame: Frame) -> Sampling:
+    """The draft's sampling, which must be there.
+
+    Raises:
+        InputError: if there is no distribution to draw from, or no key to draw with.
+    """
+    if frame.keys is None:
+        raise InputError(
+            "the drafter's scheme draws at random and key is None; pass key=0, or give the "
+            "drafter scheme=jspec.schemes.COUPLED"
+        )
+    known = sampling or frame.sampling
+    if known is None or (isinstance(known.temperature, int | float) and known.temperature == 0):
+        raise InputError(
+            "the draft's temperature is 0, which leaves the drafter's scheme no distribution to "
+            "draw from; "
+            "give the drafter sampling=jspec.Sampling(temperature=0.6), say, or "
+            "scheme=jspec.schemes.COUPLED"
+        )
+    return known

@@ -1,0 +1,189 @@
+"""Node rules: what to accept among drafted children, as probabilities. Nothing here draws.
+
+Losslessness of a rule is an identity that tests check by enumeration: summed over the draws of
+the children, accepted mass plus left-over mass times residual is p.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.errors import InputError
+from jspec.sampling import argmax, one_hot
+
+Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]
+
+
+def deterministic_proposal(
+    p: Float[Array, " V"],
+    q: Float[Array, " V"] | None,
+    children: Int[Array, " K"],
+    valid: Bool[Array, " K"],
+    noise: Float[Array, " V"],
+) -> Verdicts:
+    """Children that were not drawn at random: draw from p, and keep the token if it was drafted.
+
+    Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
+    children. A token that stands twice counts once. Lossless for any children that do not depend
+    on the call's key: with a hot start or a script from an earlier run, give each call its own.
+    """
+    del q, noise
+    order = jnp.arange(children.shape[0])
+    earlier = (children[:, None] == children) & (order < order[:, None]) & valid
+    mass = jnp.where(valid & ~earlier.any(-1), p[children], 0.0)
+    left = p.at[jnp.where(valid, children, p.shape[0])].set(0.0, mode="drop")
+    # Sums of what remains, not 1 - sums of what is gone: nothing cancels, and the last child of
+    # an exhausted distribution is accepted with exactly 1.
+    remaining = jnp.cumsum(mass[::-1])[::-1] + left.sum()
+    accept = jnp.where(mass > 0, mass / jnp.where(remaining > 0, remaining, 1.0), 0.0)
+    return accept, _normalised(left, p)
+
+
+def coupled(
+    p: Float[Array, " V"],
+    q: Float[Array, " V"] | None,
+    children: Int[Array, " K"],
+    valid: Bool[Array, " K"],
+    noise: Float[Array, " V"],
+) -> Verdicts:
+    """`deterministic_proposal` on the target's distribution *given the position's noise*, which is
+    one certain token.
+
+    The token is argmax(log p + noise), a draw from p (Gumbel-max) that no draft can influence:
+    lossless for any proposal, and the same tokens with and without speculation.
+    """
+    token = argmax(jnp.log(p) + noise)
+    return deterministic_proposal(one_hot(token, p.shape[0]), q, children, valid, noise)
+
+
+def recursive(
+    p: Float[Array, " V"],
+    q: Float[Array, " V"] | None,
+    children: Int[Array, " K"],
+    valid: Bool[Array, " K"],
+    noise: Float[Array, " V"],
+) -> Verdicts:
+    """Children drawn from q one after the other, without replacement.
+
+    Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q loses x. Recursive
+    rejection sampling (Jeon et al. 2024, Algorithm 6 and Theorem 3.1), which is Sequoia's rule and
+    DySpec's (Algorithm 3). Where q runs out, as a filtered distribution does, the last p is what is
+    left. Whether a child is there may depend on those before it, never on itself.
+    """
+    del noise
+    return _one_by_one(p, _reported(q), children, valid, lambda q, gone: jnp.where(gone, 0.0, q))
+
+
+def multi_round(
+    p: Float[Array, " V"],
+    q: Float[Array, " V"] | None,
+    children: Int[Array, " K"],
+    valid: Bool[Array, " K"],
+    noise: Float[Array, " V"],
+) -> Verdicts:
+    """Children drawn from q independently, equal ones kept.
+
+    Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q stays (multi-round
+    speculative sampling; SpecInfer, Miao et al. 2023).
+    """
+    del noise
+    return _one_by_one(p, _reported(q), children, valid, lambda q, gone: q)
+
+
+def k_seq(
+    p: Float[Array, " V"],
+    q: Float[Array, " V"] | None,
+    children: Int[Array, " K"],
+    valid: Bool[Array, " K"],
+    noise: Float[Array, " V"],
+) -> Verdicts:
+    """Children drawn from q independently, equal ones kept, each kept with min(1, p / (gamma q)).
+
+    K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the chance of one child, and
+    K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The left side is
+    1 + (1 - beta) + .. + (1 - beta)^(K - 1), the mean number of children tried: a sum in which
+    nothing cancels and nothing divides by 0. The residual is norm[p - tried min(q, p / gamma)].
+    """
+    del noise
+    q = _reported(q).astype(p.dtype)
+    order, num = jnp.arange(children.shape[0]), valid.sum().astype(p.dtype)
+
+    def attempts(gamma):
+        kept = jnp.minimum(q, p / gamma)
+        refused = jnp.maximum(1 - kept.sum(), 0.0)
+        return kept, jnp.where(order < num, refused**order, 0.0).sum()
+
+    def halve(_, bounds):
+        low, high = bounds  # high is enough, and so is every gamma above it
+        middle = (low + high) / 2
+        enough = attempts(middle)[1] <= middle
+        return jnp.where(enough, low, middle), jnp.where(enough, middle, high)
+
+    # K is always enough. Any gamma that is enough is lossless and the least keeps most children,
+    # so that it need not be found exactly: as many halvings as the type has digits will do.
+    bounds = jnp.ones_like(num), jnp.maximum(num, 1.0)
+    _, gamma = jax.lax.fori_loop(0, jnp.finfo(p.dtype).nmant + 1, halve, bounds)
+    kept, tried = attempts(gamma)
+    accept = jnp.where(valid, _ratio(kept[children], q[children]), 0.0)
+    return accept, _normalised(jnp.maximum(p - tried * kept, 0.0), p)
+
+
+def _one_by_one(
+    p: Float[Array, " V"],
+    q: Float[Array, " V"],
+    children: Int[Array, " K"],
+    valid: Bool[Array, " K"],
+    after: Callable[[Float[Array, " V"], Bool[Array, " V"]], Float[Array, " V"]],
+) -> Verdicts:
+    """Rejection sampling child by child; `after(q, child's place)` is the next child's
+    distribution.
+
+    p and q are distributions up to a factor, and ratios are compared crosswise: nothing is divided
+    that could make the last child of an exhausted distribution less than certain.
+    """
+
+    def visit(k, carry):
+        accept, p, q = carry
+        child, of_p, of_q = children[k], p.sum(), q.sum()
+        # q knows every child that was drawn from it; one that it does not know changes nothing.
+        drawn = valid[k] & (q[child] > 0)
+        chance = jnp.where(drawn, _ratio(p[child] * of_q, q[child] * of_p), 0.0)
+        gone = jnp.arange(p.shape[0]) == child
+        left = jnp.maximum(p - q * (of_p / jnp.where(drawn, of_q, 1.0)), 0.0)
+        left = jnp.where(gone, 0.0, left)  # as it is for a refused child, but for rounding
+        p = jnp.where(drawn & (left > 0).any(), left, p)
+        return accept.at[k].set(chance), p, jnp.where(drawn, after(q, gone), q)
+
+    # A node has few children for the width of most trees, and each costs a pass over V.
+    last = jnp.where(valid, jnp.arange(1, children.shape[0] + 1), 0).max(initial=0)
+    start = jnp.zeros(children.shape, p.dtype), p, q.astype(p.dtype)
+    accept, left, _ = jax.lax.fori_loop(0, last, visit, start)
+    return accept, jnp.where(last > 0, _normalised(left, p), p)
+
+
+def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
+    """min(1, wanted / drawn), 0 where nothing is drawn; exactly 1 where enough is wanted."""
+    enough = wanted >= drawn
+    return jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn))
+
+
+def _reported(q: Float[Array, " V"] | None) -> Float[Array, " V"]:
+    if q is None:
+        raise InputError(
+            "rule needs the distribution q that the children were drawn from, and this drafter "
+            "reports "
+            "none; take a drafter that samples its children, or a rule that asks for no "
+            "distribution: "
+            "jspec.rules.coupled or jspec.rules.deterministic_proposal"
+        )
+    return q
+
+
+def _normalised(left: Float[Array, " V"], fallback: Float[Array, " V"]) -> Float[Array, " V"]:
+    """`left` as a distribution; `fallback` where nothing is left (and the residual is never drawn
+    from).
+    """
+    total = left.sum()
+    return jnp.where(total > 0, left / jnp.where(total > 0, total, 1.0), fallback)

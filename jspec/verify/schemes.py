@@ -1,0 +1,31 @@
+"""Draws and the verifiers that make them lossless, in pairs: one without the other is biased."""
+
+from dataclasses import dataclass
+
+from jspec.protocols import Verifier
+from jspec.verify import proposals, rules
+from jspec.verify.block_verification import BlockVerification
+from jspec.verify.proposals import ChildSampler
+from jspec.verify.tree_verifier import TreeVerifier
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """How a drafter draws children, and what decides about children drawn like that."""
+
+    draw: ChildSampler
+    verifier: Verifier
+
+
+COUPLED = Scheme(proposals.coupled, TreeVerifier(rules.coupled))
+"""Children drawn with the noise that decides the target's token: the tokens depend on the key
+alone, not on the drafter."""
+RECURSIVE = Scheme(proposals.without_replacement, TreeVerifier(rules.recursive))
+"""Recursive rejection (RSD; Jeon et al. 2024), as Sequoia and DySpec verify. With one child a node
+it is speculative decoding (Leviathan et al. 2023; Chen et al. 2023)."""
+MULTI_ROUND = Scheme(proposals.with_replacement, TreeVerifier(rules.multi_round))
+"""Multi-round rejection (SpecInfer; Miao et al. 2023)."""
+K_SEQ = Scheme(proposals.with_replacement, TreeVerifier(rules.k_seq))
+"""K-SEQ (SpecTr; Sun et al. 2023)."""
+BLOCK = Scheme(proposals.with_replacement, BlockVerification())
+"""Block verification of a chain (Sun et al. 2024)."""

@@ -1,0 +1,115 @@
+"""The walk: from the root, descend while the rule accepts a child; then draw one more token."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import sampling as samplings
+from jspec import tree as trees
+from jspec.base import Frame, Tree, Verdict
+from jspec.protocols import NodeRule
+
+UNIFORMS = 0
+"""Purpose of the walk's own randomness, see `sampling.fork`."""
+
+
+@dataclass(frozen=True)
+class TreeVerifier:
+    """A `Verifier` that applies one node rule from the root downwards.
+
+    The walk is as long as the accepted path, and only the distributions of visited nodes are
+    computed.
+    """
+
+    rule: NodeRule
+
+    def __str__(self) -> str:
+        return getattr(self.rule, "__name__", repr(self.rule))
+
+    def verdict(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
+        """Decides on a path.
+
+        Args:
+            tree: the draft.
+            logits: the target's, at every node.
+            round: keys and sampling of the round; its keys are not consumed.
+        """
+        batch = tree.tokens.shape[0]
+        zeros = jnp.zeros(batch, jnp.int32)
+        visit = jax.vmap(self._visit)
+
+        def descend(carry):
+            verdict, node, going, depth = carry
+            at = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
+            probs, noise, uniforms = _chance(at, tree.width, depth, frame)
+            children, tokens, accept, residual = visit(tree, node, probs, noise)
+            taken = uniforms < accept
+            found = taken.any(-1)
+            chosen = jnp.take_along_axis(children, _first(tokens, taken)[:, None], -1)[:, 0]
+            bad = going & ~samplings.is_distribution(at)
+            down = going & found & ~bad
+            drawn = samplings.argmax(jnp.log(residual) + noise)
+            here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)
+            verdict = Verdict(
+                path=jnp.where(here, chosen[:, None], verdict.path),
+                counts=verdict.counts + down,
+                bonus=jnp.where(going & ~down, drawn, verdict.bonus),
+                failed=verdict.failed | bad,
+            )
+            return verdict, jnp.where(down, chosen, node), down, depth + 1
+
+        start = Verdict(
+            path=jnp.zeros((batch, tree.depth + 1), jnp.int32),
+            counts=zeros + 1,
+            bonus=zeros,
+            failed=zeros > 0,
+        )
+        verdict, *_ = jax.lax.while_loop(
+            lambda carry: carry[2].any(), descend, (start, zeros, ~frame.done, jnp.int32(0))
+        )
+        return verdict
+
+    def _visit(
+        self,
+        tree: Tree,
+        node: Int[Array, ""],
+        probs: Float[Array, " V"],
+        noise: Float[Array, " V"],
+    ) -> tuple[Int[Array, " K"], Int[Array, " K"], Float[Array, " K"], Float[Array, " V"]]:
+        """One node of one row (B is vmapped away): children, their tokens, what the rule says."""
+        last = tree.tokens.shape[0] - 1
+        children = trees.children(tree.parents, tree.valid, node, tree.width)
+        valid = children <= last
+        children = jnp.minimum(children, last)
+        q = None
+        if tree.q is not None:
+            q = tree.q[node if tree.q_row is None else tree.q_row[node]]
+        tokens = jnp.where(valid, tree.tokens[children], -1)
+        accept, residual = self.rule(probs, q, tree.tokens[children], valid, noise)
+        return children, tokens, jnp.where(valid, accept, 0.0), residual
+
+
+def _chance(
+    logits: Float[Array, "B V"], width: int, depth: Int[Array, ""], frame: Frame
+) -> tuple[Float[Array, "B V"], Float[Array, "B V"], Float[Array, "B K"]]:
+    """(distribution, the position's noise, a uniform per child). Greedy is the distribution of a
+    certain token.
+    """
+    batch, size = logits.shape
+    if frame.sampling is None or frame.keys is None:
+        probs = samplings.one_hot(samplings.argmax(logits), size)
+        return probs, jnp.zeros_like(probs), jnp.zeros((batch, width))
+    positions = frame.positions + depth
+    noise = samplings.gumbel(frame.keys, positions, size)
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (width,), jnp.float32))(
+        samplings.fork(frame.keys, positions, UNIFORMS)
+    )
+    return samplings.probabilities(logits, frame.sampling), noise, uniforms
+
+
+def _first(tokens: Int[Array, "B K"], taken: Bool[Array, "B K"]) -> Int[Array, " B"]:
+    """The first child with the token of the first taken one: equal siblings are one node."""
+    token = jnp.take_along_axis(tokens, taken.argmax(-1)[:, None], -1)
+    return (tokens == token).argmax(-1)

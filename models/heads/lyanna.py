@@ -1,0 +1,174 @@
+"""Lyanna's draft head (Chen et al. 2026): a chain of states without tokens, tokens afterwards."""
+
+from dataclasses import dataclass
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Cache, Output, PyTree, TreeKV
+from jspec.models import attention
+from jspec.models.heads.base import Head
+from jspec.models.linear import Linear
+from jspec.models.llama import Block, LlamaConfig, turns
+
+_EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class LyannaConfig(LlamaConfig):
+    """Shape of the layer, and of what knows the tokens.
+
+    Args:
+        rank: d of section 5.1, the width between W1 and W2; 0 is the paper's variant without token
+            info.
+        hot_tokens: tokens that have token info (section 6.1); 0 is all of them.
+        first_token: whether the first step is told the token; False is the paper's variant without.
+    """
+
+    rank: int = 64
+    hot_tokens: int = 0
+    first_token: bool = True
+
+
+class LyannaHead(Head):
+    """h_1 = layer(h_0 + E(t_1)), h_(i+1) = layer(h_i), and tokens enter as a bias on the scores.
+
+    The fusion of the first step is EAGLE's (the paper leaves it open): a linear map of embedding
+    and state side by side. As there, the layer has no norm at its entrance.
+
+    Beside `params` and `target` there are two collections. `hot` holds which tokens have token
+    info, if not all have. `table`, which `collapse` makes, is the token info of every hot token.
+    """
+
+    config: LyannaConfig
+
+    def setup(self):
+        super().setup()
+        config, dtypes = self.config, (self.dtype, self.param_dtype)
+        if config.first_token:
+            self.fuse = Linear(config.hidden_size, True, *dtypes)
+        self.layer = Block(config, *dtypes, input_norm=False)
+        if config.rank:
+            self.info = TokenInfo(config, self.param_dtype)
+
+    def __call__(
+        self,
+        hidden: Float[Array, "B N E"],
+        tokens: Int[Array, "B N"] | None,
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None = None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        """`Output.logits` are the raw ones, l: the same whatever token came before."""
+        x = hidden.astype(self.dtype)
+        if tokens is not None and self.config.first_token:
+            x = self.fuse(jnp.concatenate([self.embed(tokens), x], axis=-1))
+        past = attention.past(cache, nodes, 0)
+        x, k, v = self.layer(x, turns(self.config, positions), mask, past)
+        logits = self.logits(x)
+        if self.is_initializing() and tokens is not None:
+            self.inform(logits, tokens)  # else `init` would make no token info
+        return Output(logits=logits, hidden=x, keys=(k,), values=(v,))
+
+    def further(
+        self,
+        hidden: Float[Array, "B N E"],
+        tokens: Int[Array, "B N"] | None,
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None = None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        """h_(i+1) = layer(h_i), whatever the tokens are."""
+        del tokens
+        return self(hidden, None, positions, mask, cache, nodes)
+
+    def inform(
+        self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
+    ) -> Float[Array, "B N V"]:
+        """l' = l + RMSNorm(E'(t)): the scores after each token (section 4.1)."""
+        if not self.config.rank:
+            return logits
+        return self.info(logits, tokens, self.target_embed.value)
+
+    def table(self) -> dict[str, Array]:
+        """The token info of every hot token [H, H] (section 5.1), and where each token's row is."""
+        rows = self.info.rows(self.info.hot(self.target_embed.value)).astype(self.dtype)
+        return (
+            {"rows": rows, "places": self.info.places()}
+            if self.config.hot_tokens
+            else {"rows": rows}
+        )
+
+
+class TokenInfo(nn.Module):
+    """RMSNorm(E'(t)) with E'(t) = W_E[t] W1 W2, or read from the table of all products."""
+
+    config: LyannaConfig
+    param_dtype: jnp.dtype
+
+    def setup(self):
+        config = self.config
+        size = config.hot_tokens or config.vocab_size
+        init = nn.initializers.normal(0.02)
+        self.down = self.param("down", init, (config.hidden_size, config.rank), self.param_dtype)
+        self.up = self.param("up", init, (config.rank, size), self.param_dtype)
+        self.scale = self.param("scale", nn.initializers.constant(0.1), (size,), self.param_dtype)
+        if config.hot_tokens:
+            self.ids = self.variable("hot", "ids", jnp.arange, size)
+
+    def __call__(
+        self,
+        logits: Float[Array, "B N V"],
+        tokens: Int[Array, "B N"],
+        embed: Float[Array, "V E"],
+    ) -> Float[Array, "B N V"]:
+        if self.has_variable("table", "rows"):
+            place = tokens
+            if self.config.hot_tokens:
+                place = self.get_variable("table", "places")[tokens]
+            table = self.get_variable("table", "rows")
+            info = table.at[place].get(mode="fill", fill_value=0)
+        else:
+            info = self.rows(embed[tokens])
+            if self.config.hot_tokens:
+                cold = self.places()[tokens] == self.config.hot_tokens
+                info = jnp.where(cold[..., None], 0, info)
+        info = info.astype(logits.dtype)
+        if not self.config.hot_tokens:
+            return logits + info
+        return logits.at[..., self.ids.value].add(info, unique_indices=True)
+
+    def rows(self, embedded: Float[Array, "... E"]) -> Float[Array, "... H"]:
+        """RMSNorm(W_E[t] W1 W2)."""
+        wide = (embedded.astype(jnp.float32) @ self.down.astype(jnp.float32)) @ self.up.astype(
+            jnp.float32
+        )
+        unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + _EPS)
+        return unit * self.scale.astype(jnp.float32)
+
+    def hot(self, embed: Float[Array, "V E"]) -> Float[Array, "H E"]:
+        return embed[self.ids.value] if self.config.hot_tokens else embed
+
+    def places(self) -> Int[Array, " V"]:
+        """Which of the hot tokens each token is; behind the last for a cold one."""
+        size = self.config.hot_tokens
+        ids = self.ids.value
+        return (
+            jnp.full(self.config.vocab_size, size, ids.dtype)
+            .at[ids]
+            .set(jnp.arange(size, dtype=ids.dtype))
+        )
+
+
+def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
+    """The variables with the table of all token info, which costs a read where W1 W2 cost products.
+
+    The table takes H * H entries of `head.dtype`, H the hot tokens.
+    """
+    if not head.config.rank:
+        return variables
+    return {**variables, "table": {"info": head.apply(variables, method="table")}}

@@ -1,0 +1,238 @@
+"""Draft heads as their authors publish them: EAGLE-1/2, EAGLE-3 and Medusa, without torch.
+
+Their files do not say for which weights they were trained. What can be told is told: the kind by
+the tensors' names, the target by shapes, vocabulary and, where a head holds a copy of the target's
+embeddings, by that copy. A wrong target of the same shape still loads; its acceptance stays near 1.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+
+from jspec.base import PyTree
+from jspec.errors import InputError
+from jspec.models import hub, precision
+from jspec.models.heads.eagle3 import Eagle3Config
+from jspec.models.heads.medusa import MedusaConfig
+from jspec.models.heads.registry import KINDS, TARGET, borrow, check_kind, check_target
+from jspec.models.huggingface import draft_heads, llama, pickles, settings, shards, weights
+from jspec.models.huggingface.draft_heads import EMBED, MASK, OFFSETS, Names
+from jspec.models.huggingface.pickles import Pickled
+from jspec.models.huggingface.shards import Shards
+from jspec.models.huggingface.weights import Weight
+from jspec.models.llama import LlamaConfig
+from jspec.models.load import Loaded
+
+_SAMPLES = 4096
+_ROUNDING = 0.02
+"""Relative distance of two copies of one table in dtypes of 8 bits and more: 2^-9 at most, and room
+for what was cast twice."""
+
+
+class Layout(NamedTuple):
+    """What a folder holds, once its config is read."""
+
+    config: Any
+    table: list[Weight]
+    concat: tuple[str, ...]
+    """Tensors that are no parameters, and are looked at."""
+
+
+def load(
+    name: str | Path,
+    target: Loaded,
+    only: str | tuple[str, ...] | None = None,
+    dtype: DTypeLike | None = None,
+) -> tuple[Any, PyTree]:
+    """Reads a published head: `(module, variables)`, as `jspec.models.heads.load` does.
+
+    Args:
+        name: a folder in Hugging Face layout, safetensors or torch.save's, or a hub id.
+        target: the model that it is to draft for.
+        only: the kind that is wanted, or kinds; any if not given.
+        dtype: dtype that the weights are held in; the target's if not given.
+
+    Raises:
+        InputError: if the folder holds no head of a known kind, of the wanted one, or for such a
+            target.
+    """
+    folder = hub.folder(name, hub.HEADS)
+    files = _open(folder)
+    found = draft_heads.find(files.files)
+    if found is None:
+        raise InputError(
+            f"{folder} holds no draft head that is known (EAGLE, EAGLE-3 or Medusa by its tensors, "
+            f"of which {_some(files.files)}); name the folder of one"
+        )
+    check_kind(str(folder), found.kind, only)
+    model: Any = target.model
+    held = precision.find(model.param_dtype if dtype is None else dtype)
+    layout = _LAYOUTS[found.kind](folder, files, found, model)
+    head = KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
+    check_target(str(folder), head, model)
+    _check(folder, files, found, layout)
+    _check_embeddings(folder, files, target.params)
+
+    def read(name: str) -> np.ndarray:
+        return files.read(found.held[name])
+
+    params = weights.tree(
+        (weight.path, jax.device_put(weight.join(read, held))) for weight in layout.table
+    )
+    variables = {**params, TARGET: borrow(head, target.params)}
+    if found.kind == "eagle":
+        fuse = variables["params"]["fuse"]
+        fuse.setdefault("bias", jnp.zeros(fuse["kernel"].shape[1], held))
+    if OFFSETS in found.held:
+        variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
+    return head, variables
+
+
+def _open(folder: Path) -> Shards | Pickled:
+    """The weights' files; safetensors go before pickles."""
+    if any((folder / name).is_file() for name in (shards.INDEX, shards.SINGLE)):
+        return shards.open_folder(folder)
+    readers = {
+        "*.safetensors": shards.open_file,
+        "*.bin": pickles.open_file,
+        "*.pt": pickles.open_file,
+    }
+    for pattern, read in readers.items():
+        files = sorted(folder.glob(pattern))
+        if len(files) > 1:
+            raise InputError(
+                f"{folder} has {len(files)} files {pattern}, {files[0].name} the first; keep the "
+                "one that holds the head"
+            )
+        if files:
+            return read(files[0])
+    raise InputError(
+        f"{folder} has no weights; it needs {shards.SINGLE}, pytorch_model.bin or medusa_lm_head.pt"
+    )
+
+
+def _shape(folder: Path, model: Any) -> LlamaConfig:
+    """config.json of an EAGLE head: one layer of the Llama family."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} has no config.json; download the head again, with its config")
+    config = llama.llama(settings.read(folder / "config.json"))
+    # Angles are computed, so a head goes on beyond the positions it was trained on, as it does in
+    # the authors' code; `tied` is about a head that it does not have.
+    return replace(config, num_layers=1, tied=False, context=model.context)
+
+
+def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+    bias = "layers.0.self_attn.q_proj.bias" in names.held
+    config = replace(_shape(folder, model), qkv_bias=bias)
+    table = draft_heads.eagle(config, bias="fc.bias" in names.held)
+    return Layout(config, list(table), (EMBED,))
+
+
+def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+    shape = _shape(folder, model)
+    given = settings.read(folder / "config.json").part("eagle_config")
+    layers = model.config.num_layers
+    # As the authors tap them: early, in the middle, late.
+    taps = given.get("eagle_aux_hidden_state_layer_ids", [2, layers // 2, layers - 3])
+    bias = f"{names.layer}.self_attn.q_proj.bias" in names.held
+    config = Eagle3Config(
+        **{**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias},
+        taps=tuple(taps),
+        draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
+    )
+    return Layout(config, list(draft_heads.eagle3(config, names.layer)), (EMBED, OFFSETS, MASK))
+
+
+def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+    # From the tensors: config.json has no sizes, and is known to name another number of heads.
+    indexed = [re.match(r"(\d+)\.(\d+)\.", name) for name in names.held]
+    heads, layers = (max(int(found[part]) for found in indexed if found) for part in (1, 2))
+    last = names.held.get(f"0.{layers}.weight")
+    if last is None:
+        raise InputError(
+            f"{folder} lacks 0.{layers}.weight, the last layer of its first Medusa head; "
+            "download it again"
+        )
+    vocab_size, width = files.shape(last)
+    config = MedusaConfig(vocab_size, width, num_heads=heads + 1, num_layers=max(layers, 1))
+    return Layout(config, list(draft_heads.medusa(config)), ())
+
+
+_LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Any], Layout]] = {
+    "eagle": _eagle,
+    "eagle3": _eagle3,
+    "medusa": _medusa,
+}
+
+
+def _check(folder: Path, files: Shards | Pickled, names: Names, layout: Layout) -> None:
+    """Raises InputError unless the tensors are those of the table, in shape too."""
+    wanted = {
+        name: shape
+        for weight in layout.table
+        for name, shape in zip(weight.names, weight.shapes, strict=True)
+    }
+    if missing := wanted.keys() - names.held.keys():
+        raise InputError(
+            f"{folder} lacks {_some(missing)} of a head of kind {names.kind}; download it again"
+        )
+    if extra := names.held.keys() - wanted.keys() - set(layout.concat):
+        raise InputError(
+            f"{folder} holds {_some(extra)} that a head of kind {names.kind} has no place for; it "
+            "is a variant that jspec does not implement"
+        )
+    for name, shape in wanted.items():
+        if (found := files.shape(names.held[name])) != shape:
+            raise InputError(
+                f"{name} in {folder} has shape {list(found)}, but its config and this target ask "
+                f"for {list(shape)}; load the target that the head was trained for"
+            )
+
+
+def _check_embeddings(folder: Path, files: Shards | Pickled, target: PyTree) -> None:
+    """Raises InputError if the head's copy of the target's embeddings is of another model."""
+    if EMBED not in files.files:
+        return
+    ours, shape = target["params"]["embed"], files.shape(EMBED)
+    fix = "load the target that the head was trained for"
+    if shape != ours.shape:
+        raise InputError(
+            f"{folder} holds embeddings of shape {list(shape)} and the target's have "
+            f"{list(ours.shape)}; {fix}"
+        )
+    rows = np.arange(min(shape[0], _SAMPLES)) * shape[0] // min(shape[0], _SAMPLES)
+    columns = np.arange(len(rows)) % shape[1]
+    mine = np.asarray(ours[rows, columns], np.float64)
+    theirs = files.read(EMBED)[rows, columns].astype(np.float64)
+    distance = np.linalg.norm(mine - theirs) / max(float(np.linalg.norm(mine)), 1e-30)
+    if distance > _ROUNDING:
+        raise InputError(
+            f"{folder} was trained on other embeddings than this target's ({distance:.0%} away), "
+            f"so for another model; {fix}"
+        )
+
+
+def _scored(folder: Path, files: Shards | Pickled, vocab_size: int) -> jax.Array:
+    """The target's ids of the tokens that an EAGLE-3 head scores."""
+    offsets = files.indices(OFFSETS)
+    ids = offsets + np.arange(len(offsets))
+    if ids.min() < 0 or ids.max() >= vocab_size or len(np.unique(ids)) < len(ids):
+        raise InputError(
+            f"{OFFSETS} in {folder} maps draft tokens to ids {ids.min()} .. {ids.max()}, not one "
+            f"each of the target's {vocab_size}; load the target that the head was trained for"
+        )
+    return jnp.asarray(ids, jnp.int32)
+
+
+def _some(names: Iterable[str]) -> str:
+    """How many, and up to three of them."""
+    known = sorted(names)
+    more = ", ..." if len(known) > 3 else ""
+    return f"{len(known)} tensor{'s' * (len(known) > 1)} ({', '.join(known[:3])}{more})"

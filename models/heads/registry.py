@@ -1,0 +1,137 @@
+"""The kinds of draft heads: what each reads, and what it borrows of its target."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from flax.traverse_util import unflatten_dict
+
+from jspec.base import PyTree
+from jspec.errors import InputError
+from jspec.models.heads.eagle import EAGLEHead
+from jspec.models.heads.eagle3 import EAGLE3Head
+from jspec.models.heads.lyanna import LyannaHead
+from jspec.models.heads.medusa import MedusaHeads
+
+TARGET = "target"
+"""The collection of a head's variables that holds arrays of the target."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of head: a Flax module with fields `config`, `dtype` and `param_dtype`.
+
+    Its config is a frozen dataclass that JSON can hold, with properties `vocab_size` and
+    `features` on the module: the width of what it reads.
+    """
+
+    module: Callable[..., Any]
+    pairs: bool
+    """Whether it reads pairs of state and token, as `jspec.base.DraftHead`; else states alone."""
+
+
+KINDS: Mapping[str, Kind] = {
+    "eagle": Kind(EAGLEHead, pairs=True),
+    "eagle3": Kind(EAGLE3Head, pairs=True),
+    "lyanna": Kind(LyannaHead, pairs=True),
+    "medusa": Kind(MedusaHeads, pairs=False),
+}
+
+
+def kind(head: nn.Module) -> str:
+    """The name of a head's kind.
+
+    Raises:
+        InputError: if it is of none.
+    """
+    for name, known in KINDS.items():
+        if type(head) is known.module:
+            return name
+    raise InputError(
+        f"{type(head).__name__} is no kind of head that can be saved; known: {', '.join(KINDS)}"
+    )
+
+
+def check_kind(source: str, found: str, only: str | tuple[str, ...] | None) -> None:
+    """Raises InputError if a head is of another kind than those wanted; None is any."""
+    wanted = (only,) if isinstance(only, str) else only
+    if wanted is not None and found not in wanted:
+        raise InputError(
+            f"{source} holds a head of kind {found} and one of kind {' or '.join(wanted)} is "
+            "wanted; name such a folder, or choose the method of that head"
+        )
+
+
+def shapes(head: Any) -> PyTree:
+    """Shape and dtype of every variable, by collection; nothing is computed."""
+    state = jax.ShapeDtypeStruct((1, 1, head.features), head.dtype)
+    inputs = (state,)
+    if KINDS[kind(head)].pairs:
+        one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+        inputs = (state, one, one, jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_))
+    return jax.eval_shape(head.init, jax.random.key(0), *inputs)
+
+
+def borrow(head: Any, target: PyTree) -> PyTree:
+    """The collection `target` of a head's variables: arrays of the target itself, not copies.
+
+    Args:
+        head: the module.
+        target: params of the model that it drafts for.
+
+    Raises:
+        InputError: if the target's embedding or head is of another shape than the head reads.
+    """
+    held = target["params"]
+    arrays = {"embed": held["embed"], "head": held.get("head", held["embed"])}
+    lent = {}
+    for path, wanted in leaves(shapes(head).get(TARGET, {})):
+        array = arrays[path[-1]]
+        if array.shape != wanted.shape:
+            raise InputError(
+                f"the head reads the target's {path[-1]} as {list(wanted.shape)} and this target's "
+                f"has shape {list(array.shape)}; load the model that the head was trained for"
+            )
+        lent[path] = array
+    return unflatten_dict(lent)
+
+
+def tapped(head: Any, model: Any) -> Any:
+    """The target as the head reads it: most read its last state, some the inputs of layers.
+
+    Raises:
+        InputError: if the target has no such layers to tap.
+    """
+    taps = getattr(head.config, "taps", None)
+    if taps is None:
+        return model
+    if not hasattr(model, "taps"):
+        raise InputError(
+            f"the head reads what enters layers {list(taps)} of its target, which a "
+            f"{type(model).__name__} does not hand out; load a target of the Llama family"
+        )
+    return model.clone(taps=taps)
+
+
+def check_target(folder: str, head: Any, model: Any) -> None:
+    """Raises InputError unless the head reads what the target gives."""
+    if head.vocab_size != model.vocab_size:
+        raise InputError(
+            f"{folder} is of a head for a vocabulary of {head.vocab_size} tokens and the target "
+            f"has {model.vocab_size}; load the target that it was trained for"
+        )
+    width = tapped(head, model).features
+    if head.features != width:
+        raise InputError(
+            f"{folder} is of a head that reads states of width {head.features} and the target's "
+            f"have {width}; load the target that it was trained for"
+        )
+
+
+def leaves(tree: PyTree) -> list[tuple[tuple[str, ...], Any]]:
+    """Each leaf and the keys that lead to it."""
+    found = jax.tree_util.tree_leaves_with_path(tree)
+    return [(tuple(key.key for key in path), leaf) for path, leaf in found]

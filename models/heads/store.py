@@ -1,0 +1,272 @@
+"""Trained heads on disk: one format for every kind, bound to the target they were trained for.
+
+A folder with two files. `head.json` says what the head is (format, kind, the module's config), for
+which weights it was trained (vocabulary, width, fingerprint) and how; `head.safetensors` holds its
+variables, "collection/path/to/leaf" each. What a head borrows of its target is in neither.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import asdict, is_dataclass
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import jax
+import numpy as np
+from flax.traverse_util import unflatten_dict
+from jax.typing import DTypeLike
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from jspec.base import PyTree
+from jspec.errors import InputError
+from jspec.models import hub, precision
+from jspec.models.fingerprint import fingerprint
+from jspec.models.heads import published
+from jspec.models.heads.lyanna import LyannaHead, collapse
+from jspec.models.heads.registry import (
+    KINDS,
+    TARGET,
+    borrow,
+    check_kind,
+    check_target,
+    kind,
+    leaves,
+    shapes,
+)
+from jspec.models.huggingface import settings
+from jspec.models.load import Loaded
+
+RECORD = "head.json"
+WEIGHTS = "head.safetensors"
+FORMAT = 1
+
+
+def save(
+    folder: str | Path,
+    head: Any,
+    variables: Mapping[str, PyTree],
+    target: Loaded,
+    training: Mapping[str, Any] | None = None,
+) -> None:
+    """Writes a trained head to a new folder: whole, or not at all.
+
+    Args:
+        folder: where; its parents are made.
+        head: the module.
+        variables: its variables by collection. `target` need not be there and is not written, nor
+            is what was made of the others after training; dtypes are kept.
+        target: the model that it was trained for.
+        training: how it was trained, as JSON values.
+
+    Raises:
+        InputError: if the folder exists, or the variables are not those of the head.
+        OSError: if the files cannot be written.
+    """
+    path = Path(folder).expanduser()
+    if path.exists():
+        raise InputError(f"{folder} exists already; name another folder or delete it")
+    name = kind(head)
+    check_target(str(folder), head, target.model)
+    wanted = _own(shapes(head))
+    collections = {key.partition("/")[0] for key in wanted}
+    arrays = _own({key: value for key, value in variables.items() if key in collections})
+    _check_shapes(str(folder), wanted, arrays)
+    part = path.with_name(f"{path.name}.part")
+    shutil.rmtree(part, ignore_errors=True)  # of a save that was killed
+    try:
+        part.mkdir(parents=True)
+        save_file({key: np.asarray(value) for key, value in arrays.items()}, part / WEIGHTS)
+        (part / WEIGHTS).chmod(0o644)  # it is written so that nobody else may read it
+        record = {
+            "format": FORMAT,
+            "kind": name,
+            "config": asdict(head.config),
+            "target": {
+                "vocab_size": head.vocab_size,
+                "features": head.features,
+                "fingerprint": fingerprint(target.params),
+            },
+            "weights": _digest(part / WEIGHTS),
+            "training": dict(training or {}),
+        }
+        (part / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
+        os.rename(part, path)
+    except (OSError, SafetensorError) as error:
+        shutil.rmtree(part, ignore_errors=True)
+        raise OSError(f"{folder} could not be written ({error}); make room and save again") from (
+            error
+        )
+
+
+def load(
+    name: str | Path,
+    target: Loaded,
+    only: str | tuple[str, ...] | None = None,
+    dtype: DTypeLike | None = None,
+) -> tuple[Any, PyTree]:
+    """Reads a head: `(module, variables)`, the variables' `target` being the target's own arrays.
+
+    An EAGLE-3 head reads what other heads do not: decode with the model that
+    `jspec.models.heads.registry.tapped` gives.
+
+    Args:
+        name: a folder that `save` wrote, a bundled head such as "jspec-7m/medusa", or a published
+            head as `jspec.models.heads.published` reads them.
+        target: the model that it is to draft for.
+        only: the kind that is wanted, or kinds; any if not given.
+        dtype: dtype that the weights are held in; the target's if not given.
+
+    Raises:
+        InputError: if the folder is not whole, of another kind, or of another target.
+    """
+    folder = _own_folder(name)
+    if folder is None:
+        return published.load(name, target, only, dtype)
+    record = settings.read(folder / RECORD)
+    head = _rebuild(record, target, dtype, only)
+    check_target(str(folder), head, target.model)
+    found, ours = record.part(TARGET).get("fingerprint"), fingerprint(target.params)
+    if found != ours:
+        raise InputError(
+            f"{folder} was trained for a model of the same shape with other weights (fingerprint "
+            f"{str(found)[:8]}, and this target's is {ours[:8]}); load the target that it was "
+            "trained for, in float32 or bfloat16"
+        )
+    wanted = _own(shapes(head))
+    arrays = _read(folder, str(record.get("weights")))
+    _check_shapes(str(folder), wanted, arrays)
+    placed = {
+        tuple(key.split("/")): jax.device_put(np.asarray(arrays[key]).astype(leaf.dtype))
+        for key, leaf in wanted.items()
+    }
+    return head, {**unflatten_dict(placed), TARGET: borrow(head, target.params)}
+
+
+def ready(head: Any, variables: PyTree) -> PyTree:
+    """The variables as decoding wants them: what can be computed beforehand, is."""
+    return collapse(head, variables) if isinstance(head, LyannaHead) else variables
+
+
+def bundled() -> list[str]:
+    """Names of the heads that came with this installation."""
+    files = hub.ZOO.glob(f"*/heads/*/{RECORD}")
+    return sorted(f"{file.parts[-4]}/{file.parts[-2]}" for file in files)
+
+
+def find(wanted: str, target: Loaded) -> str:
+    """The bundled head of a kind that was trained for these weights.
+
+    Raises:
+        InputError: if there is none.
+    """
+    names = [name for name in bundled() if name.endswith(f"/{wanted}")]
+    ours = fingerprint(target.params) if names else None
+    for name in names:
+        if settings.read(_zoo(name) / RECORD).part(TARGET).get("fingerprint") == ours:
+            return name
+    raise InputError(
+        f"no bundled {wanted} head was trained for this model; train one with jspec train {wanted} "
+        "and name its folder as head"
+    )
+
+
+def _own_folder(name: str | Path) -> Path | None:
+    """The folder of a head in this format; None: a published one, here or on the hub."""
+    path = Path(name).expanduser()
+    if not path.is_dir() and str(name) in bundled():
+        return _zoo(str(name))
+    if (path / RECORD).is_file():
+        return path
+    if (path / WEIGHTS).is_file():
+        raise InputError(f"{name} lacks {RECORD}; restore the folder from a copy")
+    return None
+
+
+def _zoo(name: str) -> Path:
+    model, _, head = name.partition("/")
+    return hub.ZOO / model / "heads" / head
+
+
+def _rebuild(
+    record: settings.Settings,
+    target: Loaded,
+    dtype: DTypeLike | None,
+    only: str | tuple[str, ...] | None,
+) -> Any:
+    """The module that a record describes."""
+    model: Any = target.model
+    record.choice("format", [FORMAT], None)
+    name = record.choice("kind", list(KINDS), None)
+    check_kind(record.source, name, only)
+    module = KINDS[name].module
+    shape = get_type_hints(module)["config"]
+    try:
+        config = _dataclass(shape, record.part("config").values)
+        held = precision.find(model.param_dtype if dtype is None else dtype)
+        head = module(config, dtype=model.dtype, param_dtype=held)
+        shapes(head)  # fails if a size is no size
+        return head
+    except (TypeError, ValueError, ZeroDivisionError) as error:
+        raise InputError(
+            f"{record.source} does not describe a {name} head ({error}); restore the file"
+        ) from error
+
+
+def _dataclass(shape: Any, fields: Mapping[str, Any]) -> Any:
+    """A frozen dataclass from JSON: objects are dataclasses again, and lists tuples."""
+    hints, values = get_type_hints(shape), {}
+    for name, value in fields.items():
+        hint = hints.get(name)
+        inner = [part for part in (hint, *get_args(hint)) if is_dataclass(part)]
+        if isinstance(value, Mapping) and inner:
+            value = _dataclass(inner[0], value)
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return shape(**values)
+
+
+def _own(variables: Mapping[str, PyTree]) -> dict[str, Any]:
+    """The leaves that are the head's, by "collection/path/to/leaf"."""
+    mine = {name: leaves for name, leaves in variables.items() if name != TARGET}
+    return {"/".join(path): leaf for path, leaf in leaves(mine)}
+
+
+def _check_shapes(folder: str, wanted: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+    for name in sorted({*wanted, *found}):
+        have, need = (
+            None if name not in arrays else tuple(arrays[name].shape) for arrays in (found, wanted)
+        )
+        if have != need:
+            has = "lacks it" if have is None else f"has it in shape {list(have)}"
+            asks = "has no place for it" if need is None else f"asks for {list(need)}"
+            raise InputError(
+                f"{folder} does not hold the weights of the head that it describes: of {name}, the "
+                f"file {has} and the config {asks}; restore the folder from a copy"
+            )
+
+
+def _read(folder: Path, digest: str) -> dict[str, np.ndarray]:
+    """The arrays of a file that is the one its record was written for."""
+    file = folder / WEIGHTS
+    if not file.is_file():
+        raise InputError(f"{folder} lacks {WEIGHTS}; restore the folder from a copy")
+    try:
+        arrays = load_file(file)
+    except SafetensorError as error:
+        raise InputError(
+            f"{file} is not a whole safetensors file ({error}); restore the folder from a copy"
+        ) from error
+    if _digest(file) != digest:
+        raise InputError(
+            f"{file} is not the file that {RECORD} was written for: its bytes have changed; "
+            "restore the folder from a copy"
+        )
+    return arrays
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,190 @@
+"""The decoder before Llama, GPT-2 and OPT: learned positions, layer norms, a two-matrix MLP."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import cache as caches
+from jspec.base import Cache, Output, TreeKV
+from jspec.models import attention
+from jspec.models.linear import Linear
+
+ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
+    {
+        "relu": jax.nn.relu,
+        "gelu": partial(jax.nn.gelu, approximate=False),
+        "gelu_new": partial(jax.nn.gelu, approximate=True),
+    }
+)
+"""By their Hugging Face names."""
+
+
+@dataclass(frozen=True)
+class LearnedPositionConfig:
+    """Shape of a model; the names of the sizes are those of the field. The defaults are GPT-2's."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    context: int
+    embed_size: int
+    """Width of embeddings and head; where it is not `hidden_size`, two projections join them."""
+    activation: str = "gelu_new"
+    norm_eps: float = 1e-5
+    norm_first: bool = True
+    """Norms stand before attention and MLP; False: behind each one's residual sum."""
+    norm_affine: bool = True
+    final_norm: bool = True
+    bias: bool = True
+    position_offset: int = 0
+    """Rows of the position table before that of position 0: 2 in OPT, a relic of its padding."""
+    tied: bool = True
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+class Block(nn.Module):
+    config: LearnedPositionConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N E"],
+        mask: Bool[Array, "B N M+N"],
+        past: attention.Past,
+    ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
+        """The block's output, and the keys and values of its tokens."""
+        config = self.config
+        attention_norm = _norm(self, "attention_norm")
+        mlp_norm = _norm(self, "mlp_norm")
+
+        def mix(y: Array) -> tuple[Array, Array, Array]:
+            # q, k and v are one product: fewer, larger weights.
+            q, k, v = jnp.split(_dense(self, 3 * config.hidden_size, "qkv")(y), 3, axis=-1)
+            shape = (*y.shape[:2], config.num_heads, config.head_dim)
+            k, v = k.reshape(shape).swapaxes(1, 2), v.reshape(shape).swapaxes(1, 2)
+            mixed = attention.attend(q.reshape(shape), k, v, mask, past)
+            return _dense(self, config.hidden_size, "output")(mixed), k, v
+
+        def feed(y: Array) -> Array:
+            wide = ACTIVATIONS[config.activation](_dense(self, config.intermediate_size, "up")(y))
+            return _dense(self, config.hidden_size, "down")(wide)
+
+        if config.norm_first:
+            mixed, k, v = mix(attention_norm(x))
+            middle = x + mixed
+            return middle + feed(mlp_norm(middle)), k, v
+        mixed, k, v = mix(x)
+        middle = attention_norm(x + mixed)
+        return mlp_norm(middle + feed(middle)), k, v
+
+
+class LearnedPositionDecoder(nn.Module):
+    """A decoder of the GPT-2 and OPT families as a `jspec.base.CausalLM`.
+
+    Args:
+        config: its shape.
+        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        param_dtype: dtype that weights are created in; loaded weights keep their own.
+    """
+
+    config: LearnedPositionConfig
+    dtype: Any = jnp.float32
+    param_dtype: Any = jnp.float32
+
+    @property
+    def vocab_size(self) -> int:
+        return self.config.vocab_size
+
+    @property
+    def context(self) -> int:
+        return self.config.context
+
+    @property
+    def features(self) -> int:
+        """Width of `Output.hidden`."""
+        return self.config.embed_size
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        config = self.config
+        return caches.init(
+            batch, slots, config.num_layers, config.num_heads, config.head_dim, self.dtype
+        )
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None = None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        config = self.config
+        projected = config.embed_size != config.hidden_size
+        embed = self.table("embed", config.vocab_size, config.embed_size)
+        places = self.table(
+            "positions", config.context + config.position_offset, config.hidden_size
+        )
+        x = embed[tokens].astype(self.dtype)
+        if projected:
+            x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
+        x = x + places[positions + config.position_offset].astype(self.dtype)
+        keys, values = [], []
+        for layer in range(config.num_layers):
+            x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
+                x, mask, attention.past(cache, nodes, layer)
+            )
+            keys.append(k)
+            values.append(v)
+        if config.final_norm:
+            x = _norm(self, "norm")(x)
+        if projected:
+            x = _dense(self, config.embed_size, "project_out", bias=False)(x)
+        head = embed if config.tied else self.table("head", *embed.shape)
+        logits = jnp.einsum(
+            "bne,ve->bnv", x, head.astype(self.dtype), preferred_element_type=jnp.float32
+        )
+        return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))
+
+    def table(self, name: str, rows: int, width: int) -> Float[Array, "rows width"]:
+        return self.param(name, nn.initializers.normal(0.02), (rows, width), self.param_dtype)
+
+
+def _norm(module: Block | LearnedPositionDecoder, name: str) -> nn.LayerNorm:
+    """A layer norm; Flax takes its moments in float32 whatever the dtype."""
+    return nn.LayerNorm(
+        epsilon=module.config.norm_eps,
+        use_bias=module.config.norm_affine,
+        use_scale=module.config.norm_affine,
+        dtype=module.dtype,
+        param_dtype=module.param_dtype,
+        # E[x^2] - E[x]^2 cancels where a lane is large, as some are in every trained GPT-2.
+        use_fast_variance=False,
+        name=name,
+    )
+
+
+def _dense(
+    module: Block | LearnedPositionDecoder, features: int, name: str, bias: bool | None = None
+) -> Linear:
+    return Linear(
+        features,
+        module.config.bias if bias is None else bias,
+        module.dtype,
+        module.param_dtype,
+        name=name,
+    )

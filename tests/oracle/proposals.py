@@ -1,0 +1,59 @@
+"""Every way that the children of a node can be drawn, so that losslessness is a finite sum.
+
+A set of draws is a list of `(children, weight)` whose weights sum to 1. A rule is lossless for it
+if the emission, averaged over it, is the target's distribution: `distribution(rule, p, q, draws) ==
+p`.
+"""
+
+from itertools import combinations, product
+
+import numpy as np
+
+from .rules import emission
+
+
+def draws_iid(q, num):
+    """`num` children from q, each on its own."""
+    chances = [
+        (children, np.prod(q[list(children)])) for children in product(range(len(q)), repeat=num)
+    ]
+    return [(children, weight) for children, weight in chances if weight > 0]
+
+
+def draws_swor(q, num):
+    """`num` children from q without replacement, in order; fewer where q's support is smaller."""
+    support = [token for token in range(len(q)) if q[token] > 0]
+    draws = [((), 1.0)]
+    for _ in range(min(num, len(support))):
+        longer = []
+        for children, weight in draws:
+            left = [token for token in support if token not in children]
+            total = sum(q[token] for token in left)
+            longer += [((*children, token), weight * q[token] / total) for token in left]
+        draws = longer
+    return draws
+
+
+def emitted_probs(rule, p, q, draws):
+    """The distribution [V] of the token emitted at the node, over all draws."""
+    total = np.zeros(len(p))
+    for children, weight in draws:
+        accept, residual = rule(p, q, children)
+        total = total + weight * emission(accept, residual, children)
+    return total
+
+
+def acceptance(rule, p, q, draws):
+    """The chance that some child is kept, over all draws."""
+    refused = sum(weight * np.prod(1 - rule(p, q, children)[0]) for children, weight in draws)
+    return 1 - refused
+
+
+def optimal_acceptance(p, q, num):
+    """The best any rule can do with `num` independent children (OTM; SpecTr, Sun et al. 2023).
+
+    The least, over all sets A of tokens, of 1 + p(A) - q(A)^K.
+    """
+    tokens = range(len(p))
+    sets = [list(chosen) for size in range(len(p) + 1) for chosen in combinations(tokens, size)]
+    return min(1 + p[chosen].sum() - q[chosen].sum() ** num for chosen in sets)

@@ -1,0 +1,222 @@
+"""Whole decodes with sampled drafts: the joint distribution of what is emitted is the target's own.
+
+Thousands of rows of one call are as many samples of it. Models are tables of four tokens, so the
+distribution is known exactly; three tokens a row take several rounds. A statistic is printed
+relative to a bound that a right distribution passes once in a million runs; keys are fixed, so a
+run can be repeated.
+"""
+
+import dataclasses
+
+import numpy as np
+import oracle
+import pytest
+import tables
+
+import jspec
+from jspec import tree as trees
+from jspec.drafters.growth.best_first import NodeValues
+from jspec.verify import proposals, rules, schemes
+from jspec.verify.tree_verifier import TreeVerifier
+
+SIZE, ROWS, LIMIT = 4, 6000, 3
+MODEL = tables.Table(SIZE)
+_rng = np.random.default_rng(53)  # where they differ so much that what is wrong shows
+TARGET = tables.logits(tables.distributions(_rng, 1, SIZE, 2))
+DRAFT = tables.logits(tables.distributions(_rng, 1, SIZE, 2))
+# The same context at two places, and behind the samples a row without a token before the root.
+SHORT, LONG = [1, 2, 0, 0, 0], [3, 0, 2, 1, 2]
+PROMPTS = np.array([SHORT, LONG] * (ROWS // 2) + [[2, 0, 0, 0, 0]])
+LENGTHS = np.array([2, 5] * (ROWS // 2) + [1])
+
+RECURSIVE = dict(scheme=schemes.RECURSIVE)
+PUBLISHED = {
+    "speculative_decoding": jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE),
+    "sd_block": jspec.SpeculativeDecoding(MODEL, 2, scheme=schemes.BLOCK),
+    "spectr": jspec.SpecTr(MODEL, num_chains=3, max_depth=2, scheme=schemes.K_SEQ),
+    "specinfer": jspec.SpecInfer(MODEL, (3, 2), scheme=schemes.MULTI_ROUND),
+    "sequoia": jspec.Sequoia(
+        MODEL, trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0))), **RECURSIVE
+    ),
+    "rsd_c": jspec.RSDC(MODEL, (2, 2), **RECURSIVE),
+    "rsd_s": jspec.RSDS(MODEL, beam=3, max_depth=2, **RECURSIVE),
+    "dyspec": jspec.DySpec(
+        MODEL,
+        num_speculative_tokens=5,
+        max_depth=3,
+        beam=3,
+        sampling=jspec.Sampling(0.6),
+        **RECURSIVE,
+    ),
+    "dyspec_filtered": jspec.DySpec(
+        MODEL,
+        num_speculative_tokens=6,
+        max_depth=3,
+        beam=3,
+        threshold=0.1,
+        order=trees.depth_first,
+        sampling=jspec.Sampling(top_k=2),
+        **RECURSIVE,
+    ),
+    "calibrated_dyspec": jspec.CalibratedDySpec(
+        MODEL, num_speculative_tokens=5, max_depth=3, beam=3, **RECURSIVE
+    ),
+}
+
+
+def emitted(drafter, seed=0, draft=DRAFT, **sampling):
+    """(result, statistic over its bound). The last row is greedy, as if it were alone."""
+    warm = np.append(np.full(ROWS, sampling.pop("temperature", 1.0)), 0)
+    result = jspec.decode(
+        MODEL,
+        TARGET,
+        PROMPTS,
+        LENGTHS,
+        drafter=drafter,
+        drafter_params=draft,
+        max_new_tokens=LIMIT,
+        sampling=jspec.Sampling(warm, **sampling),
+        key=seed,
+    )
+    counts = np.zeros((SIZE,) * LIMIT)
+    np.add.at(counts, tuple(np.asarray(result.tokens)[:ROWS].T), 1)
+    probs = np.apply_along_axis(
+        oracle.probabilities, -1, TARGET[0], temperature=warm[0], **sampling
+    )
+    chances = tables.joint(tables.after(probs, (1, 2)), SIZE, LIMIT)
+    return result, tables.distance(counts, chances)
+
+
+def greedy(prompt):
+    tokens = [0, *prompt]
+    for _ in range(LIMIT):
+        tokens.append(int(TARGET[0][tuple(tokens[-2:])].argmax()))
+    return tokens[-LIMIT:]
+
+
+def check_cache(state, tokens, lengths):
+    """What the draft model knows: each token but the last two, at its place."""
+    assert state.cache.lengths.tolist() == (LENGTHS + lengths - 2).tolist()
+    for row in (0, 1, 2, 3, ROWS):
+        text = [*PROMPTS[row, : LENGTHS[row]], *tokens[row, : lengths[row]]]
+        known = len(text) - 2
+        assert state.cache.values[0][row, 0, :known, 0].tolist() == text[:known]
+        assert state.cache.keys[0][row, 0, :known, 0].tolist() == list(range(known))
+        assert state.previous[row] == text[-2]
+
+
+@pytest.mark.parametrize("drafter", PUBLISHED.values(), ids=PUBLISHED)
+def test_published_pairings_emit_the_targets_distribution(drafter):
+    result, distance = emitted(drafter)
+    print(f"{distance:.2f}")
+    assert distance < 1
+    assert result.stats.num_accepted_tokens.sum() > ROWS / 4
+    tokens, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
+    assert tokens[-1].tolist() == greedy([2])
+    check_cache(result.drafter_state, tokens, lengths)
+
+
+@pytest.mark.parametrize(
+    "name", ["speculative_decoding", "sd_block", "spectr", "specinfer", "dyspec_filtered"]
+)
+def test_so_they_do_where_the_targets_distribution_is_filtered(name):
+    """The settings are data: these are the programs of the test above."""
+    result, distance = emitted(PUBLISHED[name], seed=1, temperature=0.7, top_p=0.8)
+    print(f"{distance:.2f}")
+    assert distance < 1
+    assert np.asarray(result.tokens)[-1].tolist() == greedy([2])
+
+
+@pytest.mark.parametrize(
+    "name", ["speculative_decoding", "sd_block", "spectr", "specinfer", "rsd_c", "rsd_s"]
+)
+def test_a_draft_that_is_the_target_is_kept(name):
+    """Two levels and the token after them, in one round; but for the rounding of equal
+    distributions.
+    """
+    result, distance = emitted(PUBLISHED[name], seed=2, draft=TARGET)
+    assert distance < 1
+    assert (np.asarray(result.stats.num_rounds) == 1).mean() > 0.999
+
+
+@pytest.mark.parametrize("name", ["speculative_decoding", "sd_block", "spectr", "specinfer"])
+def test_a_greedy_target_is_greedy_whatever_was_drawn(name):
+    drafter = dataclasses.replace(PUBLISHED[name], sampling=jspec.Sampling(1.0))
+    result = jspec.decode(
+        MODEL,
+        TARGET,
+        PROMPTS[:64],
+        LENGTHS[:64],
+        drafter=drafter,
+        drafter_params=DRAFT,
+        max_new_tokens=LIMIT,
+        key=0,
+    )
+    wanted = [greedy(prompt[:length]) for prompt, length in zip(PROMPTS, LENGTHS, strict=True)]
+    assert np.asarray(result.tokens).tolist() == wanted[:64]
+    assert 0 < result.stats.num_accepted_tokens.sum() < result.stats.drafted.sum()
+
+
+@pytest.mark.parametrize("nodes", [None, 2])
+def test_united_with_another_drafter_it_reads_what_was_emitted(nodes):
+    """The path may hold nodes that the draft model never scored, as many as its own or more."""
+    drafter = jspec.merge(
+        jspec.SpeculativeDecoding(MODEL, 2),
+        jspec.PromptLookup(num_speculative_tokens=3),
+        num_speculative_tokens=nodes,
+    )
+    result = jspec.decode(
+        MODEL,
+        TARGET,
+        PROMPTS[[0, 1, -1]],
+        LENGTHS[[0, 1, -1]],
+        drafter=drafter,
+        drafter_params=(DRAFT, None),
+        max_new_tokens=40,
+    )
+    states = result.drafter_state if nodes is None else result.drafter_state.members
+    state = states[0]
+    for row, at in enumerate((0, 1, -1)):
+        text = [*PROMPTS[at, : LENGTHS[at]], *np.asarray(result.tokens[row])]
+        assert state.cache.lengths[row] == len(text) - 2
+        assert state.cache.values[0][row, 0, : len(text) - 2, 0].tolist() == text[:-2]
+        assert state.cache.keys[0][row, 0, : len(text) - 2, 0].tolist() == list(
+            range(len(text) - 2)
+        )
+        assert state.previous[row] == text[-2]
+
+
+# ---- negative controls ---------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruned(jspec.DySpec):
+    """Wrong: a child is kept for its own probability, known only once it is drawn."""
+
+    def value_fn(self, memory):
+        def own(drawn, value):
+            value = value[..., None] * drawn.chances
+            return NodeValues(value, value)
+
+        return own
+
+
+WRONG = {
+    "another rule's draws": jspec.DySpec(
+        MODEL,
+        num_speculative_tokens=10,
+        max_depth=2,
+        beam=3,
+        scheme=schemes.Scheme(proposals.without_replacement, TreeVerifier(rules.multi_round)),
+    ),
+    "pruned by what was drawn": Pruned(
+        MODEL, num_speculative_tokens=3, max_depth=1, beam=3, threshold=0.2, **RECURSIVE
+    ),
+}
+
+
+@pytest.mark.parametrize("drafter", WRONG.values(), ids=WRONG)
+def test_what_is_wrong_shows(drafter):
+    _, distance = emitted(drafter)
+    print(f"{distance:.2f}")
+    assert distance > 5

@@ -1,0 +1,111 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec import sampling as samplings
+from jspec.base import Frame, Sampling, Tree
+from jspec.verify import rules
+from jspec.verify.tree_verifier import TreeVerifier
+
+VOCAB = 6
+# Nodes 1 and 2 under the root, 3 and 4 under 2, 5 under 4; node 1 is absent.
+TREE = Tree(
+    tokens=jnp.array([[0, 3, 3, 1, 2, 5]]),
+    parents=jnp.array([[-1, 0, 0, 2, 2, 4]]),
+    valid=jnp.array([[True, False, True, True, True, True]]),
+    depth=3,
+    width=2,
+)
+
+
+def frame(**changes):
+    return Frame(
+        root=jnp.array([0]),
+        positions=jnp.array([7]),
+        keys=None,
+        sampling=None,
+        done=jnp.array([False]),
+    ).replace(**changes)
+
+
+def logits(*choices):
+    """The target's logits when node i's argmax is choices[i]."""
+    return jnp.asarray(np.eye(VOCAB)[None, list(choices)] * 5, jnp.float32)
+
+
+def walk(scores, rule=rules.coupled, tree=TREE, **changes):
+    verdict = TreeVerifier(rule).verdict(tree, scores, frame(**changes))
+    count = int(verdict.counts[0])
+    return verdict.path[0, :count].tolist(), int(verdict.bonus[0]), bool(verdict.failed[0])
+
+
+def test_greedy_descends_while_the_argmax_was_drafted():
+    assert walk(logits(3, 0, 2, 0, 5, 4)) == ([0, 2, 4, 5], 4, False)
+    assert walk(logits(3, 0, 2, 0, 1, 4)) == ([0, 2, 4], 1, False)
+    assert walk(logits(3, 0, 4, 0, 5, 4)) == ([0, 2], 4, False)
+    assert walk(logits(2, 0, 2, 0, 5, 4)) == ([0], 2, False)
+
+
+def test_entries_behind_the_path_are_zero():
+    verdict = TreeVerifier(rules.coupled).verdict(TREE, logits(3, 0, 4, 0, 5, 4), frame())
+    assert verdict.path.tolist() == [[0, 2, 0, 0]]
+
+
+def test_nan_ends_the_path_where_it_stands_and_nowhere_else():
+    scores = logits(3, 0, 2, 0, 5, 4)
+    assert walk(scores.at[0, 4, 1].set(jnp.nan))[0::2] == ([0, 2, 4], True)
+    # A node that the walk does not reach may say what it likes.
+    assert walk(scores.at[0, 3].set(jnp.nan)) == ([0, 2, 4, 5], 4, False)
+    assert walk(scores.at[0, 0, 1].set(-jnp.inf)) == ([0, 2, 4, 5], 4, False)
+    assert walk(jnp.full_like(scores, -jnp.inf))[0::2] == ([0], True)
+
+
+def test_rows_that_ended_are_not_walked():
+    verdict = TreeVerifier(rules.coupled).verdict(
+        TREE, jnp.full((1, 6, VOCAB), jnp.nan), frame(done=jnp.array([True]))
+    )
+    assert not verdict.failed[0]
+
+
+def test_the_rule_gets_the_distribution_that_the_children_were_drawn_from():
+    """q_row says which row of q belongs to a node."""
+    seen = []
+
+    def spy(p, q, children, valid, noise):
+        jax.debug.callback(lambda row: seen.append(float(row)), q[0])
+        return rules.deterministic_proposal(p, None, children, valid, noise)
+
+    q = jnp.arange(3.0)[None, :, None] * jnp.ones((1, 3, VOCAB))
+    tree = TREE.replace(q=q, q_row=jnp.array([[2, 0, 0, 0, 1, 0]]))
+    assert walk(logits(3, 0, 2, 0, 5, 4), spy, tree)[0] == [0, 2, 4, 5]
+    jax.effects_barrier()
+    assert seen == [2, 0, 1, 0]
+
+
+def test_a_row_draws_by_its_key_and_position_whoever_stands_beside_it():
+    rng = np.random.default_rng(0)
+    scores = jnp.asarray(rng.normal(size=(3, 6, VOCAB)), jnp.float32)
+    tree = jax.tree.map(lambda leaf: jnp.repeat(leaf, 3, axis=0), TREE)
+    keys = samplings.row_keys(jax.random.key(0), jnp.arange(3))
+    settings = Sampling(*(jnp.full(3, value) for value in (1.0, 0, 1.0, 0.0)))
+    positions = jnp.array([3, 9, 27])
+    together = TreeVerifier(rules.deterministic_proposal).verdict(
+        tree,
+        scores,
+        Frame(jnp.zeros(3, int), positions, keys, settings, jnp.zeros(3, bool)),
+    )
+    for row in range(3):
+        pick = slice(row, row + 1)
+        alone = TreeVerifier(rules.deterministic_proposal).verdict(
+            TREE,
+            scores[pick],
+            Frame(
+                jnp.zeros(1, int),
+                positions[pick],
+                keys[pick],
+                jax.tree.map(lambda leaf, pick=pick: leaf[pick], settings),
+                jnp.zeros(1, bool),
+            ),
+        )
+        assert alone.path[0].tolist() == together.path[row].tolist()
+        assert alone.bonus[0] == together.bonus[row]
