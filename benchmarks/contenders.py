@@ -149,7 +149,9 @@ def drafter(
     if method == "specinfer":
         scheme = schemes.MULTI_ROUND
     how: dict[str, Any] = dict(scheme=scheme, sampling=jspec.Sampling(temperature=heat))
-    grown: dict[str, Any] = dict(num_speculative_tokens=budget, max_depth=max_depth, beam=min(beam, budget))
+    grown: dict[str, Any] = dict(
+        num_speculative_tokens=budget, max_depth=max_depth, beam=min(beam, budget)
+    )
     match method:
         case "speculative_decoding":
             return jspec.SpeculativeDecoding(model, min(budget, LONGEST), **how)

@@ -34,14 +34,14 @@ class Counted:
 
     inner: jspec.TokenRecycling
 
-    def start(self, batch, slots, earlier):
+    def init(self, batch, slots, earlier):
         matrix, visits = (None, None) if earlier is None else earlier
         if visits is None:
             visits = jnp.zeros(self.inner.template.num_nodes, jnp.int32)
-        return self.inner.start(batch, slots, matrix), visits
+        return self.inner.init(batch, slots, matrix), visits
 
-    def init(self, params, state, prompt, lengths, output):
-        return self.inner.init(params, state[0], prompt, lengths, output), state[1]
+    def prefill(self, params, state, prompt, lengths, output):
+        return self.inner.prefill(params, state[0], prompt, lengths, output), state[1]
 
     def draft(self, params, state, frame):
         tree, matrix = self.inner.draft(params, state[0], frame)

@@ -128,7 +128,7 @@ def prefill(
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
-    drafter_state = drafter.start(call.prompt.shape[0], call.slots, earlier)
+    drafter_state = drafter.init(call.prompt.shape[0], call.slots, earlier)
     size, slots = call.size, call.slots
     arrays = call._replace(size=0, slots=0)
     return _prefill(model, params, arrays, drafter, drafter_params, drafter_state, size, slots)
@@ -251,7 +251,7 @@ def _prefill(
     committed = call.lengths - 1
     cache = caches.commit(model.init_cache(batch, slots), output, places, committed)
     root = jnp.take_along_axis(call.prompt, committed[:, None], axis=1)[:, 0]
-    draft = drafter.init(drafter_params, drafter_state, call.prompt, call.lengths, output)
+    draft = drafter.prefill(drafter_params, drafter_state, call.prompt, call.lengths, output)
     request = Request(
         limits=call.limits,
         eos=call.eos,

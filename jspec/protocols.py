@@ -110,7 +110,7 @@ class DraftHead(Protocol):
 class Drafter(Protocol):
     """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on."""
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         """The memory that a call begins with: empty, or what survives of an earlier call's.
 
         Its shapes depend on `batch` and `slots` alone, so that cold and hot calls are one program.
@@ -125,7 +125,7 @@ class Drafter(Protocol):
         """
         ...
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: PyTree,
@@ -137,7 +137,7 @@ class Drafter(Protocol):
 
         Args:
             params: the drafter's weights.
-            state: what `start` gave.
+            state: what `init` gave.
             prompt: right-padded prompts, the root (last prompt token) included.
             lengths: their lengths.
             output: the target's forward over the prompt. What is not read is never computed.

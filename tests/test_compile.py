@@ -53,7 +53,7 @@ def _lowered(drafter, weights, slots_to_fill):
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
-    arrays, empty = call._replace(size=0, slots=0), drafter.start(2, call.slots, None)
+    arrays, empty = call._replace(size=0, slots=0), drafter.init(2, call.slots, None)
     state = jax.eval_shape(
         lambda params, arrays, empty: engine._prefill(
             model, params, arrays, drafter, weights, empty, call.size, call.slots

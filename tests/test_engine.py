@@ -201,10 +201,10 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt(target):
 class Outside:
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
-    def start(self, batch, slots, earlier):
+    def init(self, batch, slots, earlier):
         return ()
 
-    def init(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, prompt, lengths, output):
         return state
 
     def draft(self, params, state, frame):

@@ -33,7 +33,13 @@ CORE = [
 # What a part must not import, itself or anything below it; what it may is everything else.
 FORBIDDEN = {
     "jspec.verify.rules": ["jspec.tree"],
-    "jspec.drafters": ["jspec.engine", "jspec.training", "jspec.models", "jspec.app", "jspec.methods"],
+    "jspec.drafters": [
+        "jspec.engine",
+        "jspec.training",
+        "jspec.models",
+        "jspec.app",
+        "jspec.methods",
+    ],
     "jspec.training": ["jspec.models", "jspec.app"],
     "jspec.models": ["jspec.engine", "jspec.drafters", "jspec.training", "jspec.app"],
 }

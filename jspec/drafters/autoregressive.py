@@ -10,11 +10,11 @@ from jspec.base import Feedback, Frame, PyTree, Tree
 class Autoregressive:
     """Drafts nothing; each round emits the one token that the target draws after the root."""
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         del batch, slots, earlier
         return ()
 
-    def init(self, params, state, prompt, lengths, output) -> PyTree:
+    def prefill(self, params, state, prompt, lengths, output) -> PyTree:
         del params, prompt, lengths, output
         return state
 

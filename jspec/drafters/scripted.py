@@ -42,11 +42,11 @@ class Scripted:
     vocab_size: int
     template: Template
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Progress:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Progress:
         del slots, earlier
         return Progress(emitted=jnp.zeros(batch, jnp.int32), frame=jnp.int32(0))
 
-    def init(
+    def prefill(
         self,
         params: Script,
         state: Progress,

@@ -98,7 +98,9 @@ _REST = (Option("num_speculative_tokens", Integer(1), "drafted nodes"), *_REST_O
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _DEPTH = Option("max_depth", _COUNT, "most levels")
 _BEAM = Option("beam", _COUNT, "nodes of a level that offer children")
-_BUDGET = Option("num_speculative_tokens", _COUNT, "drafted nodes in all, those with most chances; else all")
+_BUDGET = Option(
+    "num_speculative_tokens", _COUNT, "drafted nodes in all, those with most chances; else all"
+)
 _GROWN = (
     Option("num_speculative_tokens", _COUNT, "drafted nodes"),
     _DEPTH,
@@ -295,7 +297,11 @@ METHODS: Mapping[str, Method] = {
             "rsd_s",
             "the sequences of a stochastic beam",
             builders.drafting("RSDS"),
-            options=(Option("beam", _COUNT, "sequences kept at each depth"), _DEPTH, *_candidates("recursive")),
+            options=(
+                Option("beam", _COUNT, "sequences kept at each depth"),
+                _DEPTH,
+                *_candidates("recursive"),
+            ),
             needs_draft_model=True,
         ),
         Method(

@@ -258,9 +258,14 @@ def test_trees_and_mixtures_by_name(both):
     deep = build("token_recycling+suffix", max_depth=5)
     assert [drafter.max_depth for drafter in deep.drafters] == [5, 5]
     wide = build("token_recycling+suffix", num_speculative_tokens=64)
-    assert [wide.drafters[0].num_speculative_tokens, wide.drafters[1].num_speculative_tokens] == [64, 64]
+    assert [wide.drafters[0].num_speculative_tokens, wide.drafters[1].num_speculative_tokens] == [
+        64,
+        64,
+    ]
     assert build("token_recycling+suffix").num_speculative_tokens == device_defaults.budget()
-    assert build("token_recycling+prompt_lookup", num_speculative_tokens=9).num_speculative_tokens == 9
+    assert (
+        build("token_recycling+prompt_lookup", num_speculative_tokens=9).num_speculative_tokens == 9
+    )
 
 
 @pytest.fixture(scope="module")

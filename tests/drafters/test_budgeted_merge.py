@@ -30,10 +30,10 @@ class Telling:
     def __init__(self, template):
         self.template = template
 
-    def start(self, batch, slots, earlier):
+    def init(self, batch, slots, earlier):
         return ()
 
-    def init(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, prompt, lengths, output):
         return state
 
     def draft(self, params, state, frame):
@@ -108,7 +108,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
         Telling(trees.branching([2, 2, 1])),
     )
     mixture = jspec.merge(*drafters, num_speculative_tokens=6)
-    beliefs, state = oracle.fresh(), mixture.start(BATCH, 64, None)
+    beliefs, state = oracle.fresh(), mixture.init(BATCH, 64, None)
     frame = Frame(jnp.full(BATCH, ROOT), jnp.zeros(BATCH, int), None, None, jnp.zeros(BATCH, bool))
     draft, update = jax.jit(mixture.draft), jax.jit(mixture.update)
     cut = False
@@ -163,7 +163,7 @@ def test_equal_siblings_are_one_node():
     template = trees.branching([3, 2])
     same = Told(jnp.zeros((1, 10), jnp.int32).at[:, 0].set(ROOT), jnp.ones((1, 10), bool), None)
     mixture = jspec.merge(Telling(template), Telling(template), num_speculative_tokens=9)
-    state = mixture.start(1, 8, None)
+    state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
     tree, _ = mixture.draft((same, same), state, frame)
     assert paths(tree, 0).keys() == {(0,), (0, 0)}
@@ -173,7 +173,7 @@ def test_equal_siblings_are_one_node():
 def test_a_drafter_that_finds_nothing_leaves_its_nodes_to_the_others():
     chain, bush = trees.chain(6), trees.branching([4, 2])
     mixture = jspec.merge(Telling(chain), Telling(bush), num_speculative_tokens=8)
-    state = mixture.start(1, 8, None)
+    state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
     tokens = jnp.asarray([[ROOT, *range(4), *range(4, 12)]], jnp.int32)
     offer = Told(tokens, jnp.ones((1, 13), bool), None)
@@ -189,7 +189,7 @@ def test_nodes_go_to_who_is_right_and_come_back():
     """Two chains of which one is right, then the other; the budget has room for one."""
     chain = trees.chain(3)
     mixture = jspec.merge(Telling(chain), Telling(chain), num_speculative_tokens=3)
-    state = mixture.start(1, 8, None)
+    state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
     every = jnp.ones((1, 4), bool)
     params = tuple(Told(jnp.array([[ROOT, t, t, t]], jnp.int32), every, None) for t in (1, 2))
@@ -207,7 +207,7 @@ def test_nodes_go_to_who_is_right_and_come_back():
 def test_a_row_that_has_ended_teaches_nothing():
     chain = trees.chain(2)
     mixture = jspec.merge(Telling(chain), Telling(chain), num_speculative_tokens=2)
-    state = mixture.start(1, 8, None)
+    state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.ones(1, bool))
     params = (Told(jnp.array([[ROOT, 1, 1]], jnp.int32), jnp.ones((1, 3), bool), None),) * 2
     tree, drafted = mixture.draft(params, state, frame)
@@ -239,7 +239,7 @@ def test_arguments_out_of_range_are_refused():
         jspec.merge(recycling, jspec.PromptLookup)
     mixture = jspec.merge(recycling, lookup, num_speculative_tokens=4)
     with pytest.raises(ValueError, match="drafter_state is a tuple and a mixture of 2 keeps"):
-        mixture.start(1, 8, (None, None))
+        mixture.init(1, 8, (None, None))
     with pytest.raises(ValueError, match="drafter_params is a tuple of 3 and merge keeps a tuple"):
         mixture.drafted((None,) * 3, (None, None), None)
 

@@ -66,7 +66,7 @@ def decode(drafter, drafter_params=WEIGHTS, **options):
 
 def state(memory):
     """The state of an earlier call, as far as it is looked at."""
-    start = CHAIN.start(2, 16, None)
+    start = CHAIN.init(2, 16, None)
     return start.replace(memory=memory)
 
 
@@ -168,8 +168,8 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, b
         (
             lambda: decode(CHAIN, drafter_state=jnp.zeros((SIZE, 8), jnp.int32)),
             (
-                "drafter_state is a .* and a draft model keeps a DraftModelState; pass the state of "
-                "a call"
+                "drafter_state is a .* and a draft model keeps a DraftModelState; pass the "
+                "state of a call"
             ),
         ),
         (
@@ -193,11 +193,11 @@ def test_a_vocabulary_that_is_padded_is_said_to_be():
     with pytest.raises(
         ValueError, match=r"has 32000 tokens and the target 32064, 64 apart; .* is a multiple of 64"
     ):
-        drafter.init(None, drafter.start(1, 16, None), PROMPT[:1], np.array([3]), seen)
+        drafter.prefill(None, drafter.init(1, 16, None), PROMPT[:1], np.array([3]), seen)
 
 
 @pytest.mark.parametrize("drafter", [CALIBRATED, COUPLED_TREE])
 def test_what_was_learnt_serves_a_batch_of_another_size(drafter):
-    earlier = drafter.start(3, 16, None)
-    again = drafter.start(2, 24, earlier)
+    earlier = drafter.init(3, 16, None)
+    again = drafter.init(2, 24, earlier)
     assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))

@@ -71,7 +71,7 @@ def test_distributions_are_kept_of_scored_nodes_alone(drafter):
         )
         return drafter.draft(weights, state, frame)[0]
 
-    start = jax.eval_shape(lambda: drafter.start(batch, 128, None))
+    start = jax.eval_shape(lambda: drafter.init(batch, 128, None))
     state = jax.eval_shape(drafter.init, weights, start, tokens, lengths, seen)
     program, tree = jax.make_jaxpr(draft, return_shape=True)(weights, state, tokens)
     assert 60 <= tree.tokens.shape[1] - 1 <= 64

@@ -114,7 +114,7 @@ def test_lines_that_were_never_written_are_not_drafted(target):
     drafter = DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=5)
     tree, _ = drafter.draft(
         None,
-        drafter.start(2, 8, None),
+        drafter.init(2, 8, None),
         Frame(jnp.array([1, 2]), jnp.zeros(2, int), None, None, jnp.zeros(2, bool)),
     )
     assert tree.valid.tolist() == [[True] + [False] * 5] * 2
@@ -129,8 +129,8 @@ def test_options_and_states_that_do_not_fit_are_refused():
         DynamicTokenRecycling(23, beam=-1)
     with pytest.raises(ValueError, match=r"memory is 1; choose 0 <= memory < 1"):
         DynamicTokenRecycling(23, memory=1)
-    other = DynamicTokenRecycling(23, k=2).start(1, 8, None)
+    other = DynamicTokenRecycling(23, k=2).init(1, 8, None)
     with pytest.raises(ValueError, match=r"shape \(1, 23, 2\).*needs a Matrix of \(1, 23, 3\)"):
-        DynamicTokenRecycling(23, k=3).start(1, 8, other)
+        DynamicTokenRecycling(23, k=3).init(1, 8, other)
     with pytest.raises(ValueError, match="drafter_state is a tuple with cells of shape None"):
-        DynamicTokenRecycling(23).start(1, 8, ())
+        DynamicTokenRecycling(23).init(1, 8, ())

@@ -98,7 +98,7 @@ def proposed(drafter, params, variables):
         positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
         mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
         output = TARGET.apply(params, prompt, positions, mask, None)
-        state = drafter.init(variables, drafter.start(rows, 32, None), prompt, lengths, output)
+        state = drafter.prefill(variables, drafter.init(rows, 32, None), prompt, lengths, output)
         root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]
         frame = Frame(root, lengths - 1, None, None, jnp.zeros(rows, bool))
         return drafter.draft(variables, state, frame)[0]

@@ -72,10 +72,10 @@ def test_a_batch_shares_one_pool_or_has_its_own():
     tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
     live = jnp.array([[True, True, True], [True, True, False]])
     shared = jspec.Lookahead(9, 1, 2, 2)
-    pool = shared.remember(shared.start(2, 0, None).pool, first, tails, live)
+    pool = shared.remember(shared.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(5,), (4,)], 2: [(6,)], 3: [(7,)]}
     own = jspec.Lookahead(9, 1, 2, 2, per_row=True)
-    pool = own.remember(own.start(2, 0, None).pool, first, tails, live)
+    pool = own.remember(own.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
     assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
 
@@ -94,9 +94,9 @@ def test_the_window_learns_in_a_mixture_too(target):
 
 
 def test_a_pool_of_another_shape_is_refused():
-    state = jspec.Lookahead(9, 2, 3, 2).start(1, 4, None)
+    state = jspec.Lookahead(9, 2, 3, 2).init(1, 4, None)
     with pytest.raises(ValueError, match=r"pool of shape \(1, 9, 2, 2\).*\(1, 9, 2, 3\) of int32"):
-        jspec.Lookahead(9, 2, 4, 2).start(1, 4, state)
+        jspec.Lookahead(9, 2, 4, 2).init(1, 4, state)
 
 
 @pytest.mark.parametrize("name", ["window", "ngram", "guesses", "vocab_size"])
@@ -117,7 +117,7 @@ def test_trees_have_a_bound():
 def test_all_of_a_full_pool_is_drafted():
     """The shares of its oldest would be less than float32 can hold."""
     look = jspec.Lookahead(300, window=1, ngram=2, guesses=200)
-    state = look.start(1, 8, None)
+    state = look.init(1, 8, None)
     state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
     frame = Frame(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
     tree, _ = look.draft(None, state, frame)
@@ -129,7 +129,7 @@ def test_a_wide_window_is_drafted_to_its_end():
     look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)
     prompt = jnp.arange(9)[None]
     window = jax.vmap(look.opening)(prompt, jnp.array([9]))
-    state = look.start(1, 300, None).replace(window=window)
+    state = look.init(1, 300, None).replace(window=window)
     frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
     tree, _ = look.draft(None, state, frame)
     assert tree.valid[0].sum() == 130

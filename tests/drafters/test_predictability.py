@@ -85,6 +85,6 @@ def test_a_tree_says_no_more_children_or_levels_than_it_has_nodes(beam):
         done=jnp.zeros(1, bool),
     )
     distributions = jnp.zeros((1, SIZE, SIZE))
-    tree, _ = jax.eval_shape(drafter.draft, distributions, drafter.start(1, 16, None), frame)
+    tree, _ = jax.eval_shape(drafter.draft, distributions, drafter.init(1, 16, None), frame)
     assert tree.width <= 2
     assert tree.depth <= 2

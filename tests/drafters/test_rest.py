@@ -25,8 +25,8 @@ def drafted(drafter, store, texts):
 
     @jax.jit
     def tree(store):
-        state = drafter.start(len(texts), 99, None)
-        state = drafter.init(store, state, jnp.asarray(tokens), lengths, output)
+        state = drafter.init(len(texts), 99, None)
+        state = drafter.prefill(store, state, jnp.asarray(tokens), lengths, output)
         return drafter.draft(store, state, frame)[0]
 
     return jax.device_get(tree(store))

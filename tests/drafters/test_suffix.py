@@ -20,7 +20,7 @@ def memory(drafter, texts, past):
     lengths = jnp.array([len(text) for text in texts], jnp.int32)
     held = [token for output in past for token in (-1, *output)]
     held = [-1] * (drafter.capacity - len(held)) + held
-    state = drafter.start(len(texts), SIZE - 1, None)
+    state = drafter.init(len(texts), SIZE - 1, None)
     state = state.replace(
         history=History(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
     )
@@ -117,21 +117,21 @@ def test_the_past_of_a_larger_vocabulary_changes_no_token():
     model = tiny.model()
     target, ask = (model, tiny.params(model), [[1, 5, 3]]), dict(max_new_tokens=8)
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
-    state = drafter.start(1, 8, None)
+    state = drafter.init(1, 8, None)
     state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
     frame = Frame(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
-    started = drafter.init(None, state, jnp.array([[1, 5, 3]]), jnp.array([3]), None)
+    started = drafter.prefill(None, state, jnp.array([[1, 5, 3]]), jnp.array([3]), None)
     assert 30_000 in drafter.draft(None, started, frame)[0].tokens[0].tolist()
     hot = jspec.decode(*target, drafter=drafter, drafter_state=state, **ask)
     np.testing.assert_array_equal(hot.tokens, jspec.decode(*target, **ask).tokens)
 
 
 def test_a_past_of_another_size_is_refused():
-    state = jspec.Suffix(capacity=8).start(1, 4, None)
+    state = jspec.Suffix(capacity=8).init(1, 4, None)
     with pytest.raises(ValueError, match=r"past outputs of shape \(8,\).*\(16,\) of int32"):
-        jspec.Suffix(capacity=16).start(1, 4, state)
+        jspec.Suffix(capacity=16).init(1, 4, state)
     with pytest.raises(ValueError, match="past outputs of shape None"):
-        jspec.Suffix(capacity=16).start(1, 4, {"past": 1})
+        jspec.Suffix(capacity=16).init(1, 4, {"past": 1})
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def _grown(drafter, change, table, prompt, lengths):
     batch = len(prompt)
     size = drafter.model.vocab_size
     seen = Output(jnp.zeros((*prompt.shape, size)), None, (), ())
-    state = drafter.start(batch, 64, None)
-    state = drafter.init(table, state, prompt, lengths, seen)
+    state = drafter.init(batch, 64, None)
+    state = drafter.prefill(table, state, prompt, lengths, seen)
     frame = Frame(
         root=prompt[:, -1],
         positions=lengths - 1,
@@ -144,7 +144,11 @@ WRITTEN = written(WIDE)
 def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
     """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
     distributions, orders = models
-    tree = grown(best_first(jspec.DySpec, num_speculative_tokens=budget, max_depth=budget), distributions, orders)
+    tree = grown(
+        best_first(jspec.DySpec, num_speculative_tokens=budget, max_depth=budget),
+        distributions,
+        orders,
+    )
     depths = set()
     for row in range(ROWS):
         wanted = oracle.dyspec_greedy(at(distributions, row), order_at(orders, row), budget)
@@ -158,7 +162,9 @@ def test_a_threshold_is_the_layer_by_layer_tree(models):
     """Algorithm 2; the budget is never reached."""
     distributions, orders = models
     tree = grown(
-        best_first(jspec.DySpec, num_speculative_tokens=40, max_depth=20, threshold=0.15), distributions, orders
+        best_first(jspec.DySpec, num_speculative_tokens=40, max_depth=20, threshold=0.15),
+        distributions,
+        orders,
     )
     for row in range(ROWS):
         wanted = oracle.dyspec_threshold(at(distributions, row), order_at(orders, row), 0.15, 10**6)

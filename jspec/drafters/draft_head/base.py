@@ -64,7 +64,7 @@ class HeadDrafter(ABC):
         del feedback
         return memory
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> HeadState:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> HeadState:
         """Empty: nothing outlives a call, so an earlier state is not read."""
         del earlier
         head = self.head
@@ -85,7 +85,7 @@ class HeadDrafter(ABC):
             memory=self.remember(batch),
         )
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: HeadState,

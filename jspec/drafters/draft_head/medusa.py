@@ -89,11 +89,11 @@ class Medusa:
                 f"{self.head.num_heads} Medusa heads; pass a template of at most so many levels"
             )
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Float[Array, "B E"]:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Float[Array, "B E"]:
         del slots, earlier  # each prompt gives its own state
         return jnp.zeros((batch, self.head.features), jnp.float32)
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: Float[Array, "B E"],

@@ -148,7 +148,7 @@ class DraftModel(ABC):
         del feedback
         return memory
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
         self._check()
         context = self.model.context
         if context is not None and context < slots:
@@ -172,7 +172,7 @@ class DraftModel(ABC):
             memory=fresh if earlier is None else self.remember(batch, earlier.memory),
         )
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: DraftModelState,

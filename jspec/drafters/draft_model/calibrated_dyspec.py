@@ -52,7 +52,7 @@ class RateTable:
             return _MEMORY * known + fresh(cell, new.reshape(cell.shape)).reshape(known.shape)
 
         # What is forgotten is replaced by the start, so that no cell runs empty.
-        start = self.start(len(tried))
+        start = self.init(len(tried))
 
         def fade(known, first):
             return known + (1 - _MEMORY) * first
@@ -63,7 +63,7 @@ class RateTable:
         )
 
     @staticmethod
-    def start(batch: int) -> "Rates":
+    def init(batch: int) -> "Rates":
         """The published estimate: a token is accepted with the draft's probability of it."""
         centre = 2.0 ** (-(jnp.arange(_BUCKETS, dtype=jnp.float32) + 0.5) / 2)
         tried = jnp.full((batch, _RANKS, _BUCKETS), _PRIOR, jnp.float32)
@@ -95,7 +95,7 @@ class CalibratedDySpec(DySpec):
     def remember(self, batch: int, earlier: AcceptanceRates | None) -> AcceptanceRates:
         """What earlier rows learnt is worth the same to each new row: their mean."""
         if earlier is None:
-            return AcceptanceRates(slots=RateTable.start(batch), tokens=RateTable.start(batch))
+            return AcceptanceRates(slots=RateTable.init(batch), tokens=RateTable.init(batch))
         return jax.tree.map(
             lambda known: jnp.broadcast_to(known.mean(0), (batch, *known.shape[1:])), earlier
         )

@@ -50,7 +50,7 @@ class BudgetedMergeState:
 
 @dataclass(frozen=True)
 class BudgetedMerge(Members):
-    """Drafts the best of what its drafters propose. Make it with `merge(..., num_speculative_tokens=)`.
+    """Drafts the best of what its drafters propose. Made by `merge(.., num_speculative_tokens=n)`.
 
     Params are a tuple. The estimate starts from the drafters' own (`Tree.value`, or the order of
     siblings where there is none), is learnt by all rows together, and survives calls.
@@ -72,8 +72,8 @@ class BudgetedMerge(Members):
                 "4096, whatever its drafters propose"
             )
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> BudgetedMergeState:
-        fresh = AcceptanceModel.start(len(self.drafters))
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> BudgetedMergeState:
+        fresh = AcceptanceModel.init(len(self.drafters))
         if earlier is not None and not (
             isinstance(earlier, BudgetedMergeState)
             and earlier.opinions.bias.shape == fresh.bias.shape
@@ -91,7 +91,7 @@ class BudgetedMerge(Members):
             chances=None,
         )
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: BudgetedMergeState,

@@ -35,7 +35,7 @@ class Members:
         """What each member's call begins with."""
         states = self._each(earlier, "drafter_state")
         return tuple(
-            drafter.start(batch, slots, state)
+            drafter.init(batch, slots, state)
             for drafter, state in zip(self.drafters, states, strict=True)
         )
 
@@ -49,7 +49,7 @@ class Members:
     ) -> tuple[PyTree, ...]:
         """What each member knows before the first round."""
         return tuple(
-            drafter.init(weights, state, prompt, lengths, output)
+            drafter.prefill(weights, state, prompt, lengths, output)
             for drafter, weights, state in self._all(params, states)
         )
 

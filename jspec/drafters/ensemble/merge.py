@@ -19,10 +19,10 @@ class Merge(Members):
     Params and state are tuples. A drafter's nodes follow those of the drafters before it.
     """
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
         return self.started(batch, slots, earlier)
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: tuple[PyTree, ...],
@@ -50,11 +50,15 @@ def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merg
 
     Args:
         drafters: two or more.
-        num_speculative_tokens: drafted nodes in all, which go to the drafters by what the target has been taking of
-            theirs, see `jspec.drafters.ensemble.budgeted_merge`; None: each drafter's tree is there
-            as a whole.
+        num_speculative_tokens: drafted nodes in all, shared out by what the target has been taking
+            of each drafter's, see `jspec.drafters.ensemble.budgeted_merge`; None: each drafter's
+            tree is there as a whole.
 
     Raises:
         InputError: if there are fewer than two drafters, or the budget is out of range.
     """
-    return Merge(drafters) if num_speculative_tokens is None else BudgetedMerge(drafters, num_speculative_tokens)
+    return (
+        Merge(drafters)
+        if num_speculative_tokens is None
+        else BudgetedMerge(drafters, num_speculative_tokens)
+    )

@@ -50,7 +50,7 @@ class AcceptanceModel:
     curvature: Float[Array, " 1+DK"]
 
     @staticmethod
-    def start(drafters: int) -> "Opinions":
+    def init(drafters: int) -> "Opinions":
         """Claims are believed as they are."""
         size = 1 + drafters * KINDS
         return AcceptanceModel(jnp.zeros(size, jnp.float32), jnp.full(size, _START, jnp.float32))

@@ -83,14 +83,14 @@ class DynamicTokenRecycling:
         if not 0 <= self.memory < 1:
             raise InputError(f"memory is {self.memory}; choose 0 <= memory < 1")
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Matrix:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Matrix:
         del slots
         wanted = (batch if self.per_row else 1, self.vocab_size, self.k)
         if earlier is None:
             return Matrix(
                 jnp.zeros(wanted, jnp.int32),
                 jnp.zeros(wanted, jnp.float32),
-                AcceptanceModel.start(1),
+                AcceptanceModel.init(1),
             )
         parts = [getattr(earlier, name, None) for name in ("tokens", "chances")]
         shapes = [getattr(part, "shape", None) for part in parts]
@@ -103,7 +103,7 @@ class DynamicTokenRecycling:
             )
         return jax.tree.map(jnp.asarray, earlier)
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: Matrix,

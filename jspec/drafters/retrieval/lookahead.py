@@ -103,7 +103,7 @@ class Lookahead:
         """Of the tree: the longer of the spine's last branch and an n-gram."""
         return max(self.window - 1 + self.levels - 1, self.levels)
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Jacobi:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Jacobi:
         del slots
         wanted = (batch if self.per_row else 1, self.vocab_size, self.guesses, self.levels)
         if earlier is None:
@@ -123,7 +123,7 @@ class Lookahead:
             pool=jnp.asarray(pool),
         )
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: Jacobi,

@@ -56,14 +56,14 @@ class PromptLookup:
                 f"num_speculative_tokens is {self.num_speculative_tokens}; draft at least 1"
             )
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> History:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> History:
         del earlier  # the memory is the row's own text
         # One more than the cache: the last emitted token needs no slot there.
         return History(
             tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
         )
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: History,

@@ -83,12 +83,12 @@ class REST:
                 f"of {self.max_depth} tokens give 1 .. {self.num_matches * self.max_depth}"
             )
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "B W"]:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "B W"]:
         """No tokens yet; the memory is the row's own text."""
         del slots, earlier
         return jnp.full((batch, self.suffix_max), _NOTHING, jnp.int32)
 
-    def init(
+    def prefill(
         self,
         params: Datastore,
         state: Int[Array, "B W"],

@@ -113,7 +113,7 @@ class Suffix:
         match = np.arange(1, self.max_match + 1)
         return np.append(0, 1 - 0.7 / match**0.65).astype(np.float32)
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> SuffixState:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> SuffixState:
         if earlier is None:
             past = jnp.full(self.capacity, _GAP, jnp.int32)
         else:
@@ -136,7 +136,7 @@ class Suffix:
             past=jnp.asarray(past),
         )
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: SuffixState,

@@ -124,7 +124,7 @@ class TokenRecycling:
                 f"ranks 0 .. {self.k - 1}; pass k={self.template.max_rank + 1} or another template"
             )
 
-    def start(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
         """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del slots
         wanted = (batch if self.per_row else 1, self.vocab_size, self.k)
@@ -139,7 +139,7 @@ class TokenRecycling:
             )
         return jnp.asarray(earlier)
 
-    def init(
+    def prefill(
         self,
         params: PyTree,
         state: Int[Array, "R V k"],
