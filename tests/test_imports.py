@@ -29,6 +29,7 @@ CORE = [
     "jspec.verify.proposals",
     "jspec.verify.schemes",
     "jspec.round",
+    "jspec.seeds",
     "jspec.request",
     "jspec.engine",
     "jspec.public",
