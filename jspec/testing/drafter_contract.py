@@ -1,0 +1,525 @@
+"""What every drafter owes: its draft changes the number of rounds, and nothing else."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec import engine
+from jspec.base import NO_PARENT, Frame, PyTree, Result, Sampling
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.drafters.ensemble.merge import merge
+from jspec.drafters.retrieval.prompt_lookup import PromptLookup
+from jspec.errors import InputError
+from jspec.protocols import CausalLM, Drafter
+from jspec.ragged import sequence
+from jspec.request import prepare
+from jspec.testing.prefix_lm import PrefixLM
+from jspec.testing.promises import (
+    Report,
+    accepted_by_the_engine,
+    consistent_stats,
+    promise,
+    same_tokens,
+)
+from jspec.testing.watch import (
+    NEVER,
+    Log,
+    Poisoned,
+    WatchedDrafter,
+    WatchedModel,
+    drafted,
+    traced,
+)
+from jspec.verify import rules
+from jspec.verify.tree_verifier import TreeVerifier
+
+_LENGTHS = (12, 1, 5, 9, 14, 3)
+_SETTINGS = (
+    # (temperature, top_k, top_p): greedy rows between sampled ones, so that one program has both.
+    (0.0, 0, 1.0),
+    (0.8, 0, 0.9),
+    (0.0, 0, 1.0),
+    (1.0, 5, 1.0),
+    (0.0, 0, 1.0),
+    (0.8, 0, 1.0),
+)
+_KEY = 7
+
+
+def check_drafter(
+    drafter: Drafter,
+    params: PyTree = None,
+    *,
+    model: CausalLM | None = None,
+    model_params: PyTree = None,
+    prompts: Sequence[Sequence[int]] | None = None,
+    max_new_tokens: int = 40,
+    in_merge: bool = True,
+    thorough: bool = False,
+) -> Report:
+    """Checks all that jspec expects of a drafter, by running it.
+
+    The promises: tokens equal those of plain decoding, greedy and sampled with the same key; a row
+    does not see its neighbours; end tokens and limits cut inside an accepted path; a hot start
+    changes no token and compiles nothing; a row of NaN ends alone; trees are trees as they were
+    drafted, before the engine takes for absent what is none; the drafter is static, hashable and
+    equal to its copy; it works inside `jspec.merge` and under a caller's `jit`. Nearly all of them
+    are runs of one compiled program, so a check takes seconds.
+
+    A drafter whose draws are verified by another rule than `jspec.rules.coupled` gives tokens of
+    the same distribution, not the same tokens. It is compared under `coupled`; the report says what
+    was not checked under its own rule.
+
+    Args:
+        drafter: the drafter under test.
+        params: its weights, if it has any.
+        model: the target; None is `jspec.testing.PrefixLM`, 23 tokens.
+        model_params: the target's weights; None only without a model.
+        prompts: at least two token lists for the target; None: six ragged ones.
+        max_new_tokens: most tokens per row; enough for some draft to be accepted.
+        in_merge: whether the drafter shall also run inside `jspec.merge`: a program of its own.
+        thorough: compile more programs: a batch of one row, a greedy call without a key, and a call
+            under `jit`, which else is traced and not run.
+
+    Returns:
+        A `Report` of what was checked, what was not and why, and what costs speed.
+
+    Raises:
+        AssertionError: if a promise is broken. The sentence names the promise and the row or round,
+            what was expected and what was observed.
+        InputError: if the arguments do not fit together.
+
+    Example:
+        In a test file of your own (`tests/test_my_drafter.py`), where pytest finds it:
+
+        >>> import jspec
+        >>> from jspec.testing import check_drafter
+        >>> def test_my_drafter():
+        ...     report = check_drafter(jspec.PromptLookup(num_speculative_tokens=3))
+        ...     assert not report.skipped
+    """
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        raise InputError(
+            f"drafter is {drafter!r:.80}; pass an instance with init, prefill, draft and update"
+        )
+    if model is None and model_params is not None:
+        raise InputError("model_params came without a model; pass both, or neither")
+    if model is None:
+        model = PrefixLM()
+        model_params = model.init()
+    subject = _Subject(WatchedModel(model), model_params, *_ragged(prompts, model), max_new_tokens)
+    report = Report()
+
+    _check_static(drafter, report)
+    drafter = _coupled(drafter, params, subject, report)
+    with accepted_by_the_engine(_name(drafter)):
+        tree = _tree_of(drafter, params, subject)
+        watched = WatchedDrafter(drafter, tree, max_new_tokens)
+        plain = subject.plain()
+        first = subject.run(watched, params)
+        same_tokens(first, plain, "tokens are those of plain decoding")
+        consistent_stats(first, "statistics of a run")
+        report.checked.append("tokens are those of plain decoding, greedy and sampled")
+        log = drafted(first.drafter_state)
+        _check_trees(log, tree, model.vocab_size, report)
+        _check_cuts(subject, watched, params, plain, log, report)
+        _check_rows(subject, watched, params, report)
+        _check_nan(subject, watched, params, report)
+        _check_hot_start(subject, watched, params, first, report)
+        _check_jit(subject, drafter, params, report)
+        if in_merge:
+            _check_merge(subject, drafter, params, plain, report)
+        else:
+            report.skipped.append("inside jspec.merge: in_merge is False")
+        if thorough:
+            _check_other_programs(subject, drafter, params, report)
+    return report
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A target and a batch of prompts, and the ways to decode them."""
+
+    model: WatchedModel
+    params: PyTree
+    prompt: np.ndarray
+    lengths: np.ndarray
+    max_new_tokens: int
+
+    @property
+    def batch(self) -> int:
+        return len(self.lengths)
+
+    def request(self, **changes: Any) -> dict[str, Any]:
+        """Arguments of `decode`, all of them arrays of one shape: one program for all requests.
+
+        `order` picks rows, which keep their ids; `spoiled` is `Poisoned.start`.
+        """
+        order = changes.pop("order", np.arange(self.batch))
+        spoiled = changes.pop("spoiled", np.full(self.batch, NEVER))[order]
+        settings = [_SETTINGS[row % len(_SETTINGS)] for row in order]
+        temperature, top_k, top_p = (np.array(kind) for kind in zip(*settings, strict=True))
+        asked = dict(
+            model=self.model,
+            params=Poisoned(self.params, np.asarray(spoiled, np.int32)),
+            prompt=self.prompt[order],
+            lengths=self.lengths[order],
+            sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
+            key=_KEY,
+            rows=np.asarray(order),
+            limits=np.full(len(order), self.max_new_tokens),
+            eos=np.full((len(order), 1), -1),
+            max_new_tokens=self.max_new_tokens,
+        )
+        return asked | changes
+
+    def run(self, drafter: Drafter, params: PyTree, **changes: Any) -> Result:
+        state = changes.pop("drafter_state", None)
+        return engine.decode(
+            **self.request(**changes), drafter=drafter, drafter_params=params, drafter_state=state
+        )
+
+    def plain(self, **changes: Any) -> Result:
+        return self.run(Autoregressive(), None, **changes)
+
+
+def _name(drafter: Drafter) -> str:
+    return type(drafter).__name__
+
+
+def _ragged(
+    prompts: Sequence[Sequence[int]] | None, model: CausalLM
+) -> tuple[np.ndarray, np.ndarray]:
+    """(prompt, lengths), padded on the right."""
+    if prompts is None:
+        rng = np.random.default_rng(0)
+        # Each repeats itself, so that what looks drafts up in the text finds some.
+        prompts = [
+            np.resize(rng.integers(model.vocab_size, size=4), size).tolist() for size in _LENGTHS
+        ]
+    if len(prompts) < 2 or not all(len(prompt) for prompt in prompts):
+        raise InputError(
+            f"there are {len(prompts)} prompts; pass two or more, none of them empty, so that rows "
+            "have neighbours"
+        )
+    lengths = np.array([len(prompt) for prompt in prompts])
+    padded = np.zeros((len(prompts), lengths.max()), np.int64)
+    for row, prompt in enumerate(prompts):
+        padded[row, : len(prompt)] = prompt
+    return padded, lengths
+
+
+def _check_static(drafter: Drafter, report: Report) -> None:
+    try:
+        twin = copy.deepcopy(drafter)
+        equal = twin == drafter and hash(twin) == hash(drafter)
+    except TypeError as error:
+        raise AssertionError(
+            f"a drafter is static and hashable: {_name(drafter)} is not ({error}); make it a "
+            "frozen dataclass and keep arrays in its params or its state"
+        ) from error
+    promise(
+        equal,
+        f"a drafter is equal to its copy: that of {_name(drafter)} is unequal or hashes otherwise, "
+        "so each instance would compile anew; make it a frozen dataclass",
+    )
+    report.checked.append("static, hashable and equal to its copy")
+
+
+def _coupled(drafter: Drafter, params: PyTree, subject: _Subject, report: Report) -> Drafter:
+    """The drafter, or the same under the rule whose tokens are those of plain decoding."""
+    own = getattr(drafter, "verifier", None)
+    if own in (None, TreeVerifier(rules.coupled)):
+        return drafter
+    with accepted_by_the_engine(f"{_name(drafter)} under {own}"):
+        result = subject.run(drafter, params)
+    what = f"a run under the drafter's own verifier, {own}"
+    consistent_stats(result, what)
+    tokens = np.asarray(result.tokens)
+    promise(
+        ((tokens >= 0) & (tokens < subject.model.vocab_size)).all(),
+        f"{what}: tokens should lie in the vocabulary and do not",
+    )
+    report.checked.append(f"{what}, adds up")
+    report.skipped.append(
+        f"under its own verifier, {own}: tokens are of plain decoding's distribution and not its "
+        "tokens; all else was checked under jspec.rules.coupled"
+    )
+    return engine.with_verifier(drafter, rules.coupled)
+
+
+def _tree_of(drafter: Drafter, params: PyTree, subject: _Subject) -> Any:
+    """The tree that the drafter drafts, without its values."""
+    asked = subject.request()
+    del asked["params"]
+    call = prepare(**asked)
+    batch, width = call.prompt.shape
+    positions, causal = sequence(batch, width)
+    weights = Poisoned(subject.params, np.full(batch, NEVER, np.int32))
+
+    def first_tree(params: PyTree, weights: Poisoned) -> Any:
+        output = subject.model.apply(weights, call.prompt, positions, causal, None)
+        state = drafter.init(batch, call.slots, None)
+        state = drafter.prefill(params, state, call.prompt, call.lengths, output)
+        frame = Frame(
+            root=call.prompt[:, 0],
+            positions=call.lengths - 1,
+            keys=jax.random.split(call.key, batch),
+            sampling=call.sampling,
+            done=call.lengths < 0,
+        )
+        returned = drafter.draft(params, state, jax.tree.map(jax.numpy.asarray, frame))
+        promise(
+            isinstance(returned, tuple) and len(returned) == 2,
+            f"draft returns (tree, state): that of {_name(drafter)} returned "
+            f"{type(returned).__name__}",
+        )
+        return returned[0]
+
+    return jax.eval_shape(first_tree, params, weights)
+
+
+def _check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
+    """Round by round: the engine would silently take for absent what is caught here."""
+    twins = total = 0
+    for at, row in np.argwhere(~log.done).tolist():
+        tokens, parents, valid = (x[at, row] for x in (log.tokens, log.parents, log.valid))
+        where = f"a tree is a tree: round {at}, row {row}"
+        promise(
+            tokens[0] == log.root[at, row],
+            f"{where}: node 0 should be the last emitted token, {log.root[at, row]}, and is "
+            f"{tokens[0]}",
+        )
+        promise(
+            parents[0] == NO_PARENT and valid[0],
+            f"{where}: node 0 should be there with the parent -1; its parent is {parents[0]} and "
+            f"valid is {valid[0]}",
+        )
+        value = None if log.value is None else log.value[at, row]
+        depth, children = {0: 0}, {0: []}
+        for node in np.flatnonzero(valid)[1:].tolist():
+            above, token = int(parents[node]), int(tokens[node])
+            promise(
+                0 <= above < node,
+                f"{where}: the parent of node {node} should be an earlier node and is {above}",
+            )
+            promise(
+                above in depth,
+                f"{where}: node {node} hangs from node {above}, which is absent",
+            )
+            promise(
+                0 <= token < vocab_size,
+                f"{where}: node {node} should hold a token of the vocabulary, 0 to "
+                f"{vocab_size - 1}, and holds {token}",
+            )
+            depth[node], children[node] = depth[above] + 1, []
+            promise(
+                depth[node] <= tree.depth,
+                f"{where}: node {node} stands {depth[node]} deep and the tree's declared depth is "
+                f"{tree.depth}",
+            )
+            if value is not None:
+                promise(
+                    0 <= value[node] <= 1 + 1e-5,
+                    f"{where}: the value of node {node} should lie in 0 .. 1 and is {value[node]}",
+                )
+            twins += token in children[above]
+            total += 1
+            children[above].append(token)
+            promise(
+                len(children[above]) <= tree.width,
+                f"{where}: node {above} has more children than the declared width, {tree.width}",
+            )
+    report.checked.append("trees are trees, as they were drafted")
+    if twins:
+        report.remarks.append(
+            f"{twins} of {total} drafted nodes repeat the token of an earlier sibling: the target "
+            "scores them for nothing"
+        )
+
+
+def _insides(log: Log, row: int) -> Iterator[int]:
+    """Places in a row's output inside an accepted path: more of the same round follows."""
+    start = 0
+    for count in log.counts[:, row].tolist():
+        yield from range(start, start + count - 1)
+        start += count
+
+
+def _check_cuts(
+    subject: _Subject,
+    drafter: WatchedDrafter,
+    params: PyTree,
+    plain: Result,
+    log: Log,
+    report: Report,
+) -> None:
+    """One run in which half the rows meet an end token, and half a limit."""
+    tokens = np.asarray(plain.tokens)
+    eos = np.full((subject.batch, 1), -1)
+    limits = np.full(subject.batch, subject.max_new_tokens)
+    inside = 0
+    for row in range(subject.batch):
+        places = list(_insides(log, row))
+        first = [at for at in places if tokens[row, at] not in tokens[row, :at]]
+        if row % 2 == 0 and first:
+            eos[row] = tokens[row, first[-1]]
+        elif places:
+            limits[row] = places[len(places) // 2] + 1
+        else:
+            limits[row] = row % 4
+        inside += bool(places)
+    request = dict(eos=eos, limits=limits)
+    what = "end tokens and limits cut exactly"
+    result = subject.run(drafter, params, **request)
+    same_tokens(result, subject.plain(**request), what)
+    consistent_stats(result, what)
+    if inside:
+        report.checked.append(f"{what}, inside accepted paths of {inside} rows")
+    else:
+        report.skipped.append(
+            "end tokens and limits inside an accepted path: no drafted token was accepted; pass a "
+            "model, params or prompts with which some are"
+        )
+
+
+def _check_rows(subject: _Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+    """Other neighbours, and none that run: the tokens of a row are the same."""
+    what = "a row does not see its neighbours"
+    order = np.roll(np.arange(subject.batch), 1)[::-1]
+    same_tokens(
+        subject.run(drafter, params, order=order),
+        subject.plain(),
+        f"{what} (rows in another order, under their ids)",
+        rows=order,
+    )
+    for row in range(2):
+        alone = np.where(np.arange(subject.batch) == row, subject.max_new_tokens, 0)
+        same_tokens(
+            subject.run(drafter, params, limits=alone),
+            subject.plain(limits=alone),
+            f"{what} (only row {row} runs)",
+        )
+    report.checked.append(what)
+
+
+def _check_nan(subject: _Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+    """The target gives NaN for one row from its prompt on, and for another after some tokens."""
+    spoiled = np.full(subject.batch, NEVER)
+    spoiled[0] = subject.lengths[0] + 5
+    spoiled[1] = 0
+    same_tokens(
+        subject.run(drafter, params, spoiled=spoiled),
+        subject.plain(spoiled=spoiled),
+        "a row of NaN ends alone (row 1 from its prompt on, row 0 after some tokens)",
+    )
+    report.checked.append("a row of NaN ends alone")
+
+
+def _shapes(state: PyTree) -> Any:
+    leaves, structure = jax.tree.flatten(state)
+    return [(np.shape(leaf), jax.numpy.result_type(leaf)) for leaf in leaves], structure
+
+
+def _check_hot_start(
+    subject: _Subject,
+    drafter: WatchedDrafter,
+    params: PyTree,
+    first: Result,
+    report: Report,
+) -> None:
+    asked = subject.request()
+    del asked["params"]
+    slots = prepare(**asked).slots
+    for batch, room in ((subject.batch, slots), (subject.batch + 1, slots + 16)):
+        cold = drafter.inner.init(batch, room, None)
+        try:
+            hot = drafter.inner.init(
+                batch, room, jax.tree.map(np.asarray, first.drafter_state.inner)
+            )
+        except InputError as error:
+            promise(
+                batch != subject.batch,
+                f"a hot start goes on from a state of the same sizes: {_name(drafter.inner)} "
+                f"refused its own: {error}",
+            )
+            continue
+        for name, a, b in zip(("leaves", "structure"), _shapes(cold), _shapes(hot), strict=True):
+            promise(
+                a == b,
+                "a hot start compiles nothing: the memory that init gives should have the same "
+                f"{name} with and without an earlier state; cold {a}, hot {b}",
+            )
+    hot, programs = traced(
+        subject.model,
+        lambda: subject.run(drafter, params, drafter_state=first.drafter_state),
+    )
+    promise(
+        programs == 0,
+        f"a hot start compiles nothing: it traced the model {programs} times more",
+    )
+    same_tokens(hot, subject.plain(), "a hot start changes no token")
+    again = subject.run(drafter, params)
+    same_tokens(again, subject.plain(), "a cold start after a hot one changes no token")
+    report.checked.append("a hot start changes no token and compiles nothing")
+
+
+def _check_jit(subject: _Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
+    """Greedy and without a key, under a caller's jit: traced to its end and not compiled."""
+    asked = subject.request(sampling=None, key=None, eos=None, rows=None)
+    arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+
+    def call(arrays: dict[str, Any], weights: PyTree) -> Any:
+        return engine.decode(**asked, **arrays, drafter=drafter, drafter_params=weights).tokens
+
+    tokens = jax.eval_shape(call, arrays, params)
+    wanted = (subject.batch, subject.max_new_tokens)
+    promise(
+        tokens.shape == wanted,
+        f"a call under jit gives tokens of shape {wanted}; this one gave {tokens.shape}",
+    )
+    report.checked.append("a greedy call without a key traces under jit")
+
+
+def _check_merge(
+    subject: _Subject, drafter: Drafter, params: PyTree, plain: Result, report: Report
+) -> None:
+    """Second of two, so that none of its nodes keeps its number."""
+    both = merge(PromptLookup(num_speculative_tokens=2, whole=False), drafter)
+    try:
+        result = subject.run(both, (None, params))
+    except InputError as error:
+        report.skipped.append(f"inside jspec.merge: refused ({error})")
+        return
+    what = "tokens inside jspec.merge are those of plain decoding"
+    same_tokens(result, plain, what)
+    consistent_stats(result, what)
+    state = result.drafter_state
+    hot = subject.run(both, (None, params), drafter_state=state)
+    same_tokens(hot, plain, f"{what} (hot start)")
+    report.checked.append(what)
+
+
+def _check_other_programs(
+    subject: _Subject, drafter: Drafter, params: PyTree, report: Report
+) -> None:
+    one = subject.request(order=np.arange(1))
+    runs = dict(drafter=drafter, drafter_params=params)
+    same_tokens(engine.decode(**one, **runs), engine.decode(**one), "tokens of a batch of one row")
+    greedy = subject.request(sampling=None, key=None)
+    plain = engine.decode(**greedy)
+    same_tokens(engine.decode(**greedy, **runs), plain, "tokens of a greedy call without a key")
+    arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "limits")}
+    jitted = jax.jit(
+        lambda arrays, weights: engine.decode(
+            **greedy, **arrays, drafter=drafter, drafter_params=weights
+        )
+    )(arrays, params)
+    # A bucket of other sizes than outside of jit: the capacity may be another.
+    traced_plain = jax.jit(lambda arrays: engine.decode(**greedy, **arrays))(arrays)
+    same_tokens(jitted, traced_plain, "tokens under jit")
+    report.checked.append("tokens of a batch of one, without a key, and under jit")
