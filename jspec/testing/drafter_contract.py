@@ -2,15 +2,13 @@
 
 import copy
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
 
 from jspec import engine
-from jspec.base import NO_PARENT, Frame, PyTree, Result, Sampling
-from jspec.drafters.autoregressive import Autoregressive
+from jspec.base import Frame, PyTree, Result
 from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.retrieval.prompt_lookup import PromptLookup
 from jspec.errors import InputError
@@ -25,6 +23,8 @@ from jspec.testing.promises import (
     promise,
     same_tokens,
 )
+from jspec.testing.subject import Subject, ragged
+from jspec.testing.tree_contract import check_trees
 from jspec.testing.watch import (
     NEVER,
     Log,
@@ -36,18 +36,6 @@ from jspec.testing.watch import (
 )
 from jspec.verify import rules
 from jspec.verify.tree_verifier import TreeVerifier
-
-_LENGTHS = (12, 1, 5, 9, 14, 3)
-_SETTINGS = (
-    # (temperature, top_k, top_p): greedy rows between sampled ones, so that one program has both.
-    (0.0, 0, 1.0),
-    (0.8, 0, 0.9),
-    (0.0, 0, 1.0),
-    (1.0, 5, 1.0),
-    (0.0, 0, 1.0),
-    (0.8, 0, 1.0),
-)
-_KEY = 7
 
 
 def check_drafter(
@@ -111,7 +99,7 @@ def check_drafter(
     if model is None:
         model = PrefixLM()
         model_params = model.init()
-    subject = _Subject(WatchedModel(model), model_params, *_ragged(prompts, model), max_new_tokens)
+    subject = Subject(WatchedModel(model), model_params, *ragged(prompts, model), max_new_tokens)
     report = Report()
 
     _check_static(drafter, report)
@@ -125,7 +113,7 @@ def check_drafter(
         consistent_stats(first, "statistics of a run")
         report.checked.append("tokens are those of plain decoding, greedy and sampled")
         log = drafted(first.drafter_state)
-        _check_trees(log, tree, model.vocab_size, report)
+        check_trees(log, tree, model.vocab_size, report)
         _check_cuts(subject, watched, params, plain, log, report)
         _check_rows(subject, watched, params, report)
         _check_nan(subject, watched, params, report)
@@ -140,77 +128,8 @@ def check_drafter(
     return report
 
 
-@dataclass(frozen=True)
-class _Subject:
-    """A target and a batch of prompts, and the ways to decode them."""
-
-    model: WatchedModel
-    params: PyTree
-    prompt: np.ndarray
-    lengths: np.ndarray
-    max_new_tokens: int
-
-    @property
-    def batch(self) -> int:
-        return len(self.lengths)
-
-    def request(self, **changes: Any) -> dict[str, Any]:
-        """Arguments of `decode`, all of them arrays of one shape: one program for all requests.
-
-        `order` picks rows, which keep their ids; `spoiled` is `Poisoned.start`.
-        """
-        order = changes.pop("order", np.arange(self.batch))
-        spoiled = changes.pop("spoiled", np.full(self.batch, NEVER))[order]
-        settings = [_SETTINGS[row % len(_SETTINGS)] for row in order]
-        temperature, top_k, top_p = (np.array(kind) for kind in zip(*settings, strict=True))
-        asked = dict(
-            model=self.model,
-            params=Poisoned(self.params, np.asarray(spoiled, np.int32)),
-            prompt=self.prompt[order],
-            lengths=self.lengths[order],
-            sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
-            key=_KEY,
-            rows=np.asarray(order),
-            limits=np.full(len(order), self.max_new_tokens),
-            eos=np.full((len(order), 1), -1),
-            max_new_tokens=self.max_new_tokens,
-        )
-        return asked | changes
-
-    def run(self, drafter: Drafter, params: PyTree, **changes: Any) -> Result:
-        state = changes.pop("drafter_state", None)
-        return engine.decode(
-            **self.request(**changes), drafter=drafter, drafter_params=params, drafter_state=state
-        )
-
-    def plain(self, **changes: Any) -> Result:
-        return self.run(Autoregressive(), None, **changes)
-
-
 def _name(drafter: Drafter) -> str:
     return type(drafter).__name__
-
-
-def _ragged(
-    prompts: Sequence[Sequence[int]] | None, model: CausalLM
-) -> tuple[np.ndarray, np.ndarray]:
-    """(prompt, lengths), padded on the right."""
-    if prompts is None:
-        rng = np.random.default_rng(0)
-        # Each repeats itself, so that what looks drafts up in the text finds some.
-        prompts = [
-            np.resize(rng.integers(model.vocab_size, size=4), size).tolist() for size in _LENGTHS
-        ]
-    if len(prompts) < 2 or not all(len(prompt) for prompt in prompts):
-        raise InputError(
-            f"there are {len(prompts)} prompts; pass two or more, none of them empty, so that rows "
-            "have neighbours"
-        )
-    lengths = np.array([len(prompt) for prompt in prompts])
-    padded = np.zeros((len(prompts), lengths.max()), np.int64)
-    for row, prompt in enumerate(prompts):
-        padded[row, : len(prompt)] = prompt
-    return padded, lengths
 
 
 def _check_static(drafter: Drafter, report: Report) -> None:
@@ -230,7 +149,7 @@ def _check_static(drafter: Drafter, report: Report) -> None:
     report.checked.append("static, hashable and equal to its copy")
 
 
-def _coupled(drafter: Drafter, params: PyTree, subject: _Subject, report: Report) -> Drafter:
+def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
     """The drafter, or the same under the rule whose tokens are those of plain decoding."""
     own = getattr(drafter, "verifier", None)
     if own in (None, TreeVerifier(rules.coupled)):
@@ -252,7 +171,7 @@ def _coupled(drafter: Drafter, params: PyTree, subject: _Subject, report: Report
     return engine.with_verifier(drafter, rules.coupled)
 
 
-def _tree_of(drafter: Drafter, params: PyTree, subject: _Subject) -> Any:
+def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     """The tree that the drafter drafts, without its values."""
     asked = subject.request()
     del asked["params"]
@@ -283,65 +202,6 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: _Subject) -> Any:
     return jax.eval_shape(first_tree, params, weights)
 
 
-def _check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
-    """Round by round: the engine would silently take for absent what is caught here."""
-    twins = total = 0
-    for at, row in np.argwhere(~log.done).tolist():
-        tokens, parents, valid = (x[at, row] for x in (log.tokens, log.parents, log.valid))
-        where = f"a tree is a tree: round {at}, row {row}"
-        promise(
-            tokens[0] == log.root[at, row],
-            f"{where}: node 0 should be the last emitted token, {log.root[at, row]}, and is "
-            f"{tokens[0]}",
-        )
-        promise(
-            parents[0] == NO_PARENT and valid[0],
-            f"{where}: node 0 should be there with the parent -1; its parent is {parents[0]} and "
-            f"valid is {valid[0]}",
-        )
-        value = None if log.value is None else log.value[at, row]
-        depth, children = {0: 0}, {0: []}
-        for node in np.flatnonzero(valid)[1:].tolist():
-            above, token = int(parents[node]), int(tokens[node])
-            promise(
-                0 <= above < node,
-                f"{where}: the parent of node {node} should be an earlier node and is {above}",
-            )
-            promise(
-                above in depth,
-                f"{where}: node {node} hangs from node {above}, which is absent",
-            )
-            promise(
-                0 <= token < vocab_size,
-                f"{where}: node {node} should hold a token of the vocabulary, 0 to "
-                f"{vocab_size - 1}, and holds {token}",
-            )
-            depth[node], children[node] = depth[above] + 1, []
-            promise(
-                depth[node] <= tree.depth,
-                f"{where}: node {node} stands {depth[node]} deep and the tree's declared depth is "
-                f"{tree.depth}",
-            )
-            if value is not None:
-                promise(
-                    0 <= value[node] <= 1 + 1e-5,
-                    f"{where}: the value of node {node} should lie in 0 .. 1 and is {value[node]}",
-                )
-            twins += token in children[above]
-            total += 1
-            children[above].append(token)
-            promise(
-                len(children[above]) <= tree.width,
-                f"{where}: node {above} has more children than the declared width, {tree.width}",
-            )
-    report.checked.append("trees are trees, as they were drafted")
-    if twins:
-        report.remarks.append(
-            f"{twins} of {total} drafted nodes repeat the token of an earlier sibling: the target "
-            "scores them for nothing"
-        )
-
-
 def _insides(log: Log, row: int) -> Iterator[int]:
     """Places in a row's output inside an accepted path: more of the same round follows."""
     start = 0
@@ -351,7 +211,7 @@ def _insides(log: Log, row: int) -> Iterator[int]:
 
 
 def _check_cuts(
-    subject: _Subject,
+    subject: Subject,
     drafter: WatchedDrafter,
     params: PyTree,
     plain: Result,
@@ -387,7 +247,7 @@ def _check_cuts(
         )
 
 
-def _check_rows(subject: _Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+def _check_rows(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
     """Other neighbours, and none that run: the tokens of a row are the same."""
     what = "a row does not see its neighbours"
     order = np.roll(np.arange(subject.batch), 1)[::-1]
@@ -407,7 +267,7 @@ def _check_rows(subject: _Subject, drafter: WatchedDrafter, params: PyTree, repo
     report.checked.append(what)
 
 
-def _check_nan(subject: _Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+def _check_nan(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
     """The target gives NaN for one row from its prompt on, and for another after some tokens."""
     spoiled = np.full(subject.batch, NEVER)
     spoiled[0] = subject.lengths[0] + 5
@@ -426,7 +286,7 @@ def _shapes(state: PyTree) -> Any:
 
 
 def _check_hot_start(
-    subject: _Subject,
+    subject: Subject,
     drafter: WatchedDrafter,
     params: PyTree,
     first: Result,
@@ -468,7 +328,7 @@ def _check_hot_start(
     report.checked.append("a hot start changes no token and compiles nothing")
 
 
-def _check_jit(subject: _Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
+def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Greedy and without a key, under a caller's jit: traced to its end and not compiled."""
     asked = subject.request(sampling=None, key=None, eos=None, rows=None)
     arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
@@ -486,7 +346,7 @@ def _check_jit(subject: _Subject, drafter: Drafter, params: PyTree, report: Repo
 
 
 def _check_merge(
-    subject: _Subject, drafter: Drafter, params: PyTree, plain: Result, report: Report
+    subject: Subject, drafter: Drafter, params: PyTree, plain: Result, report: Report
 ) -> None:
     """Second of two, so that none of its nodes keeps its number."""
     both = merge(PromptLookup(num_speculative_tokens=2, whole=False), drafter)
@@ -505,7 +365,7 @@ def _check_merge(
 
 
 def _check_other_programs(
-    subject: _Subject, drafter: Drafter, params: PyTree, report: Report
+    subject: Subject, drafter: Drafter, params: PyTree, report: Report
 ) -> None:
     one = subject.request(order=np.arange(1))
     runs = dict(drafter=drafter, drafter_params=params)
