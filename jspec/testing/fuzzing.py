@@ -1,6 +1,5 @@
 """Random trees, right and wrong ones: whatever is drafted, tokens are those of plain decoding."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,6 +69,8 @@ class FuzzState:
 
     emitted: Int[Array, " B"]
     rounds: Int[Array, ""]
+    mistold: Int[Array, " B"]
+    """Rounds whose feedback did not fit the drafter's own tree."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +81,8 @@ class FuzzDrafter:
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> FuzzState:
         del slots, earlier
-        return FuzzState(emitted=jnp.zeros(batch, jnp.int32), rounds=jnp.int32(0))
+        zeros = jnp.zeros(batch, jnp.int32)
+        return FuzzState(emitted=zeros, rounds=jnp.int32(0), mistold=zeros)
 
     def prefill(
         self,
@@ -115,7 +117,24 @@ class FuzzDrafter:
 
     def update(self, params: FuzzTrees, state: FuzzState, feedback: Feedback) -> FuzzState:
         del params
-        return FuzzState(emitted=state.emitted + feedback.counts, rounds=state.rounds + 1)
+        return FuzzState(
+            emitted=state.emitted + feedback.counts,
+            rounds=state.rounds + 1,
+            mistold=state.mistold + _mistold(feedback).astype(jnp.int32),
+        )
+
+
+def _mistold(feedback: Feedback) -> Bool[Array, " B"]:
+    """Rows in which the path is none of the drafter's own tree, or leaves it though it went on."""
+    tree, path, emitted = feedback.tree, feedback.verdict.path, feedback.emitted
+    below = (jnp.arange(1, path.shape[1]) < feedback.counts[:, None])[..., None]
+    node, above, token = path[:, 1:, None], path[:, :-1, None], emitted[:, :-1, None]
+    nodes = jnp.arange(tree.tokens.shape[1])
+    right = tree.valid & (nodes > 0)
+    right = right[:, None] & (tree.parents[:, None] == above) & (tree.tokens[:, None] == token)
+    wrong = below & jnp.where(node >= 0, (node == nodes) & ~right, right)
+    # The root is everybody's.
+    return wrong.any((1, 2)) | ((path[:, 0] != 0) & (feedback.counts > 0))
 
 
 @dataclass
@@ -247,7 +266,7 @@ def _batch(
         if (wrong := np.flatnonzero(emitted[row] != text[row])).size:
             rounds = [told for told in story if told.start <= wrong[0]]
             same_tokens(result, subject.plain, f"{what}; {rounds[-1] if rounds else ''}")
-        if exact and not _width_is_tight(shapes):
+        if exact:
             wanted = np.bincount(
                 [told.emitted - 1 for told in story], minlength=len(histogram[row])
             )
@@ -259,12 +278,21 @@ def _batch(
             )
     same_tokens(result, subject.plain, what)
     consistent_stats(result, what)
+    states = result.drafter_state if len(params) > 1 else (result.drafter_state,)
+    for member, state in enumerate(_fuzz_states(states)):
+        for row, rounds in enumerate(np.asarray(state.mistold).tolist()):
+            promise(
+                rounds == 0,
+                f"{what}: a drafter is told of its own tree: drafter {member} was told otherwise "
+                f"in {rounds} rounds of row {row}",
+            )
     return histogram.sum(0)
 
 
-def _width_is_tight(shapes: tuple[FuzzShape, ...]) -> bool:
-    """Whether some node may have more children than declared: which are read is then undefined."""
-    return any(shape.width < shape.num_nodes - 1 for shape in shapes)
+def _fuzz_states(state: PyTree) -> list[FuzzState]:
+    """The states of all fuzz drafters, however a merge keeps them."""
+    found = jax.tree.leaves(state, is_leaf=lambda leaf: isinstance(leaf, FuzzState))
+    return [leaf for leaf in found if isinstance(leaf, FuzzState)]
 
 
 def _trees(
@@ -348,7 +376,7 @@ def _play(
         number = len(told)
         rounds = [_tree_at(trees, number, row, root, start) for trees in host]
         accepted = max(
-            _accepted(*tree, shape.depth, text[start:], vocab_size)
+            _accepted(*tree, shape, text[start:], vocab_size)
             for tree, shape in zip(rounds, shapes, strict=True)
         )
         emitted = min(accepted + 1, len(text) - start)
@@ -373,26 +401,25 @@ def _accepted(
     parents: Int[np.ndarray, " N"],
     valid: Bool[np.ndarray, " N"],
     value: Float[np.ndarray, " N"] | None,
-    depth: int,
+    shape: FuzzShape,
     text: Int[np.ndarray, " T"],
     vocab_size: int,
 ) -> int:
     """How many drafted tokens are right, in what is left of the tree when the engine has it."""
-    level = {0: 0}
+    level: dict[int, int] = {0: 0}
+    children: dict[int, dict[int, int]] = {0: {}}
     for node in range(1, len(tokens)):
-        above = int(parents[node])
+        above, token = int(parents[node]), int(tokens[node])
         sound = valid[node] and 0 <= above < node and above in level
-        known = 0 <= tokens[node] < vocab_size and (value is None or not np.isnan(value[node]))
-        if sound and known and level[above] < depth:
-            level[node] = level[above] + 1
-
-    def down(node: int, done: int) -> Iterator[int]:
-        yield done
-        if done < len(text):
-            for child in level:
-                if child and parents[child] == node and tokens[child] == text[done]:
-                    # Equal siblings are one node: the first.
-                    yield from down(child, done + 1)
-                    return
-
-    return max(down(0, 0))
+        known = 0 <= token < vocab_size and (value is None or not np.isnan(value[node]))
+        # Equal siblings are one node: the first.
+        if sound and known and level[above] < shape.depth and token not in children[above]:
+            level[node], children[node] = level[above] + 1, {}
+            children[above][token] = node
+    node = 0
+    for done, token in enumerate(text.tolist()):
+        read = dict(list(children[node].items())[: shape.width])
+        if token not in read:
+            return done
+        node = read[token]
+    return len(text)

@@ -7,7 +7,7 @@ import tiny
 import jspec
 from jspec import testing
 from jspec.testing import fuzz
-from jspec.testing.fuzzing import _accepted
+from jspec.testing.fuzzing import FuzzShape, _accepted
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -46,7 +46,8 @@ def test_wrong_use_is_an_input_error():
 def test_what_is_left_of_a_tree(tokens, parents, valid, depth, accepted):
     there = np.array([bit == "1" for bit in valid])
     text = np.array([1, 2, 3])
-    found = _accepted(np.array(tokens), np.array(parents), there, None, depth, text, 23)
+    shape = FuzzShape(num_nodes=4, depth=depth, width=3)
+    found = _accepted(np.array(tokens), np.array(parents), there, None, shape, text, 23)
     assert found == accepted
 
 
