@@ -1,28 +1,18 @@
 """What every `CausalLM` owes the engine, as one function."""
 
 import copy
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Float
 
-from jspec import cache as caches
 from jspec import engine
 from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
+from jspec.testing.model_subject import LEVELS, PARENTS, PAST, SLOTS, ModelSubject, above, text_of
 from jspec.testing.promises import Report, accepted_by_the_engine, promise
 
-_PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8])
-"""A tree with siblings at every level, children of the first and of later ones."""
-_LEVELS = ([0], [1, 2], [3, 4, 5], [6, 7, 8], [9])
-_PAST = np.array([5, 9, 1])
-"""Committed tokens of the rows."""
-_SLOTS = 16
 _ORDER = np.array([0, 1, 3, 2, 4, 5])
 """Nodes of a chain in an order of their own; the parents' places in it follow from it."""
 
@@ -70,9 +60,9 @@ def check_model(
     report = Report()
     _check_static(model, report)
     rng = np.random.default_rng(seed)
-    size = int(_PAST.max()) + len(_PARENTS)
-    tokens = rng.integers(model.vocab_size, size=(len(_PAST), size))
-    subject = _Subject(model, params, tokens, tolerance)
+    size = int(PAST.max()) + len(PARENTS)
+    tokens = rng.integers(model.vocab_size, size=(len(PAST), size))
+    subject = ModelSubject(model, params, tokens, tolerance)
     whole = subject.whole(tokens)
     subject.widest = float(np.nanmax(np.abs(np.asarray(whole.logits, np.float64))))
     _check_output(subject, whole, report)
@@ -83,108 +73,6 @@ def check_model(
     with accepted_by_the_engine(type(model).__name__):
         _check_decode(subject, report)
     return report
-
-
-@dataclass
-class _Subject:
-    """A model, its params, some text, and the ways to score it."""
-
-    model: CausalLM
-    params: PyTree
-    tokens: Int[np.ndarray, "B T"]
-    tolerance: float | None
-    widest: float = 1.0
-    """The largest logit: what the tolerance is a part of."""
-
-    def apply(
-        self,
-        tokens: Any,
-        positions: Any,
-        mask: Any,
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
-    ) -> Output:
-        """One forward, compiled: the model is static."""
-        arrays = [jnp.asarray(x, jnp.int32) for x in (tokens, positions)]
-        return _forward(self.model, self.params, *arrays, jnp.asarray(mask, bool), cache, nodes)
-
-    def whole(self, tokens: Int[np.ndarray, "B T"]) -> Output:
-        """Each token after all before it, without a cache."""
-        return self.apply(tokens, *_text(tokens.shape), None)
-
-    def cache(self, fill: float = 0.0) -> Cache:
-        """A cache with `_PAST` tokens of each row, and `fill` in all other slots."""
-        kept = self.tokens[:, : _PAST.max()]
-        output = self.whole(kept)
-        empty = self.model.init_cache(len(kept), _SLOTS)
-        stale = [
-            tuple(jnp.full_like(layer, fill) for layer in part)
-            for part in (empty.keys, empty.values)
-        ]
-        empty = replace(empty, keys=stale[0], values=stale[1])
-        path = jnp.broadcast_to(jnp.arange(kept.shape[1]), kept.shape)
-        return caches.commit(empty, output, path, jnp.asarray(_PAST))
-
-    def drafted(self) -> Int[np.ndarray, "B N"]:
-        """Tokens of the tree: those that follow the committed ones."""
-        return np.stack(
-            [row[past : past + len(_PARENTS)] for row, past in zip(self.tokens, _PAST, strict=True)]
-        )
-
-    def same(self, found: Any, wanted: Any, sentence: str) -> None:
-        """Raises AssertionError unless logits [.., V] are equal up to the tolerance."""
-        found, wanted = (np.asarray(x, np.float64) for x in (found, wanted))
-        allowed = self.bound()
-        if not np.isfinite(found).all():
-            promise(False, f"{sentence}: the logits hold NaN or an infinity")
-        far = np.abs(found - wanted).max()
-        promise(
-            far <= allowed,
-            f"{sentence}: the logits should be equal up to {allowed:.2g} and differ by {far:.3g}",
-        )
-
-    def bound(self) -> float:
-        tolerance = self.tolerance
-        if tolerance is None:
-            narrow = jnp.finfo(self.dtype).bits < 32
-            tolerance = 0.05 if narrow else 1e-4
-        return tolerance * max(self.widest, 1e-3)
-
-    @property
-    def dtype(self) -> Any:
-        """Of the cache, which says in what type the model computes."""
-        return self.model.init_cache(1, 1).keys[0].dtype
-
-
-def _forward_of(
-    model: CausalLM,
-    params: PyTree,
-    tokens: Int[Array, "B N"],
-    positions: Int[Array, "B N"],
-    mask: Bool[Array, "B N M+N"],
-    cache: Cache | None,
-    nodes: TreeKV | None,
-) -> Output:
-    earlier = () if nodes is None else (nodes,)
-    return model.apply(params, tokens, positions, mask, cache, *earlier)
-
-
-_forward = jax.jit(_forward_of, static_argnames=("model",))
-
-
-def _text(shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(positions, mask) of rows of text."""
-    batch, size = shape
-    causal = np.tril(np.ones((size, size), bool))
-    return np.tile(np.arange(size), (batch, 1)), np.tile(causal, (batch, 1, 1))
-
-
-def _above(parents: np.ndarray) -> Bool[np.ndarray, "N N"]:
-    """`[i, j]`: node j is node i or above it."""
-    mask = np.eye(len(parents), dtype=bool)
-    for node in range(1, len(parents)):
-        mask[node] |= mask[parents[node]]
-    return mask
 
 
 def _check_static(model: CausalLM, report: Report) -> None:
@@ -203,7 +91,7 @@ def _check_static(model: CausalLM, report: Report) -> None:
         isinstance(size, int | np.integer) and size > 0,
         f"vocab_size is a positive int: that of {name} is {size!r}",
     )
-    room, needed = model.context, int(_PAST.max()) + len(_PARENTS)
+    room, needed = model.context, int(PAST.max()) + len(PARENTS)
     promise(
         room is None or (isinstance(room, int | np.integer) and room > 0),
         f"context is a positive int, or None: that of {name} is {room!r}",
@@ -213,7 +101,7 @@ def _check_static(model: CausalLM, report: Report) -> None:
     report.checked.append("static, hashable and equal to its copy; vocab_size and context")
 
 
-def _check_output(subject: _Subject, output: Output, report: Report) -> None:
+def _check_output(subject: ModelSubject, output: Output, report: Report) -> None:
     model, (batch, count) = subject.model, subject.tokens.shape
     promise(isinstance(output, Output), f"apply returns a jspec.Output, not {type(output)}")
     wanted = (batch, count, model.vocab_size)
@@ -228,7 +116,7 @@ def _check_output(subject: _Subject, output: Output, report: Report) -> None:
         f"Output.hidden is None or of shape ({batch}, {count}, E): its shape is "
         f"{None if hidden is None else hidden.shape}",
     )
-    cache = model.init_cache(batch, _SLOTS)
+    cache = model.init_cache(batch, SLOTS)
     promise(
         isinstance(cache, Cache)
         and cache.lengths.shape == (batch,)
@@ -246,10 +134,10 @@ def _check_output(subject: _Subject, output: Output, report: Report) -> None:
         for layer, (slots, nodes) in enumerate(zip(kept, new, strict=True)):
             heads, dim = slots.shape[1], slots.shape[-1]
             promise(
-                slots.shape == (batch, heads, _SLOTS, dim)
+                slots.shape == (batch, heads, SLOTS, dim)
                 and nodes.shape == (batch, heads, count, dim),
                 f"{part} of layer {layer} are [B, H, S, D] in the cache and [B, H, N, D] in the "
-                f"output, with B = {batch}, S = {_SLOTS}, N = {count}: they are {slots.shape} and "
+                f"output, with B = {batch}, S = {SLOTS}, N = {count}: they are {slots.shape} and "
                 f"{nodes.shape}",
             )
     promise(
@@ -259,7 +147,7 @@ def _check_output(subject: _Subject, output: Output, report: Report) -> None:
     report.checked.append("shapes and dtypes of Output and of the cache")
 
 
-def _check_rows(subject: _Subject, whole: Output, report: Report) -> None:
+def _check_rows(subject: ModelSubject, whole: Output, report: Report) -> None:
     changed = subject.tokens.copy()
     changed[0] = (changed[0] + 1) % subject.model.vocab_size
     found = subject.whole(changed).logits
@@ -272,14 +160,14 @@ def _check_rows(subject: _Subject, whole: Output, report: Report) -> None:
     report.checked.append("rows are independent")
 
 
-def _check_chunks(subject: _Subject, whole: Output, report: Report) -> None:
+def _check_chunks(subject: ModelSubject, whole: Output, report: Report) -> None:
     """The end of a text after its beginning in a cache, which is only read."""
-    count = len(_PARENTS)
-    positions, mask = _text((len(_PAST), count))
-    positions = positions + _PAST[:, None]
+    count = len(PARENTS)
+    positions, mask = text_of((len(PAST), count))
+    positions = positions + PAST[:, None]
     cache = subject.cache()
     found = subject.apply(subject.drafted(), positions, mask, cache)
-    for row, past in enumerate(_PAST.tolist()):
+    for row, past in enumerate(PAST.tolist()):
         for node in range(count):
             subject.same(
                 found.logits[row, node],
@@ -288,7 +176,7 @@ def _check_chunks(subject: _Subject, whole: Output, report: Report) -> None:
                 f"{past} tokens in the cache",
             )
     stale = subject.apply(subject.drafted(), positions, mask, subject.cache(float("nan")))
-    for row in range(len(_PAST)):
+    for row in range(len(PAST)):
         subject.same(
             stale.logits[row],
             found.logits[row],
@@ -297,11 +185,11 @@ def _check_chunks(subject: _Subject, whole: Output, report: Report) -> None:
     report.checked.append("a text in chunks is scored as the whole; the cache's rest is not read")
 
 
-def _check_tree(subject: _Subject, report: Report) -> None:
-    mask = _above(_PARENTS)
-    batch, drafted = len(_PAST), subject.drafted()
+def _check_tree(subject: ModelSubject, report: Report) -> None:
+    mask = above(PARENTS)
+    batch, drafted = len(PAST), subject.drafted()
     masks = np.tile(mask, (batch, 1, 1))
-    positions = _PAST[:, None] + mask.sum(-1) - 1
+    positions = PAST[:, None] + mask.sum(-1) - 1
     cache = subject.cache()
     found = subject.apply(drafted, positions, masks, cache).logits
     for node in (2, 7, 9):
@@ -315,9 +203,9 @@ def _check_tree(subject: _Subject, report: Report) -> None:
             )
     report.checked.append("the mask is honoured: siblings do not see each other")
     _check_positions(subject, cache, report)
-    for node in range(len(_PARENTS)):
+    for node in range(len(PARENTS)):
         path = np.flatnonzero(mask[node])
-        for row, past in enumerate(_PAST.tolist()):
+        for row, past in enumerate(PAST.tolist()):
             text = np.concatenate([subject.tokens[row, :past], drafted[row, path]])
             padded = np.zeros((batch, subject.tokens.shape[1]), int)
             padded[0, : len(text)] = text
@@ -331,12 +219,12 @@ def _check_tree(subject: _Subject, report: Report) -> None:
     report.checked.append("a tree's nodes are scored as whole forwards over their paths")
 
 
-def _check_positions(subject: _Subject, cache: Cache, report: Report) -> None:
+def _check_positions(subject: ModelSubject, cache: Cache, report: Report) -> None:
     """A chain whose nodes stand in another order, with their positions and their mask."""
-    batch, count = len(_PAST), len(_ORDER)
+    batch, count = len(PAST), len(_ORDER)
     tokens = subject.drafted()[:, :count]
-    positions, mask = _text((batch, count))
-    positions = positions + _PAST[:, None]
+    positions, mask = text_of((batch, count))
+    positions = positions + PAST[:, None]
     straight = subject.apply(tokens, positions, mask, cache).logits
     mixed = subject.apply(
         tokens[:, _ORDER], positions[:, _ORDER], mask[:, _ORDER][:, :, _ORDER], cache
@@ -352,14 +240,14 @@ def _check_positions(subject: _Subject, cache: Cache, report: Report) -> None:
     report.checked.append("positions are honoured")
 
 
-def _check_levels(subject: _Subject, report: Report) -> None:
-    mask = _above(_PARENTS)
-    batch, drafted = len(_PAST), subject.drafted()
-    positions = _PAST[:, None] + mask.sum(-1) - 1
+def _check_levels(subject: ModelSubject, report: Report) -> None:
+    mask = above(PARENTS)
+    batch, drafted = len(PAST), subject.drafted()
+    positions = PAST[:, None] + mask.sum(-1) - 1
     cache = subject.cache()
     at_once = subject.apply(drafted, positions, np.tile(mask, (batch, 1, 1)), cache).logits
     nodes, before = None, []
-    for level in _LEVELS:
+    for level in LEVELS:
         seen = np.tile(mask[level][:, before + level], (batch, 1, 1))
         try:
             output = subject.apply(drafted[:, level], positions[:, level], seen, cache, nodes)
@@ -384,18 +272,18 @@ def _check_levels(subject: _Subject, report: Report) -> None:
     report.checked.append("a tree by levels (nodes=) is scored as at once")
 
 
-def _check_decode(subject: _Subject, report: Report) -> None:
+def _check_decode(subject: ModelSubject, report: Report) -> None:
     """Plain decoding against whole forwards; a near tie may fall either way."""
     steps, model = 8, subject.model
-    prompt = subject.tokens[:, : _PAST.max()]
-    result = engine.decode(model, subject.params, prompt, lengths=_PAST, max_new_tokens=steps)
+    prompt = subject.tokens[:, : PAST.max()]
+    result = engine.decode(model, subject.params, prompt, lengths=PAST, max_new_tokens=steps)
     emitted, lengths = np.asarray(result.tokens), np.asarray(result.lengths)
     text = np.zeros_like(subject.tokens)
-    for row, past in enumerate(_PAST.tolist()):
+    for row, past in enumerate(PAST.tolist()):
         text[row, :past] = prompt[row, :past]
         text[row, past : past + lengths[row]] = emitted[row, : lengths[row]]
     logits: Float[np.ndarray, "B T V"] = np.asarray(subject.whole(text).logits, np.float64)
-    for row, past in enumerate(_PAST.tolist()):
+    for row, past in enumerate(PAST.tolist()):
         promise(
             lengths[row] == steps,
             f"decode gives as many tokens as were asked for: row {row} should have {steps} and has "

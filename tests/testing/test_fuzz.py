@@ -5,9 +5,9 @@ import pytest
 import tiny
 
 import jspec
-from jspec import testing
-from jspec.testing import fuzz
-from jspec.testing.fuzzing import FuzzShape, _accepted
+from jspec.testing import fuzz, fuzz_oracle
+from jspec.testing.fuzz_drafter import FuzzShape
+from jspec.testing.fuzz_oracle import accepted as longest
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -47,17 +47,12 @@ def test_what_is_left_of_a_tree(tokens, parents, valid, depth, accepted):
     there = np.array([bit == "1" for bit in valid])
     text = np.array([1, 2, 3])
     shape = FuzzShape(num_nodes=4, depth=depth, width=3)
-    found = _accepted(np.array(tokens), np.array(parents), there, None, shape, text, 23)
+    found = longest(np.array(tokens), np.array(parents), there, None, shape, text, 23)
     assert found == accepted
 
 
 def test_a_broken_engine_would_be_caught(monkeypatch):
     """A drafter that is told a wrong text accepts less, which the fuzzer sees."""
-    sound = testing.fuzzing._accepted
-
-    def greedier(*arguments):
-        return sound(*arguments) + 1
-
-    monkeypatch.setattr(testing.fuzzing, "_accepted", greedier)
+    monkeypatch.setattr(fuzz_oracle, "accepted", lambda *tree: longest(*tree) + 1)
     with pytest.raises(AssertionError, match="right drafts are accepted"):
         fuzz(rounds=7, in_merge=False)
