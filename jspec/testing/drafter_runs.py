@@ -104,6 +104,7 @@ def check_hot_start(
     first: Result,
     report: Report,
 ) -> None:
+    name = type(drafter.inner).__name__
     asked = subject.request()
     del asked["params"]
     slots = prepare(**asked).slots
@@ -116,15 +117,15 @@ def check_hot_start(
         except InputError as error:
             promise(
                 batch != subject.batch,
-                f"a hot start goes on from a state of the same sizes: {type(drafter.inner).__name__} "
-                f"refused its own: {error}",
+                f"a hot start goes on from a state of the same sizes: {name} refused "
+                f"its own: {error}",
             )
             continue
-        for name, a, b in zip(("leaves", "structure"), _shapes(cold), _shapes(hot), strict=True):
+        for part, a, b in zip(("leaves", "structure"), _shapes(cold), _shapes(hot), strict=True):
             promise(
                 a == b,
                 "a hot start compiles nothing: the memory that init gives should have the same "
-                f"{name} with and without an earlier state; cold {a}, hot {b}",
+                f"{part} with and without an earlier state; cold {a}, hot {b}",
             )
     hot, programs = traced(
         subject.model,
