@@ -8,14 +8,17 @@ import jax
 import numpy as np
 
 from jspec import engine
+from jspec.admission import check_tree
 from jspec.base import Frame, PyTree, Result
 from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.retrieval.prompt_lookup import PromptLookup
+from jspec.drafters.verified import with_verifier
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
 from jspec.request import prepare
 from jspec.testing.drafter_runs import check_cuts, check_hot_start, check_nan, check_rows
+from jspec.testing.own_verifier import check_own_verifier
 from jspec.testing.prefix_lm import PrefixLM
 from jspec.testing.promises import (
     Report,
@@ -34,7 +37,7 @@ from jspec.testing.watch import (
     drafted,
 )
 from jspec.verify import rules
-from jspec.verify.tree_verifier import TreeVerifier
+from jspec.verify.schemes import COUPLED, verifier_of
 
 
 def check_drafter(
@@ -58,8 +61,8 @@ def check_drafter(
     are runs of one compiled program, so a check takes seconds.
 
     A drafter whose draws are verified by another rule than `jspec.rules.coupled` gives tokens of
-    the same distribution, not the same tokens. It is compared under `coupled`; the report says what
-    was not checked under its own rule.
+    the same distribution, not the same tokens. It is compared under `coupled`; under its own rule
+    greedy rows and the distribution of first tokens are, and the report says what is not.
 
     Args:
         drafter: the drafter under test.
@@ -150,38 +153,27 @@ def _check_static(drafter: Drafter, report: Report) -> None:
 
 def _coupled(drafter: Drafter, params: PyTree, subject: Subject, report: Report) -> Drafter:
     """The drafter, or the same under the rule whose tokens are those of plain decoding."""
-    own = getattr(drafter, "verifier", None)
-    if own in (None, TreeVerifier(rules.coupled)):
+    own = verifier_of(drafter)
+    if own == COUPLED.verifier:
         return drafter
     with accepted_by_the_engine(f"{_name(drafter)} under {own}"):
-        result = subject.run(drafter, params)
-    what = f"a run under the drafter's own verifier, {own}"
-    consistent_stats(result, what)
-    tokens = np.asarray(result.tokens)
-    promise(
-        ((tokens >= 0) & (tokens < subject.model.vocab_size)).all(),
-        f"{what}: tokens should lie in the vocabulary and do not",
-    )
-    report.checked.append(f"{what}, adds up")
-    report.skipped.append(
-        f"under its own verifier, {own}: tokens are of plain decoding's distribution and not its "
-        "tokens; all else was checked under jspec.rules.coupled"
-    )
-    return engine.with_verifier(drafter, rules.coupled)
+        check_own_verifier(subject, drafter, params, str(own), report)
+    return with_verifier(drafter, rules.coupled)
 
 
 def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     """The tree that the drafter drafts, without its values."""
     asked = subject.request()
     del asked["params"]
-    call = prepare(**asked)
+    prepared = prepare(**asked)
+    call = prepared.arrays
     batch, width = call.prompt.shape
     positions, causal = sequence(batch, width)
     weights = Poisoned(subject.params, np.full(batch, NEVER, np.int32))
 
     def first_tree(params: PyTree, weights: Poisoned) -> Any:
         output = subject.model.apply(weights, call.prompt, positions, causal, None)
-        state = drafter.init(batch, call.slots, None)
+        state = drafter.init(batch, prepared.slots, None)
         state = drafter.prefill(params, state, call.prompt, call.lengths, output)
         frame = Frame(
             root=call.prompt[:, 0],
@@ -198,7 +190,9 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
         )
         return returned[0]
 
-    return jax.eval_shape(first_tree, params, weights)
+    tree = jax.eval_shape(first_tree, params, weights)
+    check_tree(_name(drafter), tree, batch)
+    return tree
 
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:

@@ -81,7 +81,7 @@ def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | Non
 
 
 def consistent_stats(result: Result, what: str) -> None:
-    """Raises AssertionError unless the histogram adds up to the tokens that were emitted."""
+    """Raises AssertionError unless the rounds add up to the tokens that were emitted."""
     histogram, lengths = np.asarray(result.stats.histogram), np.asarray(result.lengths)
     total = (histogram * (1 + np.arange(histogram.shape[1]))).sum(-1)
     for row in range(len(lengths)):
@@ -89,4 +89,12 @@ def consistent_stats(result: Result, what: str) -> None:
             total[row] == lengths[row],
             f"{what}: the rounds of row {row} should add up to the {lengths[row]} tokens that it "
             f"emitted and add up to {total[row]}; histogram {histogram[row].tolist()}",
+        )
+    taken = np.asarray(result.stats.num_accepted_tokens)
+    drafted = np.asarray(result.stats.num_draft_tokens)
+    for row in np.flatnonzero(taken > drafted):
+        promise(
+            False,
+            f"{what}: row {row} should not accept more drafted tokens than were verified, "
+            f"{drafted[row]}, and accepted {taken[row]}",
         )

@@ -158,8 +158,15 @@ def test_a_hot_start_of_other_shapes_is_said():
     assert "a hot start compiles nothing" in sentence(Growing())
 
 
-def test_a_verifier_that_reads_the_neighbours_is_caught():
-    """Noise shared by rows: the tokens of a row depend on the others'."""
+@dataclass(frozen=True)
+class WithVerifier(Chain):
+    """Draws that are decided about by a verifier that is not the coupled one."""
+
+    verifier: object = None
+
+
+def test_another_sound_verifier_passes_and_the_report_says_what_was_not_checked():
+    """Noise shared by rows: each row alone has the right distribution, but not plain's tokens."""
 
     @dataclass(frozen=True)
     class Shared:
@@ -168,14 +175,25 @@ def test_a_verifier_that_reads_the_neighbours_is_caught():
             inner = jspec.TreeVerifier(jspec.rules.coupled)
             return inner.verdict(tree, logits, replace(frame, keys=keys))
 
-    @dataclass(frozen=True)
-    class WithShared(Chain):
-        @property
-        def verifier(self):
-            return Shared()
+    report = check_drafter(WithVerifier(verifier=Shared()), in_merge=False)
+    assert "the distribution of later tokens" in report.skipped[0]
 
-    report = check_drafter(WithShared())
-    assert "under its own verifier" in report.skipped[0]
+
+def test_a_verifier_that_takes_every_draft_is_caught():
+    def trusting(p, q, children, valid, noise):
+        return valid.astype(jnp.float32), p
+
+    drafter = WithVerifier(verifier=jspec.TreeVerifier(trusting))
+    assert "greedy rows are those of plain decoding" in sentence(drafter)
+
+
+def test_a_biased_verifier_is_caught():
+    def eager(p, q, children, valid, noise):
+        """Takes likely children too often."""
+        return jnp.where(p[children] > 0, jnp.sqrt(p[children]), 0.0) * valid, p
+
+    drafter = WithVerifier(verifier=jspec.TreeVerifier(eager))
+    assert "tokens are drawn from the target's distribution" in sentence(drafter)
 
 
 @pytest.mark.parametrize("wrong", [Chain, None, jspec.Sampling()])
