@@ -112,7 +112,7 @@ def check_hot_start(
         cold = drafter.inner.init(batch, room, None)
         try:
             hot = drafter.inner.init(
-                batch, room, jax.tree.map(np.asarray, first.drafter_state.inner)
+                batch, room, jax.tree.map(jax.numpy.copy, first.drafter_state.inner)
             )
         except InputError as error:
             promise(
