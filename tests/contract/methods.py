@@ -40,6 +40,12 @@ DRAFTERS = {
         jspec.PromptLookup(num_speculative_tokens=3, whole=False, latest=True),
         None,
     ),
+    "prompt_lookup_verified": (
+        jspec.with_verifier(
+            jspec.PromptLookup(num_speculative_tokens=3), jspec.rules.deterministic_proposal
+        ),
+        None,
+    ),
     "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
     "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),
@@ -143,6 +149,9 @@ IN_MERGE = (
     "lyanna",
 )
 """Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""
+
+OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_published")
+"""Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
 
 ON_A_TRANSFORMER = ("token_recycling", "speculative_decoding", "eagle2")
 """Drafters that are also run on a target whose logits are no table."""
