@@ -1,52 +1,67 @@
 """RSD-S (Jeon et al. 2024, section 3.2.2): stochastic beam search as a drafter."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, PyTree, Tree
 from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.growth.scorer import Draft, Scorer, inherited, stacked
-from jspec.errors import InputError
+from jspec.drafters.growth.scorer import Draft, Scorer, concat_levels, inherit
 from jspec.verify.proposals import Candidates, truncated
+from jspec.verify.schemes import RECURSIVE
 
 
 @dataclass(frozen=True)
 class RSDS(DraftModel):
-    """Keeps at each depth the W sequences of largest perturbed log-probability (Algorithms 8, 9).
+    """RSD-S, a tree by stochastic beam search; verified by the coupled scheme unless asked.
 
-    The perturbed values of a node's children are Gumbels whose maximum is the node's own (Kool et
-    al. 2019), so that each level is a sample of W sequences without replacement. How many children
-    a node has is random but does not depend on the last one's identity, which keeps the rejection
-    exact. `scheme=jspec.schemes.RECURSIVE` is the published method.
+    It keeps at each depth the W sequences of largest perturbed log-probability (Jeon et al. 2024,
+    Algorithms 8 and 9). The perturbed values of a node's children are Gumbels whose maximum is the
+    node's own (Kool et al. 2019), so each level is a sample of W sequences without replacement. How
+    many children a node has is random but does not depend on which token the last one is, which
+    keeps the rejection exact. The paper verifies by recursive rejection, which
+    `RSDS.published(model)` does. The default is jspec's coupled scheme, whose tokens are those of
+    plain decoding with the same key.
 
     Args:
+        model: the draft model.
         beam: W, sequences kept at each depth.
         max_depth: L, levels.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
+        sampling: the draft's own temperature and filters; None: those of the target.
 
     Raises:
-        InputError: if either is below 1, or the beam is wider than the vocabulary.
+        InputError: if an argument is out of range, such as a beam wider than the vocabulary.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> jspec.RSDS(draft, beam=4, max_depth=3).depth
+        3
+        >>> jspec.RSDS.published(draft).scheme == jspec.schemes.RECURSIVE
+        True
     """
 
     beam: int = 4
     max_depth: int = 4
 
+    paper_settings: ClassVar = {"scheme": RECURSIVE}
+
     def __post_init__(self):
-        if self.max_depth < 1:
-            raise InputError(f"max_depth is {self.max_depth}; draft at least 1 level")
-        if not 1 <= self.beam <= self.model.vocab_size:
-            raise InputError(
-                f"the beam width is {self.beam}; keep 1 .. {self.model.vocab_size} sequences, the "
-                "vocabulary"
-            )
+        super().__post_init__()
+        check_integer("max_depth", self.max_depth, 1, None)
+        check_integer("beam", self.beam, 1, self.model.vocab_size, "the vocabulary")
 
     @property
     def depth(self) -> int:
         return self.max_depth
 
     @property
-    def scored(self) -> int:
+    def num_scored(self) -> int:
         return self.beam * (self.max_depth - 1)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
@@ -64,46 +79,46 @@ class RSDS(DraftModel):
             free = likelihood[..., None] + drawn.scores
             free = jnp.where(jnp.isfinite(perturbed)[..., None], free, -jnp.inf)
             given = truncated(free, free[..., :1], perturbed[..., None])
-            best, place = jax.lax.top_k(given.reshape(batch, -1), width)
+            best, chosen = jax.lax.top_k(given.reshape(batch, -1), width)
 
             def pick(values):
-                return jnp.take_along_axis(values.reshape(batch, -1), place, axis=1)
+                return jnp.take_along_axis(values.reshape(batch, -1), chosen, axis=1)
 
-            return (pick(longer), best), pick(drawn.tokens), place // width
+            return (pick(longer), best), pick(drawn.tokens), chosen // width
 
         level = scorer.root()
         zeros = jnp.zeros((batch, 1), jnp.float32)
         drawn = draw(level.logits, 0)
         beam, tokens, _ = select(drawn, zeros, zeros)
-        lineage = jnp.repeat(level.lineage, width, axis=1)
+        inherited = jnp.repeat(level.inherited, width, axis=1)
 
         def deeper(carry, depth):
-            beam, tokens, lineage, nodes = carry
-            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, lineage, nodes)
+            beam, tokens, inherited, kv = carry
+            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, inherited, kv)
             drawn = draw(level.logits, depth)
             beam, tokens, parents = select(drawn, *beam)
-            lineage = inherited(level.lineage, parents)
-            return (beam, tokens, lineage, level.nodes), (tokens, parents, beam[1], drawn.q)
+            inherited = inherit(level.inherited, parents)
+            return (beam, tokens, inherited, level.kv), (tokens, parents, beam[1], drawn.q)
 
-        (*_, nodes), (below, parents, values, distributions) = jax.lax.scan(
-            deeper, (beam, tokens, lineage, level.nodes), jnp.arange(1, self.max_depth)
+        (*_, kv), (below, parents, values, distributions) = jax.lax.scan(
+            deeper, (beam, tokens, inherited, level.kv), jnp.arange(1, self.max_depth)
         )
 
         root = frame.root[:, None]
         above = 1 + jnp.arange(self.max_depth - 1)[:, None, None] * width + parents
         ids = jnp.arange(1 + width * self.max_depth, dtype=jnp.int32)
-        rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (batch, len(ids)))
+        rows = jnp.broadcast_to(jnp.where(ids <= self.num_scored, ids, 0), (batch, len(ids)))
         tree = Tree(
-            tokens=jnp.concatenate([root, stacked(tokens, below)], axis=1),
+            tokens=jnp.concatenate([root, concat_levels(tokens, below)], axis=1),
             parents=jnp.concatenate(
-                [jnp.full_like(root, NO_PARENT), stacked(jnp.zeros_like(tokens), above)], axis=1
+                [jnp.full_like(root, NO_PARENT), concat_levels(jnp.zeros_like(tokens), above)], axis=1
             ),
             valid=jnp.concatenate(
-                [jnp.ones_like(root, bool), stacked(beam[1], values) > -jnp.inf], axis=1
+                [jnp.ones_like(root, bool), concat_levels(beam[1], values) > -jnp.inf], axis=1
             ),
-            q=jax.tree.map(stacked, drawn.q, distributions),
+            q=jax.tree.map(concat_levels, drawn.q, distributions),
             q_row=None if drawn.q is None else rows,
             depth=self.max_depth,
             width=width,
         )
-        return Draft(tree=tree, places=rows + 1, nodes=nodes), memory
+        return Draft(tree=tree, kv_index=rows + 1, kv=kv), memory
