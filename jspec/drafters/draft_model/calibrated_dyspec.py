@@ -85,7 +85,8 @@ class CalibratedDySpec(DySpec):
 
     DySpec takes the draft's probability of a token for the chance that the token is accepted. For a
     draft that agrees with its target that is too little: min(1, p/q) is near 1 however small q is.
-    This drafter counts how often tokens are accepted, row by row, and starts from DySpec's estimate.
+    This drafter counts how often tokens are accepted, row by row, and starts from DySpec's
+    estimate.
 
     Two rates are counted, each by a draw's rank among its siblings and by a probability. The rate
     of a slot goes by the largest probability that is left to draw, which is known before the draw

@@ -1,15 +1,17 @@
 """RSD-S (Jeon et al. 2024, section 3.2.2): stochastic beam search as a drafter."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
 from jspec.arguments import check_integer
-from jspec.base import NO_PARENT, PyTree, Tree
+from jspec.base import PyTree
 from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.growth.scorer import Draft, Scorer, concat_levels, inherit
+from jspec.drafters.growth.even_levels import Level, join_levels
+from jspec.drafters.growth.scorer import Draft, Scorer, inherit
 from jspec.verify.proposals import Candidates, truncated
 from jspec.verify.schemes import RECURSIVE
 
@@ -66,59 +68,51 @@ class RSDS(DraftModel):
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
         frame, width = scorer.frame, self.beam
-        batch = len(frame.root)
 
         def draw(logits, level):
             return self.scheme.draw(logits, self.sampling, frame, level, width)
 
-        def select(drawn: Candidates, likelihood, perturbed):
-            """The best W of all children: (beam, tokens, parents), largest first."""
-            # [B, M, K] log-probabilities of the sequences, free Gumbels, and Gumbels given the
-            # parent's. A node's first child has its largest value.
-            longer = likelihood[..., None] + jnp.log(drawn.chances)
-            free = likelihood[..., None] + drawn.scores
-            free = jnp.where(jnp.isfinite(perturbed)[..., None], free, -jnp.inf)
-            given = truncated(free, free[..., :1], perturbed[..., None])
-            best, chosen = jax.lax.top_k(given.reshape(batch, -1), width)
-
-            def pick(values):
-                return jnp.take_along_axis(values.reshape(batch, -1), chosen, axis=1)
-
-            return (pick(longer), best), pick(drawn.tokens), chosen // width
-
         level = scorer.root()
-        zeros = jnp.zeros((batch, 1), jnp.float32)
+        zeros = jnp.zeros((len(frame.root), 1), jnp.float32)
         drawn = draw(level.logits, 0)
-        beam, tokens, _ = select(drawn, zeros, zeros)
-        inherited = jnp.repeat(level.inherited, width, axis=1)
+        beam, parents = _select(drawn, _Beam(frame.root[:, None], zeros, zeros))
+        first = Level(beam.tokens, parents, beam.perturbed > -jnp.inf, drawn.q)
 
         def deeper(carry, depth):
-            beam, tokens, inherited, kv = carry
-            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, inherited, kv)
+            beam, inherited, kv = carry
+            kv_index = 2 + (depth - 1) * width
+            level = scorer.below(depth, kv_index, beam.tokens, inherited, kv)
             drawn = draw(level.logits, depth)
-            beam, tokens, parents = select(drawn, *beam)
-            inherited = inherit(level.inherited, parents)
-            return (beam, tokens, inherited, level.kv), (tokens, parents, beam[1], drawn.q)
+            beam, parents = _select(drawn, beam)
+            carry = beam, inherit(level.inherited, parents), level.kv
+            return carry, Level(beam.tokens, parents, beam.perturbed > -jnp.inf, drawn.q)
 
-        (*_, kv), (below, parents, values, distributions) = jax.lax.scan(
-            deeper, (beam, tokens, inherited, level.kv), jnp.arange(1, self.max_depth)
-        )
+        start = beam, inherit(level.inherited, parents), level.kv
+        (*_, kv), below = jax.lax.scan(deeper, start, jnp.arange(1, self.max_depth))
+        return join_levels(frame.root, first, below, kv), memory
 
-        root = frame.root[:, None]
-        above = 1 + jnp.arange(self.max_depth - 1)[:, None, None] * width + parents
-        ids = jnp.arange(1 + width * self.max_depth, dtype=jnp.int32)
-        rows = jnp.broadcast_to(jnp.where(ids <= self.num_scored, ids, 0), (batch, len(ids)))
-        tree = Tree(
-            tokens=jnp.concatenate([root, concat_levels(tokens, below)], axis=1),
-            parents=jnp.concatenate(
-                [jnp.full_like(root, NO_PARENT), concat_levels(jnp.zeros_like(tokens), above)], axis=1
-            ),
-            valid=jnp.concatenate(
-                [jnp.ones_like(root, bool), concat_levels(beam[1], values) > -jnp.inf], axis=1
-            ),
-            q=jax.tree.map(concat_levels, drawn.q, distributions),
-            q_row=None if drawn.q is None else rows,
-            depth=self.max_depth,
-            width=width,
-        )
-        return Draft(tree=tree, kv_index=rows + 1, kv=kv), memory
+
+class _Beam(NamedTuple):
+    """The W sequences of a level."""
+
+    tokens: Int[Array, "B W"]
+    """The last of each."""
+    log_probs: Float[Array, "B W"]
+    perturbed: Float[Array, "B W"]
+    """Log-probabilities plus Gumbel noise; -inf where there is no sequence."""
+
+
+def _select(drawn: Candidates, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
+    """The K best of all children of the beam, largest first, and each one's parent in the beam."""
+    batch, _, width = drawn.tokens.shape
+    log_probs = above.log_probs[..., None] + jnp.log(drawn.chances)
+    # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.
+    free = above.log_probs[..., None] + drawn.scores
+    free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)
+    given = truncated(free, free[..., :1], above.perturbed[..., None])
+    best, chosen = jax.lax.top_k(given.reshape(batch, -1), width)
+
+    def pick(array: Array) -> Array:
+        return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
+
+    return _Beam(pick(drawn.tokens), pick(log_probs), best), chosen // width

@@ -8,9 +8,10 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jspec.arguments import check_integer
-from jspec.base import NO_PARENT, PyTree, Tree
+from jspec.base import PyTree
 from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.growth.scorer import Draft, Scorer, concat_levels
+from jspec.drafters.growth.even_levels import Level, join_levels
+from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.verify.schemes import K_SEQ
 
 
@@ -66,41 +67,25 @@ class SpecTr(DraftModel):
         frame, chains = scorer.frame, self.num_chains
         level = scorer.root()
         drawn = self.scheme.draw(level.logits, self.sampling, frame, 0, chains)
-        first = drawn.tokens[:, 0]
-        found = drawn.scores[:, 0] > -jnp.inf
-        alike = _alike(first, jnp.ones((len(first), chains, chains), bool))
+        tokens, valid = drawn.tokens[:, 0], drawn.scores[:, 0] > -jnp.inf
+        first = Level(tokens, jnp.zeros_like(tokens), valid, drawn.q)
+        alike = _alike(tokens, jnp.ones((len(tokens), chains, chains), bool))
         inherited = jnp.repeat(level.inherited, chains, axis=1)
 
         def deeper(carry, depth):
-            tokens, found, alike, inherited, kv = carry
-            before = 1 + (depth - 1) * chains  # ids of the level above start here
-            level = scorer.below(depth, 1 + before, tokens, inherited, kv)
+            tokens, valid, alike, inherited, kv = carry
+            kv_index = 2 + (depth - 1) * chains
+            level = scorer.below(depth, kv_index, tokens, inherited, kv)
             drawn = self.scheme.draw(level.logits, self.sampling, frame, depth, 1)
             tokens = drawn.tokens[:, :, 0]
-            found = found & (drawn.scores[:, :, 0] > -jnp.inf)
-            parents = before + alike.argmax(-1).astype(jnp.int32)
-            carry = tokens, found, _alike(tokens, alike), level.inherited, level.kv
-            return carry, (tokens, found, parents, drawn.q)
+            valid = valid & (drawn.scores[:, :, 0] > -jnp.inf)
+            parents = alike.argmax(-1).astype(jnp.int32)  # the first of the chains alike so far
+            carry = tokens, valid, _alike(tokens, alike), level.inherited, level.kv
+            return carry, Level(tokens, parents, valid, drawn.q)
 
-        start = first, found, alike, inherited, level.kv
-        (*_, kv), (tokens, present, parents, distributions) = jax.lax.scan(
-            deeper, start, jnp.arange(1, self.max_depth)
-        )
-        ids = jnp.arange(1 + chains * self.max_depth, dtype=jnp.int32)
-        rows = jnp.broadcast_to(jnp.where(ids <= self.num_scored, ids, 0), (len(first), len(ids)))
-        root = frame.root[:, None]
-        tree = Tree(
-            tokens=jnp.concatenate([root, concat_levels(first, tokens)], axis=1),
-            parents=jnp.concatenate(
-                [jnp.full_like(root, NO_PARENT), concat_levels(jnp.zeros_like(first), parents)], axis=1
-            ),
-            valid=jnp.concatenate([jnp.ones_like(root, bool), concat_levels(found, present)], axis=1),
-            q=jax.tree.map(concat_levels, drawn.q, distributions),
-            q_row=None if drawn.q is None else rows,
-            depth=self.max_depth,
-            width=chains,
-        )
-        return Draft(tree=tree, kv_index=rows + 1, kv=kv), memory
+        start = tokens, valid, alike, inherited, level.kv
+        (*_, kv), below = jax.lax.scan(deeper, start, jnp.arange(1, self.max_depth))
+        return join_levels(frame.root, first, below, kv), memory
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:
