@@ -111,6 +111,6 @@ class MatrixDrafter(ABC):
         A row's last round teaches nothing, as published: its text goes no further.
         """
         del params
-        scored = feedback
+        scored = feedback.scored
         live = scored.tree.valid & ~feedback.done[:, None]
         return self.recycle(state, scored.tree.tokens, scored.output.logits, live)
