@@ -147,9 +147,9 @@ def features(
 def _from_ranks(
     tree: Tree, depths: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N"], Int[Array, "B N"]]:
-    nodes = jnp.arange(tree.tokens.shape[1])
+    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     siblings = (tree.parents[:, :, None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
-    earlier = siblings & (nodes[:, None] > nodes)[None]
+    earlier = siblings & (nodes[:, None] > nodes[None])[None]
     rank = jnp.minimum(earlier.sum(-1, dtype=jnp.int32), _NUM_RANKS - 1)
     level = jnp.clip(depths - 1, 0, _NUM_DEPTHS_BY_RANK - 1)
     # The first child has odds of 2, and the odds fall with the square of the rank. The start alone

@@ -102,7 +102,7 @@ class MatrixDrafter(ABC):
         check_vocabulary(type(self).__name__, self.vocab_size, output.logits.shape[-1])
         if not self.update_on_prefill:
             return state
-        live = jnp.arange(prompt.shape[1])[None] < lengths[:, None]
+        live = jnp.arange(prompt.shape[1], dtype=jnp.int32)[None] < lengths[:, None]
         return self.recycle(state, prompt, output.logits, live)
 
     def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:

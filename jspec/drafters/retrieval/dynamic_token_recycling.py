@@ -170,7 +170,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         # Before each emitted token stood the root, or the one emitted before it.
         before = jnp.concatenate([feedback.tree.tokens[:, :1], emitted[:, :-1]], axis=1)
         candidates, bucket, probs = self._candidates(state, before)
-        known = jnp.arange(emitted.shape[1])[None] < feedback.counts[:, None]
+        known = jnp.arange(emitted.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
         acceptance = state.acceptance.learn(
             bucket[..., None],
             probs,

@@ -154,8 +154,8 @@ class Lookahead:
         window = jax.vmap(self.first_window)(prompt, lengths)
         pool = state.pool
         if self.pool_from_prompt and prompt.shape[1] >= self.ngram:
-            starts = jnp.arange(prompt.shape[1] - self.levels)
-            grams = prompt[:, starts[:, None] + jnp.arange(self.ngram)[None]]
+            starts = jnp.arange(prompt.shape[1] - self.levels, dtype=jnp.int32)
+            grams = prompt[:, starts[:, None] + jnp.arange(self.ngram, dtype=jnp.int32)[None]]
             whole = starts[None] + self.ngram <= lengths[:, None]
             pool = self.insert_ngrams(pool, grams[..., 0], grams[..., 1:], whole)
         return replace(state, window=window, pool=pool)
@@ -238,12 +238,12 @@ class Lookahead:
         batch, count = first.shape
         owner = jnp.repeat(jnp.arange(batch, dtype=jnp.int32) % pool.shape[0], count)
         first, tails, live = first.ravel(), tails.reshape(-1, self.levels), live.ravel()
-        age = jnp.arange(self.guesses)
+        age = jnp.arange(self.guesses, dtype=jnp.int32)
 
         def insert(gram, pool):
             old = pool[owner[gram], first[gram]]
             same = (old == tails[gram][None]).all(-1)
-            gone = jnp.where(same.any(), same.argmax(), self.guesses - 1)
+            gone = jnp.where(same.any(), same.argmax().astype(jnp.int32), self.guesses - 1)
             moved = jnp.where((age <= gone)[:, None], jnp.roll(old, 1, axis=0), old)
             moved = moved.at[0].set(tails[gram])
             return pool.at[owner[gram], first[gram]].set(jnp.where(live[gram], moved, old))

@@ -192,7 +192,7 @@ class Suffix:
         """
         own, lengths = state.text.tokens, state.text.lengths[:, None]
         batch, size = own.shape
-        own = jnp.where(jnp.arange(size)[None] < lengths, own, _GAP)
+        own = jnp.where(jnp.arange(size, dtype=jnp.int32)[None] < lengths, own, _GAP)
         past = jnp.broadcast_to(state.past[None], (batch, self.capacity))
         gap = jnp.full((batch, 1), _GAP, jnp.int32)
         searched = jnp.concatenate([past, gap, own], axis=1)
