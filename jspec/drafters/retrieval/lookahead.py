@@ -228,12 +228,7 @@ class Lookahead:
         """The pool after n-grams of each row went in, row by row and one by one.
 
         One that is there already becomes the newest; else the oldest of its token is forgotten.
-
-        Args:
-            pool: before.
-            first: the first token of each n-gram.
-            tails: the tokens behind it.
-            live: which of them go in.
+        Those that are not `live` do not go in.
         """
         batch, count = first.shape
         owner = jnp.repeat(jnp.arange(batch, dtype=jnp.int32) % pool.shape[0], count)
