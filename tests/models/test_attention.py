@@ -1,4 +1,4 @@
-"""Attention over nodes whose activations are no numbers: they harm themselves and their children."""
+"""Attention over nodes whose activations are no numbers: they harm those below them alone."""
 
 from dataclasses import dataclass
 
