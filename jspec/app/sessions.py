@@ -39,7 +39,7 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
         InputError: if a model cannot be loaded, or the two have different vocabularies.
     """
     from jspec import models
-    from jspec.models.heads.registry import tapped
+    from jspec.models.heads.registry import with_taps
 
     target = models.load(model or BUNDLED, dtype)
     draft = None if draft_model is None else models.load(draft_model, dtype)
@@ -47,7 +47,7 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
         check_same_vocabulary(target, draft, draft_model or "")
     drafter, params = choice.method.build(Models(target, draft), **choice.options)
     if (head := getattr(drafter, "head", None)) is not None:
-        target = replace(target, model=tapped(head, target.model))
+        target = replace(target, model=with_taps(target.model, head))
     method = choice.method
     return Session(target, method.name, choice.scheme, drafter, params, method.needs_training)
 

@@ -190,8 +190,8 @@ def headed(drafter: Callable[..., "Drafter"], kind: str, *others: str) -> Build:
         from jspec.models import heads
 
         name = head or heads.find(kind, models.target)
-        module, variables = heads.load(name, models.target, only=(kind, *others))
-        return drafter(module, **options), heads.ready(module, variables)
+        loaded = heads.load(name, models.target, only=(kind, *others))
+        return drafter(loaded.head, **options), loaded.params
 
     return build
 
