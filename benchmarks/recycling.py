@@ -30,8 +30,8 @@ from benchmarks.ledger import Ledger
 from benchmarks.questions import Question, read, shared
 from jspec import tree as trees
 from jspec.drafters.draft_head import medusa
-from jspec.methods.device_defaults import lookahead
 from jspec.methods import METHODS
+from jspec.methods.device_defaults import lookahead
 from jspec.models import load
 from jspec.request import bucket
 from jspec.training.distill import unlooped
@@ -247,7 +247,7 @@ def shares(bench: Bench, question: Question, rounds: int = 12, repeats: int = 10
         if bool(state.done.all()):
             break
         frame = round_pieces.frame(state)
-        tree = retrieve(state.draft, frame)
+        tree = retrieve(state.drafter_state, frame)
         output = forward(params, tree, frame, state.cache)
         verdict = verify(tree, output.logits, frame)
         lesson = round_pieces.feedback(tree, output, verdict, frame)

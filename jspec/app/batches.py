@@ -148,7 +148,7 @@ def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
             tokens=result.tokens[place, : result.lengths[place]].tolist(),
             status=int(result.status[place]),
             histogram=result.stats.histogram[place].tolist(),
-            num_draft_tokens=int(result.stats.drafted[place]),
+            num_draft_tokens=int(result.stats.num_draft_tokens[place]),
             seconds=seconds,
         )
         for place, row in enumerate(group.rows)
