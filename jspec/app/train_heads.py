@@ -174,7 +174,7 @@ def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> P
     Where only some tokens have token info, they are the text's most frequent ones.
     """
     state, one = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
-    pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.KINDS[kind].pairs else ()
+    pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.HEAD_KINDS[kind].reads_tokens else ()
     fresh = dict(head.init(jax.random.key(seed), state, *pairs))
     if (begin := KINDS[kind].begin) is not None:
         fresh["params"] = begin(head, target.params)

@@ -182,12 +182,10 @@ def headed(make_drafter: HeadMaker, kind: str, *others: str) -> Maker:
 
     def make(models: Models, head: str | None = None, **options: Any) -> Built:
         from jspec.models import heads
-        from jspec.models.heads.registry import tapped
 
         name = head or heads.find(kind, models.target)
-        module, variables = heads.load(name, models.target, only=(kind, *others))
-        model = tapped(module, models.target.model)
-        return Built(model, make_drafter(module, **options), heads.ready(module, variables))
+        loaded = heads.load(name, models.target, only=(kind, *others))
+        return Built(loaded.target.model, make_drafter(loaded.head, **options), loaded.params)
 
     return make
 

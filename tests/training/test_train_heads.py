@@ -77,7 +77,7 @@ def whole(request, folder, tmp_path_factory):
 def test_a_run_gives_a_head_that_loads(folder, whole):
     kind, out = whole
     target = models.load(folder / "model")
-    head, variables = heads.load(out / "head", target, only=kind)
+    head, variables = heads.read_variables(out / "head", target, only=kind)
     assert head.vocab_size == 270
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables["params"]))
     lines = curve(out)
@@ -188,7 +188,7 @@ def test_plain_text_and_rows_may_be_mixed(folder, tmp_path):
     assert code == 0, output
     assert "for 270 tokens" in output and "for the 100 hot ones" in output
     assert json.loads((tmp_path / "heldout.json").read_text()).keys() == {"cats", "own"}
-    _, variables = heads.load(tmp_path / "head", models.load(folder / "model"))
+    _, variables = heads.read_variables(tmp_path / "head", models.load(folder / "model"))
     ids = np.asarray(variables["hot"]["info"]["ids"])
     assert (np.diff(ids) > 0).all() and len(ids) == 100
 
