@@ -33,7 +33,7 @@ _GROWN = (
 )
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _THRESHOLD = Option(
-    "threshold", Number(0, 1, open_above=True), "nodes of no larger value are not drafted"
+    "threshold", Number(0, 1, below_high=True), "nodes of no larger value are not drafted"
 )
 _MATRIX = (
     Option("k", _ANY, "candidates kept per token"),

@@ -117,7 +117,7 @@ def test_a_stranger_has_no_bundled_draft_model(target):
         ("suffix", {"max": 3}, "option of suffix 'max' is unknown"),
         ("suffix", {"num_speculative_tokens": 0}, r"is 0; pass an integer in 1 \.\. 1024"),
         ("suffix", {"num_speculative_tokens": True}, "is True; pass an integer"),
-        ("suffix", {"threshold": 1}, "is 1; pass a number of at least 0 and below 1"),
+        ("suffix", {"threshold": 1}, "is 1; pass a number x with 0 <= x < 1"),
         ("specinfer", {"branching": (2, 0)}, "pass a list such as"),
         ("rest", {}, "rest needs datastore, where to look; pass datastore: a file of `jspec data"),
         ("rest", {"datastore": "/absent"}, "/absent"),
@@ -137,9 +137,13 @@ def test_a_program_reads_the_sentences_of_the_command_line(
 
 
 def test_models_that_do_not_fit_are_refused(target, draft):
-    with pytest.raises(InputError, match=r"target is .*; pass what jspec.models.load gives"):
+    with pytest.raises(
+        InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
+    ):
         methods.build("suffix", target.model)
-    with pytest.raises(InputError, match=r"draft is .*; pass what jspec.models.load gives"):
+    with pytest.raises(
+        InputError, match=r"draft is of type Llama; pass what jspec.models.load gives"
+    ):
         methods.build("dyspec", target, draft=draft.model)
     with pytest.raises(InputError, match="was given and method suffix uses none"):
         methods.build("suffix", target, draft=draft)
