@@ -84,7 +84,7 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
     depth = depth or usual[1]
     if beam is None:
         beam = usual[2]
-        while nodes and beam + (depth - 1) * beam**2 < nodes:
+        while nodes and 0 < beam + (depth - 1) * beam**2 < nodes:
             beam += 1
     return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
 
