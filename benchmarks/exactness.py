@@ -85,12 +85,12 @@ def main(
                 _rows_equal(alone(**options, **sampled)[0], random),
                 _rows_equal(np.asarray(decode(**options, **sampled).tokens), random),
             ]
-            steps = sum(int(result.stats.num_rounds[0]) for result in results)
+            rounds = sum(int(result.stats.num_rounds[0]) for result in results)
             table.add_row(
                 name,
                 method,
                 *(f"{same}/{count}" for same in counts),
-                f"{count * new_tokens / steps:.2f}",
+                f"{count * new_tokens / rounds:.2f}",
             )
             wrong += sum(count - same for same in counts)
     console.print(table)
