@@ -47,7 +47,7 @@ def main(
             )
 
         def alone(decode=decode, prompts=prompts, **options):
-            """Row by row, with the drafter's memory carried over."""
+            """Row by row, with the drafter's state carried over."""
             results, state = [], None
             for row in range(len(prompts)):
                 results.append(decode(prompts[[row]], rows=[row], drafter_state=state, **options))

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks import canvas
+
 COLOURS = {
     "speculative_decoding": "tab:gray",
     "rsd_s": "tab:green",
@@ -36,16 +38,8 @@ def draw(
     title: str,
 ) -> None:
     """Tokens per round against the budget, a panel for each temperature; and what T 1 leaves."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
     retention = {0.0, 1.0} <= set(temperatures)
-    panels = len(temperatures) + retention
-    figure, axes = pyplot.subplots(
-        1, panels, figsize=(3.6 * panels, 4.4), layout="constrained", squeeze=False
-    )
+    figure, axes = canvas.panels(len(temperatures) + retention, 3.6, 4.4)
     top = max(values.max() for values in means.values())
     for axis, temperature in zip(axes[0], temperatures, strict=False):
         for name in names:
@@ -67,5 +61,4 @@ def draw(
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=6, frameon=False)
     figure.suptitle(f"{title}; dashed: coupled, plain: recursive rejection")
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    canvas.save(figure, path)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from benchmarks import canvas
 from benchmarks.dyspec.budgets_figure import style
 
 PARTS = ("tab:cyan", "tab:blue", "tab:gray", "tab:red", "tab:olive")
@@ -31,27 +32,9 @@ def means(
     return [f"{m:.2f}" if w >= 5 else "" for m, w in zip(mean, weight, strict=True)]
 
 
-def _open(columns: int, height: float = 4.2, width: float = 4.6):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot.subplots(
-        1, columns, figsize=(width * columns, height), layout="constrained", squeeze=False
-    )
-
-
-def _save(figure, path: Path) -> None:
-    from matplotlib import pyplot
-
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
-
-
 def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
     """Fig. 2: columns are normalised, as in the paper; lines are means by rank."""
-    figure, axes = _open(len(panels))
+    figure, axes = canvas.panels(len(panels), 4.6, 4.2)
     edges = np.linspace(0, 1, 13)
     centres = (edges[:-1] + edges[1:]) / 2
     for axis, (temperature, (chances, accept, tried)) in zip(axes[0], panels.items(), strict=True):
@@ -76,7 +59,7 @@ def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
         axes[0, -1].collections[0], ax=axes[0, -1], label="share of first children, by column"
     )
     figure.suptitle(f"{title}: acceptance by the draft's probability")
-    _save(figure, path)
+    canvas.save(figure, path)
 
 
 def sizes(
@@ -88,7 +71,7 @@ def sizes(
     title: str,
 ) -> None:
     """Fig. 5: tokens per round against the tree's size."""
-    figure, axes = _open(len(temperatures))
+    figure, axes = canvas.panels(len(temperatures), 4.6, 4.2)
     for axis, temperature in zip(axes[0], temperatures, strict=True):
         for name in names:
             values = np.array([means[name, size, temperature] for size in budgets])
@@ -100,14 +83,14 @@ def sizes(
         axis.grid(alpha=0.3)
     axes[0, 0].legend()
     figure.suptitle(f"{title}: tokens per round by size of the tree")
-    _save(figure, path)
+    canvas.save(figure, path)
 
 
 def components(
     path: Path, rows: Mapping[str, Mapping[str, float]], pieces: Sequence[str], title: str
 ) -> None:
     """Fig. 4: a bar for each method, and a mark where the whole round ends."""
-    figure, axes = _open(1, height=1.7 + 0.5 * len(rows), width=8.5)
+    figure, axes = canvas.panels(1, 8.5, 1.7 + 0.5 * len(rows))
     axis, names = axes[0, 0], list(rows)[::-1]
     start = np.zeros(len(names))
     for piece, colour in zip(pieces, PARTS, strict=True):
@@ -118,4 +101,4 @@ def components(
     axis.plot(whole, names, "k|", markersize=22, markeredgewidth=2, label="whole round")
     axis.set(xlabel="ms a round", title=title)
     figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False, markerscale=0.4)
-    _save(figure, path)
+    canvas.save(figure, path)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from benchmarks import canvas
 from benchmarks.harness import provenance
 
 COLOURS = {
@@ -59,7 +60,7 @@ def throughput(
     for index, name in enumerate(names):
         positions = np.arange(len(rates)) + (index - (len(names) - 1) / 2) * width
         values = [of[name] / of[names[0]] for of in rates.values()]
-        left.bar(positions, values, width, label=name, color=_colour(index))
+        left.bar(positions, values, width, label=name, color=canvas.colour(index))
     left.axhline(1, color="black", linewidth=0.8)
     left.set_xticks(range(len(rates)), [str(size) for size in rates])
     left.set(xlabel="batch", ylabel="tokens per second over plain decoding")
@@ -67,7 +68,9 @@ def throughput(
     for index, (size, of) in enumerate(rates.items()):
         positions = np.arange(len(ablation)) + (index - len(rates) / 2) * width
         values = [of[name] / of[ablation[0]] for name in ablation]
-        right.bar(positions, values, width, label=f"batch {size}", color=_colour(2 * index + 1))
+        right.bar(
+            positions, values, width, label=f"batch {size}", color=canvas.colour(2 * index + 1)
+        )
     for index, name in enumerate(ablation):
         at = [index + len(rates) / 2 * width] * len(paper.get(name, ()))
         right.plot(at, paper.get(name, ()), "k_", markersize=16, markeredgewidth=2)
@@ -108,7 +111,7 @@ def latency(
         for colour, part in enumerate(parts):
             value = max(times[f"{name}, {part}"], 0.0)
             label = part if index == 0 else None
-            right.bar(index, value, 0.6, bottom, label=label, color=_colour(2 * colour))
+            right.bar(index, value, 0.6, bottom, label=label, color=canvas.colour(2 * colour))
             bottom += value
         label = "whole draft" if index == 0 else None
         right.plot(index, times[f"{name}, draft"], "k_", markersize=60, label=label)
@@ -119,21 +122,8 @@ def latency(
     _save(figure, path, f"jspec-7m's heads, batch {batch}")
 
 
-def _colour(index: int):
-    import matplotlib
-
-    return matplotlib.colormaps["tab20"](index % 20)
-
-
-def _open(columns: int, height: float = 4.2, width: float = 4.6):
-    import matplotlib
-
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    figure, axes = pyplot.subplots(
-        1, columns, figsize=(width * columns, height), layout="constrained", squeeze=False
-    )
+def _open(columns: int, width: float, height: float = 4.2):
+    figure, axes = canvas.panels(columns, width, height)
     for axis in axes.flat:
         axis.grid(alpha=0.3)
     return figure, axes
@@ -141,9 +131,6 @@ def _open(columns: int, height: float = 4.2, width: float = 4.6):
 
 def _save(figure, path: Path, title: str) -> None:
     """With the device and the date on it."""
-    from matplotlib import pyplot
-
     where = provenance()
     figure.suptitle(f"{title} ({where['device']}, {where['date']})", fontsize=10)
-    figure.savefig(path, dpi=130)
-    pyplot.close(figure)
+    canvas.save(figure, path)

@@ -37,8 +37,8 @@ def main(
         for name in methods.split(",")
         if not METHODS[name].needs_draft_model and not METHODS[name].needs_options
     }
-    # The memory of each drafter: carried over all prompts of all classes, as in service.
-    memory: dict[str, object] = dict.fromkeys(drafters)
+    # As in service, each drafter's state goes from prompt to prompt and class to class.
+    states: dict[str, object] = dict.fromkeys(drafters)
     headline(f"{model}: greedy, batch 1, {new_tokens} new tokens, {count} prompts a class")
     table = Table("method", *(f"{name}\nMAT, speed-up" for name in classes.split(",")), "all")
     cells: dict[str, list[str]] = {name: [] for name in drafters}
@@ -58,7 +58,7 @@ def main(
                     np.array([ids]),
                     drafter=drafter,
                     drafter_params=weights,
-                    drafter_state=memory.get(name),
+                    drafter_state=states.get(name),
                     max_new_tokens=new_tokens,
                 )
 
@@ -69,7 +69,7 @@ def main(
                 result = run(name)
                 if result.tokens.tolist() != plain.tokens.tolist():
                     raise AssertionError(f"{name} changed the tokens of {text[:40]!r}")
-                memory[name] = result.drafter_state
+                states[name] = result.drafter_state
                 tokens[name] += int(result.lengths[0])
                 rounds[name] += int(result.stats.num_rounds[0])
                 ratios[name].append(float(np.median(seconds["plain"] / seconds[name])))
