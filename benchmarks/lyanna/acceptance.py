@@ -128,7 +128,7 @@ def lead(
 
 def table(seen: dict[Run, np.ndarray]) -> Table:
     """The layout of Table 1, the paper's figure beside each of ours."""
-    steps = [f"step {step + 1}" for step in range(DEPTH)]
+    steps = [f"draft step {step + 1}" for step in range(DEPTH)]
     shown = Table(
         "setting", "trained", *steps, "tokens per round", "paper: LLaMA-2-7B", box=box.MARKDOWN
     )

@@ -23,7 +23,7 @@ PAPER = {
     "Lyanna, sparse": (42.95, 50.07, 56.07, 60.01, 60.83),
     "Lyanna": (42.02, 48.86, 55.86, 58.60, 59.28),
 }
-"""Test accuracy in percent, mean of 3 steps; sparse: 32K hot tokens."""
+"""Test accuracy in percent, mean of 3 draft steps; sparse: 32K hot tokens."""
 
 
 def main(
@@ -44,8 +44,8 @@ def main(
             figures.training(picture, {run.setting: lines(run) for run in group})
             console.print(f"figure: {picture}", soft_wrap=True)
     console.print(
-        "Ours: the likeliest token is the target's likeliest, given that those of the steps before "
-        "are; on the training text at each step of training, and on held-out text of the same make "
+        "Ours: the likeliest token is the target's likeliest, given that those of the draft "
+        "steps before are; on the training text at each step of training, and on held-out text of the same make "
         "(the target's own) at the end. In brackets: Table 2 of the paper at as many epochs of 8."
     )
 
@@ -63,7 +63,9 @@ def lines(run: Run) -> Float[np.ndarray, "1+draft steps"]:
 def progress(group: Sequence[Run], steps: int) -> Table:
     """The layout of Table 2."""
     ends_at = [max(1, round(steps * epoch / EPOCHS[-1])) for epoch in EPOCHS]
-    shown = Table("mean of 3 steps, %", *(f"after {end}" for end in ends_at), box=box.MARKDOWN)
+    shown = Table(
+        "mean of 3 draft steps, %", *(f"after {end}" for end in ends_at), box=box.MARKDOWN
+    )
     for run in group:
         means, paper = 100 * lines(run)[1:].mean(0), PAPER.get(run.setting)
         published = [""] * len(EPOCHS) if paper is None else [f" ({value:.2f})" for value in paper]
@@ -76,7 +78,7 @@ def progress(group: Sequence[Run], steps: int) -> Table:
 
 def heldout(group: Sequence[Run]) -> Table:
     """Loss and acceptance on held-out text, by draft step."""
-    shown = Table("held out", "loss", "step 1", "step 2", "step 3", "mean", box=box.MARKDOWN)
+    shown = Table("held out", "loss", "draft step 1", "2", "3", "mean", box=box.MARKDOWN)
     for run in group:
         for label, score in run.heldout.items():
             shares = [100 * share for share in score["acceptance"]]
