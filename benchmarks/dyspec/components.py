@@ -16,12 +16,11 @@ import numpy as np
 from rich.table import Table
 
 import jspec
-from benchmarks import round_pieces
 from benchmarks.dyspec import figures
 from benchmarks.dyspec.contenders import LEARNING, Workload, drafter
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
-from jspec import cache as caches
+from jspec import round as rounds
 from jspec.base import Frame, PyTree, State, Tree, TreeKV, Verdict
 from jspec.drafters.draft_model.base import DraftModel, ModelScorer
 from jspec.protocols import CausalLM
@@ -36,19 +35,19 @@ def report(
     budget: int,
     temperature: float,
     draft_temperature: float,
-    rounds: int,
+    num_rounds: int,
     picture: Path | None,
 ) -> None:
     """Measures what the ledger lacks, prints the table and draws it."""
     headline(f"{work.pair.name}: a round's parts at {budget} nodes, batch 1, T {temperature:g}")
     about = dict(
         bench="components", pair=work.pair.name, budget=budget, temperature=temperature,
-        rounds=rounds,
+        rounds=num_rounds,
     )  # fmt: skip
     for name in names:
         if not ledger.find(**about, method=name):
             method = drafter(name, work, budget, temperature, draft_temperature)
-            times = Pieces(work, method, name in LEARNING, temperature).measure(rounds)
+            times = Pieces(work, method, name in LEARNING, temperature).measure(num_rounds)
             ledger.add(**about, method=name, **times)
     rows = {name: ledger.find(**about, method=name)[-1] for name in names}
     shown = Table("ms a round", *PIECES, "sum", "whole", "construction + verification", "levels")
@@ -95,7 +94,7 @@ class Pieces:
     def weights(self) -> PyTree:
         return self.work.pair.draft.params
 
-    def measure(self, rounds: int) -> dict[str, float]:
+    def measure(self, num_rounds: int) -> dict[str, float]:
         """Seconds of each piece and of the whole: medians over rounds, the first left out."""
         prompt = self.work.prompts(-1)[:1]
         how: dict[str, Any] = dict(drafter=self.method, drafter_params=self.weights)
@@ -104,7 +103,7 @@ class Pieces:
             learnt = self.work.decode(prompt, self.temperature, 1, **how).drafter_state
         model, params = self.target
         # Every round may emit a whole path, and the limit must not end the text.
-        most = (rounds + 1) * (self.method.depth + 1)
+        most = (num_rounds + 1) * (self.method.depth + 1)
         if model.context is not None:
             most = min(most, model.context - prompt.shape[1])
         state = jspec.prefill(
@@ -113,7 +112,7 @@ class Pieces:
             sampling=jspec.Sampling(temperature=self.temperature), key=0,
         )  # fmt: skip
         seen: list[dict[str, float]] = []
-        while len(seen) <= rounds and not state.done.all():
+        while len(seen) <= num_rounds and not state.done.all():
             seen.append(self.round(state))
             state = jspec.step(
                 model, params, state, drafter=self.method, drafter_params=self.weights
@@ -123,11 +122,12 @@ class Pieces:
     def round(self, state: State, repeats: int = 3) -> dict[str, float]:
         """The pieces of the round that starts from a state, in turn."""
         model, params = self.target
-        frame = round_pieces.frame(state)
-        tree, drafted = jax.block_until_ready(self.draft(self.weights, state.draft, frame))
+        frame = rounds.frame(state)
+        drawn, drafted = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
         levels = self.levels(drafted.nodes)
+        tree = rounds.admit(drawn, frame.root, model.vocab_size)
         output = self.score(params, tree, frame, state.cache)
-        verdict = self.verdict(tree, output.logits, frame)
+        verdict = self.verdict(drawn, output.logits, frame)
 
         def whole(state: State) -> State:
             return jspec.step(
@@ -135,13 +135,13 @@ class Pieces:
             )
 
         runs: dict[str, tuple[Callable, tuple]] = {
-            "draft": (self.draft, (self.weights, state.draft, frame)),
-            "draft forwards": (self.forwards, (self.weights, state.draft, frame, levels)),
+            "draft": (self.draft, (self.weights, state.drafter_state, frame)),
+            "draft forwards": (self.forwards, (self.weights, state.drafter_state, frame, levels)),
             "target forward": (self.score, (params, tree, frame, state.cache)),
-            "verification": (self.verdict, (tree, output.logits, frame)),
+            "verification": (self.verdict, (drawn, output.logits, frame)),
             "commit": (
                 self.commit,
-                (state.cache, drafted.cache, drafted, tree, output, verdict, frame),
+                (state.cache, drafted.cache, state, drafted, tree, output, verdict),
             ),
             "whole": (whole, (state,)),
         }
@@ -186,15 +186,14 @@ class Pieces:
         return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.nodes))
 
     def _score(self, params: PyTree, tree: Tree, frame: Frame, cache: jspec.Cache):
-        return round_pieces.score(self.target[0], params, tree, frame, cache)
+        return rounds.score(self.target[0], params, tree, frame, cache)
 
     def _verdict(self, tree: Tree, logits: jax.Array, frame: Frame) -> Verdict:
-        return self.method.scheme.verifier.verdict(tree, logits, frame)
+        tree = rounds.admit(tree, frame.root, self.target[0].vocab_size)
+        return self.method.verifier.verdict(tree, logits, frame)
 
-    def _commit(self, cache, own, draft, tree: Tree, output, verdict: Verdict, frame: Frame):
-        """Both caches, and what the method learns; nothing ends here."""
-        feedback = round_pieces.feedback(tree, output, verdict, frame)
-        return (
-            caches.commit(cache, output, verdict.path, verdict.counts),
-            self.method.update(self.weights, replace(draft, cache=own), feedback),
-        )
+    def _commit(self, cache, own, state: State, draft, tree: Tree, output, verdict: Verdict):
+        """The state after the round: both caches, and what the method learns."""
+        after, feedback = rounds.settle(replace(state, cache=cache), tree, output, verdict)
+        learnt = self.method.update(self.weights, replace(draft, cache=own), feedback)
+        return replace(after, drafter_state=learnt)

@@ -60,7 +60,7 @@ def main(
     seen: list[dict[str, float]] = []
     for _ in range(rounds):
         start = states["Lyanna"]
-        pieces = steps.pieces(start.draft.hidden, start.root)
+        pieces = steps.pieces(start.drafter_state.hidden, start.root)
         for name, side in sides.items():
             pieces |= {
                 f"{name}, {what}": piece for what, piece in side.pieces(states[name]).items()

@@ -10,10 +10,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 import jspec
-from benchmarks import round_pieces
 from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.trained_heads import DEPTH, WIDTH
 from benchmarks.model_pairs import Pair
+from jspec import round as rounds
 from jspec import sampling as samplings
 from jspec.base import Feedback, Frame, PyTree, Tree
 from jspec.drafters.draft_head.base import HeadState, likeliest
@@ -23,8 +23,7 @@ from jspec.drafters.draft_head.lyanna_resampling import FUSED, NEVER
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput, Scorer
-from jspec.verify import rules
-from jspec.verify.tree_verifier import TreeVerifier
+from jspec.verify.schemes import COUPLED
 
 
 @dataclass(frozen=True)
@@ -72,11 +71,11 @@ class Side:
         self.update = jax.jit(drafter.update, donate_argnums=1)
         self.verify = jax.jit(self._verify)
 
-    def start(self, prompts: Int[np.ndarray, "B T"], rounds: int) -> jspec.State:
+    def start(self, prompts: Int[np.ndarray, "B T"], num_rounds: int) -> jspec.State:
         target = self.pair.target
         return jspec.prefill(
             target.model, target.params, prompts, drafter=self.drafter,
-            drafter_params=self.variables, max_new_tokens=(rounds + 1) * (DEPTH + 1),
+            drafter_params=self.variables, max_new_tokens=(num_rounds + 1) * (DEPTH + 1),
         )  # fmt: skip
 
     def step(self, state: jspec.State) -> jspec.State:
@@ -87,9 +86,9 @@ class Side:
 
     def pieces(self, state: jspec.State) -> dict[str, Piece]:
         """Those of the round that starts from a state."""
-        frame, mine = round_pieces.frame(state), state.draft
+        frame, mine = rounds.frame(state), state.drafter_state
         tree, drafted = self.draft(self.variables, mine, frame)
-        feedback = self.verify(tree, frame, state.cache)
+        feedback = self.verify(state, tree)
         whole = {
             "draft": Piece(self.draft, (self.variables, mine, frame)),
             "update": Piece(self.update, (self.variables, drafted, feedback), donates=True),
@@ -154,11 +153,13 @@ class Side:
         )  # fmt: skip
         return draft.tree
 
-    def _verify(self, tree: Tree, frame: Frame, cache: jspec.Cache) -> Feedback:
-        target = self.pair.target
-        output = round_pieces.score(target.model, target.params, tree, frame, cache)
-        verdict = TreeVerifier(rules.coupled).verdict(tree, output.logits, frame)
-        return round_pieces.feedback(tree, output, verdict, frame)
+    def _verify(self, state: jspec.State, tree: Tree) -> Feedback:
+        target, frame = self.pair.target, rounds.frame(state)
+        tree = rounds.admit(tree, frame.root, target.model.vocab_size)
+        output = rounds.score(target.model, target.params, tree, frame, state.cache)
+        verdict = COUPLED.verifier.verdict(tree, output.logits, frame)
+        _, feedback = rounds.settle(state, tree, output, verdict)
+        return feedback
 
 
 def in_turn(function: Callable[[Array], Array]) -> Callable[[Sequence[Array]], list[Array]]:

@@ -44,9 +44,9 @@ def main(
             figures.training(picture, {run.setting: lines(run) for run in group})
             console.print(f"figure: {picture}", soft_wrap=True)
     console.print(
-        "Ours: the likeliest token is the target's likeliest, given that those of the draft "
-        "steps before are; on the training text at each step of training, and on held-out text of the same make "
-        "(the target's own) at the end. In brackets: Table 2 of the paper at as many epochs of 8."
+        "Ours: the likeliest token is the target's likeliest, given that those of the draft steps "
+        "before are; on the training text at each step of training, and on held-out text of the "
+        "same make (the target's own) at the end. In brackets: Table 2 of the paper at as many epochs of 8."
     )
 
 
