@@ -46,7 +46,8 @@ def main(
     console.print(
         "Ours: the likeliest token is the target's likeliest, given that those of the draft steps "
         "before are; on the training text at each step of training, and on held-out text of the "
-        "same make (the target's own) at the end. In brackets: Table 2 of the paper at as many epochs of 8."
+        "same make (the target's own) at the end. In brackets: Table 2 of the paper at as many "
+        "epochs of 8."
     )
 
 
