@@ -44,7 +44,10 @@ def test_the_readme_lists_every_command():
 
 
 def test_no_page_names_a_command_that_is_not_there():
-    pages = [*FOLDER.rglob("*.md"), *FOLDER.rglob("*.py"), *(ROOT / "jspec").rglob("*.py")]
+    folders = ("benchmarks", "jspec", "models", "docs", "examples")
+    pages = [page for name in folders for page in (ROOT / name).rglob("*")]
     for page in pages:
+        if page.suffix not in (".py", ".md"):
+            continue
         named = set(re.findall(r"python -m (benchmarks[\w.]*\w)", page.read_text("utf-8")))
         assert named <= set(COMMANDS), page
