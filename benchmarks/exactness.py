@@ -27,7 +27,7 @@ def main(
     new_tokens: Annotated[int, typer.Option(min=1)] = 200,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Float32, highest matmul precision. Counts equal sequences; leaves with 1 if any differs."""
+    """Counts equal sequences, in float32 at highest precision; leaves with 1 if any differs."""
     import torch
     from transformers import AutoModelForCausalLM
 

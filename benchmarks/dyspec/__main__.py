@@ -59,7 +59,7 @@ def main(
         typer.Option(help="JSON lines: what is there is not measured again; PNGs go beside it"),
     ] = None,
 ) -> None:
-    """Batch 1 for the table and the components; the draft is sampled at temperature 0.6."""
+    """Runs the table and the components at batch 1; the draft is sampled at temperature 0.6."""
     ledger = Ledger(out)
     work = Workload(model_pairs.find(pair), count, seeds, prompt_tokens, new_tokens)
     names, wanted = methods.split(","), parts.split(",")
@@ -211,7 +211,7 @@ def by_seed(rows: Sequence[dict], seeds: int) -> np.ndarray:
 
 
 def cell(rows: Sequence[dict], spread: bool = False) -> str:
-    """As the paper prints it: latency per token (tokens per round)."""
+    """Latency per token and, in brackets, tokens per round, as the paper prints them."""
     total = {what: sum(row[what] for row in rows) for what in ("tokens", "rounds", "seconds")}
     seeds = max(row["seed"] for row in rows) + 1
     more = f" +- {budgets.spread(by_seed(rows, seeds)):.2f}" if spread else ""

@@ -34,7 +34,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 20,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Over the target's own texts. The draft's temperature is the target's, at least 0.6."""
+    """Measures on the target's own texts; the draft's temperature is the target's, at least 0.6."""
     found = model_pairs.find(pair)
     # No seeds: all prompts are there to learn from.
     work = Workload(found, count, 0, prompt_tokens, new_tokens)

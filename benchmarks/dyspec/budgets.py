@@ -31,7 +31,7 @@ def main(
         typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
     ] = None,
 ) -> None:
-    """Tokens per round. A seed is another key and other prompts; all methods have the same."""
+    """Prints tokens per round. Each seed is another key and other prompts, alike for all methods."""
     ledger = Ledger(out)
     work = Workload(model_pairs.find(pair), count, seeds, prompt_tokens, new_tokens)
     names, sizes = methods.split(","), [int(budget) for budget in budgets.split(",")]
@@ -140,7 +140,7 @@ def verdict(values: np.ndarray, others: np.ndarray) -> str:
 
 
 def words(means: Means, names: list[str], sizes: list[int], temperatures: list[float]) -> list[str]:
-    """What the table says."""
+    """Sentences that say what the table shows."""
     lines = ["Differences are taken seed by seed; level: within two standard errors."]
     for temperature in temperatures:
         for size in sizes:

@@ -31,8 +31,7 @@ PAPER = {
     "Lyanna": (0.91, 0.80, 0.70),
 }
 """LLaMA-2-7B, temperature 0."""
-DRAWS = 2000
-"""Of the bootstrap."""
+BOOTSTRAP_DRAWS = 2000
 
 
 def main(
@@ -47,7 +46,7 @@ def main(
         Path | None, typer.Option(help="JSON lines: what is there is not measured again")
     ] = None,
 ) -> None:
-    """Greedy; trees of depth 3 and width 4 without re-sampling; the same prompts for all heads."""
+    """Decodes the same prompts greedily with every head, without re-sampling."""
     pair, ledger = model_pairs.find("bundled"), Ledger(out)
     prompts = {kind: pair.prompts(kind, count, prompt_tokens) for kind in pair.classes}
     about: dict[str, Any] = dict(
@@ -120,7 +119,7 @@ def lead(
 
     Bootstrapped: prompts are drawn for both at once, since they are the same.
     """
-    drawn = np.random.default_rng(0).integers(len(one), size=(DRAWS, len(one)))
+    drawn = np.random.default_rng(0).integers(len(one), size=(BOOTSTRAP_DRAWS, len(one)))
     again = [conditional(rows[drawn].sum(1)) for rows in (one, other)]
     gap = conditional(one.sum(0)) - conditional(other.sum(0))
     return gap, (again[0] - again[1]).std(0, ddof=1)

@@ -130,7 +130,7 @@ def _open(columns: int, width: float, height: float = 4.2):
 
 
 def _save(figure, path: Path, title: str) -> None:
-    """With the device and the date on it."""
+    """Writes a figure with the device and the date on it."""
     where = provenance()
     figure.suptitle(f"{title} ({where['device']}, {where['date']})", fontsize=10)
     canvas.save(figure, path)

@@ -24,7 +24,7 @@ from benchmarks.lyanna.trained_heads import DEPTH, WIDTH
 PARTS = ("layer", "head", "softmax", "sampling and tree")
 WHOLE = ("draft", "update")
 CHAIN = 5
-"""Draft steps of the paper's Fig. 13 (a)."""
+"""How many draft steps the paper's Fig. 13 (a) has."""
 
 
 def main(
@@ -39,7 +39,7 @@ def main(
         Path | None, typer.Option(help="append JSON lines here; a PNG goes beside it")
     ] = None,
 ) -> None:
-    """Medians; all pieces of all in turn, on the states that decoding passes through."""
+    """Times all pieces in turn, on the states that decoding passes through; prints medians."""
     pair = model_pairs.find("bundled")
     heads = {
         kind: trained_heads.trained(kind, run, pair.target)

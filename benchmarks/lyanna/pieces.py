@@ -47,7 +47,7 @@ class Given:
         return LevelOutput(self.logits[:, 0, :1], (), ())
 
     def below(self, level, place, tokens, lineage, nodes) -> LevelOutput:
-        """As in `jspec.drafters.growth.scorer.Scorer`."""
+        """The given scores of a level, as `jspec.drafters.growth.scorer.Scorer` has them."""
         del place, tokens, lineage, nodes
         return LevelOutput(
             jax.lax.dynamic_index_in_dim(self.logits, level, 1, keepdims=False), (), ()
@@ -85,7 +85,7 @@ class Side:
         )
 
     def pieces(self, state: jspec.State) -> dict[str, Piece]:
-        """Those of the round that starts from a state."""
+        """The pieces of the round that starts from a state."""
         frame, mine = rounds.frame(state), state.drafter_state
         tree, drafted = self.draft(self.variables, mine, frame)
         feedback = self.verify(state, tree)
@@ -197,7 +197,7 @@ class Steps:
         self.inform = jax.jit(self._inform)
 
     def pieces(self, hidden: Float[Array, "B E"], root: Int[Array, " B"]) -> dict[str, Piece]:
-        """Of both ways, from a predicted state and the last token."""
+        """The pieces of both ways, from a predicted state and the last token."""
         once = [jnp.repeat(hidden[:, None], self.count, axis=1)]
         turns = [hidden[:, None]] * self.count
         logits = self.product(self.variables, once)

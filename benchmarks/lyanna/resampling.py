@@ -32,7 +32,7 @@ def main(
         Path | None, typer.Option(help="JSON lines: what is there is not measured again")
     ] = None,
 ) -> None:
-    """Greedy; fresh trees of as many nodes as the fused ones have together stand beside them."""
+    """Decodes greedily. Beside each fused tree stands a fresh one of as many nodes."""
     pair, ledger = model_pairs.find("bundled"), Ledger(out)
     head, variables = trained_heads.trained("lyanna", lyanna, pair.target)
     texts = [pair.prompts(kind, count, prompt_tokens) for kind in pair.classes]

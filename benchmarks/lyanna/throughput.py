@@ -74,7 +74,7 @@ def main(
         typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
     ] = None,
 ) -> None:
-    """Greedy; all methods in turn on each batch of prompts, which mix all classes."""
+    """Decodes greedily, all methods in turn on each batch of prompts, which mix all classes."""
     pair, ledger = model_pairs.find("bundled"), Ledger(out)
     second = [int(size) for size in again.split(",")]
     ours = trained_heads.trained("lyanna", lyanna, pair.target)
@@ -178,7 +178,7 @@ class Trial:
 
     @cached_property
     def warm_states(self) -> dict[str, PyTree]:
-        """What the methods that start warm keep of the other prompts."""
+        """The states, after other prompts, of the methods that start warm."""
         return {
             name: self.decode(name, self._prompts[1], None).drafter_state
             for name, method in self.built.items()
@@ -245,7 +245,7 @@ class Summary:
 
 
 def summary(rows: Sequence[dict], method: str) -> Summary:
-    """Over all groups; seconds are the medians of each group's repeats."""
+    """Sums up a method over all groups; a group's seconds are the median of its repeats."""
     mine = [row for row in rows if row["method"] == method]
     seconds = np.array([np.median(row["seconds"]) for row in mine])
     rounds = np.array([row["rounds"] for row in mine])

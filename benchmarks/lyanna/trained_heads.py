@@ -18,7 +18,7 @@ from jspec.models import Loaded, heads
 from jspec.models.huggingface import settings
 
 DEPTH, WIDTH = 3, 4
-"""Of Lyanna's experiments: levels of a tree, and children of a node (Chen et al. 2026, 7.2)."""
+"""Levels of a tree and children of a node in Lyanna's experiments (Chen et al. 2026, 7.2)."""
 
 Head = tuple[Any, PyTree]
 """Module and variables, as decoding wants them."""
@@ -65,7 +65,7 @@ class Run:
 
     @cached_property
     def digest(self) -> str:
-        """Tells the weights of this run from those of another."""
+        """A text that tells the weights of this run from those of another."""
         record = settings.read(self.folder / "head" / heads.RECORD)
         return str(record.get("weights"))[:16]
 
@@ -122,6 +122,6 @@ def trained(kind: str, run: Path | None, target: Loaded) -> Head:
 
 
 def digest(variables: PyTree) -> str:
-    """Tells a head's weights from those of another."""
+    """A text that tells a head's weights from those of another."""
     leaves = jax.device_get(jax.tree.leaves(variables["params"]))
     return hashlib.sha256(b"".join(leaf.tobytes() for leaf in leaves)).hexdigest()[:16]

@@ -18,7 +18,7 @@ from benchmarks.lyanna import figures, trained_heads
 from benchmarks.lyanna.trained_heads import Run
 
 EPOCHS = (1, 2, 4, 6, 8)
-"""Of the paper's Table 2; ours are eighths of the run."""
+"""The epochs of the paper's Table 2; ours are eighths of the run."""
 PAPER = {
     "Lyanna, sparse": (42.95, 50.07, 56.07, 60.01, 60.83),
     "Lyanna": (42.02, 48.86, 55.86, 58.60, 59.28),
@@ -32,7 +32,7 @@ def main(
         Path | None, typer.Option(help="folder for a PNG for each number of steps")
     ] = None,
 ) -> None:
-    """Runs of as many steps stand side by side; others were on another schedule."""
+    """Compares runs of as many steps; others were on another schedule."""
     headline("Fig. 5 and Table 2: training curves of jspec-7m's heads")
     for steps, group in trained_heads.alike([Run(folder) for folder in runs]).items():
         console.print(progress(group, steps))

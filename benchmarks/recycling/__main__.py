@@ -45,7 +45,7 @@ def main(
     loops: Annotated[bool, typer.Option(help="go on where a text only repeats itself")] = False,
     seed: Annotated[int, typer.Option(help="of the shuffled order")] = 0,
 ) -> None:
-    """Greedy, batch 1; a method that has no trained head or datastore here is left out."""
+    """Decodes greedily at batch 1; a method without a trained head or datastore is left out."""
     bench = Bench(model, new_tokens, prompt_tokens, timed, loops)
     asked = shared(max(count, 1)) if questions is None else read(questions, count or None)
     ledger, known = Ledger(out), table(nodes, datastore, tree)

@@ -115,7 +115,7 @@ def summary(found: list[dict[str, Any]]) -> tuple[float, float, float]:
 
 
 def ahead(answered: dict[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
-    """By mixture and class, how far its MAT is ahead of the best method that is no mixture."""
+    """How far each mixture's MAT is ahead of the best single method's, class by class."""
     kinds = dict.fromkeys(row["kind"] for found in answered.values() for row in found)
     length = {
         label: [summary([row for row in found if row["kind"] == kind])[0] for kind in kinds]

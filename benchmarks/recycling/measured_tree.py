@@ -25,7 +25,7 @@ from jspec.drafters.draft_model import sequoia_tree
 from jspec.tree import Template, likeliest
 
 WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
-"""Of the tree that is measured with: so even that it has every rank at many nodes."""
+"""Rates that make the tree to measure with: so even that it has every rank at many nodes."""
 
 
 @dataclass(frozen=True)
@@ -94,8 +94,9 @@ def main(
     wide: Annotated[int, typer.Option(min=8, help="nodes of the tree to measure with")] = 240,
     out: Annotated[Path | None, typer.Option(help="writes the template here")] = None,
 ) -> None:
-    """Greedy, batch 1, each text until it repeats itself. Of several models, the rounds of each
-    count the same.
+    """Decodes greedily at batch 1, each text until it repeats itself.
+
+    Of several models the rounds of each count the same.
     """
     headline(f"{models}: acceptance by depth and rank, {count} prompts of {classes} each")
     template = likeliest(WIDE, wide + 1)

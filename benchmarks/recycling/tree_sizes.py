@@ -28,7 +28,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Greedy, batch 1. The cost t(N)/t(1) is of rounds that accept nothing, by forced rejection."""
+    """Decodes greedily at batch 1; t(N)/t(1) is of rounds that are made to accept nothing."""
     loaded = load(model)
     target = loaded.model, loaded.params
     vocab = loaded.model.vocab_size

@@ -38,7 +38,7 @@ def main(
     draws: Annotated[int, typer.Option(min=1, help="of all children")] = 2,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Over the target's own samples: children drawn at random, the rule's answer exact."""
+    """Draws children at the target's own samples; what a rule makes of them is exact."""
     loaded = model_pairs.find(pair)
     target, draft = loaded.target, loaded.draft
     prompts = [loaded.prompts(kind, count, prompt_tokens) for kind in loaded.classes]

@@ -89,7 +89,7 @@ class Results:
         return [self.measured[name, shape] for name in group for shape in group[name]]
 
     def best(self, group: Group) -> dict[str, Measured]:
-        """By method, the most efficient of the trees that the paper compares."""
+        """The most efficient of each method's trees that the paper compares."""
         best = {tree.method: tree for tree in sorted(self.trees(group), key=_efficiency)}
         return {method: best[method] for method in group}
 
@@ -103,7 +103,7 @@ class Results:
 
 
 def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]:
-    """By pair, by (temperature, top-p).
+    """The results of each pair, by (temperature, top-p).
 
     Raises:
         ValueError: if a pair was measured with different prompts or lengths, or trees with

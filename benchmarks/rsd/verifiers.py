@@ -92,7 +92,7 @@ def summed(
     p: Float[Array, " V"],
     q: Float[Array, " V"],
 ) -> Float[Array, ""]:
-    """Over all draws of the children, by their chances."""
+    """The chance summed over all draws of the children, each weighed by its own."""
     valid, noise = jnp.ones(draws.shape[1], bool), jnp.zeros_like(p)
 
     def refused(children):

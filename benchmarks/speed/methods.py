@@ -29,7 +29,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Greedy, batch 1, every prompt cut to the same length; drafters start hot after the first."""
+    """Decodes greedily at batch 1, prompts cut to one length; drafters keep their states."""
     loaded = load(model)
     target = loaded.model, loaded.params
     drafters = {

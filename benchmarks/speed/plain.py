@@ -32,7 +32,7 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 7,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Random weights, float32, batch 1, greedy, all tokens forced (no end token)."""
+    """Decodes greedily at batch 1 in float32, with random weights and no end token."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -19,8 +19,9 @@ def main(
     model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Greedy, the same rows on every device. Virtual devices share one CPU: they show that the
-    program scales, not that the machine does.
+    """Decodes the same rows greedily on every device.
+
+    Virtual devices share one CPU: they show that the program scales, not that the machine does.
     """
     counts = [int(count) for count in devices.split(",")]
     # Has to be said before JAX starts; an accelerator's devices are what they are.
