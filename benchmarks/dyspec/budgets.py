@@ -31,7 +31,7 @@ def main(
         typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
     ] = None,
 ) -> None:
-    """Prints tokens per round. Each seed is another key and other prompts, alike for all methods."""
+    """Prints tokens per round. Each seed is another key and other prompts for all methods."""
     ledger = Ledger(out)
     work = Workload(model_pairs.find(pair), count, seeds, prompt_tokens, new_tokens)
     names, sizes = methods.split(","), [int(budget) for budget in budgets.split(",")]
