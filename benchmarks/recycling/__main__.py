@@ -25,8 +25,8 @@ from benchmarks.recycling.bench import Bench, ahead, summary
 from benchmarks.recycling.questions import read, shared
 from benchmarks.recycling.settings import PARTS, digest, rows, table, told
 from benchmarks.recycling.shares import shares, show
-from jspec.methods.builders import Models
-from jspec.methods.registry import METHODS
+from benchmarks.registry import build
+from jspec.errors import InputError
 
 
 def main(
@@ -69,8 +69,8 @@ def main(
             this = about | dict(part=part, method=label, seed=seed, options=told(options))
             if not ledger.find(**this):
                 try:
-                    made = METHODS[method].build(Models(bench.target), **options)
-                except (ValueError, OSError) as reason:
+                    made = build(method, bench.target, **options)
+                except (InputError, OSError) as reason:
                     console.print(f"{label}: left out, {reason}")
                     continue
                 found = list(bench.answers(*made, order, label.endswith("cold")))

@@ -14,14 +14,13 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
-from jspec.methods.builders import Models
-from jspec.methods.registry import METHODS
+from benchmarks.registry import build_those_there, standalone
 from jspec.models import load
 
 
 def main(
     model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
-    methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
+    methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(standalone()),
     classes: Annotated[str, typer.Option(help="comma-separated")] = ",".join(CLASSES),
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 4,
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 48,
@@ -32,11 +31,7 @@ def main(
     """Decodes greedily at batch 1, prompts cut to one length; drafters keep their states."""
     loaded = load(model)
     target = loaded.model, loaded.params
-    drafters = {
-        name: METHODS[name].build(Models(loaded))
-        for name in methods.split(",")
-        if not METHODS[name].needs_draft_model and not METHODS[name].needs_options
-    }
+    drafters = build_those_there(methods.split(","), loaded)
     # As in service, each drafter's state goes from prompt to prompt and class to class.
     states: dict[str, object] = dict.fromkeys(drafters)
     headline(f"{model}: greedy, batch 1, {new_tokens} new tokens, {count} prompts a class")
