@@ -15,6 +15,8 @@ from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import NEVER, Resampling
 from jspec.models import Loaded, heads
+from jspec.models.heads.lyanna import LyannaHead
+from jspec.models.heads.store import RECORD
 from jspec.models.huggingface import settings
 
 DEPTH, WIDTH = 3, 4
@@ -66,7 +68,7 @@ class Run:
     @cached_property
     def digest(self) -> str:
         """A text that tells the weights of this run from those of another."""
-        record = settings.read(self.folder / "head" / heads.RECORD)
+        record = settings.read(self.folder / "head" / RECORD)
         return str(record.get("weights"))[:16]
 
     def load(self, target: Loaded) -> Head:
@@ -104,7 +106,7 @@ def tree(
         depth: levels.
         width: children of a node, and nodes of a level that get some.
     """
-    if heads.kind(head) == "lyanna":
+    if isinstance(head, LyannaHead):
         return Lyanna(head, nodes, depth, width, resampling)
     return EAGLE2(head, nodes, depth, width)
 
