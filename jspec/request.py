@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from jspec.base import Sampling
+from jspec.base import PyTree, Sampling
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
 
@@ -38,6 +38,31 @@ class Prepared(NamedTuple):
     """Of the output buffer; a bucket at or above what was asked for."""
     slots: int
     """Of the cache."""
+
+
+def check_model(model: CausalLM, params: PyTree) -> None:
+    """Raises InputError unless these look like a model and its weights."""
+    missing = [name for name in ("apply", "init_cache", "vocab_size") if not hasattr(model, name)]
+    if isinstance(model, type) or missing:
+        without = f", which has no {missing[0]}" if missing else ""
+        raise InputError(
+            f"model is {model!r:.80}{without}; pass a model such as the first of "
+            "jspec.models.load(..), or an object with what jspec.CausalLM lists"
+        )
+    if params is None:
+        raise InputError(
+            "params is None; pass the model's weights, or () for a model that has none"
+        )
+
+
+def check_earlier(drafter_state: PyTree) -> None:
+    """Raises InputError unless this is a pytree of arrays, as `Result.drafter_state` is."""
+    for leaf in jax.tree.leaves(drafter_state):
+        if not hasattr(leaf, "shape") and not isinstance(leaf, bool | int | float):
+            raise InputError(
+                f"drafter_state holds {leaf!r:.40}, a {type(leaf).__name__}; pass the "
+                "drafter_state of an earlier call's result, or None"
+            )
 
 
 def prepare(

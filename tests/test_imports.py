@@ -17,6 +17,7 @@ CORE = [
     "jspec.errors",
     "jspec.base",
     "jspec.protocols",
+    "jspec.manual_axes",
     "jspec.ragged",
     "jspec.tree",
     "jspec.admission",

@@ -21,6 +21,7 @@ from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.calibration import AcceptanceModel, claimed
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 
 @struct.dataclass
@@ -233,7 +234,8 @@ def _first(
 
     # Nodes of a level are settled once those above are: at most one pass a level, and one more.
     start = jnp.broadcast_to(nodes, tokens.shape)
-    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, (start, jnp.bool_(True)))
+    carry = vary((start, jnp.bool_(True)), tokens, parents, valid)
+    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, carry)
     return first
 
 
