@@ -160,7 +160,7 @@ class Pieces:
         return seconds | {"levels": float(levels)}
 
     def levels(self, kv: TreeKV) -> jax.Array:
-        """Forwards that the draft just took, the root's included: the places with keys in them."""
+        """Forwards that the draft just took, the root's included: the levels that left keys."""
         below = kv.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
         return 1 + below.any(-1).sum().astype(jnp.int32)
 

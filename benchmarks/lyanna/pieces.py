@@ -120,8 +120,8 @@ class Side:
 
     def _levels(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
         """EAGLE's forwards without their scores: the levels below the first."""
-        places = (DEPTH - 1) * WIDTH
-        scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, places)
+        room = (DEPTH - 1) * WIDTH
+        scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, room)
         level = scorer.root()
         inherited = jax.tree.map(lambda leaf: jnp.repeat(leaf, WIDTH, axis=1), level.inherited)
         kv = level.kv
