@@ -8,6 +8,10 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = os.environ.get("JSPEC_TEST_PLATFORM", "cpu")
 # No test may download anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# A third less compiling. XLA reads its flags once, at the first use, and ends a process that has one
+# it does not know; a command that a test starts is a user's command and must not inherit it.
+XLA_FLAGS = os.environ.get("XLA_FLAGS")
+os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {XLA_FLAGS or ''}"
 
 import jax
 import jax.numpy as jnp
@@ -19,13 +23,20 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # By JAX's options, not by XLA_FLAGS, so that a command that a test starts is a user's command.
+    # By JAX's options, which no command that a test starts inherits.
     jax.config.update("jax_num_cpu_devices", 8)
+    # Nearly all of a run is XLA compiling what then runs for milliseconds.
+    jax.config.update("jax_disable_most_optimizations", True)
     jax.config.update("jax_default_matmul_precision", "highest")
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".jax_cache"))
     # Most of a run is many small programs; JAX's own threshold is a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    jax.devices()  # reads XLA_FLAGS
+    if XLA_FLAGS is None:
+        del os.environ["XLA_FLAGS"]
+    else:
+        os.environ["XLA_FLAGS"] = XLA_FLAGS
 
 
 @pytest.fixture(autouse=True)
