@@ -73,9 +73,9 @@ def fill(
     padded = np.array([*padded, np.zeros(width)], np.int32)
 
     def chosen(
-        level: LevelOutput, drawn: Candidates, found: Bool[Array, "B M K"], nodes: Int[Array, " M"]
+        level: LevelOutput, drawn: Candidates, found: Bool[Array, "B M K"], nodes: Int[Array, " C"]
     ):
-        """What the next level starts from: tokens, whether they are there, and their lineage."""
+        """What the C nodes below start from: tokens, whether they are there, and their lineage."""
         above, rank = jnp.asarray(column[parents])[nodes], jnp.asarray(ranks)[nodes]
         lineage = jax.tree.map(lambda array: array[:, above], level.lineage)
         return drawn.tokens[:, above, rank], found[:, above, rank], lineage
