@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, UInt
 
 from jspec.errors import InputError
 
@@ -149,7 +149,7 @@ def fingerprint(vocabulary: Mapping[str, int]) -> bytes:
     )
 
 
-def _sorted_suffixes(corpus: Int[np.ndarray, " C"]) -> Int[np.ndarray, " C"]:
+def _sorted_suffixes(corpus: UInt[np.ndarray, " C"]) -> Int[np.ndarray, " C"]:
     try:
         from pydivsufsort import divsufsort
     except ImportError:
