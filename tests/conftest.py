@@ -8,16 +8,18 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = os.environ.get("JSPEC_TEST_PLATFORM", "cpu")
 # No test may download anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
-# A third less compiling. XLA reads its flags once, at the first use, and ends a process that has one
-# it does not know; a command that a test starts is a user's command and must not inherit it.
-XLA_FLAGS = os.environ.get("XLA_FLAGS")
-os.environ["XLA_FLAGS"] = f"--xla_cpu_use_fusion_emitters=false {XLA_FLAGS or ''}"
+# A third less compiling. `pytest_configure` takes it away again.
+os.environ["XLA_FLAGS"] = "--xla_cpu_use_fusion_emitters=false " + os.environ.get("XLA_FLAGS", "")
 
 import jax
 import jax.numpy as jnp
+import jaxtyping
 import numpy as np
 import pytest
-import tiny
+
+# Before jspec is imported, which `tiny` does: its annotations are checked while it is traced.
+jaxtyping.install_import_hook(["jspec"], "checked.types")
+import tiny  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -32,11 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".jax_cache"))
     # Most of a run is many small programs; JAX's own threshold is a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    jax.devices()  # reads XLA_FLAGS
-    if XLA_FLAGS is None:
-        del os.environ["XLA_FLAGS"]
-    else:
-        os.environ["XLA_FLAGS"] = XLA_FLAGS
+    # XLA has read its flags once devices are there; a command that a test starts is a user's.
+    jax.devices()
+    _, _, users = os.environ.pop("XLA_FLAGS", "").partition(" ")
+    if users:
+        os.environ["XLA_FLAGS"] = users
 
 
 @pytest.fixture(autouse=True)

@@ -57,7 +57,7 @@ def test_a_tree_holds_every_path_once_and_worth_falls(target):
     frame = jspec.Frame(
         root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
     )
-    tree, _ = drafter.draft(None, state.draft, frame)
+    tree, _ = jax.jit(drafter.draft)(None, state.draft, frame)
     assert tree.tokens.shape[1] == 3 * (3 + 4)
     for row in range(3):
         nodes = np.flatnonzero(tree.valid[row])[1:]
@@ -72,10 +72,10 @@ def test_a_batch_shares_one_pool_or_has_its_own():
     tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
     live = jnp.array([[True, True, True], [True, True, False]])
     shared = jspec.Lookahead(9, 1, 2, 2)
-    pool = shared.remember(shared.init(2, 0, None).pool, first, tails, live)
+    pool = jax.jit(shared.remember)(shared.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(5,), (4,)], 2: [(6,)], 3: [(7,)]}
     own = jspec.Lookahead(9, 1, 2, 2, per_row=True)
-    pool = own.remember(own.init(2, 0, None).pool, first, tails, live)
+    pool = jax.jit(own.remember)(own.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
     assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
 
@@ -120,7 +120,7 @@ def test_all_of_a_full_pool_is_drafted():
     state = look.init(1, 8, None)
     state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
     frame = Frame(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
-    tree, _ = look.draft(None, state, frame)
+    tree, _ = jax.jit(look.draft)(None, state, frame)
     assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
 
 
@@ -131,5 +131,5 @@ def test_a_wide_window_is_drafted_to_its_end():
     window = jax.vmap(look.opening)(prompt, jnp.array([9]))
     state = look.init(1, 300, None).replace(window=window)
     frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
-    tree, _ = look.draft(None, state, frame)
+    tree, _ = jax.jit(look.draft)(None, state, frame)
     assert tree.valid[0].sum() == 130

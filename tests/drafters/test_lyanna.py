@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -103,7 +104,7 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
 
 def propose(head, variables, resampling, leftover, state, at, nodes=7):
     drafter = Lyanna(head, num_speculative_tokens=nodes, beam=3, resampling=resampling)
-    return drafter.propose(variables, replace(state, memory=leftover), at)
+    return jax.jit(drafter.propose)(variables, replace(state, memory=leftover), at)
 
 
 @pytest.fixture(scope="module")
@@ -172,7 +173,7 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
     module, variables, state, at = begun
     target = tiny.model()
     drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
-    chain = drafter.chain(variables, state, at)
+    chain = jax.jit(drafter.chain)(variables, state, at)
     tokens = jnp.asarray(tiny.PROMPTS)
     states = states_of(target, tiny.params(target), tokens)
     steps = list(Unrolled(target, module, LEVELS).predictions(variables, states, tokens))
