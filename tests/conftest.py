@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 # Before jspec is imported, which `tiny` does: its annotations are checked while it is traced.
-jaxtyping.install_import_hook(["jspec"], "checked.types")
+jaxtyping.install_import_hook(["jspec"], "checked.arrays")
 import tiny  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -156,7 +156,7 @@ def drawn(probs):
         jnp.arange(probs.shape[-1])[None, None],
         jnp.log(probs)[None, None],
         probs[None, None],
-        probs,
+        probs[None, None],
         None,
     )
 
