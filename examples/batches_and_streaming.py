@@ -1,4 +1,4 @@
-"""Prompts of unequal length in one batch, settings by row, streaming, a serving loop, hot starts."""
+"""Unequal prompts in one batch, settings by row, streaming, a loop of one's own, a hot start."""
 
 import jax.numpy as jnp
 

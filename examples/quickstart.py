@@ -46,7 +46,9 @@ print(f"{result.stats.mean_acceptance_length[0]:.2f} tokens per forward of the m
 # %%
 plain = jspec.decode(target.model, target.params, prompt, max_new_tokens=64, eos=target.eos)
 assert (result.tokens == plain.tokens).all()
-print(f"{plain.stats.num_rounds[0]} forwards without speculation, {result.stats.num_rounds[0]} with")
+print(
+    f"{plain.stats.num_rounds[0]} forwards without speculation, {result.stats.num_rounds[0]} with"
+)
 
 # %% [markdown]
 # Sampled tokens are the same too: the noise depends on the key and the position alone, so a draft

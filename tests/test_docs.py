@@ -1,0 +1,119 @@
+"""The documentation: every public name is in the reference, every program runs, every link leads on."""
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import jspec
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+DIRECTIVES = {
+    name
+    for page in PAGES.values()
+    for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)
+}
+# Pages whose programs compile for longer than a few seconds.
+LONG = {"sharding.md", "your-own-drafter.md", "your-own-model.md"}
+
+
+def find(name: str):
+    """What a dotted name of the reference stands for."""
+    parts = name.split(".")
+    for size in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:size]))
+        except ImportError:
+            continue
+        for part in parts[size:]:
+            found = getattr(found, part)
+        return found
+    raise AttributeError(name)
+
+
+def names_of(module) -> list[str]:
+    """Public names that a module itself defines, or that it lists."""
+    listed = getattr(module, "__all__", None)
+    if listed is not None:
+        return list(listed)
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(DIRECTIVES))
+def test_the_reference_names_what_exists(name):
+    assert inspect.getdoc(find(name)), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", sorted(n for n in jspec.__all__ if not n.startswith("__")))
+def test_every_public_name_is_in_the_reference(name):
+    assert f"jspec.{name}" in DIRECTIVES, f"give jspec.{name} a line in docs/api"
+
+
+MODULES = sorted(name for name in DIRECTIVES if inspect.ismodule(find(name)))
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_what_a_documented_module_lists_is_in_the_reference(name):
+    """A directive for a module shows what it defines; what it imports and lists needs its own."""
+    module = find(name)
+    for public in names_of(module):
+        value = getattr(module, public)
+        home = getattr(value, "__module__", module.__name__)
+        shown = home == module.__name__ or f"{name}.{public}" in DIRECTIVES
+        assert shown, f"{name} lists {public}, which {home} defines; give it a line in docs/api"
+
+
+def programs(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name, page in PAGES.items()
+        if programs(page)
+    ],
+)
+def test_the_programs_of_a_page_run_one_after_the_other(name):
+    # In a process of its own: pages set options of JAX.
+    code = "\n".join(programs(PAGES[name]))
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files(name):
+    text = re.sub(r"^```.*?^```", "", PAGES[name].read_text("utf-8"), flags=re.DOTALL | re.M)
+    for link in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" in link:
+            # Our own repository's files, by the address that they will have.
+            _, found, path = link.partition("jspec-dev/jspec/blob/main/")
+            assert not found or (ROOT / path).exists(), f"{link} is no file"
+        else:
+            assert (PAGES[name].parent / link).exists(), f"{link} is no file"
+
+
+def test_the_site_builds_and_holds_every_public_name(tmp_path):
+    pytest.importorskip("mkdocs", reason="the documentation needs pip install '.[docs]'")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    anchors = {
+        anchor
+        for page in (tmp_path / "api").rglob("*.html")
+        for anchor in re.findall(r'id="(jspec\.[\w.]+)"', page.read_text("utf-8"))
+    }
+    missing = {f"jspec.{name}" for name in jspec.__all__ if not name.startswith("__")} - anchors
+    assert not missing
