@@ -1,15 +1,14 @@
 """One batch over eight devices: by the sharding of its arguments, and by `shard_map`."""
 
 import jax
-
-# Eight virtual devices on a CPU. On a machine with several accelerators leave it out.
-jax.config.update("jax_num_cpu_devices", 8)
-
 import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
 from jspec import models
+
+# Eight virtual devices on a CPU, before JAX is used. Leave it out where there are real ones.
+jax.config.update("jax_num_cpu_devices", 8)
 
 target = models.load("jspec-800k")
 drafter = jspec.Suffix(num_speculative_tokens=6)

@@ -1,12 +1,14 @@
-"""The documentation: every public name is in the reference, every program runs, every link leads on."""
+"""The documentation: every public name is in the reference, programs run, links lead to files."""
 
 import importlib
 import inspect
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 import jspec
@@ -73,6 +75,11 @@ def test_what_a_documented_module_lists_is_in_the_reference(name):
         assert shown, f"{name} lists {public}, which {home} defines; give it a line in docs/api"
 
 
+def environment() -> dict[str, str]:
+    """Compiled programs are kept where those of the tests are."""
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+
+
 def programs(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
@@ -88,7 +95,9 @@ def programs(page: Path) -> list[str]:
 def test_the_programs_of_a_page_run_one_after_the_other(name):
     # In a process of its own: pages set options of JAX.
     code = "\n".join(programs(PAGES[name]))
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
+    )
     assert run.returncode == 0, run.stderr[-3000:]
 
 

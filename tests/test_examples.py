@@ -1,11 +1,13 @@
 """Every example runs from beginning to end, as a user runs it."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -31,7 +33,15 @@ def test_they_are_all_here():
     ],
 )
 def test_a_script_runs(script, tmp_path):
-    run = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=tmp_path)
+    # Compiled programs are kept where those of the tests are.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    run = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | cache,
+    )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.strip()
     assert not list(tmp_path.iterdir()), "an example leaves no files behind"
