@@ -90,7 +90,7 @@ def measure(
             }
             ledger.add(
                 **about, seed=seed, heat=heat, tokens=int(emitted.sum()), steps=int(steps.sum()),
-                drafted=int(np.asarray(result.stats.drafted).sum()), classes=by_class,
+                drafted=int(np.asarray(result.stats.num_draft_tokens).sum()), classes=by_class,
             )  # fmt: skip
     return [ledger.find(**about, seed=seed)[0] for seed in range(work.seeds)]
 

@@ -188,7 +188,7 @@ class Runs:
                     seconds=time.perf_counter() - start,
                     tokens=int(result.lengths[0]),
                     steps=int(result.stats.num_rounds[0]),
-                    drafted=int(result.stats.drafted[0]),
+                    drafted=int(result.stats.num_draft_tokens[0]),
                 )
             )
         return rows

@@ -123,7 +123,7 @@ class Pieces:
         """The pieces of the round that starts from a state, in turn."""
         model, params = self.target
         frame = round_pieces.frame(state)
-        tree, drafted = jax.block_until_ready(self.draft(self.weights, state.draft, frame))
+        tree, drafted = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
         levels = self.levels(drafted.nodes)
         output = self.score(params, tree, frame, state.cache)
         verdict = self.verdict(tree, output.logits, frame)
@@ -134,8 +134,8 @@ class Pieces:
             )
 
         runs: dict[str, tuple[Callable, tuple]] = {
-            "draft": (self.draft, (self.weights, state.draft, frame)),
-            "draft forwards": (self.forwards, (self.weights, state.draft, frame, levels)),
+            "draft": (self.draft, (self.weights, state.drafter_state, frame)),
+            "draft forwards": (self.forwards, (self.weights, state.drafter_state, frame, levels)),
             "target forward": (self.score, (params, tree, frame, state.cache)),
             "verification": (self.verdict, (tree, output.logits, frame)),
             "commit": (

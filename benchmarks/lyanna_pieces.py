@@ -86,7 +86,7 @@ class Side:
 
     def pieces(self, state: jspec.State) -> dict[str, Piece]:
         """Those of the round that starts from a state."""
-        frame, mine = round_pieces.frame(state), state.draft
+        frame, mine = round_pieces.frame(state), state.drafter_state
         tree, drafted = self.draft(self.variables, mine, frame)
         feedback = self.verify(tree, frame, state.cache)
         whole = {

@@ -222,7 +222,7 @@ class Trial:
                 seconds=seconds[name].tolist(),
                 steps=np.asarray(result.stats.num_rounds).tolist(),
                 emitted=np.asarray(result.lengths).tolist(),
-                drafted=np.asarray(result.stats.drafted).tolist(),
+                drafted=np.asarray(result.stats.num_draft_tokens).tolist(),
                 differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
             )
             for name, result in results.items()

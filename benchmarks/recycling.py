@@ -248,7 +248,7 @@ def shares(bench: Bench, question: Question, rounds: int = 12, repeats: int = 10
         if bool(state.done.all()):
             break
         frame = round_pieces.frame(state)
-        tree = retrieve(state.draft, frame)
+        tree = retrieve(state.drafter_state, frame)
         output = forward(params, tree, frame, state.cache)
         verdict = verify(tree, output.logits, frame)
         lesson = round_pieces.feedback(tree, output, verdict, frame)

@@ -1,18 +1,22 @@
-"""The types that everything else speaks: a model, a drafter, a rule, and the data between them.
+"""The data that models, drafters, rules and the engine exchange; `jspec.protocols` says how.
 
 Axes, the same letters in every annotation of the project:
 
     B  rows of the batch
     N  nodes of a tree; node 0 is the root
-    P  length of a root-to-leaf path, the tree's depth + 1
+    P  nodes of a path from the root, the tree's depth + 1
     K  siblings, the children of one node in the order in which they were drawn
+    Q  rows of `Tree.q`
     V  vocabulary
-    E  hidden size
+    E  hidden size; F, width of the states that a draft head reads
     S  slots of the cache
+    M  nodes that were scored before, and stand in no cache
     H  key-value heads, D their size
     T  padded length of a prompt, or of the output
+    X  end tokens of a row
 
-`p` is the target's distribution and `q` the draft's, whatever letter a paper uses.
+`p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
+draft, one forward of the target over it, one verdict and one commit.
 """
 
 from enum import IntEnum
@@ -67,8 +71,8 @@ class TreeKV:
     keys: tuple[Float[Array, "B H M D"], ...]
     values: tuple[Float[Array, "B H M D"], ...]
 
-    def concat(self, later: "Nodes") -> "Nodes":
-        """These, then those."""
+    def concat(self, later: "TreeKV") -> "TreeKV":
+        """These nodes, followed by later ones."""
         return jax.tree.map(lambda *both: jax.numpy.concatenate(both, axis=2), self, later)
 
 
@@ -88,7 +92,8 @@ class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
     Siblings stand in the order in which they were drawn: sampled rules read them in that order.
-    Siblings may hold equal tokens; the walk descends to the first of them.
+    What is no tree is taken for absent, see `jspec.round.admit`: a drafter can waste its nodes, and
+    can change no token.
     """
 
     tokens: Int[Array, "B N"]
@@ -96,26 +101,22 @@ class Tree:
     """`parents[b, i] < i`; -1 at the root."""
     valid: Bool[Array, "B N"]
     """Nodes that are there. The root always is; a child of an absent node is absent."""
+    depth: int = struct.field(pytree_node=False)
+    """Most edges from the root to a leaf, so that P = depth + 1; deeper nodes are absent."""
+    width: int = struct.field(pytree_node=False)
+    """Most children of one node: K. Further ones are not looked at."""
     q: Float[Array, "B Q V"] | None = None
-    """The distributions that sampled children were drawn from; None: no distribution, children are
-    point masses.
+    """The distributions that sampled children were drawn from; None: the children are
+    deterministic proposals, each of probability 1.
 
     None is pytree structure, so it costs nothing and is known when the loop is traced."""
     q_row: Int[Array, "B N"] | None = None
     """Row of `q` that node i's children were drawn from; None with a `q`: row i is node i's.
 
     Only nodes with children need a distribution, so Q is usually far below N."""
-    depth: int = struct.field(pytree_node=False, default=0)
-    """Most edges from the root to a leaf; bounds the walk: P = depth + 1."""
-    width: int = struct.field(pytree_node=False, default=1)
-    """Most children of one node: K."""
-    verifier: "Verifier | None" = struct.field(pytree_node=False, default=None)
-    """What makes these draws lossless; None: they are point masses, and any rule for those does."""
     value: Float[Array, "B N"] | None = None
     """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
-    path; None: it has none. Mixtures share out their nodes by it; the walk never reads it."""
-    joint: bool = struct.field(pytree_node=False, default=False)
-    """Nodes of several drafters, under numbers that none of them gave."""
+    path; None: it has none. Merges share out their nodes by it; the verifier never reads it."""
 
 
 @struct.dataclass
@@ -152,24 +153,40 @@ class Frame:
 
 @struct.dataclass
 class Verdict:
-    """What the walk accepted."""
+    """What the verifier accepted."""
 
     path: Int[Array, "B P"]
-    """Node ids from the root; entries at or beyond `counts` are 0 and never read."""
+    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge a
+    drafter sees -1 where the accepted node is not its own."""
     counts: Int[Array, " B"]
     """Nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
     """The token that the target itself drew after the last node of the path."""
     failed: Bool[Array, " B"]
-    """The target's distribution was not a distribution (NaN) at some node that the walk reached."""
+    """The target's logits gave no distribution (NaN) at a node that the verifier reached."""
+
+
+@struct.dataclass
+class Scored:
+    """All that the target verified in a round: the tree, its forward and what it accepted."""
+
+    tree: Tree
+    output: Output
+    verdict: Verdict
 
 
 @struct.dataclass
 class Feedback:
-    """What a round teaches: every node, the rejected ones too."""
+    """What a round teaches a drafter, about its own tree and about all that was verified.
+
+    `tree`, `output` and `verdict` are the drafter's own, in the numbers that it gave its nodes.
+    Inside a merge other drafters have nodes too: then `tree.valid` says which of its own were
+    verified, and the path is -1 where the accepted node is not its own.
+    """
 
     tree: Tree
     output: Output
+    """At the nodes of `tree`; only meant where the node is valid."""
     verdict: Verdict
     emitted: Int[Array, "B P"]
     """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
@@ -181,20 +198,36 @@ class Feedback:
     """Position of the root, as in the round that drafted."""
     done: Bool[Array, " B"]
     """Rows that have ended, in this round or before."""
+    merged: Scored | None = None
+    """What was verified, if it was more or less than the drafter's own tree; None: just that."""
+
+    @property
+    def scored(self) -> Scored:
+        """All that was verified, whoever drafted it: rejected nodes teach too."""
+        return self.merged or Scored(self.tree, self.output, self.verdict)
 
 
 @struct.dataclass
 class Stats:
-    """Sufficient statistics of a run; every other figure is derived from these two."""
+    """Sufficient statistics of a run; every other figure is derived from these two.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> stats = Stats(histogram=jnp.array([[3, 1, 2]]), num_draft_tokens=jnp.array([12]))
+        >>> stats.num_rounds.tolist(), stats.num_accepted_tokens.tolist()
+        ([6], [5])
+        >>> round(float(stats.mean_acceptance_length[0]), 2)
+        1.83
+    """
 
     histogram: Int[Array, "B P"]
     """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
-    drafted: Int[Array, " B"]
-    """Drafted tokens that were verified."""
+    num_draft_tokens: Int[Array, " B"]
+    """Drafted tokens that were verified, in all rounds."""
 
     @property
     def num_rounds(self) -> Int[Array, " B"]:
-        """Target forwards after the prefill."""
+        """Rounds, each one forward of the target; the prefill is none."""
         return self.histogram.sum(-1)
 
     @property
@@ -204,9 +237,9 @@ class Stats:
 
     @property
     def mean_acceptance_length(self) -> Float[Array, " B"]:
-        """Tokens per target forward, the bonus token included; 0 before the first round."""
-        steps = self.num_rounds
-        return (steps + self.num_accepted_tokens) / jax.numpy.maximum(steps, 1)
+        """Tokens per round, the bonus token included; 0 before the first round."""
+        rounds = self.num_rounds
+        return (rounds + self.num_accepted_tokens) / jax.numpy.maximum(rounds, 1)
 
 
 @struct.dataclass
@@ -234,7 +267,9 @@ class State:
     lengths: Int[Array, " B"]
     """Emitted tokens per row."""
     status: Int[Array, " B"]
-    draft: PyTree
+    """A `Status` per row."""
+    drafter_state: PyTree
+    """The drafter's memory."""
     stats: Stats
     request: Request
 

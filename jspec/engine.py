@@ -1,4 +1,4 @@
-"""Draft, score, walk, commit: one round, and the loop around it.
+"""Draft, score, verify, commit: one round, and the loop around it.
 
 The sentence of the project is `_round`; everything else here prepares it or repeats it.
 """
@@ -15,27 +15,15 @@ from jaxtyping import Array, Int
 
 from jspec import cache as caches
 from jspec import sampling as samplings
-from jspec import tree as trees
-from jspec.base import (
-    Feedback,
-    Frame,
-    PyTree,
-    Request,
-    Result,
-    Sampling,
-    State,
-    Stats,
-    Status,
-    Tree,
-    Verdict,
-)
+from jspec.admission import check_state
+from jspec.base import PyTree, Request, Result, Sampling, State, Stats, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
-from jspec.protocols import CausalLM, Drafter, NodeRule, Verifier
-from jspec.ragged import append, sequence
-from jspec.request import Prepared, prepare
-from jspec.verify import rules
-from jspec.verify.tree_verifier import TreeVerifier
+from jspec.protocols import CausalLM, Drafter
+from jspec.ragged import sequence
+from jspec.request import PreparedArrays, prepare
+from jspec.round import admit, frame, rehearse, score, settle
+from jspec.verify.schemes import verifier_of
 
 _ENDLESS = 2**31 - 1
 
@@ -55,7 +43,6 @@ def decode(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
-    rule: NodeRule | Verifier | None = None,
 ) -> Result:
     """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
     distribution.
@@ -80,9 +67,6 @@ def decode(
             same tokens, with every drafter under the default rule.
         rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
             `pmap` pass the global ids.
-        rule: a node rule or a verifier; None is the one that the drafter's draws were made for,
-            `jspec.rules.coupled` unless it was given another scheme. `coupled` is lossless for
-            any drafter; another rule is refused where draws were made for a rule of their own.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -92,13 +76,13 @@ def decode(
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
         sampling=sampling, eos=eos, key=key, rows=rows,
     )  # fmt: skip
-    state = _advance(model, params, state, drafter, drafter_params, _verifier(rule), _ENDLESS)
+    state = _advance(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
         tokens=state.out[:, :max_new_tokens],
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,
-        drafter_state=state.draft,
+        drafter_state=state.drafter_state,
     )
 
 
@@ -128,10 +112,10 @@ def prefill(
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
-    drafter_state = drafter.init(call.prompt.shape[0], call.slots, earlier)
-    size, slots = call.size, call.slots
-    arrays = call._replace(size=0, slots=0)
-    return _prefill(model, params, arrays, drafter, drafter_params, drafter_state, size, slots)
+    drafter_state = drafter.init(call.arrays.prompt.shape[0], call.slots, earlier)
+    return _prefill(
+        model, params, call.arrays, drafter, drafter_params, drafter_state, call.size, call.slots
+    )
 
 
 def step(
@@ -141,10 +125,20 @@ def step(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
-    rule: NodeRule | Verifier | None = None,
 ) -> State:
-    """One round: every running row emits at least one token. Donates `state`."""
-    return _advance(model, params, state, drafter, drafter_params, _verifier(rule), 1)
+    """One round: every running row emits at least one token. Donates `state`.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        state: of `prefill`, or of the round before.
+        drafter: the one that `prefill` was given, or one that keeps the same memory.
+        drafter_params: its weights.
+
+    Raises:
+        InputError: if the state was made for another drafter.
+    """
+    return _advance(model, params, state, drafter, drafter_params, 1)
 
 
 @struct.dataclass
@@ -168,7 +162,6 @@ def stream(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
-    rule: NodeRule | Verifier | None = None,
     **request,
 ) -> Iterator[Chunk]:
     """`decode`, round by round. Yields a `Chunk` after each; together they are decode's tokens.
@@ -179,12 +172,11 @@ def stream(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
     )
-    verifier = _verifier(rule)
 
     def rounds(state: State) -> Iterator[Chunk]:
         seen = jax.device_get(state.lengths)
         while not jax.device_get(state.done).all():
-            state = _advance(model, params, state, drafter, drafter_params, verifier, 1)
+            state = _advance(model, params, state, drafter, drafter_params, 1)
             out, ends = jax.device_get((state.out, state.lengths))
             yield Chunk(
                 tokens=[out[row, seen[row] : ends[row]].tolist() for row in range(len(ends))],
@@ -199,36 +191,6 @@ def stream(
     return rounds(state)
 
 
-def _judge(asked: Verifier | None, tree: Tree) -> Verifier:
-    """The verifier that was asked for, or the tree's own; any other would be biased for its draws.
-
-    Raises:
-        InputError: if it was asked for another than the tree's draws allow.
-    """
-    coupled = TreeVerifier(rules.coupled)
-    own = tree.verifier or coupled
-    if asked is None:
-        return own
-    if tree.verifier is not None and asked not in (own, coupled):
-        raise InputError(
-            f"rule is {asked} and the drafter's draws are lossless under {own} alone, or under "
-            "jspec.rules.coupled; leave rule out, or give the drafter a scheme that pairs its "
-            "draws with that rule"
-        )
-    return asked
-
-
-def _verifier(rule: NodeRule | Verifier | None) -> Verifier | None:
-    if rule is None:
-        return None
-    if isinstance(rule, type) or not (callable(rule) or isinstance(rule, Verifier)):
-        raise InputError(
-            f"rule is {rule!r}; pass a node rule such as jspec.rules.deterministic_proposal"
-        )
-    # A node rule is a plain function; a verifier is a static object.
-    return rule if isinstance(rule, Verifier) else TreeVerifier(rule)
-
-
 @partial(
     jax.jit,
     static_argnames=("model", "drafter", "size", "slots"),
@@ -237,7 +199,7 @@ def _verifier(rule: NodeRule | Verifier | None) -> Verifier | None:
 def _prefill(
     model: CausalLM,
     params: PyTree,
-    call: Prepared,
+    call: PreparedArrays,
     drafter: Drafter,
     drafter_params: PyTree,
     drafter_state: PyTree,
@@ -251,7 +213,8 @@ def _prefill(
     committed = call.lengths - 1
     cache = caches.commit(model.init_cache(batch, slots), output, places, committed)
     root = jnp.take_along_axis(call.prompt, committed[:, None], axis=1)[:, 0]
-    draft = drafter.prefill(drafter_params, drafter_state, call.prompt, call.lengths, output)
+    started = drafter.prefill(drafter_params, drafter_state, call.prompt, call.lengths, output)
+    check_state(type(drafter).__name__, "prefill", started, "init", drafter_state)
     request = Request(
         limits=call.limits,
         eos=call.eos,
@@ -265,26 +228,27 @@ def _prefill(
         out=jnp.zeros((batch, size), jnp.int32),
         lengths=zeros,
         status=jnp.where(call.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
-        draft=draft,
-        stats=Stats(histogram=zeros[:, None], drafted=zeros),
+        drafter_state=started,
+        stats=Stats(histogram=zeros[:, None], num_draft_tokens=zeros),
         request=request,
     )
-    tree, _ = jax.eval_shape(drafter.draft, drafter_params, draft, _frame(state))
+    # All that can be wrong with the drafter is said now: nothing has been compiled yet.
+    tree = rehearse(drafter, drafter_params, state, output)
     histogram = jnp.zeros((batch, tree.depth + 1), jnp.int32)
     return replace(state, stats=replace(state.stats, histogram=histogram))
 
 
-@partial(jax.jit, static_argnames=("model", "drafter", "verifier"), donate_argnames=("state",))
+@partial(jax.jit, static_argnames=("model", "drafter"), donate_argnames=("state",))
 def _advance(
     model: CausalLM,
     params: PyTree,
     state: State,
     drafter: Drafter,
     drafter_params: PyTree,
-    verifier: Verifier | None,
     rounds: Int[Array, ""],
 ) -> State:
     """At most `rounds` rounds, fewer if every row ends."""
+    _check_same_memory(drafter, state)
 
     def going(carry):
         state, left = carry
@@ -292,111 +256,38 @@ def _advance(
 
     def body(carry):
         state, left = carry
-        return _round(model, params, state, drafter, drafter_params, verifier), left - 1
+        return _round(model, params, state, drafter, drafter_params), left - 1
 
     state, _ = jax.lax.while_loop(going, body, (state, jnp.asarray(rounds, jnp.int32)))
     return state
 
 
 def _round(
-    model: CausalLM,
-    params: PyTree,
-    state: State,
-    drafter: Drafter,
-    drafter_params: PyTree,
-    verifier: Verifier | None,
+    model: CausalLM, params: PyTree, state: State, drafter: Drafter, drafter_params: PyTree
 ) -> State:
-    """The drafter proposes, the model scores once, the walk decides, the path is committed."""
-    frame = _frame(state)
-    tree, draft = drafter.draft(drafter_params, state.draft, frame)
+    """The drafter proposes, the model scores once, the verifier decides, the path is committed."""
+    now = frame(state)
+    tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
+    _check_same_depth(tree, state)
+    tree = admit(tree, now.root, model.vocab_size)
+    output = score(model, params, tree, now, state.cache)
+    verdict = verifier_of(drafter).verdict(tree, output.logits, now)
+    state, feedback = settle(state, tree, output, verdict)
+    return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
+
+
+def _check_same_memory(drafter: Drafter, state: State) -> None:
+    """Raises InputError if the state holds the memory of another drafter."""
+    batch, slots = len(state.root), state.cache.slots
+    empty = jax.eval_shape(lambda: drafter.init(batch, slots, None))
+    name = type(drafter).__name__
+    check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
+
+
+def _check_same_depth(tree: Tree, state: State) -> None:
+    """Raises InputError if the state's statistics are of trees of another depth."""
     if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
         raise InputError(
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
             "step with the drafter that prefill was given"
         )
-    mask = trees.ancestors(tree)
-    # Ids that the target has not are no drafts, nor is what hangs from them.
-    known = (tree.tokens >= 0) & (tree.tokens < model.vocab_size)
-    there = tree.valid & (known[:, None, :] | ~mask).all(-1)
-    tree = replace(tree, tokens=jnp.where(known, tree.tokens, 0), valid=there)
-    positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
-    output = model.apply(params, tree.tokens, positions, mask, state.cache)
-    verdict = _judge(verifier, tree).verdict(tree, output.logits, frame)
-
-    emitted, counts, status = _truncate(state, tree, verdict)
-    after = status != Status.RUNNING
-    feedback = Feedback(
-        tree=tree,
-        output=output,
-        verdict=verdict,
-        emitted=emitted,
-        counts=counts,
-        positions=frame.positions,
-        done=after,
-    )
-    last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
-    moved = counts > 0
-    return State(
-        cache=caches.commit(state.cache, output, verdict.path, counts),
-        root=jnp.where(moved, last, state.root),
-        out=append(state.out, state.lengths, emitted, counts),
-        lengths=state.lengths + counts,
-        status=status,
-        draft=drafter.update(drafter_params, draft, feedback),
-        stats=Stats(
-            histogram=state.stats.histogram
-            + (jnp.arange(emitted.shape[1]) == counts[:, None] - 1).astype(jnp.int32),
-            drafted=state.stats.drafted
-            + jnp.where(frame.done, 0, tree.valid.sum(-1, dtype=jnp.int32) - 1),
-        ),
-        request=state.request,
-    )
-
-
-def _frame(state: State) -> Frame:
-    return Frame(
-        root=state.root,
-        positions=state.cache.lengths,
-        keys=state.request.keys,
-        sampling=state.request.sampling,
-        done=state.done,
-    )
-
-
-def _truncate(
-    state: State, tree: Tree, verdict: Verdict
-) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
-    """(emitted, counts, status): cuts the round's tokens at end tokens, limit and capacity.
-
-    Once, before commit and before output: an end token inside an accepted path is ordinary.
-    """
-    request, lanes = state.request, jnp.arange(verdict.path.shape[1])
-    # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
-    below = jnp.roll(verdict.path, -1, axis=1)
-    drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
-    last = lanes == verdict.counts[:, None] - 1
-    tokens = jnp.where(last, verdict.bonus[:, None], drafted)
-
-    offered = verdict.counts - verdict.failed
-    left = request.limits - state.lengths
-    room = state.cache.slots - state.cache.lengths
-    counts = jnp.minimum(jnp.minimum(offered, left), room)
-    ends = (tokens[:, :, None] == request.eos[:, None, :]).any(-1) & (lanes < counts[:, None])
-    ended = ends.any(-1)
-    counts = jnp.where(ended, ends.argmax(-1) + 1, counts)
-    counts = jnp.where(state.done, 0, counts).astype(jnp.int32)
-
-    status = jnp.select(
-        [
-            state.done,
-            ended,
-            counts == left,
-            verdict.failed & (counts == offered),
-            counts == room,
-        ],
-        [state.status, Status.EOS, Status.LIMIT, Status.NAN, Status.CAPACITY],
-        Status.RUNNING,
-    )
-    # A drafter may count in 64 bits where JAX does.
-    emitted = jnp.where(lanes < counts[:, None], tokens, 0).astype(jnp.int32)
-    return emitted, counts, status.astype(jnp.int32)

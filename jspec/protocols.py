@@ -108,7 +108,16 @@ class DraftHead(Protocol):
 
 @runtime_checkable
 class Drafter(Protocol):
-    """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on."""
+    """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on.
+
+    Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads the
+    prompt, `draft` proposes and `update` learns. The engine, and a merge of drafters, call them in
+    this order. What they return keeps its structure, shapes and dtypes from round to round.
+
+    A drafter that samples its children from distributions that it reports (`Tree.q`) also has a
+    static attribute `verifier`, what makes these draws lossless, see `jspec.schemes`. Without it,
+    or with None, the coupled rule decides, which is lossless for any proposal.
+    """
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         """The memory that a call begins with: empty, or what survives of an earlier call's.
@@ -138,7 +147,7 @@ class Drafter(Protocol):
         Args:
             params: the drafter's weights.
             state: what `init` gave.
-            prompt: right-padded prompts, the root (last prompt token) included.
+            prompt: right-padded prompts; the last token of each is the first root.
             lengths: their lengths.
             output: the target's forward over the prompt. What is not read is never computed.
 
@@ -148,11 +157,30 @@ class Drafter(Protocol):
         ...
 
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree to verify; the same shape in every round."""
+        """The tree to verify, and the state that `update` will get.
+
+        Args:
+            params: the drafter's weights.
+            state: what `prefill` or the last `update` gave.
+            frame: the root, its position, the random keys and the target's sampling.
+
+        Returns:
+            (tree, state): a tree of the same shape in every round. What is no tree is taken for
+            absent, see `jspec.round.admit`.
+        """
         ...
 
     def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
-        """The state after the verified round."""
+        """The state after the verified round.
+
+        Args:
+            params: the drafter's weights.
+            state: what `draft` gave.
+            feedback: what became of the tree, and all that was verified beside it.
+
+        Returns:
+            A state of the structure, shapes and dtypes that `prefill` gave.
+        """
         ...
 
 

@@ -1,5 +1,6 @@
 """The public names of `jspec`, once. `jspec` itself hands them out on first use."""
 
+from jspec import round as round
 from jspec import sampling as sampling
 from jspec import tree as tree
 from jspec.base import Cache as Cache
@@ -8,6 +9,7 @@ from jspec.base import Frame as Frame
 from jspec.base import Output as Output
 from jspec.base import Result as Result
 from jspec.base import Sampling as Sampling
+from jspec.base import Scored as Scored
 from jspec.base import State as State
 from jspec.base import Stats as Stats
 from jspec.base import Status as Status
@@ -43,15 +45,22 @@ from jspec.drafters.retrieval.suffix import Suffix as Suffix
 from jspec.drafters.retrieval.token_recycling import TokenRecycling as TokenRecycling
 from jspec.drafters.scripted import Script as Script
 from jspec.drafters.scripted import Scripted as Scripted
+from jspec.drafters.verified import Verified as Verified
+from jspec.drafters.verified import with_verifier as with_verifier
 from jspec.engine import Chunk as Chunk
 from jspec.engine import decode as decode
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.engine import stream as stream
+from jspec.errors import InputError as InputError
 from jspec.protocols import CausalLM as CausalLM
 from jspec.protocols import Drafter as Drafter
 from jspec.protocols import NodeRule as NodeRule
 from jspec.protocols import Verifier as Verifier
 from jspec.tree import Template as Template
+from jspec.verify import proposals as proposals
 from jspec.verify import rules as rules
 from jspec.verify import schemes as schemes
+from jspec.verify.block_verification import BlockVerification as BlockVerification
+from jspec.verify.schemes import Scheme as Scheme
+from jspec.verify.tree_verifier import TreeVerifier as TreeVerifier

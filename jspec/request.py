@@ -18,8 +18,8 @@ from jspec.protocols import CausalLM
 _GENERATOR = "threefry2x32"
 
 
-class Prepared(NamedTuple):
-    """A call in arrays, padded to bucket sizes so that calls alike share one compiled program."""
+class PreparedArrays(NamedTuple):
+    """What of a call is data: another value compiles nothing."""
 
     prompt: Int[Array, "B T"]
     lengths: Int[Array, " B"]
@@ -28,9 +28,16 @@ class Prepared(NamedTuple):
     sampling: Sampling | None
     key: jax.Array | None
     rows: Int[Array, " B"]
+
+
+class Prepared(NamedTuple):
+    """A call, padded to bucket sizes so that calls alike share one compiled program."""
+
+    arrays: PreparedArrays
     size: int
     """Of the output buffer; a bucket at or above what was asked for."""
     slots: int
+    """Of the cache."""
 
 
 def prepare(
@@ -78,7 +85,7 @@ def prepare(
     slots = width + max_new_tokens if traced else bucket(width + max_new_tokens, 4)
     if width > padded:
         tokens = _module(tokens).pad(tokens, ((0, 0), (0, width - padded)))
-    return Prepared(
+    arrays = PreparedArrays(
         prompt=tokens.astype(np.int32),
         lengths=counts,
         limits=allowed,
@@ -93,9 +100,8 @@ def prepare(
             2**31 - 1,
             "an id of 32 bits; two rows of the same id draw the same noise",
         ),
-        size=size,
-        slots=slots if context is None else min(slots, context),
     )
+    return Prepared(arrays, size, slots if context is None else min(slots, context))
 
 
 def bucket(size: int, steps: int) -> int:
@@ -240,18 +246,21 @@ def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
 
 def _key(key: jax.Array | int | None) -> jax.Array | None:
     """A threefry key, whatever was given: other generators do not draw per key under `vmap`, and
-    the tokens of a seed must not depend on JAX's settings.
+    the tokens of a seed must not depend on JAX's default generator. They do depend on
+    `jax_threefry_partitionable`, which is on unless it was switched off.
     """
     if key is None:
         return None
-    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
-        low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
-        made = jax.random.key(np.uint32(low), impl=_GENERATOR)
-        return made if high in (0, 0xFFFFFFFF) else jax.random.fold_in(made, high)
     dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
     if dtype is not None and shape == () and jnp.issubdtype(dtype, jnp.integer):
-        # A seed in an array, known or traced.
-        return jax.random.key(jnp.asarray(key).astype(jnp.uint32), impl=_GENERATOR)
+        if isinstance(key, Tracer):
+            return _traced_seed(key)
+        key = int(key)
+    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
+        # The upper half of a small negative seed is all ones: -1 and 2^32 - 1 are two seeds.
+        low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+        made = jax.random.key(np.uint32(low), impl=_GENERATOR)
+        return made if high == 0 else jax.random.fold_in(made, np.uint32(high))
     if dtype is not None and shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key):
         words = jax.random.key_data(key)
     elif dtype == np.uint32 and shape in ((2,), (4,)):
@@ -265,6 +274,19 @@ def _key(key: jax.Array | int | None) -> jax.Array | None:
     for word in words[2:]:
         made = jax.random.fold_in(made, word)
     return made
+
+
+def _traced_seed(seed: Int[Array, ""]) -> jax.Array:
+    """The key that `_key` makes of a seed's value, where that is not known."""
+    low = seed.astype(jnp.uint32)
+    if seed.dtype.itemsize == 8:
+        high = (seed >> 32).astype(jnp.uint32)
+    else:
+        high = jnp.where(seed < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
+    made = jax.random.key(low, impl=_GENERATOR)
+    folded = jax.random.key_data(jax.random.fold_in(made, high))
+    words = jnp.where(high == 0, jax.random.key_data(made), folded)
+    return jax.random.wrap_key_data(words, impl=_GENERATOR)
 
 
 def check_vocabulary(name: str, size: int, target: int) -> None:

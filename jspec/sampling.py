@@ -46,10 +46,12 @@ def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Flo
 
 
 def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
-    """A NaN or +inf anywhere, or nothing but -inf, gives no distribution; single -inf are masked
-    tokens.
+    """Whether logits give a distribution: no NaN, no +inf, and not -inf alone.
+
+    Single -inf are masked tokens. NaN is looked for by itself: XLA's maximum on a CPU passes it on
+    for 2,048 lanes and loses it among 4,096.
     """
-    return jnp.isfinite(logits.max(-1))
+    return jnp.isfinite(logits.max(-1)) & ~jnp.isnan(logits).any(-1)
 
 
 def filtered(sampling: Sampling, size: int) -> Bool[Array, " B"]:
@@ -102,14 +104,15 @@ def _threshold(
         enough = jnp.where(probs >= value[:, None], weight, 0.0).sum(-1) >= wanted
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    low = jnp.zeros(probs.shape[0], jnp.int32)
+    # Made of probs, so that under `shard_map` it varies over the same axes as the result.
+    low = jnp.isnan(probs[:, 0]).astype(jnp.int32) * 0
     above_one = jax.lax.bitcast_convert_type(jnp.float32(2.0), jnp.int32)
     low, _ = jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, above_one)))
     return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
 
 
 def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
-    """The first of the largest; V - 1 where a NaN is among them.
+    """The first of the largest. Of numbers: a NaN may win or not, see `is_distribution`.
 
     Two plain reductions vectorise on a CPU, which `jnp.argmax` over pairs does not (5 times).
     """

@@ -92,34 +92,44 @@ def along(
 
 
 def best(tree: Tree, nodes: int) -> Tree:
-    """The tree's `nodes` most worthy nodes beside the root, by `Tree.value`, in the old order.
+    """The tree's `nodes` nodes of largest `Tree.value` beside the root, in the old order.
 
-    Since worth falls along paths, and a tie goes to the earlier node, what is left is a tree. There
+    Since values fall along paths, and a tie goes to the earlier node, what is left is a tree. There
     are fewer where fewer are valid: the places left over are absent.
     """
-    assert tree.value is not None, "a tree is cut by worth"
-    kept = min(nodes + 1, tree.tokens.shape[1])
+    return kept(tree, best_nodes(tree, nodes))
+
+
+def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
+    """The ids of the nodes that `best` keeps, rising; the root's is the first."""
+    assert tree.value is not None, "a tree is cut by value"
+    count = min(nodes + 1, tree.tokens.shape[1])
     root = jnp.arange(tree.tokens.shape[1]) == 0
-    # NaN, which sorting puts above all numbers, is worth nothing; so is all below it.
+    # NaN, which sorting puts above all numbers, has no value; nor has what is below it.
     there = jnp.where(jnp.isnan(tree.value), False, tree.valid)
     order = jnp.where(root, jnp.inf, jnp.where(there, tree.value, -1.0))
-    chosen = jnp.sort(jax.lax.top_k(order, kept)[1], axis=-1).astype(jnp.int32)
+    return jnp.sort(jax.lax.top_k(order, count)[1], axis=-1).astype(jnp.int32)
+
+
+def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
+    """The tree of n of its nodes: rising ids, the root's first, a parent's with its child's."""
+    num_drafted = chosen.shape[1] - 1
 
     def pick(array):
         return jnp.take_along_axis(array, chosen, axis=-1)
 
     # A node stands where as many chosen ones come before it; so does the parent of one.
     place = jax.vmap(jnp.searchsorted)(chosen, pick(tree.parents)).astype(jnp.int32)
-    valid = pick(there | root)
-    parents = jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT)
+    there = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
+    valid = pick(there).at[:, 0].set(True)
     return replace(
         tree,
         tokens=pick(tree.tokens),
-        parents=parents,
+        parents=jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT),
         valid=valid,
-        value=jnp.where(valid, pick(tree.value), 0.0),
-        depth=min(tree.depth, nodes),
-        width=min(tree.width, nodes),
+        value=None if tree.value is None else jnp.where(valid, pick(tree.value), 0.0),
+        depth=min(tree.depth, num_drafted),
+        width=max(min(tree.width, num_drafted), 1),
     )
 
 

@@ -9,7 +9,6 @@ import tiny
 import jspec
 from jspec import engine
 from jspec.request import bucket, prepare
-from jspec.verify.tree_verifier import TreeVerifier
 
 
 def test_ten_calls_of_a_bucket_trace_once():
@@ -53,7 +52,7 @@ def _lowered(drafter, weights, slots_to_fill):
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
-    arrays, empty = call._replace(size=0, slots=0), drafter.init(2, call.slots, None)
+    arrays, empty = call.arrays, drafter.init(2, call.slots, None)
     state = jax.eval_shape(
         lambda params, arrays, empty: engine._prefill(
             model, params, arrays, drafter, weights, empty, call.size, call.slots
@@ -62,9 +61,7 @@ def _lowered(drafter, weights, slots_to_fill):
         arrays,
         empty,
     )
-    loop = engine._advance.lower(
-        model, params, state, drafter, weights, TreeVerifier(jspec.rules.coupled), 100
-    )
+    loop = engine._advance.lower(model, params, state, drafter, weights, 100)
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(
@@ -77,7 +74,7 @@ def _lowered(drafter, weights, slots_to_fill):
             ).tokens
         )
     ).lower(params, jnp.asarray(prompt))
-    caches = state.cache, state.draft if weights is not None else ()
+    caches = state.cache, state.drafter_state if weights is not None else ()
     cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
     return cache, loop.compile(), whole.compile()
 

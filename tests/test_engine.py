@@ -114,14 +114,16 @@ def test_a_stochastic_rule_draws_from_the_target_distribution(target, next_logit
         *target,
         np.array([prompt] * rows),
         max_new_tokens=2,
-        drafter=jspec.Scripted(tiny.VOCAB, jspec.tree.branching([2, 1])),
+        drafter=jspec.with_verifier(
+            jspec.Scripted(tiny.VOCAB, jspec.tree.branching([2, 1])),
+            jspec.rules.deterministic_proposal,
+        ),
         drafter_params=jspec.Script(
             tokens=jnp.broadcast_to(_likely(next_logits, prompt), (rows, 2)),
             accepts=jnp.array([2]),
         ),
         sampling=settings,
         key=1,
-        rule=jspec.rules.deterministic_proposal,
     )
     assert float(result.stats.num_accepted_tokens.mean()) > 0.1
     joint = np.zeros((tiny.VOCAB, tiny.VOCAB))
@@ -156,6 +158,21 @@ def test_a_seed_is_a_seed_however_it_is_written(target, key):
     assert jspec.decode(*target, tiny.PROMPTS, key=key, **options).tokens.tolist() == (
         want.tokens.tolist()
     )
+
+
+def test_seeds_that_differ_draw_differently_however_they_are_written(target):
+    options = dict(max_new_tokens=12, sampling=Sampling(temperature=2.0))
+
+    def tokens(key):
+        return jspec.decode(*target, tiny.PROMPTS, key=key, **options).tokens.tolist()
+
+    assert tokens(np.int64(2**32 + 5)) == tokens(2**32 + 5) != tokens(5)
+    assert tokens(-1) == tokens(np.int32(-1)) != tokens(2**32 - 1) == tokens(np.uint32(2**32 - 1))
+    traced = jax.jit(
+        lambda seed: jspec.decode(*target, jnp.asarray(tiny.PROMPTS), key=seed, **options).tokens
+    )
+    assert traced(np.int32(-1)).tolist() == tokens(-1)
+    assert traced(np.int32(5)).tolist() == tokens(5)
 
 
 def test_generators_that_do_not_draw_per_key_are_not_drawn_from(target):
@@ -231,15 +248,59 @@ class Strict:
         return output.replace(logits=jnp.where(bad, jnp.nan, output.logits))
 
 
+class Placed(Strict):
+    """A model that says NaN beyond its context, as an embedding of positions does."""
+
+    def apply(self, params, tokens, positions, *rest, **options):
+        output = self.model.apply(params, tokens, positions, *rest, **options)
+        beyond = (positions >= self.model.context)[..., None]
+        return output.replace(logits=jnp.where(beyond, jnp.nan, output.logits))
+
+
+@pytest.mark.parametrize("drafter", [jspec.Autoregressive(), jspec.PromptLookup(whole=False)])
+def test_a_full_context_is_capacity_where_the_model_has_no_positions_left(drafter):
+    """Not NAN: whatever is drafted beyond the context, the row ends as in plain decoding."""
+    model = tiny.model(context=20)
+    params = tiny.params(model)
+    prompt = np.tile([[5, 3]], (1, 5))
+    plain = jspec.decode(model, params, prompt, max_new_tokens=20)
+    ran = jspec.decode(Placed(model), params, prompt, max_new_tokens=20, drafter=drafter)
+    assert ran.status.tolist() == [Status.CAPACITY]
+    assert ran.tokens.tolist() == plain.tokens.tolist()
+
+
+class Holed(Strict):
+    """A model one of whose logits is no number; the vocabulary is one at which XLA's maximum on a
+    CPU loses a NaN.
+    """
+
+    vocab_size = 4096
+
+    def apply(self, params, tokens, *rest, **options):
+        output = self.model.apply(params, tokens % tiny.VOCAB, *rest, **options)
+        wide = jnp.pad(output.logits, ((0, 0), (0, 0), (0, 4096 - tiny.VOCAB)))
+        return output.replace(logits=wide.at[..., 100].set(jnp.nan))
+
+
+@pytest.mark.parametrize("sampling", [None, Sampling(), Sampling(top_p=0.9)])
+def test_one_nan_among_many_logits_ends_the_row(target, sampling):
+    ran = jspec.decode(
+        Holed(target[0]), target[1], tiny.PROMPTS, max_new_tokens=4, sampling=sampling, key=0
+    )
+    assert ran.status.tolist() == [Status.NAN] * 3
+    assert ran.lengths.tolist() == [0] * 3
+
+
 @pytest.mark.parametrize("rule", [None, jspec.rules.deterministic_proposal])
 def test_ids_that_the_target_has_not_are_no_drafts(target, rule):
     """Not even where a rule that reads p[id] would be given that of the last token."""
-    ask = dict(max_new_tokens=12, sampling=Sampling(temperature=2.0), key=3, rule=rule)
+    ask = dict(max_new_tokens=12, sampling=Sampling(temperature=2.0), key=3)
+    drafter = Outside() if rule is None else jspec.with_verifier(Outside(), rule)
     model = Strict(target[0])
-    ran = jspec.decode(model, target[1], tiny.PROMPTS, tiny.LENGTHS, drafter=Outside(), **ask)
+    ran = jspec.decode(model, target[1], tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **ask)
     assert (ran.status == Status.LIMIT).all()
     assert ran.tokens.max() < tiny.VOCAB and ran.tokens.min() >= 0
-    assert ran.stats.drafted.sum() == 0  # nor what hangs from them
+    assert ran.stats.num_draft_tokens.sum() == 0  # nor what hangs from them
     if rule is None:
         plain = jspec.decode(model, target[1], tiny.PROMPTS, tiny.LENGTHS, **ask)
         np.testing.assert_array_equal(ran.tokens, plain.tokens)
@@ -247,8 +308,15 @@ def test_ids_that_the_target_has_not_are_no_drafts(target, rule):
 
 def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
     state = jspec.prefill(*target, tiny.PROMPTS, drafter=jspec.PromptLookup())
-    with pytest.raises(ValueError, match="trees of depth 10 and this drafter's have 0"):
+    with pytest.raises(jspec.InputError, match=r"Autoregressive\.init returned"):
         jspec.step(*target, state)
+    with pytest.raises(jspec.InputError, match="trees of depth 10 and this drafter's have 4"):
+        jspec.step(*target, state, drafter=jspec.PromptLookup(num_speculative_tokens=4))
+    # Of the same depth: refused before it reads another drafter's memory.
+    with pytest.raises(jspec.InputError, match=r"state .*DynamicTokenRecycling.init returned"):
+        jspec.step(
+            *target, state, drafter=jspec.DynamicTokenRecycling(tiny.VOCAB, 10, max_depth=10)
+        )
 
 
 @pytest.mark.parametrize(
@@ -276,7 +344,6 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
         (dict(sampling=0.8, key=0), "sampling is 0.8; pass jspec.Sampling"),
         (dict(sampling=Sampling(top_k=2.5), key=0), "top_k is 2.5 .*pass integers"),
         (dict(drafter=jspec.PromptLookup), "drafter is <class.*pass an instance"),
-        (dict(rule="coupled"), "rule is 'coupled'; pass a node rule"),
         (dict(drafter=jspec.Scripted(23, jspec.tree.chain(1))), "needs the text"),
         (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
         (dict(eos=[23]), "eos holds .*vocabulary of 23"),

@@ -147,7 +147,7 @@ def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
             tokens=result.tokens[place, : result.lengths[place]].tolist(),
             status=int(result.status[place]),
             histogram=result.stats.histogram[place].tolist(),
-            drafted=int(result.stats.drafted[place]),
+            drafted=int(result.stats.num_draft_tokens[place]),
             seconds=seconds,
         )
         for place, row in enumerate(group.rows)

@@ -190,5 +190,5 @@ def _pieces(
     for row, sink in zip(rows, sinks, strict=True):
         sink((row.finish(), console.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
-    runner.keep(state.draft)
+    runner.keep(state.drafter_state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])

@@ -28,7 +28,7 @@ class BlockVerification:
         Args:
             tree: the draft: a chain that says which distributions it was drawn from.
             logits: the target's, at every node.
-            round: keys and sampling of the round; its keys are not consumed.
+            frame: keys and sampling of the round; its keys are not consumed.
 
         Raises:
             InputError: if the tree may branch, or has no distributions.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jspec.protocols import Verifier
+from jspec.protocols import Drafter, Verifier
 from jspec.verify import proposals, rules
 from jspec.verify.block_verification import BlockVerification
 from jspec.verify.proposals import ChildSampler
@@ -29,3 +29,13 @@ K_SEQ = Scheme(proposals.with_replacement, TreeVerifier(rules.k_seq))
 """K-SEQ (SpecTr; Sun et al. 2023)."""
 BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 """Block verification of a chain (Sun et al. 2024)."""
+
+
+def verifier_of(drafter: Drafter) -> Verifier:
+    """What decides about a drafter's draws: its own `verifier`, or the coupled rule.
+
+    The only door: the engine takes no verifier from elsewhere, so that draws and verification
+    cannot be paired wrongly. See `jspec.with_verifier` for another one.
+    """
+    own = getattr(drafter, "verifier", None)
+    return COUPLED.verifier if own is None else own

@@ -1,4 +1,4 @@
-"""The walk: from the root, descend while the rule accepts a child; then draw one more token."""
+"""Tree verification: from the root, descend while the rule accepts a child; then draw a token."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,23 @@ from jspec.base import Frame, Tree, Verdict
 from jspec.protocols import NodeRule
 
 UNIFORMS = 0
-"""Purpose of the walk's own randomness, see `sampling.fork`."""
+"""Purpose of the verifier's own randomness, see `sampling.fork`."""
 
 
 @dataclass(frozen=True)
 class TreeVerifier:
     """A `Verifier` that applies one node rule from the root downwards.
 
-    The walk is as long as the accepted path, and only the distributions of visited nodes are
-    computed.
+    It takes as many steps as the accepted path is long, and computes the distributions of the
+    nodes that it visits alone.
+
+    Args:
+        rule: such as `jspec.rules.coupled`.
+
+    Example:
+        >>> import jspec
+        >>> str(jspec.TreeVerifier(jspec.rules.recursive))
+        'recursive'
     """
 
     rule: NodeRule
@@ -34,17 +42,17 @@ class TreeVerifier:
         Args:
             tree: the draft.
             logits: the target's, at every node.
-            round: keys and sampling of the round; its keys are not consumed.
+            frame: keys and sampling of the round; its keys are not consumed.
         """
         batch = tree.tokens.shape[0]
         zeros = jnp.zeros(batch, jnp.int32)
-        visit = jax.vmap(self._visit)
+        visit = jax.vmap(self._visit, in_axes=(0, 0, 0, 0, None))
 
         def descend(carry):
             verdict, node, going, depth = carry
             at = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
             probs, noise, uniforms = _chance(at, tree.width, depth, frame)
-            children, tokens, accept, residual = visit(tree, node, probs, noise)
+            children, tokens, accept, residual = visit(tree, node, probs, noise, depth)
             taken = uniforms < accept
             found = taken.any(-1)
             chosen = jnp.take_along_axis(children, _first(tokens, taken)[:, None], -1)[:, 0]
@@ -54,7 +62,7 @@ class TreeVerifier:
             here = down[:, None] & (jnp.arange(tree.depth + 1) == depth + 1)
             verdict = Verdict(
                 path=jnp.where(here, chosen[:, None], verdict.path),
-                counts=verdict.counts + down,
+                counts=verdict.counts + down.astype(jnp.int32),
                 bonus=jnp.where(going & ~down, drawn, verdict.bonus),
                 failed=verdict.failed | bad,
             )
@@ -77,11 +85,13 @@ class TreeVerifier:
         node: Int[Array, ""],
         probs: Float[Array, " V"],
         noise: Float[Array, " V"],
+        depth: Int[Array, ""],
     ) -> tuple[Int[Array, " K"], Int[Array, " K"], Float[Array, " K"], Float[Array, " V"]]:
         """One node of one row (B is vmapped away): children, their tokens, what the rule says."""
         last = tree.tokens.shape[0] - 1
         children = trees.children(tree.parents, tree.valid, node, tree.width)
-        valid = children <= last
+        # Never below what the tree declares: the path has no room for more.
+        valid = (children <= last) & (depth < tree.depth)
         children = jnp.minimum(children, last)
         q = None
         if tree.q is not None:

@@ -241,26 +241,16 @@ def test_arguments_out_of_range_are_refused():
     with pytest.raises(ValueError, match="drafter_state is a tuple and a mixture of 2 keeps"):
         mixture.init(1, 8, (None, None))
     with pytest.raises(ValueError, match="drafter_params is a tuple of 3 and merge keeps a tuple"):
-        mixture.drafted((None,) * 3, (None, None), None)
+        mixture.draft_members((None,) * 3, (None, None), None)
 
 
 def test_a_sampled_distribution_is_refused():
     model = tiny.draft()
-    drafter = jspec.merge(
-        jspec.SpeculativeDecoding(model, 2, scheme=jspec.schemes.RECURSIVE),
-        jspec.PromptLookup(2),
-        num_speculative_tokens=3,
-    )
-    target = tiny.model()
-    with pytest.raises(ValueError, match="merge got a tree with a sampled distribution q"):
-        jspec.decode(
-            target,
-            tiny.params(target),
-            tiny.PROMPTS,
-            drafter=drafter,
-            drafter_params=(tiny.params(model), None),
-            key=0,
-            sampling=jspec.Sampling(),
+    with pytest.raises(jspec.InputError, match="whose draws have a verifier of their own"):
+        jspec.merge(
+            jspec.SpeculativeDecoding(model, 2, scheme=jspec.schemes.RECURSIVE),
+            jspec.PromptLookup(2),
+            num_speculative_tokens=3,
         )
 
 

@@ -64,7 +64,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, memory):
     matrix, beliefs, full, again = {}, ({}, {}), 0, 0
     while True:
         frame = Frame(state.root, state.cache.lengths, None, None, state.done)
-        tree, _ = draft(None, state.draft, frame)
+        tree, _ = draft(None, state.drafter_state, frame)
         got = drafted(tree, 0)
         want = oracle.grown(matrix, beliefs[0], int(state.root[0]), 9, 4)
         assert got.keys() == want.keys()
@@ -82,11 +82,11 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, memory):
         tokens = [path[-1] if path else text[-1] for path in nodes]
         again += sum(token in matrix for token in tokens)
         matrix = oracle.visited(matrix, tokens, [probs([*text, *p]) for p in nodes], memory, K)
-        found = held(state.draft)
+        found = held(state.drafter_state)
         assert found.keys() == matrix.keys()
         for token, line in matrix.items():
             assert dict(found[token]) == pytest.approx(dict(line), rel=2e-3, abs=1e-5)
-        bias = np.asarray(state.draft.opinions.bias)
+        bias = np.asarray(state.drafter_state.opinions.bias)
         assert bias[0] == pytest.approx(beliefs[0].get(None, 0.0), abs=5e-3)
         for kind, value in beliefs[0].items():
             if kind is not None:
@@ -104,10 +104,10 @@ def test_cells_hold_the_models_probabilities(target):
             continue  # a later one wrote the line
         probs = np.exp(logits[place]) / np.exp(logits[place]).sum()
         best = np.argsort(-probs)[:K]
-        assert state.draft.tokens[0, token].tolist() == best.tolist()
-        np.testing.assert_allclose(state.draft.chances[0, token], probs[best], rtol=1e-4)
+        assert state.drafter_state.tokens[0, token].tolist() == best.tolist()
+        np.testing.assert_allclose(state.drafter_state.chances[0, token], probs[best], rtol=1e-4)
     unseen = sorted(set(range(tiny.VOCAB)) - set(prompt.tolist()))
-    assert not np.asarray(state.draft.chances[0, unseen]).any()
+    assert not np.asarray(state.drafter_state.chances[0, unseen]).any()
 
 
 def test_lines_that_were_never_written_are_not_drafted(target):

@@ -147,7 +147,7 @@ def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, varia
         TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=broken, **call
     )
     np.testing.assert_array_equal(result.tokens, plain.tokens)
-    assert (result.stats.drafted == 0).all()
+    assert (result.stats.num_draft_tokens == 0).all()
 
 
 def drawn(probs):
@@ -178,7 +178,7 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
         np.testing.assert_array_equal(result.tokens, plain.tokens)
         state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
         at = Frame(state.root, state.cache.lengths, None, None, state.done)
-        tree, _ = drafter.draft(variables, state.draft, at)
+        tree, _ = drafter.draft(variables, state.drafter_state, at)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]
 

@@ -57,7 +57,7 @@ def test_a_tree_holds_every_path_once_and_worth_falls(target):
     frame = jspec.Frame(
         root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
     )
-    tree, _ = drafter.draft(None, state.draft, frame)
+    tree, _ = drafter.draft(None, state.drafter_state, frame)
     assert tree.tokens.shape[1] == 3 * (3 + 4)
     for row in range(3):
         nodes = np.flatnonzero(tree.valid[row])[1:]
@@ -89,7 +89,7 @@ def test_the_window_learns_in_a_mixture_too(target):
     one = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
     state = jspec.step(*target, state, drafter=merged)
     one = jspec.step(*target, one, drafter=look)
-    np.testing.assert_array_equal(state.draft[1].window, one.draft.window)
+    np.testing.assert_array_equal(state.drafter_state[1].window, one.drafter_state.window)
     assert alone.lengths[0] == 8
 
 

@@ -118,7 +118,7 @@ def begun():
         drafter_params=variables, max_new_tokens=16,
     )  # fmt: skip
     at = Frame(state.root, state.cache.lengths, None, None, state.done)
-    return module, variables, state.draft, at
+    return module, variables, state.drafter_state, at
 
 
 def test_fusion_is_the_best_of_both_trees(begun):
@@ -195,9 +195,13 @@ def test_a_chain_follows_the_accepted_text(begun):
         text = [*tiny.PROMPTS[row, : tiny.LENGTHS[row]], *state.out[row, : state.lengths[row]]]
         again = jspec.prefill(target, weights, np.array([text]), **call)
         np.testing.assert_allclose(
-            state.draft.hidden[row], again.draft.hidden[0], rtol=2e-4, atol=2e-4
+            state.drafter_state.hidden[row], again.drafter_state.hidden[0], rtol=2e-4, atol=2e-4
         )
-        assert state.draft.cache.lengths[row] == again.draft.cache.lengths[0] == len(text) - 1
+        assert (
+            state.drafter_state.cache.lengths[row]
+            == again.drafter_state.cache.lengths[0]
+            == len(text) - 1
+        )
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
         max_new_tokens=LIMIT,
     )  # fmt: skip
     frame = Frame(state.root, state.cache.lengths, None, None, state.done)
-    tree, _ = drafter.draft(variables, state.draft, frame)
+    tree, _ = drafter.draft(variables, state.drafter_state, frame)
     for row, length in enumerate(tiny.LENGTHS):
         _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())
         want = oracle.tree(by_hand(variables)(hidden))
@@ -136,7 +136,7 @@ def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
         max_new_tokens=6,
     )  # fmt: skip
     frame = Frame(state.root, state.cache.lengths, None, None, state.done)
-    tree, _ = Medusa(HEADS, SMALL).draft(variables, state.draft, frame)
+    tree, _ = Medusa(HEADS, SMALL).draft(variables, state.drafter_state, frame)
     np.testing.assert_array_equal(tree.valid.sum(-1), [1, 1])
     result = jspec.decode(
         *target, [[4], [9]], drafter=Medusa(HEADS, SMALL), drafter_params=variables,
@@ -144,7 +144,7 @@ def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
     )  # fmt: skip
     plain = jspec.decode(*target, [[4], [9]], max_new_tokens=6)
     np.testing.assert_array_equal(result.tokens, plain.tokens)
-    drafted, steps = np.asarray(result.stats.drafted), np.asarray(result.stats.num_rounds)
+    drafted, steps = np.asarray(result.stats.num_draft_tokens), np.asarray(result.stats.num_rounds)
     np.testing.assert_array_equal(drafted, 7 * (steps - 1))
 
 

@@ -26,7 +26,7 @@ def test_rounds_and_matrix_are_the_published_algorithms_cold_and_hot(target, nex
         assert int(result.stats.num_rounds[0]) == steps
         assert result.stats.histogram[0].tolist() == histogram[1:]
         np.testing.assert_array_equal(state[0], matrix)
-        assert result.stats.drafted[0] == 80 * steps
+        assert result.stats.num_draft_tokens[0] == 80 * steps
 
 
 def test_an_end_token_leaves_the_last_round_out_of_the_matrix(target, next_logits):
@@ -69,7 +69,7 @@ def test_update_on_prefill_fills_the_matrix_from_the_prompt(target, next_logits)
         prompt,
         [oracle.top_candidates(next_logits(prompt[: i + 1]), 8) for i in range(len(prompt))],
     )
-    np.testing.assert_array_equal(state.draft[0], want)
+    np.testing.assert_array_equal(state.drafter_state[0], want)
 
 
 def test_the_matrix_survives_the_disk(tmp_path):

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 from jspec import cache as caches
 from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree
 from jspec.errors import InputError
-from jspec.protocols import DraftHead
+from jspec.protocols import DraftHead, Verifier
 from jspec.ragged import sequence
 from jspec.verify import proposals
 from jspec.verify.proposals import Candidates
@@ -44,6 +44,11 @@ class HeadDrafter(ABC):
     """
 
     head: DraftHead
+
+    @property
+    def verifier(self) -> Verifier:
+        """The coupled rule: children are chosen by the noise that decides the target's token."""
+        return COUPLED.verifier
 
     @property
     @abstractmethod
@@ -108,14 +113,14 @@ class HeadDrafter(ABC):
 
     def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, HeadState]:
         tree, memory = self.propose(params, state, frame)
-        # The children were chosen by the noise that decides the target's token.
-        tree = replace(tree, verifier=COUPLED.verifier)
         return tree, replace(state, memory=memory)
 
     def update(self, params: PyTree, state: HeadState, feedback: Feedback) -> HeadState:
-        path, counts = feedback.verdict.path, feedback.counts
-        assert feedback.output.hidden is not None, "it was there when the call began"
-        hidden = jnp.take_along_axis(feedback.output.hidden, path[..., None], axis=1)
+        # The accepted path, whoever drafted it.
+        scored, counts = feedback.scored, feedback.counts
+        path, hidden = scored.verdict.path, scored.output.hidden
+        assert hidden is not None, "it was there when the call began"
+        hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
         lanes, causal = sequence(*path.shape)
         positions = feedback.positions[:, None] + lanes
         own = self.head.apply(params, hidden, feedback.emitted, positions, causal, state.cache)

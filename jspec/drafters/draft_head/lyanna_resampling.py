@@ -33,7 +33,7 @@ class ChainCache:
         """N - a - 1, levels that still hold."""
         return self.logits.shape[1] - self.used
 
-    def decided(self, feedback: Feedback) -> "Leftover":
+    def decided(self, feedback: Feedback) -> "ChainCache":
         """After a round in which `feedback.counts` levels were decided."""
         spent = jnp.where(self.again, self.logits.shape[1], feedback.counts)
         return replace(self, used=spent, again=jnp.zeros_like(self.again))
@@ -139,8 +139,7 @@ class Fused(Reusing):
     ) -> tuple[Tree, ChainCache]:
         del done
         first, logits = fresh(self.num_speculative_tokens)
-        # One drafter's tree, though it is a union.
-        united = replace(union(first, self.second(leftover, grown)), joint=False)
+        united, _ = union(first, self.second(leftover, grown))
         drafted = first.tokens.shape[1] - 1
         return trees.best(united, drafted), replace(leftover, logits=logits)
 

@@ -11,6 +11,7 @@ from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.draft_head.base import check_head, likeliest, share
 from jspec.drafters.growth.template import check_template
 from jspec.errors import InputError
+from jspec.protocols import Verifier
 from jspec.tree import Template, best_paths
 from jspec.verify.schemes import COUPLED
 
@@ -89,6 +90,11 @@ class Medusa:
                 f"{self.head.num_heads} Medusa heads; pass a template of at most so many levels"
             )
 
+    @property
+    def verifier(self) -> Verifier:
+        """The coupled rule: children are chosen by the noise that decides the target's token."""
+        return COUPLED.verifier
+
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> Float[Array, "B E"]:
         del slots, earlier  # each prompt gives its own state
         return jnp.zeros((batch, self.head.features), jnp.float32)
@@ -126,8 +132,6 @@ class Medusa:
             replace(
                 tree,
                 valid=tree.valid & (known | (jnp.arange(template.num_nodes) == 0)),
-                # The children were chosen by the noise that decides the target's token.
-                verifier=COUPLED.verifier,
                 value=value,
             ),
             state,
@@ -139,8 +143,8 @@ class Medusa:
         del params
         counts = feedback.counts
         last = jnp.maximum(counts - 1, 0)[:, None]
-        node = jnp.take_along_axis(feedback.verdict.path, last, axis=1)[:, 0]
-        return _state(feedback.output, node, counts > 0, state)
+        node = jnp.take_along_axis(feedback.scored.verdict.path, last, axis=1)[:, 0]
+        return _state(feedback.scored.output, node, counts > 0, state)
 
 
 def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:

@@ -12,7 +12,7 @@ from jspec import cache as caches
 from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree, TreeKV
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, entered, visible
 from jspec.errors import InputError
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, Verifier
 from jspec.ragged import sequence
 from jspec.verify.schemes import COUPLED, Scheme
 
@@ -125,6 +125,11 @@ class DraftModel(ABC):
             )
 
     @property
+    def verifier(self) -> Verifier:
+        """What makes the draws of the scheme lossless."""
+        return self.scheme.verifier
+
+    @property
     @abstractmethod
     def depth(self) -> int:
         """Most levels below the root."""
@@ -204,14 +209,14 @@ class DraftModel(ABC):
         )
         draft, memory = self.grow(scorer, state.memory)
         state = replace(state, nodes=draft.nodes, places=draft.places, memory=memory)
-        return replace(draft.tree, verifier=self.scheme.verifier), state
+        return draft.tree, state
 
     def update(self, params: PyTree, state: DraftModelState, feedback: Feedback) -> DraftModelState:
         assert state.nodes is not None, "what is updated was drafted"
         assert state.places is not None, "what is updated was drafted"
         counts, path = feedback.counts, feedback.verdict.path
         root = feedback.tree.tokens[:, :1]
-        if not feedback.tree.joint:
+        if feedback.merged is None:
             nodes, places = state.nodes, jnp.take_along_axis(state.places, path, axis=1)
             places = jnp.concatenate([jnp.zeros_like(root), places], axis=1)[:, :-1]
         else:

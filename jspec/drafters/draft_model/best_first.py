@@ -28,16 +28,17 @@ class GrowthLog(NamedTuple):
     def visited(self, feedback: Feedback) -> tuple[Offers, Bool[Array, "B P"]]:
         """The offers at each node of the walked path, and whether the node was scored here.
 
-        In a tree that was united with another drafter's, nodes have other numbers: none counts.
+        In a merge, a node of another drafter was not.
         """
-        places = jnp.take_along_axis(self.places, feedback.verdict.path, axis=1)
+        path = feedback.verdict.path
+        places = jnp.take_along_axis(self.places, jnp.maximum(path, 0), axis=1)
         row = jnp.maximum(places - 1, 0)[..., None]
 
         def at(array):
             return jnp.take_along_axis(array, row, axis=1)
 
         offers = jax.tree.map(at, self.offers)
-        return offers, (places > 0) & (not feedback.tree.joint)
+        return offers, (places > 0) & (path >= 0)
 
 
 @dataclass(frozen=True)

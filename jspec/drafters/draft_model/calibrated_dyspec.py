@@ -41,7 +41,7 @@ class RateTable:
         probability: Float[Array, "B P K"],
         tried: Bool[Array, "B P K"],
         taken: Bool[Array, "B P K"],
-    ) -> "Rates":
+    ) -> "RateTable":
         """These rates, with what a round's attempts came to."""
         cell = _cell(probability).reshape(len(tried), -1)
 
@@ -63,7 +63,7 @@ class RateTable:
         )
 
     @staticmethod
-    def init(batch: int) -> "Rates":
+    def init(batch: int) -> "RateTable":
         """The published estimate: a token is accepted with the draft's probability of it."""
         centre = 2.0 ** (-(jnp.arange(_BUCKETS, dtype=jnp.float32) + 0.5) / 2)
         tried = jnp.full((batch, _RANKS, _BUCKETS), _PRIOR, jnp.float32)
@@ -117,13 +117,12 @@ class CalibratedDySpec(DySpec):
         offers, scored = memory.visited(feedback)
         lanes = jnp.arange(verdict.path.shape[1])
         walked = (lanes < verdict.counts[:, None]) & scored & ~feedback.done[:, None]
-        # How many of the node's draws are in the tree, and which of them the walk took.
+        # How many of the node's draws are in the tree, and which of them the verifier took.
         hangs = (tree.parents[:, None, :] == verdict.path[..., None]) & tree.valid[:, None, :]
         offered = hangs.sum(-1)[..., None]
         ranks = jnp.arange(offers.tokens.shape[-1])
-        below = jnp.take_along_axis(tree.tokens, jnp.roll(verdict.path, -1, axis=1), axis=1)
         went = (lanes < verdict.counts[:, None] - 1)[..., None]
-        taken = (offers.tokens == below[..., None]) & went & (ranks < offered)
+        taken = (offers.tokens == feedback.emitted[..., None]) & went & (ranks < offered)
         tried = jnp.where(went, ranks <= taken.argmax(-1)[..., None], ranks < offered)
         tried = tried & walked[..., None]
         taken = taken & tried

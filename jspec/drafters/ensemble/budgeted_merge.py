@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
-from jspec.drafters.ensemble.members import Members
+from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.calibration import AcceptanceModel, claimed
 from jspec.errors import InputError
 
@@ -46,6 +46,9 @@ class BudgetedMergeState:
     """Those of the round, between draft and update."""
     chances: Float[Array, "B M"] | None
     """What was thought of them, given that the parent is taken."""
+    numbers: tuple[Int[Array, "B N"], ...] | None
+    """Of each member's nodes in the tree that is verified."""
+    drafts: tuple[Tree, ...] | None
 
 
 @dataclass(frozen=True)
@@ -81,14 +84,15 @@ class BudgetedMerge(Members):
             raise InputError(
                 f"drafter_state is a {type(earlier).__name__} and a mixture of "
                 f"{len(self.drafters)} keeps a BudgetedMergeState; pass the state of a call with "
-                "the "
-                "same drafter"
+                "the same drafter"
             )
         return BudgetedMergeState(
-            members=self.started(batch, slots, None if earlier is None else earlier.members),
+            members=self.init_members(batch, slots, None if earlier is None else earlier.members),
             opinions=fresh if earlier is None else earlier.opinions,
             offers=None,
             chances=None,
+            numbers=None,
+            drafts=None,
         )
 
     def prefill(
@@ -99,14 +103,14 @@ class BudgetedMerge(Members):
         lengths: Int[Array, " B"],
         output: Output,
     ) -> BudgetedMergeState:
-        members = self.prepared(params, state.members, prompt, lengths, output)
+        members = self.prefill_members(params, state.members, prompt, lengths, output)
         return replace(state, members=members)
 
     def draft(
         self, params: PyTree, state: BudgetedMergeState, frame: Frame
     ) -> tuple[Tree, BudgetedMergeState]:
-        drafts, members = self.drafted(params, state.members, frame)
-        offers = gathered(drafts)
+        drafts, members = self.draft_members(params, state.members, frame)
+        offers, numbers = gathered(drafts)
         chances = _chances(offers, state.opinions.scores(offers.claims, offers.kinds))
         depth = max(draft.depth for draft in drafts)
         whole = Tree(
@@ -115,12 +119,16 @@ class BudgetedMerge(Members):
             valid=offers.valid,
             depth=depth,
             width=sum(draft.width for draft in drafts),
-            verifier=next((draft.verifier for draft in drafts if draft.verifier), None),
-            joint=True,
             value=trees.along(offers.parents, chances, jnp.multiply, depth),
         )
-        return trees.best(whole, self.num_speculative_tokens), BudgetedMergeState(
-            members, state.opinions, offers, chances
+        chosen = trees.best_nodes(whole, self.num_speculative_tokens)
+        return trees.kept(whole, chosen), BudgetedMergeState(
+            members=members,
+            opinions=state.opinions,
+            offers=offers,
+            chances=chances,
+            numbers=tuple(_kept_number(chosen, number) for number in numbers),
+            drafts=drafts,
         )
 
     def update(
@@ -137,16 +145,32 @@ class BudgetedMerge(Members):
         taken = trees.along(offers.parents, right, jnp.logical_and, feedback.emitted.shape[1])
         above = jnp.take_along_axis(taken, jnp.maximum(offers.parents, 0), axis=1)
         tried = (known & above).at[:, 0].set(False)
+        assert state.drafts is not None, "what is updated was drafted"
+        assert state.numbers is not None, "what is updated was drafted"
+        own = [Offer(*one) for one in zip(state.drafts, state.numbers, strict=True)]
         return BudgetedMergeState(
-            members=self.taught(params, state.members, feedback),
+            members=self.update_members(params, state.members, own, feedback),
             opinions=state.opinions.learn(offers.kinds, chances, tried, taken),
             offers=None,
             chances=None,
+            numbers=None,
+            drafts=None,
         )
 
 
-def gathered(drafts: tuple[Tree, ...]) -> Offers:
-    """The nodes of D trees at their common root, equal paths once, each at its first place."""
+def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:
+    """The numbers of a member's nodes among the chosen ones; n where a node was not chosen."""
+    place = jax.vmap(jnp.searchsorted)(chosen, number).astype(jnp.int32)
+    found = jnp.take_along_axis(chosen, place, axis=1, mode="fill", fill_value=-1)
+    return jnp.where(found == number, place, chosen.shape[1])
+
+
+def gathered(drafts: tuple[Tree, ...]) -> tuple[Offers, tuple[Int[Array, "B N"], ...]]:
+    """The nodes of D trees at their common root, equal paths once, each at its first place.
+
+    Returns:
+        All nodes, and for each drafter the numbers of its own among them.
+    """
     depths = [trees.depths(draft) for draft in drafts]
     # Drafter d's node j > 0 has the number starts[d] + j; all roots are node 0.
     starts, size = [], 1
@@ -167,9 +191,10 @@ def gathered(drafts: tuple[Tree, ...]) -> Offers:
     )
     first = _first(tokens, parents, valid)
     nodes = jnp.arange(size)
-    claims, kinds = [], []
+    claims, kinds, numbers = [], [], []
     for draft, start, depth in zip(drafts, starts, depths, strict=True):
         own = jnp.concatenate([first[:, :1], first[:, start + 1 : start + depth.shape[1]]], axis=1)
+        numbers.append(own.astype(jnp.int32))
         claim, kind = claimed(draft, depth)
         # Which of its nodes each joint node is, the first of equal ones; its size where none.
         absent = depth.shape[1]
@@ -181,7 +206,7 @@ def gathered(drafts: tuple[Tree, ...]) -> Offers:
         claims.append(jnp.take_along_axis(claim, local, axis=1, mode="fill", fill_value=0.0))
         kinds.append(jnp.take_along_axis(kind, local, axis=1, mode="fill", fill_value=-1))
     above = jnp.take_along_axis(first, jnp.maximum(parents, 0), axis=1)
-    return Offers(
+    offers = Offers(
         tokens=tokens,
         parents=jnp.where(nodes == 0, NO_PARENT, above).astype(jnp.int32),
         valid=valid & (first == nodes),
@@ -189,6 +214,7 @@ def gathered(drafts: tuple[Tree, ...]) -> Offers:
         claims=jnp.stack(claims, axis=-1),
         kinds=jnp.stack(kinds, axis=-1).astype(jnp.int32),
     )
+    return offers, tuple(numbers)
 
 
 def _first(

@@ -1,21 +1,40 @@
 """Several drafters as one: what every way of joining their trees has in common."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+import jax
+import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Int
 
+from jspec.admission import admit, check_tree
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.growth.union import check_deterministic
 from jspec.errors import InputError
-from jspec.protocols import Drafter
+from jspec.protocols import Drafter, Verifier
+from jspec.verify.schemes import COUPLED
+
+
+@struct.dataclass
+class Offer:
+    """What a member drafted, and where its nodes stand in the tree that was verified."""
+
+    tree: Tree
+    number: Int[Array, "B N"]
+    """Of each node in the joint tree; beyond its last node, where the node was left out."""
 
 
 @dataclass(frozen=True)
 class Members:
-    """Two or more drafters that report no distribution. Their params and their states are tuples.
+    """Two or more drafters of deterministic proposals. Their params and their states are tuples.
+
+    A member never learns that it has neighbours: it sees its own tree, in its own numbers, and
+    everything else that was verified as `Feedback.scored`.
 
     Raises:
-        InputError: if there are fewer than two, or one is no drafter.
+        InputError: if there are fewer than two, one is no drafter, or one draws by a rule of its
+            own.
     """
 
     drafters: tuple[Drafter, ...]
@@ -30,16 +49,27 @@ class Members:
                 raise InputError(
                     f"merge got {drafter!r:.80}; pass instances such as jspec.PromptLookup()"
                 )
+            if getattr(drafter, "verifier", None) not in (None, COUPLED.verifier):
+                raise InputError(
+                    f"merge got {drafter!r:.80}, whose draws have a verifier of their own; merge "
+                    "drafters without one, or give this one scheme=jspec.schemes.COUPLED"
+                )
 
-    def started(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
-        """What each member's call begins with."""
+    @property
+    def verifier(self) -> Verifier | None:
+        """The coupled rule if a member's children were chosen by the noise; else None."""
+        own = (getattr(drafter, "verifier", None) for drafter in self.drafters)
+        return next((verifier for verifier in own if verifier is not None), None)
+
+    def init_members(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
+        """Each member's `init`."""
         states = self._each(earlier, "drafter_state")
         return tuple(
             drafter.init(batch, slots, state)
             for drafter, state in zip(self.drafters, states, strict=True)
         )
 
-    def prepared(
+    def prefill_members(
         self,
         params: PyTree,
         states: tuple[PyTree, ...],
@@ -47,36 +77,42 @@ class Members:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> tuple[PyTree, ...]:
-        """What each member knows before the first round."""
+        """Each member's `prefill`."""
         return tuple(
             drafter.prefill(weights, state, prompt, lengths, output)
             for drafter, weights, state in self._all(params, states)
         )
 
-    def drafted(
+    def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """Each member's tree and state.
+        """Each member's `draft`: their admitted trees, and their states.
 
         Raises:
-            InputError: if a tree was sampled. Its siblings would no longer be draws from its
-                distribution.
+            InputError: if what a member returned is no tree, or was sampled.
         """
-        drafts = [
-            drafter.draft(weights, state, frame)
-            for drafter, weights, state in self._all(params, states)
-        ]
-        for tree, _ in drafts:
+        drafted, kept = [], []
+        for drafter, weights, state in self._all(params, states):
+            tree, state = drafter.draft(weights, state, frame)
+            check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
-        return tuple(tree for tree, _ in drafts), tuple(state for _, state in drafts)
+            drafted.append(admit(tree, frame.root))
+            kept.append(state)
+        return tuple(drafted), tuple(kept)
 
-    def taught(
-        self, params: PyTree, states: tuple[PyTree, ...], feedback: Feedback
+    def update_members(
+        self,
+        params: PyTree,
+        states: tuple[PyTree, ...],
+        offers: Sequence[Offer],
+        feedback: Feedback,
     ) -> tuple[PyTree, ...]:
-        """Each member's state after a round over the joint tree."""
+        """Each member's `update`, with what became of its own tree."""
         return tuple(
-            drafter.update(weights, state, feedback)
-            for drafter, weights, state in self._all(params, states)
+            drafter.update(weights, state, own_view(offer, feedback))
+            for (drafter, weights, state), offer in zip(
+                self._all(params, states), offers, strict=True
+            )
         )
 
     def _all(self, params: PyTree, states: tuple[PyTree, ...]):
@@ -95,3 +131,49 @@ class Members:
                 "drafter"
             )
         return given
+
+
+def own_view(offer: Offer, feedback: Feedback) -> Feedback:
+    """A round as one member sees it: its own tree, in the numbers that it gave its nodes.
+
+    What the member does not read of it is never computed.
+
+    Args:
+        offer: the member's tree, and where its nodes stand in the joint one.
+        feedback: of the joint tree.
+    """
+    size = feedback.tree.tokens.shape[1]
+    at = jnp.minimum(offer.number, size - 1)
+    verified = jnp.take_along_axis(feedback.tree.valid, at, axis=1) & (offer.number < size)
+    there = offer.tree.valid & verified
+
+    def nodes(array, axis):
+        index = at.reshape(at.shape[0], *(1,) * (axis - 1), -1, *(1,) * (array.ndim - axis - 1))
+        return jnp.take_along_axis(array, index, axis=axis)
+
+    output = feedback.output
+    own = jax.vmap(_numbers, (0, 0, None))(offer.number, there, size)
+    path = feedback.verdict.path
+    known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
+    lanes = jnp.arange(path.shape[1])
+    path = jnp.where(lanes < feedback.verdict.counts[:, None], jnp.where(path < 0, -1, known), 0)
+    return replace(
+        feedback,
+        tree=replace(offer.tree, valid=there),
+        output=Output(
+            logits=nodes(output.logits, 1),
+            hidden=None if output.hidden is None else nodes(output.hidden, 1),
+            keys=tuple(nodes(keys, 2) for keys in output.keys),
+            values=tuple(nodes(values, 2) for values in output.values),
+        ),
+        verdict=replace(feedback.verdict, path=path),
+        merged=feedback.scored,
+    )
+
+
+def _numbers(number: Int[Array, " N"], there, size: int) -> Int[Array, " M"]:
+    """Which of a member's nodes each joint node is; -1 where it is none of them (B is mapped)."""
+    nodes = jnp.arange(number.shape[0], dtype=jnp.int32)
+    place = jnp.where(there, number, size)
+    own = jnp.full(size, number.shape[0], jnp.int32).at[place].min(nodes, mode="drop")
+    return jnp.where(own < number.shape[0], own, -1)

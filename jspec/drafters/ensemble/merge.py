@@ -1,52 +1,75 @@
-"""The union of point-mass trees at one root: what one method misses another may find."""
+"""The union of drafters' trees at one root: what one method misses another may find."""
 
-from dataclasses import dataclass
-from functools import reduce
+from dataclasses import dataclass, replace
 
+import jax.numpy as jnp
+from flax import struct
 from jaxtyping import Array, Int
 
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
-from jspec.drafters.ensemble.members import Members
+from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.union import union
+from jspec.errors import InputError
 from jspec.protocols import Drafter
+
+
+@struct.dataclass
+class MergeState:
+    """What the members remember, and between draft and update what they drafted."""
+
+    members: tuple[PyTree, ...]
+    offers: tuple[Offer, ...] | None
 
 
 @dataclass(frozen=True)
 class Merge(Members):
     """Drafts the trees of its drafters together, equal paths once. Make it with `merge`.
 
-    Params and state are tuples. A drafter's nodes follow those of the drafters before it.
+    Params are a tuple. A drafter's nodes follow those of the drafters before it.
     """
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
-        return self.started(batch, slots, earlier)
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> MergeState:
+        if earlier is not None and not isinstance(earlier, MergeState):
+            raise InputError(
+                f"drafter_state is a {type(earlier).__name__} and a merge keeps a MergeState; pass "
+                "the state of a call with the same drafter"
+            )
+        known = None if earlier is None else earlier.members
+        return MergeState(members=self.init_members(batch, slots, known), offers=None)
 
     def prefill(
         self,
         params: PyTree,
-        state: tuple[PyTree, ...],
+        state: MergeState,
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-    ) -> tuple[PyTree, ...]:
-        return self.prepared(params, state, prompt, lengths, output)
+    ) -> MergeState:
+        members = self.prefill_members(params, state.members, prompt, lengths, output)
+        return replace(state, members=members)
 
-    def draft(
-        self, params: PyTree, state: tuple[PyTree, ...], frame: Frame
-    ) -> tuple[Tree, tuple[PyTree, ...]]:
-        drafts, kept = self.drafted(params, state, frame)
-        return reduce(union, drafts), kept
+    def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, MergeState]:
+        drafts, members = self.draft_members(params, state.members, frame)
+        whole, first = drafts[0], drafts[0].tokens.shape
+        own_numbers = jnp.arange(first[1], dtype=jnp.int32)
+        offers = [Offer(whole, jnp.broadcast_to(own_numbers, first))]
+        for tree in drafts[1:]:
+            whole, number = union(whole, tree)
+            offers.append(Offer(tree, number))
+        return whole, MergeState(members=members, offers=tuple(offers))
 
-    def update(
-        self, params: PyTree, state: tuple[PyTree, ...], feedback: Feedback
-    ) -> tuple[PyTree, ...]:
-        return self.taught(params, state, feedback)
+    def update(self, params: PyTree, state: MergeState, feedback: Feedback) -> MergeState:
+        assert state.offers is not None, "what is updated was drafted"
+        members = self.update_members(params, state.members, state.offers, feedback)
+        return MergeState(members=members, offers=None)
 
 
 def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merge | BudgetedMerge:
-    """A drafter that proposes what any of its drafters would. None may report a distribution
-    (`Tree.q`).
+    """A drafter that proposes what any of its drafters would.
+
+    Every drafter keeps its own memory and sees its own tree; what others drafted reaches it as
+    `Feedback.scored`. None may sample its children from a distribution that it reports.
 
     Args:
         drafters: two or more.
@@ -54,11 +77,20 @@ def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merg
             of each drafter's, see `jspec.drafters.ensemble.budgeted_merge`; None: each drafter's
             tree is there as a whole.
 
+    Returns:
+        A drafter whose `drafter_params` are a tuple, one for each of the drafters; None stands for
+        none of them.
+
     Raises:
-        InputError: if there are fewer than two drafters, or the budget is out of range.
+        InputError: if there are fewer than two drafters, one draws by a rule of its own, or the
+            budget is out of range.
+
+    Example:
+        >>> import jspec
+        >>> lookup, suffix = jspec.PromptLookup(), jspec.Suffix()
+        >>> jspec.merge(lookup, suffix, num_speculative_tokens=8).drafters == (lookup, suffix)
+        True
     """
-    return (
-        Merge(drafters)
-        if num_speculative_tokens is None
-        else BudgetedMerge(drafters, num_speculative_tokens)
-    )
+    if num_speculative_tokens is None:
+        return Merge(drafters)
+    return BudgetedMerge(drafters, num_speculative_tokens)

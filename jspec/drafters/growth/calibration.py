@@ -50,7 +50,7 @@ class AcceptanceModel:
     curvature: Float[Array, " 1+DK"]
 
     @staticmethod
-    def init(drafters: int) -> "Opinions":
+    def init(drafters: int) -> "AcceptanceModel":
         """Claims are believed as they are."""
         size = 1 + drafters * KINDS
         return AcceptanceModel(jnp.zeros(size, jnp.float32), jnp.full(size, _START, jnp.float32))
@@ -67,7 +67,7 @@ class AcceptanceModel:
         chances: Float[Array, "*S"],
         tried: Bool[Array, "*S"],
         taken: Bool[Array, "*S"],
-    ) -> "Opinions":
+    ) -> "AcceptanceModel":
         """After a round.
 
         Args:

@@ -1,49 +1,58 @@
 """The union of two trees at their common root."""
 
 import jax.numpy as jnp
+from jaxtyping import Array, Int
 
 from jspec.base import NO_PARENT, Tree
 from jspec.errors import InputError
 from jspec.tree import along
 
 
-def union(a: Tree, b: Tree) -> Tree:
+def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:
     """Trees a and b at their common root, N = Na + Nb - 1; a node of b that a has is absent.
 
+    Args:
+        a: its nodes keep their numbers.
+        b: its own nodes follow.
+
+    Returns:
+        The tree, and the number in it of each node of b.
+
     Raises:
-        InputError: if a tree was sampled. Its siblings would no longer be draws from its
-            distribution.
+        InputError: if a tree was sampled: siblings of two trees are no draws from one distribution.
     """
     check_deterministic(a)
     check_deterministic(b)
     size = a.tokens.shape[1]
-    nodes = jnp.arange(b.tokens.shape[1])
+    nodes = jnp.arange(b.tokens.shape[1], dtype=jnp.int32)
+    is_root = nodes == 0
     # same[b, j]: the node of a with the path of b's node j, or -1. Settled one level a pass.
-    same = jnp.where(nodes == 0, 0, NO_PARENT) + jnp.zeros_like(b.parents)
+    same = jnp.where(is_root, 0, NO_PARENT) + jnp.zeros_like(b.parents)
     twin = (a.tokens[:, None, :] == b.tokens[:, :, None]) & a.valid[:, None, :]
     for _ in range(b.depth):
         above = jnp.take_along_axis(same, jnp.maximum(b.parents, 0), axis=1)
         match = twin & (a.parents[:, None, :] == above[:, :, None]) & (above >= 0)[:, :, None]
-        same = jnp.where(match.any(-1), match.argmax(-1), same)
+        # The root is the root, also where a child of it holds the root's own token.
+        found = match.any(-1) & ~is_root
+        same = jnp.where(found, match.argmax(-1).astype(jnp.int32), same)
     # A child of a shared node hangs from a's copy of it; b's own nodes follow a's.
     number = jnp.where(same >= 0, same, size - 1 + nodes)
     parents = jnp.take_along_axis(number, jnp.maximum(b.parents, 0), axis=1)
-    parents = jnp.concatenate([a.parents, parents[:, 1:].astype(jnp.int32)], axis=1)
+    parents = jnp.concatenate([a.parents, parents[:, 1:]], axis=1)
     depth, value = max(a.depth, b.depth), None
     if a.value is not None and b.value is not None:
-        # A path of both is worth what a says, and what hangs from it no more.
+        # A path of both has the value that a gives it, and what hangs from it no more.
         value = jnp.concatenate([a.value, b.value[:, 1:]], axis=1)
         value = along(parents, value, jnp.minimum, depth)
-    return Tree(
+    tree = Tree(
         tokens=jnp.concatenate([a.tokens, b.tokens[:, 1:]], axis=1),
         parents=parents,
         valid=jnp.concatenate([a.valid, (b.valid & (same < 0))[:, 1:]], axis=1),
         depth=depth,
         width=a.width + b.width,
-        verifier=a.verifier or b.verifier,
         value=value,
-        joint=True,
     )
+    return tree, number
 
 
 def check_deterministic(tree: Tree) -> None:

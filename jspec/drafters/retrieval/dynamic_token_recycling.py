@@ -153,7 +153,8 @@ class DynamicTokenRecycling:
         What was emitted tells what the cells before it were worth, drafted or not.
         """
         del params
-        tree, emitted = feedback.tree, feedback.emitted
+        scored, emitted = feedback.scored, feedback.emitted
+        tree = scored.tree
         # Before each emitted token stood the root, or the one emitted before it.
         before = jnp.concatenate([tree.tokens[:, :1], emitted[:, :-1]], axis=1)
         cells, kinds, chances = self._cells(state, before)
@@ -162,7 +163,7 @@ class DynamicTokenRecycling:
             kinds[..., None], chances, told & (kinds >= 0), cells == emitted[..., None]
         )
         live = tree.valid & ~feedback.done[:, None]
-        state = self._recycle(state, tree.tokens, feedback.output.logits, live)
+        state = self._recycle(state, tree.tokens, scored.output.logits, live)
         return replace(state, opinions=opinions)
 
     def _cells(

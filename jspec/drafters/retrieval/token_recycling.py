@@ -174,9 +174,9 @@ class TokenRecycling:
     ) -> Int[Array, "R V k"]:
         """All nodes teach, accepted or not; not those of a row's last round (as published)."""
         del params
-        tree = feedback.tree
+        tree, output = feedback.scored.tree, feedback.scored.output
         live = tree.valid & ~feedback.done[:, None]
-        return self._recycle(state, tree.tokens, feedback.output.logits, live)
+        return self._recycle(state, tree.tokens, output.logits, live)
 
     def _owner(self, state: Int[Array, "R V k"], batch: int) -> Int[Array, " B"]:
         """Which matrix each row reads."""

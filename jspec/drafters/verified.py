@@ -1,0 +1,76 @@
+"""A drafter whose draws another rule decides about."""
+
+from dataclasses import dataclass
+
+from jaxtyping import Array, Int
+
+from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.errors import InputError
+from jspec.protocols import Drafter, NodeRule, Verifier
+from jspec.verify.schemes import COUPLED
+from jspec.verify.tree_verifier import TreeVerifier
+
+
+@dataclass(frozen=True)
+class Verified:
+    """Proposes what its drafter proposes. Make it with `with_verifier`."""
+
+    drafter: Drafter
+    verifier: Verifier
+
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+        return self.drafter.init(batch, slots, earlier)
+
+    def prefill(
+        self,
+        params: PyTree,
+        state: PyTree,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> PyTree:
+        return self.drafter.prefill(params, state, prompt, lengths, output)
+
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
+        return self.drafter.draft(params, state, frame)
+
+    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+        return self.drafter.update(params, state, feedback)
+
+
+def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
+    """The drafter, with another rule to decide about its draws.
+
+    The coupled rule is lossless for every drafter. Another one is lossless only for draws that were
+    made for it: a drafter that draws by a scheme of its own has the verifier of that scheme.
+
+    Args:
+        drafter: proposes the trees.
+        rule: a node rule such as `jspec.rules.deterministic_proposal`, or a verifier.
+
+    Raises:
+        InputError: if it is no rule, or the drafter's draws were made for another one.
+
+    Example:
+        >>> import jspec
+        >>> lookup = jspec.PromptLookup()
+        >>> jspec.with_verifier(lookup, jspec.rules.deterministic_proposal).drafter == lookup
+        True
+    """
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        raise InputError(
+            f"drafter is {drafter!r:.80}; pass an instance such as jspec.PromptLookup()"
+        )
+    if isinstance(rule, type) or not (callable(rule) or isinstance(rule, Verifier)):
+        raise InputError(
+            f"rule is {rule!r:.80}; pass a node rule such as jspec.rules.deterministic_proposal"
+        )
+    # A node rule is a plain function; a verifier is a static object.
+    verifier = rule if isinstance(rule, Verifier) else TreeVerifier(rule)
+    own = getattr(drafter, "verifier", None)
+    if own is not None and verifier not in (own, COUPLED.verifier):
+        raise InputError(
+            f"rule is {verifier} and the drafter's draws are lossless under {own} alone, or under "
+            "jspec.rules.coupled; give the drafter a scheme that pairs its draws with that rule"
+        )
+    return Verified(drafter, verifier)

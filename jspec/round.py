@@ -1,0 +1,184 @@
+"""A round in pieces: frame, score, settle. `jspec.engine` runs them in a loop.
+
+frame    what a drafter may know
+admit    the drafter's tree, with what is no tree taken for absent
+score    one forward of the target over the tree
+settle   the accepted path into cache, output and statistics; what the drafter may learn
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jspec import cache as caches
+from jspec import tree as trees
+from jspec.admission import admit, check_state, check_tree
+from jspec.base import (
+    Cache,
+    Feedback,
+    Frame,
+    Output,
+    PyTree,
+    State,
+    Stats,
+    Status,
+    Tree,
+    Verdict,
+)
+from jspec.errors import InputError
+from jspec.protocols import CausalLM, Drafter
+from jspec.ragged import append
+from jspec.verify.schemes import verifier_of
+
+__all__ = ["admit", "frame", "rehearse", "score", "settle"]
+
+
+def frame(state: State) -> Frame:
+    """What a drafter may know when it drafts."""
+    return Frame(
+        root=state.root,
+        positions=state.cache.lengths,
+        keys=state.request.keys,
+        sampling=state.request.sampling,
+        done=state.done,
+    )
+
+
+def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cache) -> Output:
+    """The target's forward over all nodes of a tree, each under its own ancestors.
+
+    Args:
+        model: the target.
+        params: its weights.
+        tree: an admitted one.
+        frame: of the round.
+        cache: the committed tokens; read only.
+    """
+    mask = trees.ancestors(tree)
+    positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
+    return model.apply(params, tree.tokens, positions, mask, cache)
+
+
+def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[State, Feedback]:
+    """Commits the accepted path, and says what the round teaches.
+
+    Args:
+        state: before the round. What the drafter remembers is passed on as it is.
+        tree: what was verified.
+        output: the target's forward over it.
+        verdict: what was accepted.
+    """
+    emitted, counts, status = _truncate(state, tree, verdict)
+    feedback = Feedback(
+        tree=tree,
+        output=output,
+        verdict=verdict,
+        emitted=emitted,
+        counts=counts,
+        positions=state.cache.lengths,
+        done=status != Status.RUNNING,
+    )
+    last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+    lanes = jnp.arange(emitted.shape[1], dtype=jnp.int32)
+    verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
+    after = replace(
+        state,
+        cache=caches.commit(state.cache, output, verdict.path, counts),
+        root=jnp.where(counts > 0, last, state.root),
+        out=append(state.out, state.lengths, emitted, counts),
+        lengths=state.lengths + counts,
+        status=status,
+        stats=Stats(
+            histogram=state.stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
+            num_draft_tokens=state.stats.num_draft_tokens + jnp.where(state.done, 0, verified),
+        ),
+    )
+    return after, feedback
+
+
+def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> Tree:
+    """Traces the drafter's part of a round, without the target, and returns its tree's shapes.
+
+    Args:
+        drafter: of the call.
+        params: its weights.
+        state: before the first round.
+        output: of the prefill: a round's has the same shapes, but for the number of tokens.
+
+    Raises:
+        InputError: if the drafter returns what no round can go on with, or its draws cannot be
+            verified as it says.
+    """
+    name, now = type(drafter).__name__, frame(state)
+    drafted = jax.eval_shape(drafter.draft, params, state.drafter_state, now)
+    if not isinstance(drafted, tuple) or len(drafted) != 2:
+        raise InputError(
+            f"{name}.draft returned a {type(drafted).__name__}; it must return (tree, state)"
+        )
+    tree, drafting = drafted
+    check_tree(name, tree, len(state.root))
+
+    def of_the_tree(leaf: Any, axis: int) -> Any:
+        shape = (*leaf.shape[:axis], tree.tokens.shape[1], *leaf.shape[axis + 1 :])
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    scored = replace(
+        jax.tree.map(lambda leaf: of_the_tree(leaf, 2), output),
+        logits=of_the_tree(output.logits, 1),
+        hidden=jax.tree.map(lambda leaf: of_the_tree(leaf, 1), output.hidden),
+    )
+
+    def taught(state: State, tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
+        histogram = jnp.zeros((len(state.root), tree.depth + 1), jnp.int32)
+        state = replace(state, stats=replace(state.stats, histogram=histogram))
+        tree = admit(tree, state.root, scored.logits.shape[-1])
+        verdict = verifier_of(drafter).verdict(tree, scored.logits, frame(state))
+        _, feedback = settle(state, tree, scored, verdict)
+        return drafter.update(params, drafting, feedback)
+
+    after = jax.eval_shape(taught, state, tree, drafting, scored)
+    check_state(name, "update", after, "prefill", state.drafter_state)
+    return tree
+
+
+def _truncate(
+    state: State, tree: Tree, verdict: Verdict
+) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
+    """(emitted, counts, status): cuts the round's tokens at end tokens, limit and capacity.
+
+    Once, before commit and before output: an end token inside an accepted path is ordinary.
+    """
+    request, lanes = state.request, jnp.arange(verdict.path.shape[1])
+    # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
+    below = jnp.roll(verdict.path, -1, axis=1)
+    drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
+    last = lanes == verdict.counts[:, None] - 1
+    tokens = jnp.where(last, verdict.bonus[:, None], drafted)
+
+    offered = verdict.counts - verdict.failed.astype(jnp.int32)
+    left = request.limits - state.lengths
+    room = state.cache.slots - state.cache.lengths
+    counts = jnp.minimum(jnp.minimum(offered, left), room)
+    ends = (tokens[:, :, None] == request.eos[:, None, :]).any(-1) & (lanes < counts[:, None])
+    ended = ends.any(-1)
+    counts = jnp.where(ended, ends.argmax(-1) + 1, counts)
+    counts = jnp.where(state.done, 0, counts).astype(jnp.int32)
+
+    status = jnp.select(
+        [
+            state.done,
+            ended,
+            counts == left,
+            # Before NAN: a model may well give none beyond the positions that it can place.
+            counts == room,
+            verdict.failed & (counts == offered),
+        ],
+        [state.status, Status.EOS, Status.LIMIT, Status.CAPACITY, Status.NAN],
+        Status.RUNNING,
+    )
+    # A drafter may count in 64 bits where JAX does.
+    emitted = jnp.where(lanes < counts[:, None], tokens, 0).astype(jnp.int32)
+    return emitted, counts, status.astype(jnp.int32)

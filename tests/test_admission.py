@@ -1,0 +1,247 @@
+"""The promise at the seam that users touch: whatever a drafter returns, no token changes."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec import tree as trees
+from jspec.admission import admit
+
+LIMIT = 12
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """Drafts the right tokens as a chain, with one thing about the tree changed."""
+
+    change: str = "nothing"
+    length: int = 4
+
+    def init(self, batch, slots, earlier):
+        return jnp.zeros(batch, jnp.int32)
+
+    def prefill(self, params, state, prompt, lengths, output):
+        return state
+
+    def draft(self, params, state, frame):
+        steps = state[:, None] + jnp.arange(self.length)
+        known = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)
+        tokens = jnp.concatenate([frame.root[:, None], known], axis=1)
+        return CHANGES[self.change](trees.chain(self.length).fill(tokens)), state
+
+    def update(self, params, state, feedback):
+        return state + feedback.counts
+
+
+CHANGES = {
+    "nothing": lambda tree: tree,
+    "no depth": lambda tree: tree.replace(depth=0),
+    "too little depth": lambda tree: tree.replace(depth=2),
+    "too much depth": lambda tree: tree.replace(depth=9),
+    "too much width": lambda tree: tree.replace(width=99),
+    "no root": lambda tree: tree.replace(
+        tokens=tree.tokens.at[:, 0].set(0),
+        parents=tree.parents.at[:, 0].set(3),
+        valid=tree.valid.at[:, 0].set(False),
+    ),
+    "a foreign root": lambda tree: tree.replace(tokens=tree.tokens.at[:, 0].set(99)),
+    "a cycle": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(3)),
+    "its own parent": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(2)),
+    "a second root": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(-1)),
+    "a parent that is not there": lambda tree: tree.replace(parents=tree.parents.at[:, 2].set(77)),
+    "foreign ids": lambda tree: tree.replace(tokens=tree.tokens.at[:, 2].set(tiny.VOCAB)),
+    "a value that is no number": lambda tree: tree.replace(
+        value=jnp.ones(tree.tokens.shape).at[:, 2].set(jnp.nan)
+    ),
+    "equal siblings": lambda tree: tree.replace(
+        tokens=tree.tokens.at[:, 4].set(tree.tokens[:, 1]),
+        parents=tree.parents.at[:, 4].set(0),
+        width=2,
+    ),
+    "all absent": lambda tree: tree.replace(valid=jnp.zeros_like(tree.valid)),
+}
+# Tokens a round: of 4 right ones and the bonus, how many are left.
+KEPT = {
+    "no depth": 1,
+    "too little depth": 3,
+    "foreign ids": 2,
+    "equal siblings": 4,
+    "all absent": 1,
+}
+KEPT |= dict.fromkeys(["a cycle", "its own parent", "a second root"], 2)
+KEPT |= dict.fromkeys(["a parent that is not there", "a value that is no number"], 2)
+
+
+@pytest.fixture(scope="module")
+def plain(target):
+    return jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_is_no_tree_is_absent_and_changes_no_token(target, plain, change):
+    ran = jspec.decode(
+        *target,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        max_new_tokens=LIMIT,
+        drafter=Told(change),
+        drafter_params=plain.tokens,
+    )
+    np.testing.assert_array_equal(ran.tokens, plain.tokens)
+    np.testing.assert_array_equal(ran.status, plain.status)
+    histogram = np.asarray(ran.stats.histogram)
+    assert ((histogram * (1 + np.arange(histogram.shape[1]))).sum(-1) == ran.lengths).all()
+    assert ran.stats.num_rounds.tolist() == [-(-LIMIT // KEPT.get(change, 5))] * 3
+
+
+def test_admission_is_that_of_a_loop_over_nodes():
+    """Random nonsense against a plain reading of the rules, node by node."""
+    rng = np.random.default_rng(0)
+    vocab, nodes = 5, 9
+    admitted = jax.jit(lambda tree, root: admit(tree, root, vocab))
+    for _ in range(60):
+        tree = jspec.Tree(
+            tokens=rng.integers(-1, vocab + 1, (2, nodes)).astype(np.int32),
+            parents=np.minimum(rng.integers(-2, nodes + 2, (2, nodes)), np.arange(nodes) + 1),
+            valid=rng.uniform(size=(2, nodes)) < 0.9,
+            depth=3,
+            width=4,
+            value=np.where(rng.uniform(size=(2, nodes)) < 0.1, np.nan, 0.5).astype(np.float32),
+        )
+        tree = tree.replace(parents=tree.parents.astype(np.int32))
+        got = admitted(tree, np.array([1, 2], np.int32))
+        for row in range(2):
+            depth, good, seen = {0: 0}, {0}, set()
+            for node in range(1, nodes):
+                parent, token = int(tree.parents[row, node]), int(tree.tokens[row, node])
+                fine = (
+                    tree.valid[row, node]
+                    and 0 <= parent < node
+                    and 0 <= token < vocab
+                    and not np.isnan(tree.value[row, node])
+                )
+                first = (parent, token) not in seen
+                if fine:
+                    seen.add((parent, token))
+                if fine and first and parent in good and depth[parent] < 3:
+                    good.add(node)
+                    depth[node] = depth[parent] + 1
+            assert set(np.flatnonzero(got.valid[row]).tolist()) == good
+        assert got.tokens[:, 0].tolist() == [1, 2]
+        assert got.parents[:, 0].tolist() == [-1, -1]
+
+
+def test_sampled_siblings_may_be_equal():
+    tree = trees.branching([2]).fill(jnp.array([[1, 2, 2]])).replace(q=jnp.ones((1, 3, 5)) / 5)
+    assert admit(tree, jnp.array([1]), 5).valid.all()
+    assert admit(tree.replace(q=None), jnp.array([1]), 5).valid.tolist() == [[True, True, False]]
+
+
+def broken(**functions):
+    return type("Mine", (Told,), functions)()
+
+
+def draws(change):
+    def draft(self, params, state, frame):
+        tree, state = Told.draft(self, params, state, frame)
+        return change(tree, state)
+
+    return dict(draft=draft)
+
+
+@pytest.mark.parametrize(
+    ("functions", "message"),
+    [
+        (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, state\)"),
+        (draws(lambda tree, state: (1, state)), "Mine.draft returned a .*jspec.Tree, state"),
+        (
+            draws(lambda tree, state: (tree.replace(tokens=tree.tokens[0]), state)),
+            r"whose tokens has shape \(5,\) and dtype int32; it must be \[B, N\] of integer",
+        ),
+        (
+            draws(lambda tree, state: (tree.replace(valid=tree.valid[:, :3]), state)),
+            r"whose valid has shape \(3, 3\) and dtype bool; it must be .* of bool, with B = 3",
+        ),
+        (
+            draws(lambda tree, state: (tree.replace(tokens=tree.tokens * 1.0), state)),
+            "whose tokens has shape .* dtype float32; it must be .* of integer",
+        ),
+        (
+            draws(lambda tree, state: (tree.replace(parents=None), state)),
+            "whose parents is None; it must be an array",
+        ),
+        (
+            draws(lambda tree, state: (tree.replace(depth=2.5), state)),
+            "whose depth is 2.5; it must be an integer of at least 0",
+        ),
+        (
+            draws(lambda tree, state: (tree.replace(width=0), state)),
+            "whose width is 0; it must be an integer of at least 1",
+        ),
+        (
+            draws(lambda tree, state: (tree.replace(q=jnp.ones((3, 5))), state)),
+            r"whose q has shape \(3, 5\) .*\[B, Q, V\]",
+        ),
+        (
+            dict(update=lambda self, params, state, feedback: state * 1.0),
+            r"Mine.update returned a state whose leaf of its own has .* and dtype float32",
+        ),
+        (
+            dict(update=lambda self, params, state, feedback: (state, state)),
+            "Mine.update returned a state of structure .* where prefill returned",
+        ),
+        (
+            dict(prefill=lambda self, params, state, prompt, lengths, output: {"a": state}),
+            "Mine.prefill returned a state of structure .* where init returned",
+        ),
+    ],
+)  # fmt: skip
+def test_what_no_round_can_go_on_with_is_one_sentence(target, plain, functions, message):
+    model = tiny.Counted(target[0], [])
+    with pytest.raises(jspec.InputError, match=message) as caught:
+        jspec.decode(
+            model,
+            target[1],
+            tiny.PROMPTS,
+            max_new_tokens=LIMIT,
+            drafter=broken(**functions),
+            drafter_params=plain.tokens,
+        )
+    assert "\n" not in str(caught.value)
+    assert len(model.traces) <= 1, "the prompt's forward was traced; no round was"
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: jspec.with_verifier(jspec.PromptLookup, jspec.rules.coupled), "pass an instance"),
+        (lambda: jspec.with_verifier(jspec.PromptLookup(), "coupled"), "rule is 'coupled'; pass"),
+        (
+            lambda: jspec.with_verifier(
+                jspec.SpeculativeDecoding(tiny.draft(), 2), jspec.rules.deterministic_proposal
+            ),
+            "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
+        ),
+    ],
+)
+def test_a_rule_that_does_not_fit_is_refused_where_it_is_given(build, message):
+    with pytest.raises(jspec.InputError, match=message):
+        build()
+
+
+def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(target):
+    model = tiny.Counted(target[0], [])
+    with pytest.raises(jspec.InputError, match="needs the distribution q"):
+        jspec.decode(
+            model,
+            target[1],
+            tiny.PROMPTS,
+            max_new_tokens=4,
+            drafter=jspec.with_verifier(jspec.PromptLookup(), jspec.rules.recursive),
+        )
+    assert len(model.traces) == 1
