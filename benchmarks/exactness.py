@@ -13,8 +13,7 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import SHARED, console, headline
 from benchmarks.prompts import texts
-from jspec.methods.builders import Models
-from jspec.methods.registry import METHODS
+from jspec.methods import METHODS
 from jspec.models import load
 
 SAMPLING = jspec.Sampling(temperature=0.8, top_p=0.9)
@@ -77,7 +76,7 @@ def main(
         for method, spec in METHODS.items():
             if spec.needs_draft_model or spec.needs_options:
                 continue
-            drafter, weights = spec.build(Models(loaded))
+            _, drafter, weights = spec.build(loaded)
             options = dict(drafter=drafter, drafter_params=weights)
             tokens, results = alone(**options)
             counts = [

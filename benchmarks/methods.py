@@ -14,8 +14,7 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import console, headline, paired, record
 from benchmarks.prompts import CLASSES, texts
-from jspec.methods.builders import Models
-from jspec.methods.registry import METHODS
+from jspec.methods import METHODS
 from jspec.models import load
 
 
@@ -33,7 +32,7 @@ def main(
     loaded = load(model)
     target = loaded.model, loaded.params
     drafters = {
-        name: METHODS[name].build(Models(loaded))
+        name: METHODS[name].build(loaded)[1:]
         for name in methods.split(",")
         if not METHODS[name].needs_draft_model and not METHODS[name].needs_options
     }

@@ -30,9 +30,8 @@ from benchmarks.ledger import Ledger
 from benchmarks.questions import Question, read, shared
 from jspec import tree as trees
 from jspec.drafters.draft_head import medusa
-from jspec.methods.builders import Models
+from jspec.methods import METHODS
 from jspec.methods.device_defaults import lookahead
-from jspec.methods.registry import METHODS
 from jspec.models import load
 from jspec.request import bucket
 from jspec.training.distill import unlooped
@@ -305,7 +304,7 @@ def main(
             this = about | dict(part=part, method=label, seed=seed, options=told(options))
             if not ledger.find(**this):
                 try:
-                    made = METHODS[method].build(Models(bench.loaded), **options)
+                    made = METHODS[method].build(bench.loaded, **options)[1:]
                 except (ValueError, OSError) as reason:
                     console.print(f"{label}: left out, {reason}")
                     continue

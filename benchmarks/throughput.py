@@ -34,8 +34,7 @@ def main(
     import jspec
     from benchmarks.harness import console, headline, paired, record
     from benchmarks.prompts import texts
-    from jspec.methods.builders import Models
-    from jspec.methods.registry import METHODS
+    from jspec.methods import METHODS
     from jspec.models import load
 
     if max(counts) > jax.device_count():
@@ -45,7 +44,7 @@ def main(
     prompts = np.array([row for row in ids if len(row) == 32])
     drafters = {
         "plain": (jspec.Autoregressive(), None),
-        method: METHODS[method].build(Models(loaded)),
+        method: METHODS[method].build(loaded)[1:],
     }
 
     headline(f"pmap throughput, {len(prompts)} rows a device, {new_tokens} new tokens, greedy")

@@ -15,6 +15,7 @@ ROOT = Path(jspec.__file__).parent
 # A module of the core imports only from modules before it.
 CORE = [
     "jspec.errors",
+    "jspec.arguments",
     "jspec.base",
     "jspec.protocols",
     "jspec.ragged",

@@ -159,10 +159,10 @@ def test_a_chain_is_spent_after_its_second_tree():
 def test_the_collapsed_table_gives_the_same_scores(head, logits):
     module, variables, _ = head
     tokens = jnp.array([[3, 4, 22], [0, 8, 2]])
-    factored = module.apply(variables, logits, tokens, method="inform")
+    factored = module.inform(variables, logits, tokens)
     table = collapse(module, variables)
     assert table["table"]["info"]["rows"].shape[0] == (module.config.hot_tokens or tiny.VOCAB)
-    read = module.apply(table, logits, tokens, method="inform")
+    read = module.inform(table, logits, tokens)
     np.testing.assert_allclose(read, factored, rtol=1e-5, atol=1e-6)
     assert not np.allclose(factored, logits)
 

@@ -5,7 +5,7 @@ import pytest
 
 import jspec
 import jspec.models
-from jspec.app import jsonl
+from jspec.app import json_output
 from jspec.base import Status
 
 SAMPLED = ("--temperature", 0.9, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.001, "--seed", 7)
@@ -43,7 +43,7 @@ def test_a_line_says_everything(records, folder):
     histogram = metrics["acceptance_histogram"]
     assert metrics["num_rounds"] == sum(histogram)
     assert sum(count * (i + 1) for i, count in enumerate(histogram)) == 12
-    assert metrics["num_accepted_draft_tokens"] == 12 - metrics["num_rounds"]
+    assert metrics["num_accepted_tokens"] == 12 - metrics["num_rounds"]
     assert metrics["num_draft_tokens"] == 7 * metrics["num_rounds"]  # the tree for a CPU
     assert metrics["mean_acceptance_length"] == pytest.approx(12 / metrics["num_rounds"])
 
@@ -92,7 +92,7 @@ def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, d
     assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
     for record in found:
         metrics, emitted = record["metrics"], len(record["tokens"])
-        assert metrics["num_accepted_draft_tokens"] == emitted - metrics["num_rounds"]
+        assert metrics["num_accepted_tokens"] == emitted - metrics["num_rounds"]
         assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_rounds"]
 
 
@@ -117,7 +117,9 @@ def test_every_end_has_its_reason(records, folder):
     assert record["finish_reason"] == "capacity"
     context = jspec.models.load(folder).model.context
     assert len(record["prompt_ids"] + record["tokens"]) == context + 1  # the last one needs no slot
-    assert [jsonl.finish_reason(status) for status in (Status.EOS, Status.LIMIT, Status.NAN)] == [
+    assert [
+        json_output.finish_reason(status) for status in (Status.EOS, Status.LIMIT, Status.NAN)
+    ] == [
         "stop",
         "length",
         "nan",

@@ -22,7 +22,7 @@ class Screen:
         self.coloured = self._console.color_system is not None and not self._console.no_color
 
     def legend(self, drafts: bool) -> None:
-        """What the colours mean, in one line."""
+        """Explains the colours in one line."""
         if self.coloured:
             own = ("drawn by the model itself" if drafts else "generated", OWN)
             drafted = [("drafted and confirmed", DRAFTED), " · "] if drafts else []
@@ -38,5 +38,5 @@ class Screen:
         sys.stdout.flush()
 
     def line(self, line: str = "") -> None:
-        """A line of the program's own."""
+        """Shows a line of the program's own."""
         self._console.print(line, markup=False, soft_wrap=True)

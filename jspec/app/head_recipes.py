@@ -1,4 +1,4 @@
-"""The kinds of draft heads that `jspec train` trains: what each is built of and trained for."""
+"""The kinds of draft heads that `jspec train` trains: module, objective and default settings."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace

@@ -1,4 +1,4 @@
-"""`--json`: one object a line on standard output, and nothing else there."""
+"""The output of `--json`: one object a line, and nothing else on standard output."""
 
 import json
 import sys
@@ -7,11 +7,11 @@ from typing import Any
 
 from jspec.app.batches import Outcome, Runner, groups
 from jspec.app.detokenise import Detokeniser, Tokenizer
+from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
-from jspec.app.settings import Settings
 
 
-def write(session: Session, prompts: Sequence[list[int]], settings: Settings) -> None:
+def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings) -> None:
     """Runs the prompts and writes each group's lines as soon as it has finished."""
     runner = Runner(session, settings)
     for group in groups(prompts, settings):
@@ -22,7 +22,7 @@ def write(session: Session, prompts: Sequence[list[int]], settings: Settings) ->
 
 
 def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What one line holds."""
+    """The object of one line."""
     return {
         "prompt_ids": outcome.prompt,
         "tokens": outcome.tokens,
@@ -31,9 +31,9 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
         "seconds": outcome.seconds,
         "metrics": {
             "mean_acceptance_length": mean_acceptance_length([outcome]),
-            "num_rounds": outcome.steps,
-            "num_draft_tokens": outcome.drafted,
-            "num_accepted_draft_tokens": outcome.accepted,
+            "num_rounds": outcome.num_rounds,
+            "num_draft_tokens": outcome.num_draft_tokens,
+            "num_accepted_tokens": outcome.num_accepted_tokens,
             "acceptance_histogram": outcome.histogram,
         },
     }
@@ -41,12 +41,13 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
 
 def mean_acceptance_length(outcomes: Sequence[Outcome]) -> float:
     """Tokens per target forward, the bonus included; 0 if there was none."""
-    steps = sum(outcome.steps for outcome in outcomes)
-    return sum(outcome.steps + outcome.accepted for outcome in outcomes) / max(steps, 1)
+    rounds = sum(outcome.num_rounds for outcome in outcomes)
+    accepted = sum(outcome.num_accepted_tokens for outcome in outcomes)
+    return (rounds + accepted) / max(rounds, 1)
 
 
 def finish_reason(status: int) -> str:
-    """Why a row ended."""
+    """The word for why a row ended."""
     from jspec.base import Status
 
     return {

@@ -1,20 +1,15 @@
-"""`--method` and `--speculative-config`: which method, with which options."""
+"""The method that `--method`, `--speculative-config` and `--draft-model` choose, without JAX."""
 
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jspec.app.text import shown
+from jspec import methods
 from jspec.errors import InputError
-from jspec.methods import options
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS, Method
 from jspec.methods.builders import COUPLED
-from jspec.methods.registry import DEFAULT, METHODS, Method
-
-BUNDLED = "jspec-7m"
-"""The target if none is named."""
-BUNDLED_DRAFT = "jspec-800k"
-"""Its draft model if none is named."""
+from jspec.methods.options import shown
 
 
 @dataclass(frozen=True)
@@ -26,7 +21,7 @@ class Choice:
 
     @property
     def scheme(self) -> str:
-        """How drafted tokens are verified."""
+        """The name of the scheme by which drafted tokens are verified."""
         return self.options.get("scheme", COUPLED)
 
 
@@ -50,21 +45,8 @@ def choose(method: str | None, config: str | None) -> Choice:
         raise InputError(
             f"--method is {method} and --speculative-config says {named}; give one, or the same"
         )
-    name = method or named or DEFAULT
-    if name not in METHODS:
-        raise options.unknown("method", name, METHODS)
-    chosen = METHODS[name]
-    known = {option.name: option for option in chosen.options}
-    for key in given:
-        if key not in known:
-            raise options.unknown(f"--speculative-config key of {name}", key, ["method", *known])
-    for option in chosen.options:
-        if option.required and option.name not in given:
-            raise InputError(
-                f"method {name} needs {option.name}, {option.help}; pass --speculative-config "
-                f"'{{\"{option.name}\": ...}}' with {option.kind.what}"
-            )
-    return Choice(chosen, {key: known[key].read(value) for key, value in given.items()})
+    chosen = methods.describe(method or named or DEFAULT)
+    return Choice(chosen, chosen.check(given))
 
 
 def draft_model(choice: Choice, model: str | None, named: str | None) -> str | None:
@@ -82,7 +64,7 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
     if not choice.method.needs_draft_model:
         if named is None:
             return None
-        users = [method.name for method in METHODS.values() if method.needs_draft_model]
+        users = [name for name, method in METHODS.items() if method.needs_draft_model]
         raise InputError(
             f"--draft-model is {shown(named)} and method {name} uses none; leave it out "
             f"(choose one of {', '.join(users)})"
@@ -98,16 +80,13 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
 
 
 def check_temperature(choice: Choice, temperature: float) -> None:
-    """Raises InputError if the scheme draws from the draft's distribution and greedy decoding gives
-    none.
-    """
+    """Raises InputError if the scheme draws from a distribution that greedy decoding has not."""
     greedy = temperature == 0 and "draft_temperature" not in choice.options
     if greedy and choice.scheme != COUPLED:
         raise InputError(
             f"scheme {choice.scheme} draws from the draft model's distribution, and at "
-            "--temperature 0 it "
-            'has none; add "draft_temperature": 0.6, say, to --speculative-config, or leave out '
-            "scheme"
+            '--temperature 0 it has none; add "draft_temperature": 0.6, say, to '
+            "--speculative-config, or leave out scheme"
         )
 
 

@@ -1,4 +1,4 @@
-"""`jspec datastore`: the command. The work is in a file of its own: `--help` needs no JAX."""
+"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no JAX."""
 
 from pathlib import Path
 from typing import Annotated

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import pytest
 
 import jspec.models
-from jspec.app import console, generate
+from jspec.app import method_choice, terminal, text_output
 from jspec.app.batches import Outcome
-from jspec.app.generate import Timing
+from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
-from jspec.app.settings import Settings
+from jspec.app.text_output import Timing
+from jspec.methods import Built
 from jspec.models import heads
 from jspec.models.heads import registry
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
@@ -61,7 +62,7 @@ def outcome(tokens):
 
 
 def test_other_tokens_than_plain_decodings_are_reported():
-    lines = generate.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
+    lines = text_output.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
     assert "2.00 times plain decoding (1.0)" in lines[0]
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
 
@@ -91,9 +92,9 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
     def rounds(*histogram):
         return [Outcome(0, [1], [2], 2, list(histogram), 0, 1.0)]
 
-    assert "mean acceptance length of 1.05" in generate.doubt(rounds(19, 1))
-    assert generate.doubt(rounds(17, 3)) is None
-    assert generate.doubt(rounds(10)) is None, "too few rounds to tell"
+    assert "mean acceptance length of 1.05" in text_output.doubt(rounds(19, 1))
+    assert text_output.doubt(rounds(17, 3)) is None
+    assert text_output.doubt(rounds(10)) is None, "too few rounds to tell"
 
 
 @pytest.mark.parametrize(
@@ -106,10 +107,11 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
 )
 def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temperature, why):
     timings = [Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)]
-    monkeypatch.setattr(generate, "_stream", lambda *_, **__: None)
-    monkeypatch.setattr(generate, "measure", lambda *_: (timings, 3))
-    session = Session(None, "speculative_decoding", scheme, None, None)
-    generate.show(session, [[1]], Settings(temperature=temperature))
+    monkeypatch.setattr(text_output, "_stream", lambda *_, **__: None)
+    monkeypatch.setattr(text_output, "measure", lambda *_: (timings, 3))
+    choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
+    session = Session(None, choice, Built(None, None, None))
+    text_output.show(session, [[1]], RunSettings(temperature=temperature))
     assert why in capsys.readouterr().out
 
 
@@ -124,10 +126,10 @@ def screen(monkeypatch, **environment):
     for name, value in ({"TERM": "xterm"} | environment).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(sys, "stdout", Terminal())
-    shown = console.Screen()
+    shown = terminal.Screen()
     shown.legend(drafts=True)
-    shown.text("žok\n", console.DRAFTED)
-    shown.text("a\x1b[2J\tb", console.OWN)
+    shown.text("žok\n", terminal.DRAFTED)
+    shown.text("a\x1b[2J\tb", terminal.OWN)
     return sys.stdout.getvalue()
 
 
@@ -146,5 +148,5 @@ def test_without_colours_there_is_no_legend(monkeypatch):
 def test_an_output_that_cannot_show_a_character_goes_on(monkeypatch):
     written = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
-    console.Screen().text("a猫", console.OWN)
+    terminal.Screen().text("a猫", terminal.OWN)
     assert written.getvalue() == b"a?"

@@ -1,4 +1,4 @@
-"""`jspec methods`: the table of methods, and the options of each."""
+"""The output of `jspec methods`: the table of methods, and the options of each."""
 
 import sys
 
@@ -6,8 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from jspec.app.config import BUNDLED, BUNDLED_DRAFT
-from jspec.methods.registry import DEFAULT, METHODS
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS
 
 _WIDTH = 100
 """Where no terminal says how wide it is."""
@@ -33,7 +32,7 @@ def show() -> None:
     console.print(
         f"The draft model of the bundled {BUNDLED} is {BUNDLED_DRAFT} if none is named.\n"
     )
-    console.print("Keys of --speculative-config, besides method:\n")
+    console.print("Keys of --speculative-config besides method, and options of methods.build:\n")
     for method in METHODS.values():
         if method.options:
             console.print(method.name)

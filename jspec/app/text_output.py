@@ -1,16 +1,16 @@
-"""`jspec generate` for people: text as it comes, then how fast it was and against what."""
+"""The output of `jspec generate` for people: text as it comes, then its speed and what it beats."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
 
-from jspec.app import console
+from jspec.app import terminal
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.app.detokenise import Detokeniser
-from jspec.app.jsonl import finish_reason, mean_acceptance_length
+from jspec.app.json_output import finish_reason, mean_acceptance_length
+from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
-from jspec.app.settings import Settings
 from jspec.methods.builders import COUPLED
 
 _REPEATS = 5
@@ -43,18 +43,19 @@ class Timing:
 
 
 def show(
-    session: Session, prompts: Sequence[list[int]], settings: Settings, compare: bool = True
+    session: Session, prompts: Sequence[list[int]], settings: RunSettings, compare: bool = True
 ) -> None:
     """Streams the text of every prompt, then measures the run and plain decoding.
 
     Args:
         session: model and drafter.
         prompts: token ids.
-        settings: of the run.
+        settings: how to run them.
         compare: False leaves plain decoding out.
     """
-    screen, runner = console.Screen(), Runner(session, settings)
-    drafts = session.method != "autoregressive"
+    screen, runner = terminal.Screen(), Runner(session, settings)
+    method = session.choice.method
+    drafts = method.name != "autoregressive"
     screen.legend(drafts)
     parts = list(groups(prompts, settings))
     for group in parts:
@@ -63,10 +64,10 @@ def show(
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
     screen.line()
     # Greedy decoding has one token to choose, in every scheme.
-    scheme = session.scheme if settings.temperature > 0 else COUPLED
+    scheme = session.choice.scheme if settings.temperature > 0 else COUPLED
     for line in report(timings, repeats, scheme):
         screen.line(line)
-    if session.trained and (warning := doubt(timings[0].outcomes)):
+    if method.needs_training and (warning := doubt(timings[0].outcomes)):
         screen.line(warning)
 
 
@@ -95,7 +96,7 @@ def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> li
     Args:
         timings: of the run, and of plain decoding if it was measured.
         repeats: how often.
-        scheme: by which drafted tokens were verified.
+        scheme: the scheme by which drafted tokens were verified.
     """
     ours, plain = timings[0], timings[1] if len(timings) > 1 else None
     figures = [
@@ -116,12 +117,12 @@ def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> li
 
 
 def doubt(outcomes: Sequence[Outcome]) -> str | None:
-    """What to say where next to nothing of a trained head's drafts was accepted.
+    """The warning where next to nothing of a trained head's drafts was accepted, else None.
 
     That is how a head of another model shows: nothing fails, and nothing is won.
     """
     length = mean_acceptance_length(outcomes)
-    if sum(outcome.steps for outcome in outcomes) < _ROUNDS or length >= _USELESS:
+    if sum(outcome.num_rounds for outcome in outcomes) < _ROUNDS or length >= _USELESS:
         return None
     return (
         f"Warning: a mean acceptance length of {length:.2f} means that the head's drafts are "
@@ -144,7 +145,7 @@ def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
 
 
 def _stream(
-    screen: console.Screen, session: Session, runner: Runner, group: Group, numbered: bool
+    screen: terminal.Screen, session: Session, runner: Runner, group: Group, numbered: bool
 ) -> None:
     """Shows the text of a group: round by round if it is one prompt, else one after the other."""
     held: list[list[Piece]] = [[] for _ in group.rows]
@@ -176,7 +177,7 @@ def _pieces(
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()
         rows.append(Detokeniser(session.target.tokenizer, prompt))
-        sink((rows[place].prompt, console.PROMPT))
+        sink((rows[place].prompt, terminal.PROMPT))
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
@@ -186,9 +187,9 @@ def _pieces(
         ):
             for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
                 piece = row.push([token for _, token in run])
-                sink((piece, console.DRAFTED if confirmed else console.OWN))
+                sink((piece, terminal.DRAFTED if confirmed else terminal.OWN))
     for row, sink in zip(rows, sinks, strict=True):
-        sink((row.finish(), console.OWN))
+        sink((row.finish(), terminal.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
     runner.keep(state.drafter_state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])

@@ -1,4 +1,4 @@
-"""What `jspec generate` is asked to do with each prompt, checked before anything is loaded."""
+"""The settings of `jspec generate` besides models and method, checked before anything is loaded."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,8 +12,8 @@ _SEEDS = 2**32
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Of a run.
+class RunSettings:
+    """How the prompts of a run are continued.
 
     Args:
         max_new_tokens: most tokens per prompt.
@@ -51,7 +51,7 @@ class Settings:
 
     @property
     def sampling(self) -> "Sampling | None":
-        """For `jspec.decode`; None is greedy."""
+        """The `sampling` of `jspec.decode`; None is greedy."""
         from jspec.base import Sampling
 
         if self.temperature == 0:

@@ -1,0 +1,72 @@
+"""Checks of single arguments: one number, its bounds, and the sentence if it lies outside.
+
+They take Python's and numpy's numbers, never arrays: what they check is static, and hashed.
+"""
+
+from numbers import Integral, Real
+from typing import Any
+
+from jspec.errors import InputError
+
+
+def check_integer(name: str, value: Any, low: int, high: int | None, why: str = "") -> None:
+    """Raises InputError unless `value` is an integer in `low` .. `high`, both included.
+
+    Args:
+        name: of the argument, as the caller wrote it.
+        value: what was given; anything. A bool and a whole float are no integers.
+        low: the least that is taken.
+        high: the most that is taken; None: there is no upper bound.
+        why: what the bounds are, such as "the vocabulary"; it ends the message.
+
+    Example:
+        >>> check_integer("beam", 8, 1, 4096, "the vocabulary")
+        >>> check_integer("beam", 2.5, 1, 4096, "the vocabulary")
+        Traceback (most recent call last):
+        jspec.errors.InputError: beam is 2.5; pass an integer in 1 .. 4096, the vocabulary
+    """
+    integer = isinstance(value, Integral) and not isinstance(value, bool)
+    if not integer or value < low or (high is not None and value > high):
+        bounds = f"of at least {low}" if high is None else f"in {low} .. {high}"
+        raise InputError(_sentence(name, value, f"an integer {bounds}", why))
+
+
+def check_number(
+    name: str,
+    value: Any,
+    low: float,
+    high: float | None,
+    why: str = "",
+    *,
+    above_low: bool = False,
+    below_high: bool = False,
+) -> None:
+    """Raises InputError unless `value` is a number in `low` .. `high`; NaN never is.
+
+    Args:
+        name: of the argument, as the caller wrote it.
+        value: what was given; anything. A bool is no number.
+        low: the least that is taken.
+        high: the most that is taken; None: any finite number.
+        why: what the bounds are, such as "0 is greedy"; it ends the message.
+        above_low: refuse `low` itself.
+        below_high: refuse `high` itself.
+
+    Example:
+        >>> check_number("threshold", 0.0, 0, 1, below_high=True)
+        >>> check_number("threshold", 1.0, 0, 1, below_high=True)
+        Traceback (most recent call last):
+        jspec.errors.InputError: threshold is 1.0; pass a number x with 0 <= x < 1
+    """
+    top = float("inf") if high is None else high
+    below_high = below_high or high is None
+    inside = isinstance(value, Real) and not isinstance(value, bool)
+    inside = inside and (low < value if above_low else low <= value)
+    inside = inside and (value < top if below_high else value <= top)
+    if not inside:
+        bounds = f"{low} {'<' if above_low else '<='} x {'<' if below_high else '<='} {top}"
+        raise InputError(_sentence(name, value, f"a number x with {bounds}", why))
+
+
+def _sentence(name: str, value: Any, wanted: str, why: str) -> str:
+    return f"{name} is {value!r:.80}; pass {wanted}{why and ', '}{why}"

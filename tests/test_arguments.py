@@ -1,0 +1,44 @@
+"""Single numbers are checked in one way, and the message names value, bound and fix."""
+
+import numpy as np
+import pytest
+
+from jspec.arguments import check_integer, check_number
+from jspec.errors import InputError
+
+
+@pytest.mark.parametrize("value", [1, 4, np.int64(2), np.uint8(1)])
+def test_integers_within_their_bounds_pass(value):
+    check_integer("nodes", value, 1, 4)
+    check_integer("nodes", value, 1, None)
+
+
+@pytest.mark.parametrize("value", [0, 5, -1, 2.0, "3", None, True, int, [2], np.array(2), 1j])
+def test_what_is_no_integer_within_the_bounds_is_one_sentence(value):
+    with pytest.raises(InputError, match=r"^nodes is .*; pass an integer in 1 \.\. 4, why$"):
+        check_integer("nodes", value, 1, 4, "why")
+
+
+def test_a_bound_may_be_left_open():
+    with pytest.raises(InputError, match=r"^nodes is 0; pass an integer of at least 1$"):
+        check_integer("nodes", 0, 1, None)
+    with pytest.raises(InputError, match=r"cost is inf; pass a number x with 0 <= x < inf"):
+        check_number("cost", float("inf"), 0, None)
+
+
+@pytest.mark.parametrize("value", [0, 0.5, np.float32(0.25), 1])
+def test_numbers_within_their_bounds_pass(value):
+    check_number("share", value, 0, 1)
+
+
+@pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), "1", None, True, float, [0.5]])
+def test_what_is_no_number_within_the_bounds_is_one_sentence(value):
+    with pytest.raises(InputError, match=r"^share is .*; pass a number x with 0 <= x <= 1"):
+        check_number("share", value, 0, 1, "why")
+
+
+def test_the_bounds_themselves_may_be_refused():
+    with pytest.raises(InputError, match="0 <= x < 1"):
+        check_number("share", 1, 0, 1, below_high=True)
+    with pytest.raises(InputError, match="0 < x <= 1"):
+        check_number("share", 0, 0, 1, above_low=True)
