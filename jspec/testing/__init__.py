@@ -1,0 +1,1 @@
+"""The contract of drafters and models, for other people's code."""
