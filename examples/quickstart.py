@@ -18,11 +18,11 @@ target = models.load("jspec-7m")
 prompt = [target.tokenizer.encode("Once upon a time there was a little girl").ids]
 
 # %% [markdown]
-# Build a drafter by its name. Its sizes fit the device. This one needs no training and no second
-# model: it guesses from what the model thought likely before, and from text that repeats itself.
+# Build a drafter by its name. Its sizes fit the device. This one is EAGLE, with a head that was
+# trained for this model and comes with it. `token_recycling+suffix` needs no training.
 
 # %%
-built = jspec.methods.build("token_recycling+suffix", target)
+built = jspec.methods.build("eagle", target)
 
 # %% [markdown]
 # Decode. `sampling=None` is greedy.
