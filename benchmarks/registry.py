@@ -6,8 +6,7 @@ from typing import Any
 from benchmarks.harness import console
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.methods.builders import Models
-from jspec.methods.registry import METHODS
+from jspec.methods import METHODS
 from jspec.models import Loaded
 from jspec.protocols import Drafter
 
@@ -27,7 +26,7 @@ def build(name: str, target: Loaded, **options: Any) -> tuple[Drafter, PyTree]:
     Raises:
         InputError: if the method needs what is not there, such as a trained head.
     """
-    drafter, drafter_params = METHODS[name].build(Models(target), **options)
+    _, drafter, drafter_params = METHODS[name].build(target, **options)
     return drafter, drafter_params
 
 
