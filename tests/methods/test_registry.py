@@ -47,8 +47,6 @@ OWN = [
 ]
 NEEDED = {
     "max_match": {"min_match": 1},
-    "max_match": {"min_match": 1},
-    "max_match": {"min_match": 1},
     "offset": {"factor": 2000.0},
     "factor": {"offset": 1.0},
 }
