@@ -50,14 +50,8 @@ class Optimum:
         """
         most_nodes, most_levels = (size - 1 for size in self.tokens.shape)
         end = "where the table ends; solve for more"
-        check_integer(
-            "num_speculative_tokens",
-            num_speculative_tokens,
-            0,
-            most_nodes,
-            f"{most_nodes} is {end}",
-        )
-        check_integer("max_depth", max_depth, 1, most_levels, f"{most_levels} is {end}")
+        check_integer("num_speculative_tokens", num_speculative_tokens, 0, most_nodes, end)
+        check_integer("max_depth", max_depth, 1, most_levels, end)
         if self.tokens[num_speculative_tokens, max_depth] == -np.inf:
             most = np.flatnonzero(np.isfinite(self.tokens[:, max_depth])).max()
             raise InputError(
