@@ -104,6 +104,11 @@ class DraftModel(ABC):
         return self.scheme.verifier
 
     @property
+    def context(self) -> int | None:
+        """Most tokens of a row that the draft model can read; None if it has no bound."""
+        return self.model.context
+
+    @property
     @abstractmethod
     def depth(self) -> int:
         """Most levels below the root."""
@@ -138,12 +143,8 @@ class DraftModel(ABC):
         return memory
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
-        context = self.model.context
-        if context is not None and context < slots:
-            raise InputError(
-                f"the draft model's context is {context} and the call holds {slots} tokens a row; "
-                "shorten the prompt or max_new_tokens, or take a draft model of longer context"
-            )
+        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+        slots = slots if self.context is None else min(slots, self.context)
         fresh = self.init_memory(batch, None)
         if earlier is not None:
             _check_state(earlier, fresh)

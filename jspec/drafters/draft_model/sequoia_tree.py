@@ -3,8 +3,8 @@
 acceptance[i] is the probability that, of a node's children in drawing order, child i is the one
 that is kept; what is missing to 1 is the probability that none is. A node is then reached with the
 product along its path, and the sum over all nodes is the number of tokens that a round is expected
-to emit. A tree's size is its drafted nodes, and its depth the levels below the root, here as in all of
-jspec: the root is never counted. (Sequoia counts it in both.)
+to emit. A tree's size is its drafted nodes and its depth the levels below the root, here as in all
+of jspec: the root is never counted. (Sequoia counts it in both.)
 
 Everything runs once, before anything is traced.
 """
