@@ -199,7 +199,7 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, b
         ),
         (
             lambda: decode(CHAIN, WEIGHTS[..., :4]),
-            r"drafter_params give logits of shape \(2, 16, 4\) where the draft model's are",
+            "drafter_params score 4 tokens and the draft model has 5; pass the weights",
         ),
         (
             lambda: decode(jspec.SpeculativeDecoding(tables.Table(3), 2)),

@@ -173,7 +173,7 @@ class DraftModel(ABC):
         batch, width = prompt.shape
         positions, causal = sequence(batch, width)
         own = self.model.apply(params, prompt, positions, causal, None)
-        _check_weights(own.logits, (batch, width, self.model.vocab_size))
+        _check_weights(own.logits.shape[-1], self.model.vocab_size)
         before = jnp.maximum(lengths - 2, 0)
         return replace(
             state,
@@ -256,12 +256,12 @@ def _check_sampling(sampling: Any) -> None:
     check_number(f"{of} min_p", sampling.min_p, 0, 1, "0 switches it off")
 
 
-def _check_weights(logits: Array, shape: tuple[int, int, int]) -> None:
-    """Raises InputError unless the weights give logits of this shape."""
-    if logits.shape != shape:
+def _check_weights(scored: int, vocab_size: int) -> None:
+    """Raises InputError if the weights score fewer tokens than the draft model has."""
+    if scored < vocab_size:
         raise InputError(
-            f"drafter_params give logits of shape {logits.shape} where the draft model's are "
-            f"{shape}; pass the weights of the drafter's own model"
+            f"drafter_params score {scored} tokens and the draft model has {vocab_size}; pass the "
+            "weights of the drafter's own model"
         )
 
 
