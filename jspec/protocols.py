@@ -1,6 +1,6 @@
 """What a model, a drafter, a rule and a verifier have to do. Axes as in `jspec.base`."""
 
-from typing import Any, Literal, Protocol, overload, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
@@ -72,37 +72,31 @@ class DraftHead(Protocol):
         """An empty cache, for pairs."""
         ...
 
-    @overload
     def apply(
         self,
         params: PyTree,
-        hidden: Float[Array, "B N F"],
+        hidden: Float[Array, "B N F"] | Float[Array, "B N E"],
         tokens: Int[Array, "B N"] | None,
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
         cache: Cache | None,
         nodes: TreeKV | None = None,
-    ) -> Output: ...
-    @overload
-    def apply(
-        self, params: PyTree, states: Float[Array, "B N E"], *, method: Literal["logits"]
-    ) -> Float[Array, "B N V"]: ...
-    @overload
-    def apply(
-        self,
-        params: PyTree,
-        scores: Float[Array, "B N V"],
-        tokens: Int[Array, "B N"],
-        *,
-        method: Literal["inform"],
-    ) -> Float[Array, "B N V"]: ...
-    def apply(self, *arguments: Any, **options: Any) -> Any:
+    ) -> Output:
         """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
 
         The states read may also be some [B, N, E] that the head itself predicted; a head that can
-        go on without the token takes None for it. As in Flax, `method` names another function:
-        `logits` scores states, `inform` moves scores by the token that they come after.
+        go on without the token takes None for it.
         """
+        ...
+
+    def score(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
+        """The scores of states that the head predicted."""
+        ...
+
+    def inform(
+        self, params: PyTree, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
+    ) -> Float[Array, "B N V"]:
+        """Scores, moved by the token that they come after where the states do not know it."""
         ...
 
 

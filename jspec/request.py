@@ -195,7 +195,7 @@ def _size(value: int, most: int) -> int:
     return size
 
 
-def _rows(value: ArrayLike, batch: int, name: str) -> Array:
+def _rows(value: ArrayLike, batch: int, name: str) -> Array | np.ndarray:
     """`value` as [B]; a number counts for every row."""
     array = _array(value, name)
     if array.shape not in ((), (batch,)):
@@ -205,7 +205,9 @@ def _rows(value: ArrayLike, batch: int, name: str) -> Array:
     return _module(array).broadcast_to(array, (batch,))
 
 
-def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Array:
+def _integers(
+    value: ArrayLike, batch: int, name: str, low: int, high: int, why: str
+) -> Array | np.ndarray:
     """`value` as [B] int32, found or made to lie within the bounds."""
     array = _rows(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -214,7 +216,9 @@ def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why:
     return _module(array).clip(array, low, high).astype(np.int32)
 
 
-def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Array:
+def _reals(
+    value: ArrayLike, batch: int, name: str, low: float, high: float, why: str
+) -> Array | np.ndarray:
     """`value` as [B] float32, found to lie within the bounds."""
     array = _rows(value, batch, name)
     _within(name, array, low, high, why)

@@ -59,8 +59,12 @@ def attend(
         )
     low = jnp.finfo(jnp.float32).min
     own = jnp.einsum("bhqd,bhkd->bhqk", grouped, k, preferred_element_type=jnp.float32)
+    # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not finite
+    # count as 0, and make those queries NaN that may see them.
+    poison = jax.lax.stop_gradient((0.0 * v).sum(-1))[:, :, None].astype(jnp.float32)
+    v = jnp.where(jnp.isfinite(v), v, 0)
     seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, *mask.shape[1:]))
-    parts = [(jnp.where(seen.reshape(batch, 1, group * new, -1), own, low), v)]
+    parts = [(jnp.where(seen.reshape(batch, 1, group * new, -1), own + poison, low), v)]
     if past.cached is not None:
         keys, values, lengths = past.cached
         old = jnp.einsum(

@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import cache as caches
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
-from jspec.models.linear import Linear
+from jspec.models.decoder import Decoder
+from jspec.models.linear import Linear, unembed
 
 ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
     {
@@ -48,6 +48,11 @@ class LearnedPositionConfig:
     position_offset: int = 0
     """Rows of the position table before that of position 0: 2 in OPT, a relic of its padding."""
     tied: bool = True
+
+    @property
+    def num_kv_heads(self) -> int:
+        """As many as query heads: these families share no keys."""
+        return self.num_heads
 
     @property
     def head_dim(self) -> int:
@@ -92,7 +97,7 @@ class Block(nn.Module):
         return mlp_norm(middle + feed(middle)), k, v
 
 
-class LearnedPositionDecoder(nn.Module):
+class LearnedPositionDecoder(Decoder):
     """A decoder of the GPT-2 and OPT families as a `jspec.base.CausalLM`.
 
     Args:
@@ -102,27 +107,11 @@ class LearnedPositionDecoder(nn.Module):
     """
 
     config: LearnedPositionConfig
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
-
-    @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def context(self) -> int:
-        return self.config.context
 
     @property
     def features(self) -> int:
-        """Width of `Output.hidden`."""
+        """F, width of `Output.hidden`."""
         return self.config.embed_size
-
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        config = self.config
-        return caches.init(
-            batch, slots, config.num_layers, config.num_heads, config.head_dim, self.dtype
-        )
 
     @nn.compact
     def __call__(
@@ -155,10 +144,7 @@ class LearnedPositionDecoder(nn.Module):
         if projected:
             x = _dense(self, config.embed_size, "project_out", bias=False)(x)
         head = embed if config.tied else self.table("head", *embed.shape)
-        logits = jnp.einsum(
-            "bne,ve->bnv", x, head.astype(self.dtype), preferred_element_type=jnp.float32
-        )
-        return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))
+        return Output(logits=unembed(x, head), hidden=x, keys=tuple(keys), values=tuple(values))
 
     def table(self, name: str, rows: int, width: int) -> Float[Array, "rows width"]:
         return self.param(name, nn.initializers.normal(0.02), (rows, width), self.param_dtype)

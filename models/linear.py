@@ -1,4 +1,4 @@
-"""A dense layer whose one-row product keeps both cores of a CPU busy."""
+"""Products with a matrix: a dense layer that keeps both cores of a CPU busy, and the head."""
 
 from typing import Any
 
@@ -29,6 +29,11 @@ def product(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Arra
         return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
 
     return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
+
+
+def unembed(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
+    """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
+    return jnp.einsum("...e,ve->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
 
 
 class Linear(nn.Module):

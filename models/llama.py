@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import cache as caches
 from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
 from jspec.models import attention
-from jspec.models.linear import Linear
+from jspec.models.decoder import Decoder
+from jspec.models.linear import Linear, unembed
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Block(nn.Module):
         return x + down(nn.silu(gate) * up), k, v
 
 
-class Llama(nn.Module):
+class Llama(Decoder):
     """A decoder of the Llama family as a `jspec.base.CausalLM`.
 
     Args:
@@ -157,8 +157,6 @@ class Llama(nn.Module):
     """
 
     config: LlamaConfig
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
     taps: tuple[int, ...] = ()
 
     def __post_init__(self):
@@ -170,23 +168,9 @@ class Llama(nn.Module):
         super().__post_init__()
 
     @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def context(self) -> int:
-        return self.config.context
-
-    @property
     def features(self) -> int:
-        """Width of `Output.hidden`."""
-        return self.config.hidden_size * (len(self.taps) or 1)
-
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        config = self.config
-        return caches.init(
-            batch, slots, config.num_layers, config.num_kv_heads, config.head_dim, self.dtype
-        )
+        """F, width of `Output.hidden`."""
+        return self.hidden_size * (len(self.taps) or 1)
 
     @nn.compact
     def __call__(
@@ -225,9 +209,7 @@ class Llama(nn.Module):
                 (config.vocab_size, config.hidden_size),
                 self.param_dtype,
             )
-        logits = jnp.einsum(
-            "bne,ve->bnv", x, head.astype(self.dtype), preferred_element_type=jnp.float32
-        )
+        logits = unembed(x, head)
         if self.taps:
             x = jnp.concatenate([entering[tap] for tap in self.taps], axis=-1)
         return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))

@@ -109,13 +109,13 @@ def read_weights(
         del held[HEAD]
     if missing := [name for name in wanted if name not in held]:
         raise InputError(
-            f"{files.folder} lacks {_some(missing)} that its config.json asks for; "
-            "correct config.json or download the checkpoint again"
+            f"{files.folder} lacks {weights.listed(missing, 'weight')} that its config.json asks "
+            "for; correct config.json or download the checkpoint again"
         )
     if extra := [name for name in held if name not in wanted]:
         raise InputError(
-            f"{files.folder} holds {_some(extra)} that {family.architecture} has no place for; "
-            "correct config.json or take a checkpoint of that architecture"
+            f"{files.folder} holds {weights.listed(extra, 'weight')} that {family.architecture} "
+            "has no place for; correct config.json or take a checkpoint of that architecture"
         )
     for name, shape in wanted.items():
         if (found := files.shape(held[name])) != shape:
@@ -154,13 +154,6 @@ def _check_tied(
             f"{files.folder} ties the head to the embeddings but holds a {HEAD} that differs from "
             f"{embed}; set tie_word_embeddings to false in config.json"
         )
-
-
-def _some(names: Sequence[str]) -> str:
-    """How many, and up to three of them."""
-    listed = ", ".join(sorted(names)[:3])
-    more = ", ..." if len(names) > 3 else ""
-    return f"{len(names)} weight{'s' * (len(names) > 1)} ({listed}{more})"
 
 
 def special_tokens(folder: Path, fields: settings.Settings) -> tuple[tuple[int, ...], int | None]:

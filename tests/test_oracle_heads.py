@@ -118,7 +118,7 @@ def test_token_info_is_that_of_the_head_factored_and_collapsed(hot):
     weights = (embed, info["down"], info["up"], info["scale"], 1e-6, hot or None)
     expected = [logits[0, token] + lyanna.token_info(token, *weights) for token in range(V)]
     for given in (variables, collapse(head, variables)):
-        found = head.apply(given, logits, jnp.arange(V)[None], method="inform")[0]
+        found = head.inform(given, logits, jnp.arange(V)[None])[0]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 

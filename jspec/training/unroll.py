@@ -43,7 +43,7 @@ class Unrolled:
 
     Args:
         target: the model that drafts are for.
-        head: what is trained: a module with the methods of `jspec.models.heads.base.Head`.
+        head: what is trained, with the methods of `jspec.models.heads.base.TransformerHead`.
         steps: of the unrolling; as many as the trees will be deep.
         state_loss: of predicted and true states, by element.
         state_weight: alpha.
@@ -77,7 +77,7 @@ class Unrolled:
         if states is None:
             states = states_of(self.target, frozen["target"], batch.tokens)
         states = jax.lax.stop_gradient(states.astype(jnp.float32))
-        distributions = jax.nn.softmax(self.head.apply(variables, states, method="logits"))
+        distributions = jax.nn.softmax(self.head.score(variables, states))
 
         places = jnp.arange(states.shape[1] - 1)
         right = jnp.ones((len(states), len(places)), bool)
@@ -86,7 +86,7 @@ class Unrolled:
             assert output.hidden is not None, "a head predicts states"
             live = ahead(batch.live, step) & (places < len(places) - step)
             tokens, probs = ahead(batch.tokens, step), ahead(distributions, step)
-            logits = self.head.apply(variables, output.logits, tokens, method="inform")
+            logits = self.head.inform(variables, output.logits, tokens)
             state_loss = self.state_loss(output.hidden, ahead(states, step)).mean(-1)
             losses = (
                 _mean(state_loss, live),

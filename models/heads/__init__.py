@@ -1,6 +1,18 @@
 """Draft heads: their networks, one table of their kinds, their files, and published ones."""
 
-from jspec.models.heads.registry import KINDS, TARGET, borrow
-from jspec.models.heads.store import find, load, ready, save
+from jspec.models.heads.loading import LoadedHead, bundled, find, load, read_variables
+from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, kind_of
+from jspec.models.heads.store import save
 
-__all__ = ["KINDS", "TARGET", "borrow", "find", "load", "ready", "save"]
+__all__ = [
+    "HEAD_KINDS",
+    "TARGET",
+    "LoadedHead",
+    "borrow",
+    "bundled",
+    "find",
+    "kind_of",
+    "load",
+    "read_variables",
+    "save",
+]

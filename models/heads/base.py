@@ -1,18 +1,17 @@
 """What draft heads of one transformer layer share: their shape, and what they borrow."""
 
-from typing import Any
-
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import cache as caches
-from jspec.base import Cache, Output, TreeKV
+from jspec.base import Cache, Output, PyTree, TreeKV
+from jspec.models.decoder import Decoder
+from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig
 
 
-class Head(nn.Module):
-    """A `jspec.base.DraftHead` that borrows embedding and scores from its target.
+class TransformerHead(Decoder):
+    """A `jspec.protocols.DraftHead` that borrows embedding and scores from its target.
 
     The variables' collection `target` holds the target's own arrays, which are neither trained nor
     saved with the head.
@@ -24,28 +23,28 @@ class Head(nn.Module):
     """
 
     config: LlamaConfig
-    dtype: Any = jnp.float32
-    param_dtype: Any = jnp.float32
 
     @property
-    def vocab_size(self) -> int:
-        return self.config.vocab_size
-
-    @property
-    def context(self) -> int:
-        return self.config.context
-
-    @property
-    def hidden_size(self) -> int:
-        return self.config.hidden_size
+    def num_layers(self) -> int:
+        """Layers that have a cache."""
+        return 1
 
     @property
     def features(self) -> int:
-        return self.config.hidden_size
+        """F, width of the states that it reads."""
+        return self.hidden_size
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        config = self.config
-        return caches.init(batch, slots, 1, config.num_kv_heads, config.head_dim, self.dtype)
+    @nn.nowrap
+    def score(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
+        """The scores of states that the head predicted."""
+        return self.apply(params, hidden, method="logits")
+
+    @nn.nowrap
+    def inform(
+        self, params: PyTree, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
+    ) -> Float[Array, "B N V"]:
+        """The scores of what follows each token, where the states do not know it yet."""
+        return self.apply(params, logits, tokens, method="informed")
 
     def setup(self):
         shape = (self.config.vocab_size, self.config.hidden_size)
@@ -56,12 +55,9 @@ class Head(nn.Module):
         """The target's embedding of tokens."""
         return self.target_embed.value[tokens].astype(self.dtype)
 
-    def logits(self, hidden: Float[Array, "... E"]) -> Float[Array, "... V"]:
+    def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The target's scores after states."""
-        head = self.target_head.value.astype(self.dtype)
-        return jnp.einsum(
-            "...e,ve->...v", hidden.astype(self.dtype), head, preferred_element_type=jnp.float32
-        )
+        return unembed(hidden.astype(self.dtype), self.target_head.value)
 
     def further(
         self,
@@ -75,9 +71,9 @@ class Head(nn.Module):
         """The steps after the first, from states that the head predicted."""
         return self(hidden, tokens, positions, mask, cache, nodes)
 
-    def inform(
+    def informed(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
-        """The scores of what follows each token, where the states do not know it yet."""
+        """The scores as they are: these states know their tokens."""
         del tokens
         return logits

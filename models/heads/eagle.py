@@ -5,12 +5,12 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
-from jspec.models.heads.base import Head
+from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear
 from jspec.models.llama import Block, turns
 
 
-class EAGLEHead(Head):
+class EAGLEHead(TransformerHead):
     """EAGLE-1 and EAGLE-2.
 
     Its states live where the target's head reads them, after the final norm. So the layer has no

@@ -8,8 +8,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
-from jspec.models.heads.base import Head
-from jspec.models.linear import Linear
+from jspec.models.heads.base import TransformerHead
+from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig, RMSNorm, turns
 
 
@@ -26,8 +26,8 @@ class Eagle3Config(LlamaConfig):
     draft_tokens: int = 0
 
 
-class EAGLE3Head(Head):
-    """EAGLE-3 as `jspec.base.DraftHead`, with its own head over its own vocabulary.
+class EAGLE3Head(TransformerHead):
+    """EAGLE-3 as `jspec.protocols.DraftHead`, with its own head over its own vocabulary.
 
     The first step reads the states of the target's tapped layers, mapped to one; later steps read
     what the layer gave before, as it is: the last norm belongs to the head. Tokens that it does not
@@ -41,6 +41,7 @@ class EAGLE3Head(Head):
 
     @property
     def features(self) -> int:
+        """F, width of the tapped states side by side."""
         return self.config.hidden_size * len(self.config.taps)
 
     def setup(self):
@@ -75,10 +76,9 @@ class EAGLE3Head(Head):
         x, k, v = self.layer(x, turns(self.config, positions), mask, past, read)
         return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))
 
-    def logits(self, hidden: Float[Array, "... E"]) -> Float[Array, "... V"]:
+    def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The head's own scores, -inf for tokens that it does not score."""
-        x, head = self.norm(hidden.astype(self.dtype)), self.head.astype(self.dtype)
-        scores = jnp.einsum("...e,ve->...v", x, head, preferred_element_type=jnp.float32)
+        scores = unembed(self.norm(hidden.astype(self.dtype)), self.head)
         if not self.config.draft_tokens:
             return scores
         wide = jnp.full((*scores.shape[:-1], self.vocab_size), -jnp.inf, scores.dtype)

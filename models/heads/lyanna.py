@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models import attention
-from jspec.models.heads.base import Head
+from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear
 from jspec.models.llama import Block, LlamaConfig, turns
 
@@ -32,7 +32,7 @@ class LyannaConfig(LlamaConfig):
     first_token: bool = True
 
 
-class LyannaHead(Head):
+class LyannaHead(TransformerHead):
     """h_1 = layer(h_0 + E(t_1)), h_(i+1) = layer(h_i), and tokens enter as a bias on the scores.
 
     The fusion of the first step is EAGLE's (the paper leaves it open): a linear map of embedding
@@ -70,7 +70,7 @@ class LyannaHead(Head):
         x, k, v = self.layer(x, turns(self.config, positions), mask, past)
         logits = self.logits(x)
         if self.is_initializing() and tokens is not None:
-            self.inform(logits, tokens)  # else `init` would make no token info
+            self.informed(logits, tokens)  # else `init` would make no token info
         return Output(logits=logits, hidden=x, keys=(k,), values=(v,))
 
     def further(
@@ -86,7 +86,7 @@ class LyannaHead(Head):
         del tokens
         return self(hidden, None, positions, mask, cache, nodes)
 
-    def inform(
+    def informed(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
         """l' = l + RMSNorm(E'(t)): the scores after each token (section 4.1)."""
@@ -95,7 +95,7 @@ class LyannaHead(Head):
         return self.info(logits, tokens, self.target_embed.value)
 
     def table(self) -> dict[str, Array]:
-        """The token info of every hot token [H, H] (section 5.1), and where each token's row is."""
+        """The token info of every hot token (section 5.1), and where each token's row is."""
         rows = self.info.rows(self.info.hot(self.target_embed.value)).astype(self.dtype)
         return (
             {"rows": rows, "places": self.info.places()}
@@ -142,7 +142,7 @@ class TokenInfo(nn.Module):
             return logits + info
         return logits.at[..., self.ids.value].add(info, unique_indices=True)
 
-    def rows(self, embedded: Float[Array, "... E"]) -> Float[Array, "... H"]:
+    def rows(self, embedded: Float[Array, "... E"]) -> Float[Array, "... hot"]:
         """RMSNorm(W_E[t] W1 W2)."""
         wide = (embedded.astype(jnp.float32) @ self.down.astype(jnp.float32)) @ self.up.astype(
             jnp.float32
@@ -150,7 +150,7 @@ class TokenInfo(nn.Module):
         unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + _EPS)
         return unit * self.scale.astype(jnp.float32)
 
-    def hot(self, embed: Float[Array, "V E"]) -> Float[Array, "H E"]:
+    def hot(self, embed: Float[Array, "V E"]) -> Float[Array, "hot E"]:
         return embed[self.ids.value] if self.config.hot_tokens else embed
 
     def places(self) -> Int[Array, " V"]:
@@ -165,9 +165,9 @@ class TokenInfo(nn.Module):
 
 
 def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
-    """The variables with the table of all token info, which costs a read where W1 W2 cost products.
+    """The variables with a table of all token info, which decoding then reads and does not compute.
 
-    The table takes H * H entries of `head.dtype`, H the hot tokens.
+    The table takes hot * hot entries of `head.dtype`, of as many hot tokens.
     """
     if not head.config.rank:
         return variables

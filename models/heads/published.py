@@ -6,7 +6,7 @@ embeddings, by that copy. A wrong target of the same shape still loads; its acce
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,7 @@ from jspec.errors import InputError
 from jspec.models import hub, precision
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
-from jspec.models.heads.registry import KINDS, TARGET, borrow, check_kind, check_target
+from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, check_kind, check_target
 from jspec.models.huggingface import draft_heads, llama, pickles, settings, shards, weights
 from jspec.models.huggingface.draft_heads import EMBED, MASK, OFFSETS, Names
 from jspec.models.huggingface.pickles import Pickled
@@ -41,17 +41,17 @@ class Layout(NamedTuple):
 
     config: Any
     table: list[Weight]
-    concat: tuple[str, ...]
+    beside: tuple[str, ...]
     """Tensors that are no parameters, and are looked at."""
 
 
-def load(
+def read(
     name: str | Path,
     target: Loaded,
     only: str | tuple[str, ...] | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Any, PyTree]:
-    """Reads a published head: `(module, variables)`, as `jspec.models.heads.load` does.
+    """Reads a published head; see `jspec.models.heads.read_variables`.
 
     Args:
         name: a folder in Hugging Face layout, safetensors or torch.save's, or a hub id.
@@ -69,22 +69,22 @@ def load(
     if found is None:
         raise InputError(
             f"{folder} holds no draft head that is known (EAGLE, EAGLE-3 or Medusa by its tensors, "
-            f"of which {_some(files.files)}); name the folder of one"
+            f"of which {weights.listed(files.files, 'tensor')}); name the folder of one"
         )
     check_kind(str(folder), found.kind, only)
     model: Any = target.model
     held = precision.find(model.param_dtype if dtype is None else dtype)
     layout = _LAYOUTS[found.kind](folder, files, found, model)
-    head = KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
+    head = HEAD_KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
     check_target(str(folder), head, model)
     _check(folder, files, found, layout)
     _check_embeddings(folder, files, target.params)
 
-    def read(name: str) -> np.ndarray:
+    def tensor(name: str) -> np.ndarray:
         return files.read(found.held[name])
 
     params = weights.tree(
-        (weight.path, jax.device_put(weight.join(read, held))) for weight in layout.table
+        (weight.path, jax.device_put(weight.join(tensor, held))) for weight in layout.table
     )
     variables = {**params, TARGET: borrow(head, target.params)}
     if found.kind == "eagle":
@@ -181,12 +181,13 @@ def _check(folder: Path, files: Shards | Pickled, names: Names, layout: Layout) 
     }
     if missing := wanted.keys() - names.held.keys():
         raise InputError(
-            f"{folder} lacks {_some(missing)} of a head of kind {names.kind}; download it again"
+            f"{folder} lacks {weights.listed(missing, 'tensor')} of a head of kind {names.kind}; "
+            "download it again"
         )
-    if extra := names.held.keys() - wanted.keys() - set(layout.concat):
+    if extra := names.held.keys() - wanted.keys() - set(layout.beside):
         raise InputError(
-            f"{folder} holds {_some(extra)} that a head of kind {names.kind} has no place for; it "
-            "is a variant that jspec does not implement"
+            f"{folder} holds {weights.listed(extra, 'tensor')} that a head of kind {names.kind} "
+            "has no place for; it is a variant that jspec does not implement"
         )
     for name, shape in wanted.items():
         if (found := files.shape(names.held[name])) != shape:
@@ -229,10 +230,3 @@ def _scored(folder: Path, files: Shards | Pickled, vocab_size: int) -> jax.Array
             f"each of the target's {vocab_size}; load the target that the head was trained for"
         )
     return jnp.asarray(ids, jnp.int32)
-
-
-def _some(names: Iterable[str]) -> str:
-    """How many, and up to three of them."""
-    known = sorted(names)
-    more = ", ..." if len(known) > 3 else ""
-    return f"{len(known)} tensor{'s' * (len(known) > 1)} ({', '.join(known[:3])}{more})"

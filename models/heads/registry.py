@@ -13,15 +13,20 @@ from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.eagle3 import EAGLE3Head
-from jspec.models.heads.lyanna import LyannaHead
+from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.models.heads.medusa import MedusaHeads
 
 TARGET = "target"
 """The collection of a head's variables that holds arrays of the target."""
 
 
+def _as_they_are(head: Any, variables: PyTree) -> PyTree:
+    del head
+    return variables
+
+
 @dataclass(frozen=True)
-class Kind:
+class HeadKind:
     """A kind of head: a Flax module with fields `config`, `dtype` and `param_dtype`.
 
     Its config is a frozen dataclass that JSON can hold, with properties `vocab_size` and
@@ -29,29 +34,37 @@ class Kind:
     """
 
     module: Callable[..., Any]
-    pairs: bool
-    """Whether it reads pairs of state and token, as `jspec.base.DraftHead`; else states alone."""
+    reads_tokens: bool = True
+    """Whether it reads pairs of state and token, as `jspec.protocols.DraftHead`; else states."""
+    prepare: Callable[[Any, PyTree], PyTree] = _as_they_are
+    """The variables to decode with: what can be computed beforehand, is."""
 
 
-KINDS: Mapping[str, Kind] = {
-    "eagle": Kind(EAGLEHead, pairs=True),
-    "eagle3": Kind(EAGLE3Head, pairs=True),
-    "lyanna": Kind(LyannaHead, pairs=True),
-    "medusa": Kind(MedusaHeads, pairs=False),
+HEAD_KINDS: Mapping[str, HeadKind] = {
+    "eagle": HeadKind(EAGLEHead),
+    "eagle3": HeadKind(EAGLE3Head),
+    "lyanna": HeadKind(LyannaHead, prepare=collapse),
+    "medusa": HeadKind(MedusaHeads, reads_tokens=False),
 }
 
 
-def kind(head: nn.Module) -> str:
+def kind_of(head: nn.Module) -> str:
     """The name of a head's kind.
 
     Raises:
         InputError: if it is of none.
+
+    Example:
+        >>> from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
+        >>> kind_of(MedusaHeads(MedusaConfig(vocab_size=100, hidden_size=16)))
+        'medusa'
     """
-    for name, known in KINDS.items():
+    for name, known in HEAD_KINDS.items():
         if type(head) is known.module:
             return name
     raise InputError(
-        f"{type(head).__name__} is no kind of head that can be saved; known: {', '.join(KINDS)}"
+        f"{type(head).__name__} is no kind of head that can be saved; known: "
+        f"{', '.join(HEAD_KINDS)}"
     )
 
 
@@ -69,7 +82,7 @@ def shapes(head: Any) -> PyTree:
     """Shape and dtype of every variable, by collection; nothing is computed."""
     state = jax.ShapeDtypeStruct((1, 1, head.features), head.dtype)
     inputs = (state,)
-    if KINDS[kind(head)].pairs:
+    if HEAD_KINDS[kind_of(head)].reads_tokens:
         one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
         inputs = (state, one, one, jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_))
     return jax.eval_shape(head.init, jax.random.key(0), *inputs)
@@ -99,7 +112,7 @@ def borrow(head: Any, target: PyTree) -> PyTree:
     return unflatten_dict(lent)
 
 
-def tapped(head: Any, model: Any) -> Any:
+def with_taps(model: Any, head: Any) -> Any:
     """The target as the head reads it: most read its last state, some the inputs of layers.
 
     Raises:
@@ -123,7 +136,7 @@ def check_target(folder: str, head: Any, model: Any) -> None:
             f"{folder} is of a head for a vocabulary of {head.vocab_size} tokens and the target "
             f"has {model.vocab_size}; load the target that it was trained for"
         )
-    width = tapped(head, model).features
+    width = with_taps(model, head).features
     if head.features != width:
         raise InputError(
             f"{folder} is of a head that reads states of width {head.features} and the target's "

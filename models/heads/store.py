@@ -23,17 +23,15 @@ from safetensors.numpy import load_file, save_file
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import hub, precision
+from jspec.models import precision
 from jspec.models.fingerprint import fingerprint
-from jspec.models.heads import published
-from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.models.heads.registry import (
-    KINDS,
+    HEAD_KINDS,
     TARGET,
     borrow,
     check_kind,
     check_target,
-    kind,
+    kind_of,
     leaves,
     shapes,
 )
@@ -69,11 +67,11 @@ def save(
     path = Path(folder).expanduser()
     if path.exists():
         raise InputError(f"{folder} exists already; name another folder or delete it")
-    name = kind(head)
+    kind = kind_of(head)
     check_target(str(folder), head, target.model)
-    wanted = _own(shapes(head))
+    wanted = _own_leaves(shapes(head))
     collections = {key.partition("/")[0] for key in wanted}
-    arrays = _own({key: value for key, value in variables.items() if key in collections})
+    arrays = _own_leaves({key: value for key, value in variables.items() if key in collections})
     _check_shapes(str(folder), wanted, arrays)
     part = path.with_name(f"{path.name}.part")
     shutil.rmtree(part, ignore_errors=True)  # of a save that was killed
@@ -83,7 +81,7 @@ def save(
         (part / WEIGHTS).chmod(0o644)  # it is written so that nobody else may read it
         record = {
             "format": FORMAT,
-            "kind": name,
+            "kind": kind,
             "config": asdict(head.config),
             "target": {
                 "vocab_size": head.vocab_size,
@@ -102,93 +100,35 @@ def save(
         )
 
 
-def load(
-    name: str | Path,
+def read(
+    folder: Path,
     target: Loaded,
     only: str | tuple[str, ...] | None = None,
     dtype: DTypeLike | None = None,
 ) -> tuple[Any, PyTree]:
-    """Reads a head: `(module, variables)`, the variables' `target` being the target's own arrays.
-
-    An EAGLE-3 head reads what other heads do not: decode with the model that
-    `jspec.models.heads.registry.tapped` gives.
-
-    Args:
-        name: a folder that `save` wrote, a bundled head such as "jspec-7m/medusa", or a published
-            head as `jspec.models.heads.published` reads them.
-        target: the model that it is to draft for.
-        only: the kind that is wanted, or kinds; any if not given.
-        dtype: dtype that the weights are held in; the target's if not given.
+    """Reads a head from a folder that `save` wrote; see `jspec.models.heads.read_variables`.
 
     Raises:
         InputError: if the folder is not whole, of another kind, or of another target.
     """
-    folder = _own_folder(name)
-    if folder is None:
-        return published.load(name, target, only, dtype)
     record = settings.read(folder / RECORD)
     head = _rebuild(record, target, dtype, only)
     check_target(str(folder), head, target.model)
-    found, ours = record.part(TARGET).get("fingerprint"), fingerprint(target.params)
+    found, ours = record.part("target").get("fingerprint"), fingerprint(target.params)
     if found != ours:
         raise InputError(
             f"{folder} was trained for a model of the same shape with other weights (fingerprint "
             f"{str(found)[:8]}, and this target's is {ours[:8]}); load the target that it was "
             "trained for, in float32 or bfloat16"
         )
-    wanted = _own(shapes(head))
-    arrays = _read(folder, str(record.get("weights")))
+    wanted = _own_leaves(shapes(head))
+    arrays = _read_arrays(folder, str(record.get("weights")))
     _check_shapes(str(folder), wanted, arrays)
     placed = {
         tuple(key.split("/")): jax.device_put(np.asarray(arrays[key]).astype(leaf.dtype))
         for key, leaf in wanted.items()
     }
     return head, {**unflatten_dict(placed), TARGET: borrow(head, target.params)}
-
-
-def ready(head: Any, variables: PyTree) -> PyTree:
-    """The variables as decoding wants them: what can be computed beforehand, is."""
-    return collapse(head, variables) if isinstance(head, LyannaHead) else variables
-
-
-def bundled() -> list[str]:
-    """Names of the heads that came with this installation."""
-    files = hub.ZOO.glob(f"*/heads/*/{RECORD}")
-    return sorted(f"{file.parts[-4]}/{file.parts[-2]}" for file in files)
-
-
-def find(wanted: str, target: Loaded) -> str:
-    """The bundled head of a kind that was trained for these weights.
-
-    Raises:
-        InputError: if there is none.
-    """
-    names = [name for name in bundled() if name.endswith(f"/{wanted}")]
-    ours = fingerprint(target.params) if names else None
-    for name in names:
-        if settings.read(_zoo(name) / RECORD).part(TARGET).get("fingerprint") == ours:
-            return name
-    raise InputError(
-        f"no bundled {wanted} head was trained for this model; train one with jspec train {wanted} "
-        "and name its folder as head"
-    )
-
-
-def _own_folder(name: str | Path) -> Path | None:
-    """The folder of a head in this format; None: a published one, here or on the hub."""
-    path = Path(name).expanduser()
-    if not path.is_dir() and str(name) in bundled():
-        return _zoo(str(name))
-    if (path / RECORD).is_file():
-        return path
-    if (path / WEIGHTS).is_file():
-        raise InputError(f"{name} lacks {RECORD}; restore the folder from a copy")
-    return None
-
-
-def _zoo(name: str) -> Path:
-    model, _, head = name.partition("/")
-    return hub.ZOO / model / "heads" / head
 
 
 def _rebuild(
@@ -200,9 +140,9 @@ def _rebuild(
     """The module that a record describes."""
     model: Any = target.model
     record.choice("format", [FORMAT], None)
-    name = record.choice("kind", list(KINDS), None)
-    check_kind(record.source, name, only)
-    module = KINDS[name].module
+    kind = record.choice("kind", list(HEAD_KINDS), None)
+    check_kind(record.source, kind, only)
+    module = HEAD_KINDS[kind].module
     shape = get_type_hints(module)["config"]
     try:
         config = _dataclass(shape, record.part("config").values)
@@ -212,7 +152,7 @@ def _rebuild(
         return head
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(
-            f"{record.source} does not describe a {name} head ({error}); restore the file"
+            f"{record.source} does not describe a {kind} head ({error}); restore the file"
         ) from error
 
 
@@ -228,9 +168,9 @@ def _dataclass(shape: Any, fields: Mapping[str, Any]) -> Any:
     return shape(**values)
 
 
-def _own(variables: Mapping[str, PyTree]) -> dict[str, Any]:
+def _own_leaves(variables: Mapping[str, PyTree]) -> dict[str, Any]:
     """The leaves that are the head's, by "collection/path/to/leaf"."""
-    mine = {name: leaves for name, leaves in variables.items() if name != TARGET}
+    mine = {name: part for name, part in variables.items() if name != TARGET}
     return {"/".join(path): leaf for path, leaf in leaves(mine)}
 
 
@@ -248,7 +188,7 @@ def _check_shapes(folder: str, wanted: Mapping[str, Any], found: Mapping[str, An
             )
 
 
-def _read(folder: Path, digest: str) -> dict[str, np.ndarray]:
+def _read_arrays(folder: Path, digest: str) -> dict[str, np.ndarray]:
     """The arrays of a file that is the one its record was written for."""
     file = folder / WEIGHTS
     if not file.is_file():

@@ -1,6 +1,6 @@
 """Which Hugging Face tensors make up which parameter of ours: one table, read both ways."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -69,6 +69,18 @@ def affine(path: Path, name: str, size: int) -> Iterator[Weight]:
     """A layer norm's scale and bias."""
     yield Weight((*path, "scale"), (f"{name}.weight",), ((size,),))
     yield Weight((*path, "bias"), (f"{name}.bias",), ((size,),))
+
+
+def listed(names: Iterable[str], noun: str) -> str:
+    """How many names there are, and the first three of them.
+
+    Example:
+        >>> listed(["b", "a"], "weight")
+        '2 weights (a, b)'
+    """
+    known = sorted(names)
+    more = ", ..." if len(known) > 3 else ""
+    return f"{len(known)} {noun}{'s' * (len(known) > 1)} ({', '.join(known[:3])}{more})"
 
 
 def tree(leaves: Iterator[tuple[Path, Any]]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import tiny
 import jspec.models
 from jspec.models import heads
 from jspec.models.fingerprint import fingerprint
+from jspec.models.heads import registry, store
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
@@ -37,7 +38,7 @@ HEADS = {
 
 def weights(head, seed=0):
     """Other than those that a head begins with, integers but for their order."""
-    wanted = {name: leaves for name, leaves in heads.shapes(head).items() if name != "target"}
+    wanted = {name: leaves for name, leaves in registry.shapes(head).items() if name != "target"}
     leaves, tree = jax.tree.flatten(wanted)
     draw = np.random.default_rng(seed)
     return jax.tree.unflatten(
@@ -65,7 +66,7 @@ def test_a_head_survives_the_disk(kind, tmp_path):
     variables = weights(head)
     derived = {"table": {"info": jnp.zeros(3)}, "target": {"embed": jnp.zeros(1)}}
     heads.save(tmp_path / "head", head, variables | derived, TARGET)
-    found, held = heads.load(tmp_path / "head", TARGET, only=kind)
+    found, held = heads.read_variables(tmp_path / "head", TARGET, only=kind)
     assert found == head
     assert hash(found) == hash(head)
     target = held.pop("target")
@@ -77,8 +78,29 @@ def test_a_head_survives_the_disk(kind, tmp_path):
     params = TARGET.params["params"]
     assert all(array is params[name] for name, array in target.items())
     assert set(target) == (set() if kind == "medusa" else {"embed", "head"})
-    asked = {"target": {}} | heads.shapes(head)
+    asked = {"target": {}} | registry.shapes(head)
     assert jax.tree.structure(asked) == jax.tree.structure(held | {"target": target})
+
+
+@pytest.mark.parametrize("kind", HEADS)
+def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
+    head = HEADS[kind]
+    heads.save(tmp_path / "head", head, weights(head), TARGET)
+    loaded = heads.load(tmp_path / "head", TARGET)
+    module, variables = heads.read_variables(tmp_path / "head", TARGET)
+    assert (loaded.head, loaded.target) == (module, TARGET)
+    assert tuple(loaded) == (loaded.head, loaded.params, loaded.target)
+    params = dict(loaded.params)
+    # Lyanna's token info stands in a table, which reads as what it was computed from does.
+    assert ("table" in params) == (kind == "lyanna")
+    if kind == "lyanna":
+        logits = jnp.zeros((1, 23, 23))
+        tokens = jnp.arange(23)[None]
+        np.testing.assert_allclose(
+            head.inform(params, logits, tokens), head.inform(variables, logits, tokens), rtol=1e-6
+        )
+        del params["table"]
+    assert jax.tree.structure(params) == jax.tree.structure(variables)
 
 
 def test_a_tied_target_lends_its_embedding_as_head():
@@ -93,16 +115,16 @@ def test_a_tied_target_lends_its_embedding_as_head():
 def test_the_record_says_how_it_was_trained_and_the_file_keeps_its_dtype(tmp_path):
     head = HEADS["medusa"].clone(param_dtype=jnp.bfloat16)
     heads.save(tmp_path / "head", head, weights(head), TARGET, {"steps": 3})
-    record = json.loads((tmp_path / "head" / heads.RECORD).read_text())
+    record = json.loads((tmp_path / "head" / store.RECORD).read_text())
     assert record["training"] == {"steps": 3}
     assert record["config"] == {
         "vocab_size": 23, "hidden_size": 16, "num_heads": 2, "num_layers": 1
     }  # fmt: skip
     size = sum(leaf.size for leaf in jax.tree.leaves(weights(head)))
-    assert (tmp_path / "head" / heads.WEIGHTS).stat().st_size < 2 * size + 2000
-    _, held = heads.load(tmp_path / "head", TARGET)
+    assert (tmp_path / "head" / store.WEIGHTS).stat().st_size < 2 * size + 2000
+    _, held, _ = heads.load(tmp_path / "head", TARGET)
     assert {leaf.dtype for leaf in jax.tree.leaves(held)} == {jnp.dtype("float32")}
-    found, held = heads.load(tmp_path / "head", TARGET, dtype="bfloat16")
+    found, held, _ = heads.load(tmp_path / "head", TARGET, dtype="bfloat16")
     assert found == head
     assert {leaf.dtype for leaf in jax.tree.leaves(held)} == {jnp.dtype("bfloat16")}
 
@@ -146,7 +168,7 @@ def test_a_head_of_another_kind_is_refused(folder):
 
 
 def test_a_damaged_folder_is_refused(folder):
-    file, record = folder / heads.WEIGHTS, folder / heads.RECORD
+    file, record = folder / store.WEIGHTS, folder / store.RECORD
     whole, known = file.read_bytes(), json.loads(record.read_text())
     file.write_bytes(whole[:-4])
     with pytest.raises(ValueError, match="not a whole safetensors file"):
@@ -187,7 +209,7 @@ def test_a_head_is_written_whole_or_not_at_all(folder, monkeypatch):
     def full(*_):
         raise OSError("No space left on device")
 
-    monkeypatch.setattr(heads, "save_file", full)
+    monkeypatch.setattr(store, "save_file", full)
     with pytest.raises(OSError, match=r"could not be written \(No space left on device\); make"):
         heads.save(folder.with_name("b"), head, weights(head), TARGET)
     assert [entry.name for entry in folder.parent.iterdir()] == [folder.name]

@@ -13,7 +13,6 @@ import jspec
 import jspec.models
 from jspec.models import heads
 from jspec.models.heads import published
-from jspec.models.heads.registry import tapped
 
 torch = pytest.importorskip("torch")
 
@@ -193,7 +192,7 @@ def apply(head, variables, states, tokens):
     ids=["eagle", "eagle_without_bias", "eagle3"],
 )
 def test_a_head_of_pairs_computes_what_the_authors_does(tmp_path, tensors, forward, file):
-    head, variables = published.load(write(tmp_path / "head", tensors, file), TARGET)
+    head, variables = published.read(write(tmp_path / "head", tensors, file), TARGET)
     states = normal(7, head.features, seed=3)
     tokens = torch.tensor([4, 1, 22, 0, 9, 9, 13])
     x, logits = forward(tensors, states, tokens)
@@ -213,7 +212,7 @@ def test_a_head_of_pairs_computes_what_the_authors_does(tmp_path, tensors, forwa
 def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
     tensors = medusa(prefix=prefix)
     folder = write(tmp_path / "head", tensors, file, medusa_num_heads=2)
-    head, variables = published.load(folder, TARGET)
+    head, variables = published.read(folder, TARGET)
     states = normal(5, E, seed=3)
     scores = head.apply(variables, jnp.asarray(states.numpy())[None])
     for i in range(3):
@@ -226,8 +225,9 @@ def test_medusa_heads_compute_what_the_authors_do(tmp_path, file, prefix):
 
 
 def test_a_published_head_decodes_and_is_saved_in_our_format(kind, folder, tmp_path):
-    head, variables = heads.load(folder, TARGET, only=kind)
-    model = tapped(head, MODEL)
+    head, variables, target = heads.load(folder, TARGET, only=kind)
+    model = target.model
+    assert model.taps == ((2, 3, 3) if kind == "eagle3" else ())
     small = jspec.Template(((0,), (1,), (0, 0)))
     drafter = (jspec.Medusa if kind == "medusa" else jspec.EAGLE)(head, small)
     call = dict(max_new_tokens=12)
@@ -238,17 +238,17 @@ def test_a_published_head_decodes_and_is_saved_in_our_format(kind, folder, tmp_p
     )  # fmt: skip
     np.testing.assert_array_equal(ours.tokens, plain.tokens)
     heads.save(tmp_path / "saved", head, variables, TARGET, {"from": "elsewhere"})
-    again, held = heads.load(tmp_path / "saved", TARGET)
+    again, held, _ = heads.load(tmp_path / "saved", TARGET)
     assert again == head
     jax.tree.map(np.testing.assert_array_equal, held, variables)
 
 
 def test_taps_are_the_states_that_enter_layers(tmp_path):
-    head, _ = published.load(write(tmp_path / "head", eagle3()), TARGET)
+    head, _, target = heads.load(write(tmp_path / "head", eagle3()), TARGET)
     assert head.config.taps == (2, 3, 3)
     tokens = jnp.asarray(tiny.PROMPTS[:1])
     causal = jnp.tril(jnp.ones((1, 8, 8), bool))
-    run = tapped(head, MODEL).apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
+    run = target.model.apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
     # A model cut below a layer, its last norm undone, ends with what enters that layer.
     for place, tap in enumerate(head.config.taps):
         cut = tiny.model(num_layers=tap)
@@ -260,7 +260,7 @@ def test_taps_are_the_states_that_enter_layers(tmp_path):
     plain = MODEL.apply(TARGET.params, tokens, jnp.arange(8)[None], causal, None)
     np.testing.assert_array_equal(run.logits, plain.logits)
     given = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 3, 5]}}
-    head, _ = published.load(write(tmp_path / "other", eagle3(), **given), TARGET)
+    head, _ = published.read(write(tmp_path / "other", eagle3(), **given), TARGET)
     assert head.config.taps == (1, 3, 5)
     with pytest.raises(ValueError, match=r"taps has layer 6 and the model has layers 0 \.\. 5"):
         MODEL.clone(taps=(6,))

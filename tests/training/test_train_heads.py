@@ -1,18 +1,17 @@
 """`jspec train lyanna|eagle|medusa`: to a head that loads; kills, full disks and bad input."""
 
 import json
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 import jax
 import numpy as np
 import pytest
 import tiny
-import typer
 from jax.sharding import Mesh
-from typer.testing import CliRunner
 
 from jspec import models
-from jspec.app import train_heads
-from jspec.app.train import train_app
+from jspec.app import cli, train_heads
 from jspec.models import export, heads
 from jspec.training import checkpoints, loop, parallel
 from jspec.training import tokenizer as tokenizers
@@ -55,12 +54,11 @@ def folder(tmp_path_factory):
 
 def run(kind, folder, out, *arguments, small=None):
     """(exit code, output) of the command; of an option that is given twice the last counts."""
-    app = typer.Typer()
-    app.add_typer(train_app, name="train")
     given = [kind, "--model", folder / "model", "--out", out]
     given += [*(small or [*SMALL, *TWO[kind]]), *arguments]
-    result = CliRunner().invoke(app, ["train", *map(str, given)])
-    return result.exit_code, " ".join(result.output.split())
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        code = cli.run(["train", *map(str, given)])
+    return code, " ".join(output.getvalue().split())
 
 
 def curve(out):
@@ -79,7 +77,7 @@ def whole(request, folder, tmp_path_factory):
 def test_a_run_gives_a_head_that_loads(folder, whole):
     kind, out = whole
     target = models.load(folder / "model")
-    head, variables = heads.load(out / "head", target, only=kind)
+    head, variables = heads.read_variables(out / "head", target, only=kind)
     assert head.vocab_size == 270
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(variables["params"]))
     lines = curve(out)
@@ -190,7 +188,7 @@ def test_plain_text_and_rows_may_be_mixed(folder, tmp_path):
     assert code == 0, output
     assert "for 270 tokens" in output and "for the 100 hot ones" in output
     assert json.loads((tmp_path / "heldout.json").read_text()).keys() == {"cats", "own"}
-    _, variables = heads.load(tmp_path / "head", models.load(folder / "model"))
+    _, variables = heads.read_variables(tmp_path / "head", models.load(folder / "model"))
     ids = np.asarray(variables["hot"]["info"]["ids"])
     assert (np.diff(ids) > 0).all() and len(ids) == 100
 

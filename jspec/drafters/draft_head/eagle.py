@@ -51,7 +51,7 @@ class HeadScorer:
         hidden = self.hidden[:, None]
         held = self.head.init_cache(batch, self.places)
         return LevelOutput(
-            logits=self.head.apply(self.params, hidden, method="logits"),
+            logits=self.head.score(self.params, hidden),
             inherited=(jnp.zeros((batch, 1, self.places), bool), hidden),
             kv=TreeKV(held.keys, held.values),
         )

@@ -72,7 +72,7 @@ class Lyanna(HeadDrafter):
 
         def fresh(more: int) -> tuple[Tree, Float[Array, "B N V"]]:
             states = self.chain(params, state, frame)
-            logits = self.head.apply(params, states, method="logits")
+            logits = self.head.score(params, states)
             first = jnp.zeros_like(frame.root)
             return grown(logits, first, self.max_depth, self.num_speculative_tokens + more), logits
 

@@ -55,7 +55,7 @@ class ChainScorer:
         row = (self.first + level)[:, None, None]
         raw = jnp.take_along_axis(self.logits, row, axis=1, mode="clip")
         raw = jnp.broadcast_to(raw, (*tokens.shape, raw.shape[-1]))
-        informed = self.head.apply(self.params, raw, tokens, method="inform")
+        informed = self.head.inform(self.params, raw, tokens)
         # What is no number offers no child.
         there = row < self.logits.shape[1]
         return LevelOutput(jnp.where(there, informed, jnp.nan), inherited=(), kv=())

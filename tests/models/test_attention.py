@@ -1,0 +1,146 @@
+"""Attention over nodes whose activations are no numbers: they harm those below them alone."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec import models
+from jspec.base import NO_PARENT, Tree
+from jspec.models.attention import Past, attend
+
+BAD = 777
+# The root, two children, a child of each, and a grandchild: 0 -> 1 -> 3 -> 5, 0 -> 2 -> 4.
+PARENTS = np.array([-1, 0, 0, 1, 2, 3])
+
+
+def ancestors(parents):
+    mask = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    return mask
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("part", ["keys", "values"])
+@pytest.mark.parametrize("earlier", [0, 3])
+def test_a_node_that_is_no_number_taints_those_below_it_alone(part, value, earlier):
+    draw = np.random.default_rng(0)
+    size, cached = len(PARENTS), 4
+    q = draw.normal(size=(1, size - earlier, 4, 8)).astype(np.float32)
+    k, v = draw.normal(size=(2, 1, 2, size, 8)).astype(np.float32)
+    past = draw.normal(size=(2, 1, 2, cached, 8)).astype(np.float32)
+    mask = ancestors(PARENTS)[None, earlier:]
+
+    def run(k, v):
+        nodes = (k[:, :, :earlier], v[:, :, :earlier]) if earlier else None
+        held = Past((*past, np.array([3])), nodes)
+        return np.asarray(jax.jit(attend)(q, k[:, :, earlier:], v[:, :, earlier:], mask, held))[0]
+
+    clean = run(k, v)
+    bad = {"keys": k.copy(), "values": v.copy()}
+    bad[part][0, :, 1] = value
+    found = run(bad["keys"], bad["values"])
+    below = ancestors(PARENTS)[earlier:, 1]
+    np.testing.assert_array_equal(found[~below], clean[~below])
+    if part == "values" or np.isnan(value):
+        assert np.isnan(found[below]).all()
+
+
+def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
+    draw = np.random.default_rng(0)
+    q = draw.normal(size=(1, 3, 2, 4)).astype(np.float32)
+    k, v = draw.normal(size=(2, 1, 2, 3, 4)).astype(np.float32)
+    v[:, :, 2] = np.nan
+    mask = np.tril(np.ones((1, 3, 3), bool))
+
+    def loss(q):
+        return attend(q, k, v, mask, Past(None, None))[:, :2].sum()
+
+    assert np.isfinite(jax.grad(loss)(q)[:, :2]).all()
+
+
+@dataclass(frozen=True)
+class Stubborn:
+    """Proposes the target's own continuation, in every round beside a bad token and its child."""
+
+    text: tuple[int, ...]
+    bad: int
+
+    def init(self, batch, slots, earlier):
+        del slots, earlier
+        return jnp.zeros(batch, jnp.int32)
+
+    def prefill(self, params, state, prompt, lengths, output):
+        del params, prompt, lengths, output
+        return state
+
+    def draft(self, params, state, frame):
+        del params
+        text = jnp.asarray((*self.text, 0, 0))
+        ahead = text[jnp.minimum(state[:, None] + jnp.arange(2), len(self.text))]
+        bad = jnp.full_like(ahead[:, :1], self.bad)
+        tokens = jnp.concatenate([frame.root[:, None], bad, ahead[:, :1], bad, ahead[:, 1:]], 1)
+        parents = jnp.broadcast_to(jnp.array([NO_PARENT, 0, 0, 1, 2]), tokens.shape)
+        tree = Tree(tokens, parents, jnp.ones_like(tokens, bool), depth=2, width=2)
+        return tree, state
+
+    def update(self, params, state, feedback):
+        del params
+        return state + feedback.counts
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    """The draft model with its head apart from its embedding, so that the latter may be spoilt."""
+    model, params, tokenizer = models.load("jspec-800k")
+    untied = model.clone(config=model.config.__class__(**{**vars(model.config), "tied": False}))
+    own = params["params"]
+    return untied, {**own, "head": own["embed"]}, tokenizer.encode("The king said").ids
+
+
+@pytest.mark.parametrize("value", [1e38, np.inf, np.nan])
+@pytest.mark.parametrize("sampling", [None, jspec.Sampling(temperature=0.7)])
+def test_a_draft_that_overflows_leaves_the_tokens_as_they_are(bundled, value, sampling):
+    model, params, prompt = bundled
+    spoilt = {"params": {**params, "embed": params["embed"].at[BAD].set(value)}}
+    options = dict(max_new_tokens=12, sampling=sampling, key=3)
+    plain = jspec.decode(model, spoilt, [prompt], **options)
+    assert plain.status[0] == jspec.Status.LIMIT
+    text = tuple(np.asarray(plain.tokens[0]).tolist())
+    drafter = Stubborn(text, BAD)
+    found = jspec.decode(model, spoilt, [prompt], drafter=drafter, **options)
+    np.testing.assert_array_equal(found.tokens, plain.tokens)
+    assert found.status[0] == jspec.Status.LIMIT
+    # Its good nodes are accepted, so that the bad ones were scored beside them.
+    assert found.stats.histogram.sum() <= 6
+
+
+def test_a_committed_token_that_is_no_number_ends_its_row_alone():
+    model = tiny.model()
+    params = tiny.params(model)
+    held = params["params"]
+    spoilt = {"params": {**held, "embed": held["embed"].at[7].set(jnp.nan)}}
+    result = jspec.decode(model, spoilt, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=4)
+    plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=4)
+    assert result.status[0] == jspec.Status.NAN
+    np.testing.assert_array_equal(result.tokens[1:], plain.tokens[1:])
+
+
+def test_a_padded_prompt_is_not_harmed_by_what_pads_it():
+    """The prompt's padding is token 0, which the text may lack."""
+    model = tiny.model()
+    params = tiny.params(model)
+    held = params["params"]
+    prompts, lengths = np.array([[5, 3, 9, 1], [4, 4, 0, 0]]), np.array([4, 2])
+    options = dict(max_new_tokens=3)
+    plain = jspec.decode(model, params, prompts, lengths, **options)
+    assert not (np.asarray(plain.tokens) == 0).any()
+    spoilt = {"params": {**held, "embed": held["embed"].at[0].set(jnp.nan)}}
+    found = jspec.decode(model, spoilt, prompts, lengths, **options)
+    np.testing.assert_array_equal(found.tokens, plain.tokens)
