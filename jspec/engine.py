@@ -22,7 +22,7 @@ from jspec.errors import InputError
 from jspec.manual_axes import vary
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
-from jspec.request import PreparedArrays, check_earlier, check_model, prepare
+from jspec.request import PreparedArrays, check_context, check_earlier, check_model, prepare
 from jspec.round import admit, frame, rehearse, score, settle
 from jspec.verify.schemes import verifier_of
 
@@ -112,6 +112,7 @@ def prefill(
     check_model(model, params)
     check_earlier(drafter_state)
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
+    check_context(getattr(drafter, "context", None), call)
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)

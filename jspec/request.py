@@ -128,6 +128,24 @@ def prepare(
     return Prepared(arrays, size, slots if context is None else min(slots, context))
 
 
+def check_context(context: int | None, call: Prepared) -> None:
+    """Raises InputError unless every row's text fits a drafter's context.
+
+    Args:
+        context: most tokens of a row that the drafter can read; None if it has no bound.
+        call: of which lengths and limits count where they are known, and not what was rounded up.
+    """
+    lengths, limits = _values(call.arrays.lengths), _values(call.arrays.limits)
+    longest = call.arrays.prompt.shape[1] if lengths is None else lengths
+    need = int(np.max(longest + (call.size if limits is None else limits)))
+    need = min(need, call.slots)  # beyond, the target itself ends the row
+    if context is not None and context < need:
+        raise InputError(
+            f"the drafter's context is {context} and a row may hold {need} tokens; shorten the "
+            "prompt or max_new_tokens, or take a drafter of longer context"
+        )
+
+
 def bucket(size: int, steps: int) -> int:
     """The smallest of the sizes 16, .., with `steps` sizes per doubling, that holds `size`."""
     power = max(16, 1 << (size - 1).bit_length())

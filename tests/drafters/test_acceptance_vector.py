@@ -170,7 +170,7 @@ def test_decode_accepts_by_rank_what_was_measured(scheme):
 
 
 def test_errors():
-    with pytest.raises(ValueError, match=r"width is 6; a node has 1 .. 5 children"):
+    with pytest.raises(ValueError, match=r"width is 6; pass an integer in 1 .. 5, the vocabulary"):
         measured(np.ones(SIZE), np.ones(SIZE), *text(1, 2), width=6)
     with pytest.raises(ValueError, match="decides about whole paths"):
         measured(np.ones(SIZE), np.ones(SIZE), *text(1, 2), scheme=schemes.BLOCK)

@@ -19,12 +19,14 @@ import tables
 
 import jspec
 from jspec.base import Frame, Output
+from jspec.drafters.draft_model.best_first import GrowthLog
 from jspec.drafters.draft_model.calibrated_dyspec import (
     AcceptanceRates,
     RateTable,
     _residual_probabilities,
 )
 from jspec.drafters.growth.best_first import NodeValues
+from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template
 from jspec.verify import rules
 from jspec.verify.proposals import Candidates
@@ -417,3 +419,60 @@ def test_a_worth_that_looks_at_the_drawn_token_is_caught(method, change):
     size = error(drafter, 2, change=change)
     print(f"{size:.3f}")
     assert size > 0.01
+
+
+# ---- what is learnt beside another drafter -------------------------------------------------------
+
+
+def beside_another(drafter):
+    """What a round teaches whose root had the children 0 and 1, and a neighbour's 2 was taken."""
+    drawn = DrawnChildren(
+        tokens=jnp.array([[[0, 1]]]), notes=(jnp.array([[[0.6, 0.3]]]),) * drafter_notes(drafter)
+    )
+    log = GrowthLog(drafter.init_memory(1, None), drawn, jnp.array([[1, 0, 0]]))
+    tree = jspec.Tree(
+        tokens=jnp.array([[2, 0, 1]]),
+        parents=jnp.array([[-1, 0, 0]]),
+        valid=jnp.ones((1, 3), bool),
+        depth=1,
+        width=2,
+    )
+    output = jspec.Output(jnp.zeros((1, 3, 3)), None, (), ())
+    verdict = jspec.Verdict(
+        path=jnp.array([[0, -1]]),
+        counts=jnp.array([2]),
+        bonus=jnp.array([1]),
+        failed=jnp.zeros(1, bool),
+    )
+    feedback = jspec.Feedback(
+        tree=tree,
+        output=output,
+        verdict=verdict,
+        emitted=jnp.array([[2, 1]]),
+        counts=jnp.array([2]),
+        positions=jnp.array([4]),
+        done=jnp.zeros(1, bool),
+        merged=jspec.Scored(tree, output, verdict),
+    )
+    return log.memory, drafter.learn(log, feedback)
+
+
+def drafter_notes(drafter):
+    return 2 if isinstance(drafter, jspec.CalibratedDySpec) else 1
+
+
+def test_children_that_a_neighbours_was_taken_over_were_all_refused():
+    before, after = beside_another(
+        jspec.CalibratedDySpec(THREE, num_speculative_tokens=2, max_depth=1, beam=2)
+    )
+    for old, new in ((before.slots, after.slots), (before.tokens, after.tokens)):
+        tried = (new.tried - old.tried).sum((0, 2))
+        np.testing.assert_allclose(tried, [1, 1, 0, 0], atol=1e-5)
+        np.testing.assert_allclose(new.taken, old.taken, rtol=1e-6)
+
+
+def test_a_neighbours_token_that_was_not_drawn_here_teaches_no_temperature():
+    before, after = beside_another(
+        jspec.CoupledTree(THREE, num_speculative_tokens=2, max_depth=1, beam=2)
+    )
+    np.testing.assert_array_equal(after.log, before.log)

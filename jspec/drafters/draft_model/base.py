@@ -104,6 +104,11 @@ class DraftModel(ABC):
         return self.scheme.verifier
 
     @property
+    def context(self) -> int | None:
+        """Most tokens of a row that the draft model can read; None if it has no bound."""
+        return self.model.context
+
+    @property
     @abstractmethod
     def depth(self) -> int:
         """Most levels below the root."""
@@ -138,12 +143,8 @@ class DraftModel(ABC):
         return memory
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
-        context = self.model.context
-        if context is not None and context < slots:
-            raise InputError(
-                f"the draft model's context is {context} and the call holds {slots} tokens a row; "
-                "shorten the prompt or max_new_tokens, or take a draft model of longer context"
-            )
+        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+        slots = slots if self.context is None else min(slots, self.context)
         fresh = self.init_memory(batch, None)
         if earlier is not None:
             _check_state(earlier, fresh)
@@ -172,7 +173,7 @@ class DraftModel(ABC):
         batch, width = prompt.shape
         positions, causal = sequence(batch, width)
         own = self.model.apply(params, prompt, positions, causal, None)
-        _check_weights(own.logits, (batch, width, self.model.vocab_size))
+        _check_weights(own.logits.shape[-1], self.model.vocab_size)
         before = jnp.maximum(lengths - 2, 0)
         return replace(
             state,
@@ -255,12 +256,12 @@ def _check_sampling(sampling: Any) -> None:
     check_number(f"{of} min_p", sampling.min_p, 0, 1, "0 switches it off")
 
 
-def _check_weights(logits: Array, shape: tuple[int, int, int]) -> None:
-    """Raises InputError unless the weights give logits of this shape."""
-    if logits.shape != shape:
+def _check_weights(scored: int, vocab_size: int) -> None:
+    """Raises InputError if the weights score fewer tokens than the draft model has."""
+    if scored < vocab_size:
         raise InputError(
-            f"drafter_params give logits of shape {logits.shape} where the draft model's are "
-            f"{shape}; pass the weights of the drafter's own model"
+            f"drafter_params score {scored} tokens and the draft model has {vocab_size}; pass the "
+            "weights of the drafter's own model"
         )
 
 
