@@ -41,10 +41,10 @@ def main(
     sizes = [int(budget) for budget in budgets.split(",")]
     headline(f"{pair}: acceptance by rank, over {len(work.kinds)} texts of {new_tokens} tokens")
 
-    costs = {nodes: cost(found.target, nodes, repeats) for nodes in (1, *(s + 1 for s in sizes))}
+    costs = {size: cost(found.target, size + 1, repeats) for size in (0, *sizes)}
     drafting = cost(found.draft, 2, repeats)
     console.print(
-        "target forward of N nodes: "
+        "target forward of N drafted nodes and the root: "
         + ", ".join(f"{nodes} {1e3 * time:.1f} ms" for nodes, time in costs.items())
         + f"; draft forward {1e3 * drafting:.1f} ms"
     )
@@ -53,22 +53,22 @@ def main(
         heat = max(temperature, 0.6)
         for name, scheme in (("recursive", schemes.RECURSIVE), ("coupled", schemes.COUPLED)):
             vector = work.vector(temperature, heat, scheme, width)
-            solved = sequoia_tree.solve(vector, max(sizes) + 1, max_depth).tokens
+            solved = sequoia_tree.solve(vector, max(sizes), max_depth).tokens
             trees = {size: template(vector, size, max_depth) for size in sizes}
             best = sequoia_tree.choose(vector, costs, drafting, max_depth)
-            gain = costs[1] / best.time
+            gain = costs[0] / best.time
             table.add_row(
                 f"{temperature:g}",
                 name,
                 " ".join(f"{100 * chance:.1f}" for chance in vector[:8]),
-                *(f"{solved[s + 1].max():.2f}, {trees[s].depth}" for s in sizes),
-                f"{best.nodes - 1} of depth {best.depth}: {gain:.2f}x",
+                *(f"{solved[s].max():.2f}, {trees[s].depth}" for s in sizes),
+                f"{best.num_speculative_tokens} of depth {best.max_depth}: {gain:.2f}x",
             )
             record(
                 out,
                 {"bench": "acceptance", "pair": pair, "temperature": temperature, "heat": heat}
                 | {"scheme": name, "vector": vector}
-                | {"expected": {size: float(solved[size + 1].max()) for size in sizes}}
+                | {"expected": {size: float(solved[size].max()) for size in sizes}}
                 | {"paths": {size: trees[size].paths for size in sizes}}
                 | {"costs": costs, "draft_cost": drafting, "choice": best._asdict()},
             )

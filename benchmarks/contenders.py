@@ -101,8 +101,8 @@ class Workload:
 
 def template(vector: Sequence[float], budget: int, depth: int) -> jspec.Template:
     """Sequoia's tree, at the least depth that is as good as any up to `depth`."""
-    table = sequoia_tree.solve(vector, budget + 1, depth)
-    return table.template(budget + 1, int(table.tokens[budget + 1].argmax()))
+    table = sequoia_tree.solve(vector, budget, depth)
+    return table.template(budget, int(table.tokens[budget].argmax()))
 
 
 METHODS = (

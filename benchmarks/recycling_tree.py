@@ -98,7 +98,7 @@ def main(
     count the same.
     """
     headline(f"{models}: acceptance by depth and rank, {count} prompts of {classes} each")
-    template = likeliest(WIDE, wide + 1)
+    template = likeliest(WIDE, wide)
     found, rounds = [], 0
     for model in models.split(","):
         bench = Bench(model, new_tokens, prompt_tokens, timed=False, loops=False)
@@ -111,7 +111,7 @@ def main(
     for level, row in enumerate(mean, 1):
         table.add_row(str(level), *(f"{chance:.3f}" for chance in row))
     console.print(table)
-    best = sequoia_tree.best_template(mean, nodes + 1, max_depth)
+    best = sequoia_tree.best_template(mean, nodes, max_depth)
     text = json.dumps({"template": [list(path) for path in best.paths]}, separators=(",", ":"))
     console.print(f"{nodes} nodes in {best.depth} levels: {[len(level) for level in best.levels]}")
     if out is None:

@@ -139,4 +139,4 @@ def sequoia(
     """
     from jspec.drafters.draft_model.sequoia_tree import best_template
 
-    return best_template(acceptance or _ACCEPTANCE, (nodes or _NODES) + 1, depth or _DEPTH)
+    return best_template(acceptance or _ACCEPTANCE, nodes or _NODES, depth or _DEPTH)

@@ -12,7 +12,7 @@ from jspec.verify import schemes
 VOCAB = 128_256
 MODEL = tiny.draft(vocab_size=VOCAB)
 RECURSIVE = dict(scheme=schemes.RECURSIVE)
-SHAPE = jspec.tree.likeliest([0.6, 0.2, 0.1, 0.05], 65)
+SHAPE = jspec.tree.likeliest([0.6, 0.2, 0.1, 0.05], 64)
 
 # Of 60 to 64 nodes.
 BUDGET = {

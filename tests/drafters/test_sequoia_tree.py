@@ -36,12 +36,12 @@ def bounds(figure):
     ],
 )
 def test_published_values(nodes, published, slack):
-    """Up to 16 nodes the tail is of no use and the digits decide. At 32 it could add 0.008 and at
+    """The root counts in what is published. Up to 16 nodes the tail is of no use and the digits decide. At 32 it could add 0.008 and at
     64 0.1; as printed, without it, all values come out to 1e-4 and the tail adds nothing.
     """
 
     def tokens(acceptance):
-        return sequoia_tree.solve(acceptance, nodes, 9).tokens[nodes, 9]
+        return sequoia_tree.solve(acceptance, nodes - 1, 9).tokens[nodes - 1, 9]
 
     least, most = bounds(tokens)
     assert least < published < most
@@ -50,26 +50,27 @@ def test_published_values(nodes, published, slack):
 
 
 def test_published_tree():
-    """Six levels are five edges."""
-    table = sequoia_tree.solve(PRINTED, 16, 5)
-    least, most = bounds(lambda acceptance: sequoia_tree.solve(acceptance, 16, 5).tokens[16, 5])
-    assert least < 3.0876 < most and table.tokens[16, 5] == pytest.approx(3.0876, abs=HALF_A_DIGIT)
+    """Six levels are five, and 16 nodes are 15, without the root."""
+    table = sequoia_tree.solve(PRINTED, 15, 5)
+    least, most = bounds(lambda acceptance: sequoia_tree.solve(acceptance, 15, 5).tokens[15, 5])
+    assert least < 3.0876 < most and table.tokens[15, 5] == pytest.approx(3.0876, abs=HALF_A_DIGIT)
     paths = "0 1 2 00 01 02 10 20 000 001 010 100 0000 1000 00000"
     expected = tuple(tuple(map(int, path)) for path in paths.split())
     # Orders of the same ranks are worth the same, so it is the values that are unique.
-    assert sorted(map(sorted, table.template(16, 5).paths)) == sorted(map(sorted, expected))
+    assert sorted(map(sorted, table.template(15, 5).paths)) == sorted(map(sorted, expected))
 
 
 def test_published_choice():
     """Sequoia's demo, which counts the root's level as one more forward of the draft model."""
     demo = {1: 10.0, 2: 10.0, 4: 10.0, 8: 12.0, 16: 14.0, 32: 18.0}
+    demo = {nodes - 1: time for nodes, time in demo.items()}  # Sequoia counts the root
     costs = {nodes: time + 0.3 for nodes, time in demo.items()}
     most, least = bounds(lambda acceptance: sequoia_tree.choose(acceptance, costs, 0.3, 9).time)
     assert least < 4.8878 < most and most - least < 1e-3
     nodes, depth, time = sequoia_tree.choose(PRINTED, costs, 0.3, 9)
-    assert (nodes, depth) == (4, 3)
+    assert (nodes, depth) == (3, 3)
     assert sequoia_tree.best_template(PRINTED, nodes, depth) == chain(3)
-    assert demo[1] / time == pytest.approx(2.046, abs=5e-4)
+    assert demo[0] / time == pytest.approx(2.046, abs=5e-4)
     # Our own count of forwards: one fewer.
     assert sequoia_tree.choose(PRINTED, demo, 0.3, 9).time == pytest.approx(time * 10.9 / 11.2)
 
@@ -94,18 +95,18 @@ def shape(paths, above=()):
 def test_no_tree_is_better():
     """All trees of up to 8 nodes, one by one."""
     for chances in vectors(8):
-        table = sequoia_tree.solve(chances, 8, 4)
-        for nodes in range(1, 9):
+        table = sequoia_tree.solve(chances, 7, 4)
+        for nodes in range(8):
             for depth in range(1, 5):
                 values = [
                     oracle.sequoia_tokens(chances, tree)
-                    for tree in oracle.sequoia_shapes(nodes, depth, len(chances))
+                    for tree in oracle.sequoia_shapes(nodes + 1, depth, len(chances))
                 ]
                 best = max(values, default=-np.inf)
                 assert table.tokens[nodes, depth] == pytest.approx(best, abs=1e-12)
                 if values:
                     template = table.template(nodes, depth)
-                    assert template.num_nodes == nodes and template.depth <= depth
+                    assert template.num_nodes == nodes + 1 and template.depth <= depth
                     own = oracle.sequoia_tokens(chances, shape(template.paths))
                     assert own == pytest.approx(best, abs=1e-12)
 
@@ -114,9 +115,9 @@ def test_no_tree_is_better_where_acceptance_depends_on_the_depth():
     rng = np.random.default_rng(2)
     for levels in (1, 2, 3, 5):
         rows = rng.dirichlet(np.ones(4), levels)[:, :-1]
-        for nodes in range(2, 9):
+        for nodes in range(1, 8):
             for depth in range(1, 5):
-                trees = oracle.sequoia_shapes(nodes, depth, 3)
+                trees = oracle.sequoia_shapes(nodes + 1, depth, 3)
                 values = [tokens_by_depth(rows.tolist(), tree) for tree in trees]
                 if values:
                     own = shape(sequoia_tree.best_template(rows, nodes, depth).paths)
@@ -136,14 +137,14 @@ def test_all_trees_are_counted():
 
 def test_larger_tables_are_those_of_loops():
     for chances in [PRINTED, *vectors(3)]:
-        table = sequoia_tree.solve(chances, 30, 6)
+        table = sequoia_tree.solve(chances, 29, 6)
         loops = np.array(oracle.sequoia_table(chances, 30, 7))  # [m, l], levels
-        np.testing.assert_allclose(table.tokens[1:], loops[1:, 1:], atol=1e-12)
+        np.testing.assert_allclose(table.tokens, loops[1:, 1:], atol=1e-12)
 
 
 def test_a_template_is_worth_what_the_table_says():
-    table = sequoia_tree.solve(PRINTED, 200, 12)
-    for nodes, depth in [(1, 1), (2, 1), (10, 1), (50, 2), (81, 6), (200, 12)]:
+    table = sequoia_tree.solve(PRINTED, 199, 12)
+    for nodes, depth in [(0, 1), (1, 1), (9, 1), (49, 2), (80, 6), (199, 12)]:
         paths = table.template(nodes, depth).paths
         direct = 1 + sum(np.prod(PRINTED[list(path)]) for path in paths)
         assert table.tokens[nodes, depth] == pytest.approx(direct, abs=1e-12)
@@ -152,28 +153,28 @@ def test_a_template_is_worth_what_the_table_says():
 def test_the_choice_is_the_fastest_of_all():
     rng = np.random.default_rng(1)
     for chances in vectors(8):
-        costs = {int(n): float(t) for n, t in zip((1, 3, 4, 7), rng.uniform(1, 2, 4), strict=True)}
+        costs = {int(n): float(t) for n, t in zip((0, 2, 3, 6), rng.uniform(1, 2, 4), strict=True)}
         found = sequoia_tree.choose(chances, costs, 0.1, 4)
         times = [
             (depth * 0.1 + time) / oracle.sequoia_tokens(chances, tree)
             for nodes, time in costs.items()
             for depth in range(5)
-            for tree in oracle.sequoia_shapes(nodes, depth, len(chances))
+            for tree in oracle.sequoia_shapes(nodes + 1, depth, len(chances))
         ]
         assert found.time == pytest.approx(min(times), abs=1e-12)
 
 
 def test_drafting_is_not_always_worth_it():
-    costs = {1: 10.0, 2: 11.0}
-    assert sequoia_tree.choose([0.3], costs, 2.0, 3) == (1, 0, 10.0)
-    assert sequoia_tree.choose([0.5], costs, 2.0, 3) == (2, 1, pytest.approx(13 / 1.5))
-    assert sequoia_tree.choose([0.0], {1: 10.0, 2: 10.0}, 0.0, 3)[:2] == (
-        1,
+    costs = {0: 10.0, 1: 11.0}
+    assert sequoia_tree.choose([0.3], costs, 2.0, 3) == (0, 0, 10.0)
+    assert sequoia_tree.choose([0.5], costs, 2.0, 3) == (1, 1, pytest.approx(13 / 1.5))
+    assert sequoia_tree.choose([0.0], {0: 10.0, 1: 10.0}, 0.0, 3)[:2] == (
+        0,
         0,
     )  # the least of equals
 
 
-COSTS = {1: 1.0, 4: 2.0}
+COSTS = {0: 1.0, 3: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -192,28 +193,35 @@ COSTS = {1: 1.0, 4: 2.0}
             lambda: sequoia_tree.solve([0.6, 0.5], 4, 2),
             r"sums to 1\.100000, above 1;.*unconditional",
         ),
-        (lambda: sequoia_tree.solve([0.5], 0, 2), "nodes is 0; pass at least 1"),
-        (lambda: sequoia_tree.solve([0.5], 4, 0), "depth is 0; pass at least 1"),
+        (lambda: sequoia_tree.solve([0.5], -1, 2), "tokens is -1; pass an integer of at least 0"),
+        (lambda: sequoia_tree.solve([0.5], 2.5, 2), "tokens is 2.5; pass an integer"),
+        (lambda: sequoia_tree.solve([0.5], 4, 0), "max_depth is 0; pass an integer of at least 1"),
         (
-            lambda: sequoia_tree.best_template([0.5], 4, 2),
-            "nodes is 4, but 1 children.*at most 3; ask",
+            lambda: sequoia_tree.best_template([0.5], 3, 2),
+            "tokens is 3, but 1 children.*at most 2; ask",
         ),
         (
-            lambda: sequoia_tree.solve([0.5], 4, 2).template(5, 2),
-            "5 nodes.*ends at 4 .* solve for more",
+            lambda: sequoia_tree.solve([0.5], 3, 2).template(4, 2),
+            "tokens is 4; .* 3 is where the table ends; solve for more",
         ),
         (
-            lambda: sequoia_tree.solve([0.5], 4, 2).template(4, 3),
-            "depth 3 .*depth 2; solve for more",
+            lambda: sequoia_tree.solve([0.5], 3, 2).template(3, 3),
+            "max_depth is 3; .* 2 is where the table ends; solve for more",
         ),
         (lambda: sequoia_tree.choose([0.5], {}, 0.1, 2), "target_cost is empty; pass"),
-        (lambda: sequoia_tree.choose([0.5], {0: 1.0}, 0.1, 2), "1.0 for 0 nodes; both are above 0"),
-        (lambda: sequoia_tree.choose([0.5], {1: 0.0}, 0.1, 2), "0.0 for 1 nodes; both are above 0"),
-        (lambda: sequoia_tree.choose([0.5], COSTS, -0.1, 2), "draft_cost is -0.1; it is a time"),
-        (lambda: sequoia_tree.choose([0.5], COSTS, 0.1, 0), "max_depth is 0; pass at least 1"),
         (
-            lambda: sequoia_tree.choose([0.5], {4: 2.0}, 0.1, 2),
-            "4 nodes and more, but.*smaller trees",
+            lambda: sequoia_tree.choose([0.5], {-1: 1.0}, 0.1, 2),
+            "a size that is -1; pass an integer",
+        ),
+        (
+            lambda: sequoia_tree.choose([0.5], {1: 0.0}, 0.1, 2),
+            r"target_cost\[1\] is 0.0; pass .* 0 < x",
+        ),
+        (lambda: sequoia_tree.choose([0.5], COSTS, -0.1, 2), "draft_cost is -0.1; pass a number"),
+        (lambda: sequoia_tree.choose([0.5], COSTS, 0.1, 0), "max_depth is 0; pass an integer"),
+        (
+            lambda: sequoia_tree.choose([0.5], {3: 2.0}, 0.1, 2),
+            "begins at 3 nodes, but.*smaller trees",
         ),
     ],
 )
@@ -223,7 +231,7 @@ def test_bad_input_says_the_value_and_the_fix(call, message):
 
 
 def test_measured_probabilities_may_round_above_one():
-    assert sequoia_tree.best_template([0.5, 0.5 + 5e-7], 3, 1).paths == ((0,), (1,))
+    assert sequoia_tree.best_template([0.5, 0.5 + 5e-7], 2, 1).paths == ((0,), (1,))
 
 
 @pytest.mark.parametrize(

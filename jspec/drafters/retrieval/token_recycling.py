@@ -78,7 +78,7 @@ def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
     """
     check_integer("num_speculative_tokens", num_speculative_tokens, 1, None)
     check_integer("k", k, 1, None)
-    return likeliest(_ACCEPTANCE[:k], num_speculative_tokens + 1)
+    return likeliest(_ACCEPTANCE[:k], num_speculative_tokens)
 
 
 @dataclass(frozen=True)
