@@ -17,10 +17,11 @@ A correction is an average over a bucket of how much its proposals were over- or
 follows the gradient of the log-likelihood divided by that gradient's curvature (a diagonal Newton
 step), summed over the last hundred rounds or so, as old rounds fade at a constant rate.
 
-No constant below is critical. With each halved or doubled, or moved by 1 where it is a logarithm,
-dynamic Token Recycling and suffix, merged under a budget of 16 nodes, emitted 1.1% fewer to 0.2%
-more tokens a round on the bundled jspec-800k (180 prompts of `benchmarks.prompts.LEARNING`, 48
-tokens each, 2026-11-22). Without any learning they emitted 4.0% fewer.
+No constant below is critical. With each halved or doubled (1 - `_DECAY` is, logarithms move by 1,
+numbers of buckets are halved), dynamic Token Recycling and suffix, merged under a budget of 16
+nodes, emitted 1.1% fewer to 0.2% more tokens a round on the bundled jspec-800k (180 prompts of
+`benchmarks.prompts.LEARNING`, 48 tokens each, 2026-11-22). Without any learning they emitted 4.0%
+fewer. Both have estimates: buckets by rank, for drafters that have none, were not measured.
 """
 
 from math import log

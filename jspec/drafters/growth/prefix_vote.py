@@ -40,16 +40,16 @@ def top_prefixes(
     alike, num_shared = True, jnp.zeros((batch, count, count), jnp.int32)
     for level in range(depth):
         alike &= tokens[:, :, None, level] == tokens[:, None, :, level]
-        num_shared += alike
-    levels = jnp.arange(depth)
-    same_node = num_shared[..., None] > levels  # [b, i, j, d]: i and j share the node of token d
-    total = jnp.where(same_node, weights[:, None], 0).sum(2)
+        num_shared += alike.astype(jnp.int32)
+    levels = jnp.arange(depth, dtype=jnp.int32)[None, None]
+    same_node = num_shared[..., None] > levels[None]  # [b, i, j, d]: one node
+    total = jnp.where(same_node, weights[:, None], 0.0).sum(2)
     # The first of the continuations through a node stands for it.
-    lanes = jnp.arange(count)
+    lanes = jnp.arange(count, dtype=jnp.int32)[None, :, None]
     first = jnp.where(same_node, lanes[:, None], count).min(2)
     # The same sum may round in two ways; no node may look better than its parent.
     total = jax.lax.cummin(jnp.take_along_axis(total, first, axis=1), axis=2)
-    value = jnp.where(first == lanes[:, None], total, 0)
+    value = jnp.where(first == lanes, total, 0.0)
 
     # Shallow before deep, so that a parent stands before a child of equal value.
     def by_level(array: Array) -> Array:
@@ -60,7 +60,7 @@ def top_prefixes(
     valid = best > threshold
     above = by_level(jnp.pad(first, ((0, 0), (0, 0), (1, 0)))[:, :, :-1] + (levels - 1) * count)
     wanted = jnp.take_along_axis(above, chosen, axis=1)  # the parent; negative at the first level
-    parents = (wanted[:, :, None] == chosen[:, None, :]).argmax(-1) + 1
+    parents = (wanted[:, :, None] == chosen[:, None, :]).argmax(-1).astype(jnp.int32) + 1
     parents = jnp.where((wanted >= 0) & valid, parents, 0)
     drafted = jnp.where(valid, jnp.take_along_axis(by_level(tokens), chosen, axis=1), 0)
 
@@ -71,7 +71,7 @@ def top_prefixes(
 
     return Tree(
         tokens=with_root(0, drafted.astype(jnp.int32)).at[:, 0].set(root),
-        parents=with_root(NO_PARENT, parents.astype(jnp.int32)),
+        parents=with_root(NO_PARENT, parents),
         valid=with_root(True, valid),
         depth=depth,
         width=min(num_speculative_tokens, count),
