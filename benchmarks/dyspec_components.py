@@ -22,7 +22,8 @@ from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from jspec import cache as caches
 from jspec.base import Frame, PyTree, State, Tree, TreeKV, Verdict
-from jspec.drafters.draft_model.base import DraftModel, ModelScorer
+from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
 from jspec.protocols import CausalLM
 
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
@@ -124,7 +125,7 @@ class Pieces:
         model, params = self.target
         frame = round_pieces.frame(state)
         tree, drafted = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
-        levels = self.levels(drafted.nodes)
+        levels = self.levels(drafted.kv)
         output = self.score(params, tree, frame, state.cache)
         verdict = self.verdict(tree, output.logits, frame)
 
@@ -157,32 +158,32 @@ class Pieces:
         seconds["construction"] = seconds["draft"] - seconds["draft forwards"]
         return seconds | {"levels": float(levels)}
 
-    def levels(self, nodes: TreeKV) -> jax.Array:
+    def levels(self, kv: TreeKV) -> jax.Array:
         """Forwards that the draft just took, the root's included: the places with keys in them."""
-        below = nodes.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
+        below = kv.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
         return 1 + below.any(-1).sum().astype(jnp.int32)
 
     def _scorer(self, params: PyTree, state: PyTree, frame: Frame) -> ModelScorer:
-        places = 2 + self.method.scored
-        return ModelScorer(self.method.model, params, state.cache, state.previous, frame, places)
+        size = NUM_FIRST + self.method.num_scored
+        return ModelScorer(self.method.model, params, state.cache, state.previous, frame, size)
 
     def _forwards(self, params: PyTree, state: PyTree, frame: Frame, levels: jax.Array):
         """The draft's forwards and its cache's growth; tokens are the last level's likeliest."""
         scorer = self._scorer(params, state, frame)
         level = scorer.root()
-        width = self.method.scored // max(1, self.method.depth - 1)
+        width = self.method.num_scored // max(1, self.method.depth - 1)
         best = level.logits.argmax(-1).astype(jnp.int32)
         tokens = jnp.broadcast_to(best, (1, width))
-        seen = jnp.broadcast_to(level.lineage, (1, width, level.lineage.shape[-1]))
+        seen = jnp.broadcast_to(level.inherited, (1, width, level.inherited.shape[-1]))
 
         def deeper(depth, carry):
-            tokens, seen, nodes = carry
-            below = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, nodes)
+            tokens, seen, kv = carry
+            below = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, kv)
             # All logits have to be there, as they are for a draw.
             likeliest = below.logits.argmax(-1).astype(jnp.int32)
-            return likeliest, below.lineage, below.nodes
+            return likeliest, below.inherited, below.kv
 
-        return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.nodes))
+        return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.kv))
 
     def _score(self, params: PyTree, tree: Tree, frame: Frame, cache: jspec.Cache):
         return round_pieces.score(self.target[0], params, tree, frame, cache)

@@ -46,9 +46,9 @@ class Given:
     def root(self) -> LevelOutput:
         return LevelOutput(self.logits[:, 0, :1], (), ())
 
-    def below(self, level, place, tokens, lineage, nodes) -> LevelOutput:
+    def below(self, level, kv_index, tokens, inherited, kv) -> LevelOutput:
         """As in `jspec.drafters.growth.scorer.Scorer`."""
-        del place, tokens, lineage, nodes
+        del kv_index, tokens, inherited, kv
         return LevelOutput(
             jax.lax.dynamic_index_in_dim(self.logits, level, 1, keepdims=False), (), ()
         )
@@ -123,12 +123,12 @@ class Side:
         places = (DEPTH - 1) * WIDTH
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, places)
         level = scorer.root()
-        lineage = jax.tree.map(lambda leaf: jnp.repeat(leaf, WIDTH, axis=1), level.lineage)
-        nodes = level.nodes
+        inherited = jax.tree.map(lambda leaf: jnp.repeat(leaf, WIDTH, axis=1), level.inherited)
+        kv = level.kv
         for depth in range(1, DEPTH):
-            below = scorer.below(depth, 2 + (depth - 1) * WIDTH, tokens, lineage, nodes)
-            lineage, nodes = below.lineage, below.nodes
-        return lineage, nodes
+            below = scorer.below(depth, 2 + (depth - 1) * WIDTH, tokens, inherited, kv)
+            inherited, kv = below.inherited, below.kv
+        return inherited, kv
 
     def _states(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
         """Lyanna's chain."""
@@ -149,7 +149,7 @@ class Side:
             scorer = Given(logits, frame)
         draft, _ = best_first.grow(
             scorer, likeliest, None, joint,
-            nodes=self.nodes, depth=DEPTH, width=WIDTH, threshold=0.0, gain=0.0,
+            num_speculative_tokens=self.nodes, max_depth=DEPTH, beam=WIDTH,
         )  # fmt: skip
         return draft.tree
 

@@ -13,6 +13,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec.base import NO_PARENT, Tree
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 _RANKS = 1 << 20
 """Children that a template's node may have."""
@@ -88,7 +89,7 @@ def along(
         return join(values, jnp.take_along_axis(total, above, axis=1))
 
     # Passes beyond a node's depth change nothing, since the root's value is neutral.
-    return jax.lax.fori_loop(0, depth, lower, values)
+    return jax.lax.fori_loop(0, depth, lower, vary(values, parents))
 
 
 def best(tree: Tree, nodes: int) -> Tree:

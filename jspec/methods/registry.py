@@ -62,8 +62,8 @@ _MATRIX = (
 )
 _RECYCLING = (_TEMPLATE, _SHAPE, *_MATRIX)
 _LOOKUP = (
-    Option("prompt_lookup_max", Integer(1), "longest n-gram to look for"),
-    Option("prompt_lookup_min", Integer(1), "shortest n-gram to look for"),
+    Option("max_match", Integer(1), "longest n-gram to look for"),
+    Option("min_match", Integer(1), "shortest n-gram to look for"),
     Option("num_speculative_tokens", Integer(1), "tokens drafted after the match"),
     Option("whole", Flag(), "only matches with that many tokens after them"),
     Option("latest", Flag(), "the last match instead of the first"),
@@ -88,8 +88,8 @@ _SUFFIX = (
 )
 _REST_OWN = (
     Option("datastore", Place("a file of `jspec datastore build`"), "where to look", required=True),
-    Option("suffix_max", Integer(1), "most last tokens to look for"),
-    Option("suffix_min", Integer(1), "fewest"),
+    Option("max_match", Integer(1), "most last tokens to look for"),
+    Option("min_match", Integer(1), "fewest"),
     Option("max_depth", Integer(1), "tokens read after a match"),
     Option("num_matches", Integer(1), "most matches to read"),
 )

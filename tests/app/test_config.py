@@ -18,8 +18,8 @@ from jspec.tree import Template
 def test_method_and_config_name_the_choice():
     assert config.choose(None, None).method.name == registry.DEFAULT
     assert config.choose("prompt_lookup", None).method.name == "prompt_lookup"
-    choice = config.choose(None, '{"method": "prompt_lookup", "prompt_lookup_max": 2}')
-    assert (choice.method.name, choice.options) == ("prompt_lookup", {"prompt_lookup_max": 2})
+    choice = config.choose(None, '{"method": "prompt_lookup", "max_match": 2}')
+    assert (choice.method.name, choice.options) == ("prompt_lookup", {"max_match": 2})
     assert config.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
 
 
@@ -107,7 +107,7 @@ def test_a_scheme_that_draws_needs_a_temperature():
         ("token_recycling", {"num_speculative_tokens": 3, "k": 1}),
         ("token_recycling", {"k": 2}),
         ("token_recycling", {"template": ((0,), (0, 0)), "k": 4, "update_on_prefill": True}),
-        ("prompt_lookup", {"prompt_lookup_max": 2, "num_speculative_tokens": 4, "whole": False}),
+        ("prompt_lookup", {"max_match": 2, "num_speculative_tokens": 4, "whole": False}),
         ("token_recycling+prompt_lookup", {"k": 9, "per_row": True, "num_speculative_tokens": 3}),
     ],
 )

@@ -123,7 +123,7 @@ def test_padding_does_not_count():
 class Counting(jspec.RSDC):
     """Remembers how often the walk went to the child of each rank."""
 
-    def remember(self, batch, earlier):
+    def init_memory(self, batch, earlier):
         return jnp.zeros((batch, self.branching[0]), jnp.int32)
 
     def learn(self, memory, feedback):

@@ -9,7 +9,7 @@ from oracle import budgeted_merge as oracle
 import jspec
 from jspec import tree as trees
 from jspec.base import Feedback, Frame, Tree, Verdict
-from jspec.drafters.growth.calibration import KINDS, UNSEEN
+from jspec.drafters.growth.calibration import BASE_LOG_ODDS, NUM_BUCKETS
 
 ROOT = 21
 BATCH = 3
@@ -144,7 +144,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
         for name, value in beliefs[0].items():
             if name is not None:
                 drafter, kind = name
-                np.testing.assert_allclose(bias[1 + drafter * KINDS + kind], value, atol=2e-3)
+                np.testing.assert_allclose(bias[1 + drafter * NUM_BUCKETS + kind], value, atol=2e-3)
         assert np.count_nonzero(bias) <= len(beliefs[0])
     assert cut
 
@@ -255,4 +255,4 @@ def test_a_sampled_distribution_is_refused():
 
 
 def test_unseen_is_the_oracles():
-    assert oracle.UNSEEN == UNSEEN
+    assert oracle.UNSEEN == BASE_LOG_ODDS

@@ -75,7 +75,7 @@ def test_distributions_are_kept_of_scored_nodes_alone(drafter):
     state = jax.eval_shape(drafter.init, weights, start, tokens, lengths, seen)
     program, tree = jax.make_jaxpr(draft, return_shape=True)(weights, state, tokens)
     assert 60 <= tree.tokens.shape[1] - 1 <= 64
-    scored = 1 + drafter.scored
+    scored = 1 + drafter.num_scored
     if tree.q is not None:
         assert tree.q.shape == (batch, scored, VOCAB)
         assert tree.q.size * tree.q.dtype.itemsize < 64 * 2**20

@@ -14,16 +14,16 @@ K = 3
 
 def held(state):
     """The matrix as the oracle has it."""
-    tokens, chances = np.asarray(state.tokens[0]), np.asarray(state.chances[0], np.float64)
+    tokens, probs = np.asarray(state.tokens[0]), np.asarray(state.probs[0], np.float64)
     return {
-        token: list(zip(tokens[token].tolist(), chances[token].tolist(), strict=True))
+        token: list(zip(tokens[token].tolist(), probs[token].tolist(), strict=True))
         for token in range(tiny.VOCAB)
-        if chances[token].any()
+        if probs[token].any()
     }
 
 
 def drafted(tree, row):
-    """{path: worth} of the present nodes."""
+    """{path: value} of the present nodes."""
     found, above = {}, {0: ()}
     for node in range(1, tree.tokens.shape[1]):
         if tree.valid[row, node]:
@@ -52,11 +52,11 @@ def probs(target):
     return after
 
 
-@pytest.mark.parametrize("memory", [0.0, 0.6])
-def test_rounds_are_those_of_a_heap_over_paths(target, probs, memory):
+@pytest.mark.parametrize("decay", [0.0, 0.6])
+def test_rounds_are_those_of_a_heap_over_paths(target, probs, decay):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
     drafter = DynamicTokenRecycling(
-        tiny.VOCAB, num_speculative_tokens=9, max_depth=4, beam=K**3, memory=memory, k=K
+        tiny.VOCAB, num_speculative_tokens=9, max_depth=4, beam=K**3, decay=decay, k=K
     )
     draft = jax.jit(drafter.draft)
     prompt = tiny.PROMPTS[0]
@@ -81,12 +81,12 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, memory):
         nodes = [(), *got]
         tokens = [path[-1] if path else text[-1] for path in nodes]
         again += sum(token in matrix for token in tokens)
-        matrix = oracle.visited(matrix, tokens, [probs([*text, *p]) for p in nodes], memory, K)
+        matrix = oracle.visited(matrix, tokens, [probs([*text, *p]) for p in nodes], decay, K)
         found = held(state.drafter_state)
         assert found.keys() == matrix.keys()
         for token, line in matrix.items():
             assert dict(found[token]) == pytest.approx(dict(line), rel=2e-3, abs=1e-5)
-        bias = np.asarray(state.drafter_state.opinions.bias)
+        bias = np.asarray(state.drafter_state.acceptance.bias)
         assert bias[0] == pytest.approx(beliefs[0].get(None, 0.0), abs=5e-3)
         for kind, value in beliefs[0].items():
             if kind is not None:
@@ -105,9 +105,9 @@ def test_cells_hold_the_models_probabilities(target):
         probs = np.exp(logits[place]) / np.exp(logits[place]).sum()
         best = np.argsort(-probs)[:K]
         assert state.drafter_state.tokens[0, token].tolist() == best.tolist()
-        np.testing.assert_allclose(state.drafter_state.chances[0, token], probs[best], rtol=1e-4)
+        np.testing.assert_allclose(state.drafter_state.probs[0, token], probs[best], rtol=1e-4)
     unseen = sorted(set(range(tiny.VOCAB)) - set(prompt.tolist()))
-    assert not np.asarray(state.drafter_state.chances[0, unseen]).any()
+    assert not np.asarray(state.drafter_state.probs[0, unseen]).any()
 
 
 def test_lines_that_were_never_written_are_not_drafted(target):
@@ -121,16 +121,16 @@ def test_lines_that_were_never_written_are_not_drafted(target):
 
 
 def test_options_and_states_that_do_not_fit_are_refused():
-    with pytest.raises(ValueError, match=r"k is 0; keep 1 \.\. 23"):
+    with pytest.raises(ValueError, match=r"k is 0; pass an integer in 1 \.\. 23"):
         DynamicTokenRecycling(23, k=0)
-    with pytest.raises(ValueError, match="nodes is 0; choose at least 1"):
+    with pytest.raises(ValueError, match="tokens is 0; pass an integer of at least 1"):
         DynamicTokenRecycling(23, num_speculative_tokens=0)
-    with pytest.raises(ValueError, match="beam is -1; choose at least 1"):
+    with pytest.raises(ValueError, match="beam is -1; pass an integer of at least 1"):
         DynamicTokenRecycling(23, beam=-1)
-    with pytest.raises(ValueError, match=r"memory is 1; choose 0 <= memory < 1"):
-        DynamicTokenRecycling(23, memory=1)
+    with pytest.raises(ValueError, match=r"decay is 1; pass a number x with 0 <= x < 1"):
+        DynamicTokenRecycling(23, decay=1)
     other = DynamicTokenRecycling(23, k=2).init(1, 8, None)
-    with pytest.raises(ValueError, match=r"shape \(1, 23, 2\).*needs a Matrix of \(1, 23, 3\)"):
+    with pytest.raises(ValueError, match=r"of \(1, 23, 2\) and .*State of \(1, 23, 3\)"):
         DynamicTokenRecycling(23, k=3).init(1, 8, other)
-    with pytest.raises(ValueError, match="drafter_state is a tuple with cells of shape None"):
+    with pytest.raises(ValueError, match="drafter_state is a tuple, and this Dynamic"):
         DynamicTokenRecycling(23).init(1, 8, ())

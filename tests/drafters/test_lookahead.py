@@ -35,7 +35,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
         result = jspec.decode(
             *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
         )
-        first = drafter.opening(jnp.asarray(prompt), jnp.asarray(length))
+        first = drafter.first_window(jnp.asarray(prompt), jnp.asarray(length))
         assert set(np.asarray(first).ravel().tolist()) <= set(prompt.tolist())
         tokens, histogram, pool = oracle.lookahead(
             next_logits, prompt, LIMIT, np.asarray(first).tolist(), ngram, guesses, pool=pool,
@@ -49,7 +49,7 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     assert accepted > 0
 
 
-def test_a_tree_holds_every_path_once_and_worth_falls(target):
+def test_a_tree_holds_every_path_once_and_values_fall(target):
     drafter = jspec.Lookahead(tiny.VOCAB, 3, 4, 4, pool_from_prompt=True)
     state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
     for _ in range(8):
@@ -72,10 +72,10 @@ def test_a_batch_shares_one_pool_or_has_its_own():
     tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
     live = jnp.array([[True, True, True], [True, True, False]])
     shared = jspec.Lookahead(9, 1, 2, 2)
-    pool = shared.remember(shared.init(2, 0, None).pool, first, tails, live)
+    pool = shared.insert_ngrams(shared.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(5,), (4,)], 2: [(6,)], 3: [(7,)]}
     own = jspec.Lookahead(9, 1, 2, 2, per_row=True)
-    pool = own.remember(own.init(2, 0, None).pool, first, tails, live)
+    pool = own.insert_ngrams(own.init(2, 0, None).pool, first, tails, live)
     assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
     assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
 
@@ -89,7 +89,7 @@ def test_the_window_learns_in_a_mixture_too(target):
     one = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
     state = jspec.step(*target, state, drafter=merged)
     one = jspec.step(*target, one, drafter=look)
-    np.testing.assert_array_equal(state.drafter_state[1].window, one.drafter_state.window)
+    np.testing.assert_array_equal(state.drafter_state.members[1].window, one.drafter_state.window)
     assert alone.lengths[0] == 8
 
 
@@ -102,7 +102,7 @@ def test_a_pool_of_another_shape_is_refused():
 @pytest.mark.parametrize("name", ["window", "ngram", "guesses", "vocab_size"])
 def test_options_out_of_range_are_refused(name):
     options = dict(vocab_size=9) | {name: 0}
-    with pytest.raises(ValueError, match=f"{name} is 0; choose at least"):
+    with pytest.raises(ValueError, match=f"{name} is 0; pass an integer of at least"):
         jspec.Lookahead(**options)
 
 
@@ -125,10 +125,10 @@ def test_all_of_a_full_pool_is_drafted():
 
 
 def test_a_wide_window_is_drafted_to_its_end():
-    """Its deepest worth would be less than float32 can hold."""
+    """Its deepest value would be less than float32 can hold."""
     look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)
     prompt = jnp.arange(9)[None]
-    window = jax.vmap(look.opening)(prompt, jnp.array([9]))
+    window = jax.vmap(look.first_window)(prompt, jnp.array([9]))
     state = look.init(1, 300, None).replace(window=window)
     frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
     tree, _ = look.draft(None, state, frame)

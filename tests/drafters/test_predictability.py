@@ -12,7 +12,7 @@ import tables
 import jspec
 from jspec import sampling as samplings
 from jspec.base import Frame
-from jspec.drafters.draft_model.dyspec import left
+from jspec.drafters.draft_model.dyspec import remaining_mass
 from jspec.verify import proposals, schemes
 
 SIZE = 8
@@ -24,7 +24,7 @@ def test_what_is_left_to_draw_is_rounded_without_the_draw(first):
     """1 - (sum - own) is 0 or 6e-8 by the token itself where the first has nearly all mass."""
     own = jnp.geomspace(1e-9, 0.4, 200).astype(jnp.float32)
     chances = jnp.stack([jnp.full_like(own, first), own, own / 2], axis=-1)
-    assert (left(chances)[:, 1] == 1 - first).all()
+    assert (remaining_mass(chances)[:, 1] == 1 - first).all()
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 
 import jspec
 from jspec.base import Frame
-from jspec.drafters.retrieval.prompt_lookup import History
+from jspec.drafters.retrieval.prompt_lookup import TextState
 
 
 @pytest.mark.parametrize("whole", [True, False])
@@ -23,7 +23,7 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
     frame = Frame(
         root=roots, positions=lengths - 1, keys=None, sampling=None, done=jnp.zeros(60, bool)
     )
-    tree, _ = jax.jit(drafter.draft)(None, History(jnp.asarray(tokens), lengths), frame)
+    tree, _ = jax.jit(drafter.draft)(None, TextState(jnp.asarray(tokens), lengths), frame)
     for row, text in enumerate(texts):
         want = oracle.prompt_lookup(text, n_max=most, n_min=least, num=num, full=whole)
         valid = np.asarray(tree.valid[row, 1:])
@@ -32,7 +32,7 @@ def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
 
 def test_the_latest_place_can_be_asked_for():
     text = [1, 2, 7, 1, 2, 8, 1, 2]
-    state = History(jnp.array([text]), jnp.array([8]))
+    state = TextState(jnp.array([text]), jnp.array([8]))
     frame = Frame(
         root=jnp.array([2]), positions=jnp.array([7]), keys=None, sampling=None,
         done=jnp.zeros(1, bool),
@@ -44,5 +44,5 @@ def test_the_latest_place_can_be_asked_for():
 
 @pytest.mark.parametrize("options", [(2, 3, 1), (3, 0, 1), (3, 1, 0)])
 def test_options_out_of_range_are_refused(options):
-    with pytest.raises(ValueError, match=r"prompt_lookup_min|num_speculative_tokens"):
+    with pytest.raises(ValueError, match=r"m(in|ax)_match is|num_speculative_tokens is"):
         jspec.PromptLookup(*options)

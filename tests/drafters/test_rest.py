@@ -33,7 +33,7 @@ def drafted(drafter, store, texts):
 
 
 def nodes(tree, row):
-    """[(path, worth)] of the drafted nodes, in their order."""
+    """[(path, value)] of the drafted nodes, in their order."""
     paths = {0: ()}
     for node in np.flatnonzero(tree.valid[row])[1:]:
         paths[node] = (*paths[tree.parents[row, node]], int(tree.tokens[row, node]))
@@ -63,7 +63,7 @@ def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
         texts.append([int(words[0]), *corpus[max(0, end - rng.integers(1, 20)) : end].tolist()])
     tree = drafted(drafter, store, texts)
     sizes = dict(
-        longest=drafter.suffix_max, shortest=drafter.suffix_min,
+        longest=drafter.max_match, shortest=drafter.min_match,
         nodes=drafter.num_speculative_tokens, continuation=drafter.max_depth,
         matches=drafter.num_matches,
     )  # fmt: skip
@@ -96,7 +96,7 @@ def test_of_many_matches_evenly_spaced_ones_are_read():
     assert follow[0].tolist() == [every[0, i].tolist() for i in (0, 1250, 2500, 3750)]
 
 
-def test_worth_falls_along_every_path():
+def test_values_fall_along_every_path():
     corpus = np.random.default_rng(0).integers(0, 3, 400)
     tree = drafted(jspec.REST(), datastore.build(corpus, 6), [[5, *corpus[:2].tolist()]])
     above = np.take_along_axis(tree.value, np.maximum(tree.parents, 0), axis=1)
@@ -110,7 +110,7 @@ def test_the_tail_follows_the_text():
     model = tiny.model()
     params = tiny.params(model)
     store = datastore.build(np.arange(tiny.VOCAB), tiny.VOCAB)
-    drafter = jspec.REST(suffix_max=4, num_speculative_tokens=3, max_depth=3)
+    drafter = jspec.REST(max_match=4, num_speculative_tokens=3, max_depth=3)
     result = jspec.decode(
         model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=store,
         max_new_tokens=10, limits=[10, 1, 0],
@@ -124,15 +124,21 @@ def test_the_tail_follows_the_text():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (dict(suffix_min=0), "suffix_min is 0"),
-        (dict(suffix_max=2, suffix_min=3), "suffix_min is 3 and suffix_max is 2"),
-        (dict(suffix_max=257), r"suffix_max is 257; read 1 \.\. 256 tokens"),
+        (dict(min_match=0), "min_match is 0"),
+        (dict(max_match=2, min_match=3), r"min_match is 3; pass an integer in 1 \.\. 2"),
+        (dict(max_match=257), r"max_match is 257; pass an integer in 1 \.\. 256"),
         (dict(max_depth=0), "max_depth is 0"),
         (dict(max_depth=257), "max_depth is 257"),
         (dict(num_matches=0), "num_matches is 0"),
-        (dict(num_matches=1295), "num_matches is 1295; with max_depth 10 read 1 .. 1294"),
+        (
+            dict(num_matches=1295),
+            r"num_matches is 1295; pass an integer in 1 \.\. 1294, with max_depth 10",
+        ),
         (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
-        (dict(num_speculative_tokens=7, matches=2, continuation=3), "give 1 .. 6"),
+        (
+            dict(num_speculative_tokens=7, num_matches=2, max_depth=3),
+            r"integer in 1 \.\. 6, what 2 matches",
+        ),
     ],
 )
 def test_options_out_of_range_are_refused(options, said):

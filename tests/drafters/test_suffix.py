@@ -7,7 +7,7 @@ import tiny
 
 import jspec
 from jspec.base import Frame
-from jspec.drafters.retrieval.prompt_lookup import History
+from jspec.drafters.retrieval.prompt_lookup import TextState
 
 ROWS, SIZE = 40, 24
 
@@ -22,7 +22,7 @@ def memory(drafter, texts, past):
     held = [-1] * (drafter.capacity - len(held)) + held
     state = drafter.init(len(texts), SIZE - 1, None)
     state = state.replace(
-        history=History(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
+        text=TextState(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
     )
     frame = Frame(
         root=jnp.array([text[-1] for text in texts], jnp.int32), positions=lengths - 1, keys=None,
@@ -32,7 +32,7 @@ def memory(drafter, texts, past):
 
 
 def drafted(tree, row):
-    """[(path, worth)] in node order."""
+    """[(path, value)] in node order."""
     paths, found = {0: ()}, []
     for node in np.flatnonzero(tree.valid[row])[1:]:
         path = (*paths[int(tree.parents[row, node])], int(tree.tokens[row, node]))
@@ -44,10 +44,10 @@ def drafted(tree, row):
 @pytest.mark.parametrize(
     "options",
     [
-        dict(num_speculative_tokens=9, max_depth=4, places=64),
-        dict(num_speculative_tokens=6, max_depth=5, places=5, max_match=3),
+        dict(num_speculative_tokens=9, max_depth=4, num_matches=64),
+        dict(num_speculative_tokens=6, max_depth=5, num_matches=5, max_match=3),
         dict(num_speculative_tokens=30, max_depth=6, factor=1.0, offset=0.0, threshold=0.1),
-        dict(num_speculative_tokens=5, max_depth=3, min_match=2, max_match=4, places=3),
+        dict(num_speculative_tokens=5, max_depth=3, min_match=2, max_match=4, num_matches=3),
         dict(num_speculative_tokens=8, max_depth=3, capacity=0),
     ],
 )
@@ -60,19 +60,20 @@ def test_trees_are_the_oracles_for_random_texts(options):
     tree, _ = jax.jit(drafter.draft)(None, state, frame)
     sizes = set()
     for row, text in enumerate(texts):
-        names = ("max_depth", "min_match", "max_match", "places", "factor", "offset", "threshold")
+        names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
         want = oracle.suffix(
-            text, past, drafter.right, drafter.num_speculative_tokens,
+            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
+            places=drafter.num_matches,
             **{name: getattr(drafter, name) for name in names},
         )  # fmt: skip
         got = drafted(tree, row)
-        # Between nodes of equal worth the choice is free; what each is worth is not.
+        # Between nodes of equal value the choice is free; the values are not.
         np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
         trie = oracle.suffix_trie(
             oracle.suffix_places(
                 text, past, drafter.min_match, drafter.max_match, drafter.max_depth
             ),
-            drafter.places, drafter.right, drafter.factor, drafter.offset,
+            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
         )  # fmt: skip
         assert len({path for path, _ in got}) == len(got)
         for path, value in got:
@@ -128,9 +129,9 @@ def test_the_past_of_a_larger_vocabulary_changes_no_token():
 
 def test_a_past_of_another_size_is_refused():
     state = jspec.Suffix(capacity=8).init(1, 4, None)
-    with pytest.raises(ValueError, match=r"past outputs of shape \(8,\).*\(16,\) of int32"):
+    with pytest.raises(ValueError, match=r"past outputs of shape \(8,\).*\(16,\) and int32"):
         jspec.Suffix(capacity=16).init(1, 4, state)
-    with pytest.raises(ValueError, match="past outputs of shape None"):
+    with pytest.raises(ValueError, match="drafter_state is a dict"):
         jspec.Suffix(capacity=16).init(1, 4, {"past": 1})
 
 
@@ -141,12 +142,12 @@ def test_a_past_of_another_size_is_refused():
         (dict(max_depth=0), "max_depth is 0"),
         (dict(num_matches=0), "num_matches is 0"),
         (dict(min_match=0), "min_match is 0"),
-        (dict(min_match=5, max_match=4), "max_match is 4"),
+        (dict(min_match=5, max_match=4), "min_match is 5; pass an integer in 1 .. 4"),
         (dict(factor=-1.0), "factor is -1.0"),
         (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
         (dict(threshold=1.0), "threshold is 1.0"),
         (dict(capacity=-1), "capacity is -1"),
-        (dict(max_match=129), "max_match is 129; choose at most 128"),
+        (dict(max_match=129), "max_match is 129; pass an integer in 1 .. 128"),
         (dict(num_matches=129), "num_matches is 129"),
         (dict(max_depth=129), "max_depth is 129"),
     ],

@@ -48,14 +48,14 @@ def test_a_batch_shares_one_matrix_and_the_last_row_wins():
     logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
     tokens = jnp.array([[1, 2, 1], [2, 5, 2]])
     live = jnp.array([[True, True, True], [True, True, False]])
-    state = drafter._recycle(drafter.init(2, 0, None), tokens, logits, live)
+    state = drafter.recycle(drafter.init(2, 0, None), tokens, logits, live)
     best = np.argsort(-np.asarray(logits), axis=-1)[..., :2]
     want = np.zeros((6, 2), int)
     want[1], want[2], want[5] = best[0, 2], best[1, 0], best[1, 1]
     np.testing.assert_array_equal(state[0], want)
 
     own = jspec.TokenRecycling(6, jspec.tree.chain(1), k=2, per_row=True)
-    state = own._recycle(own.init(2, 0, None), tokens, logits, live)
+    state = own.recycle(own.init(2, 0, None), tokens, logits, live)
     np.testing.assert_array_equal(state[0, 2], best[0, 1])
     np.testing.assert_array_equal(state[1, 2], best[1, 0])
 
@@ -94,5 +94,5 @@ def test_the_matrix_survives_the_disk(tmp_path):
 def test_options_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"drafts rank 7.*ranks 0 .. 3; pass k=8"):
         jspec.TokenRecycling(100, PUBLISHED, k=4)
-    with pytest.raises(ValueError, match=r"k is 0; keep 1 .. 100"):
+    with pytest.raises(ValueError, match=r"k is 0; pass an integer in 1 .. 100"):
         jspec.TokenRecycling(100, k=0)

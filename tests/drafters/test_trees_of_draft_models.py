@@ -19,7 +19,11 @@ import tables
 
 import jspec
 from jspec.base import Frame, Output
-from jspec.drafters.draft_model.calibrated_dyspec import AcceptanceRates, RateTable, _residual
+from jspec.drafters.draft_model.calibrated_dyspec import (
+    AcceptanceRates,
+    RateTable,
+    _residual_probabilities,
+)
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.tree import Template
 from jspec.verify import rules
@@ -397,7 +401,7 @@ class Foreseen(jspec.CalibratedDySpec):
 
     def value_fn(self, memory):
         def expected(drawn, value):
-            _, token = _residual(drawn)
+            _, token = _residual_probabilities(drawn)
             taken = memory.slots(token)
             value = value[..., None] * taken
             return NodeValues(value, value)

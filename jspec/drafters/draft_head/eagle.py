@@ -17,7 +17,7 @@ from jspec.drafters.draft_head.base import (
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.best_first import NodeValues
-from jspec.drafters.growth.scorer import LevelOutput, entered, visible
+from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.protocols import DraftHead
 from jspec.tree import Template
 from jspec.verify.proposals import Candidates
@@ -58,29 +58,29 @@ class HeadScorer:
         held = self.head.init_cache(batch, self.places)
         return LevelOutput(
             logits=self.head.score(self.params, hidden),
-            lineage=(jnp.zeros((batch, 1, self.places), bool), hidden),
-            nodes=TreeKV(held.keys, held.values),
+            inherited=(jnp.zeros((batch, 1, self.places), bool), hidden),
+            kv=TreeKV(held.keys, held.values),
         )
 
     def below(
         self,
         level: Int[Array, ""] | int,
-        place: Int[Array, ""] | int,
-        tokens: Int[Array, "B M"],
-        lineage: tuple[Bool[Array, "B M C"], Float[Array, "B M E"]],
-        nodes: TreeKV,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: tuple[Bool[Array, "B W M"], Float[Array, "B W E"]],
+        kv: TreeKV,
     ) -> LevelOutput:
         """As in `jspec.drafters.growth.scorer.Scorer`: the pair of the parent's state and the
         token.
         """
-        above, hidden = lineage
+        above, hidden = inherited
         # A pair stands at its state's position, one before its token's.
         positions = jnp.broadcast_to((self.frame.positions + level - 1)[:, None], tokens.shape)
         output = self.head.apply(
-            self.params, hidden, tokens, positions, visible(above), self.cache, nodes
+            self.params, hidden, tokens, positions, attention_mask(above), self.cache, kv
         )
-        seen, nodes = entered(above, nodes, output, place - _UNSCORED)
-        return LevelOutput(output.logits, (seen, output.hidden), nodes)
+        seen, kv = append_kv(above, kv, output, kv_index - _UNSCORED)
+        return LevelOutput(output.logits, (seen, output.hidden), kv)
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class EAGLE(HeadDrafter):
         return self.template.depth
 
     def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
-        scored = templates.scored(self.template)
+        scored = templates.num_scored(self.template)
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
         return templates.fill(self.template, scorer, top_k_draw, None).tree, ()
 
@@ -184,11 +184,10 @@ class EAGLE2(HeadDrafter):
             top_k_draw,
             None,
             partial(joint_probability, sharpness=self.sharpness),
-            nodes=self.num_speculative_tokens,
-            depth=self.max_depth,
-            width=self.beam,
-            threshold=0.0,
-            gain=self.min_gain,
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_depth=self.max_depth,
+            beam=self.beam,
+            min_gain=self.min_gain,
         )
         return draft.tree, ()
 

@@ -40,15 +40,15 @@ class ChainScorer:
     def below(
         self,
         level: Int[Array, ""] | int,
-        place: Int[Array, ""] | int,
-        tokens: Int[Array, "B M"],
-        lineage: PyTree,
-        nodes: PyTree,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: PyTree,
+        kv: PyTree,
     ) -> LevelOutput:
         """As in `jspec.drafters.growth.scorer.Scorer`; of a parent, its token is all that is
         needed.
         """
-        del place, lineage, nodes
+        del kv_index, inherited, kv
         return self._informed(level, tokens)
 
     def _informed(self, level: Int[Array, ""] | int, tokens: Int[Array, "B M"]) -> LevelOutput:
@@ -59,7 +59,7 @@ class ChainScorer:
         informed = self.head.inform(self.params, raw, tokens)
         # What is no number offers no child.
         there = row < self.logits.shape[1]
-        return LevelOutput(jnp.where(there, informed, jnp.nan), lineage=(), nodes=())
+        return LevelOutput(jnp.where(there, informed, jnp.nan), inherited=(), kv=())
 
 
 def token_info_tree(
@@ -79,10 +79,8 @@ def token_info_tree(
         top_k_draw,
         None,
         partial(joint_probability, sharpness=sharpness),
-        nodes=nodes,
-        depth=depth,
-        width=branch,
-        threshold=0.0,
-        gain=0.0,
+        num_speculative_tokens=nodes,
+        max_depth=depth,
+        beam=branch,
     )
     return draft.tree
