@@ -7,6 +7,8 @@ import, and `jspec --help` shall not wait for it.
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+__version__ = "0.1.0"
+
 if TYPE_CHECKING:
     from jspec import methods as methods
     from jspec import models as models

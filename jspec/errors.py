@@ -1,4 +1,4 @@
-"""What jspec says of input that it cannot take."""
+"""The errors of jspec: input that it refuses, and runs that cannot go on."""
 
 
 class InputError(ValueError):
@@ -6,4 +6,11 @@ class InputError(ValueError):
 
     Everything that jspec itself refuses is one of these; any other exception is a bug, of jspec or
     of what it was given. Nothing was compiled, and nothing was lost.
+    """
+
+
+class RunStopped(RuntimeError):
+    """A long run cannot go on, for want of disk space for instance.
+
+    The message says what is whole and how the run is continued.
     """

@@ -177,7 +177,7 @@ def _size(value: int, most: int) -> int:
     return size
 
 
-def _rows(value: ArrayLike, batch: int, name: str) -> Array:
+def _rows(value: ArrayLike, batch: int, name: str) -> Array | np.ndarray:
     """`value` as [B]; a number counts for every row."""
     array = _array(value, name)
     if array.shape not in ((), (batch,)):
@@ -187,7 +187,9 @@ def _rows(value: ArrayLike, batch: int, name: str) -> Array:
     return _module(array).broadcast_to(array, (batch,))
 
 
-def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Array:
+def _integers(
+    value: ArrayLike, batch: int, name: str, low: int, high: int, why: str
+) -> Array | np.ndarray:
     """`value` as [B] int32, found or made to lie within the bounds."""
     array = _rows(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -196,7 +198,9 @@ def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why:
     return _module(array).clip(array, low, high).astype(np.int32)
 
 
-def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Array:
+def _reals(
+    value: ArrayLike, batch: int, name: str, low: float, high: float, why: str
+) -> Array | np.ndarray:
     """`value` as [B] float32, found to lie within the bounds."""
     array = _rows(value, batch, name)
     _within(name, array, low, high, why)

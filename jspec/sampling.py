@@ -171,7 +171,8 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
     size = x.shape[-1]
     groups = -(-size // _GROUP)
     if groups <= 2 * k:
-        return jax.lax.top_k(x, k)
+        values, place = jax.lax.top_k(x, k)  # a list
+        return values, place
     padding = [(0, 0)] * (x.ndim - 1) + [(0, groups * _GROUP - size)]
     grouped = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], groups, _GROUP)
     _, best = jax.lax.top_k(grouped.max(-1), k)

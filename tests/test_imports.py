@@ -46,6 +46,7 @@ FORBIDDEN = {
         "jspec.methods",
     ],
     "jspec.training": ["jspec.models", "jspec.app"],
+    "jspec.methods": ["jspec.engine", "jspec.training", "jspec.app"],
     "jspec.models": ["jspec.engine", "jspec.drafters", "jspec.training", "jspec.app"],
 }
 # Drafters that the core itself uses: the default of `decode`, and the list of public names.

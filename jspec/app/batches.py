@@ -1,4 +1,4 @@
-"""Prompts in groups through `jspec.decode`, in order, each group starting where the last ended."""
+"""Prompts in groups through `jspec.decode`; each group starts hot, where the last one ended."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
-from jspec.app.settings import Settings
 
 if TYPE_CHECKING:
     from jspec.base import PyTree, Result
@@ -34,7 +34,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one prompt."""
+    """The outcome of one prompt."""
 
     row: int
     prompt: list[int]
@@ -42,18 +42,18 @@ class Outcome:
     status: int
     histogram: list[int]
     """Rounds that emitted i + 1 tokens."""
-    drafted: int
+    num_draft_tokens: int
     """Drafted tokens that were verified."""
     seconds: float
-    """That its group took."""
+    """The seconds that its group took."""
 
     @property
-    def steps(self) -> int:
+    def num_rounds(self) -> int:
         """Target forwards after the prefill."""
         return sum(self.histogram)
 
     @property
-    def accepted(self) -> int:
+    def num_accepted_tokens(self) -> int:
         """Drafted tokens that were emitted."""
         return sum(count * index for index, count in enumerate(self.histogram))
 
@@ -61,14 +61,14 @@ class Outcome:
 class Runner:
     """Runs groups one after the other and carries the drafter's memory from each to the next."""
 
-    def __init__(self, session: Session, settings: Settings, plain: bool = False):
-        """Args: plain: without the session's drafter, as what it is compared to."""
+    def __init__(self, session: Session, settings: RunSettings, plain: bool = False):
+        """Args: plain: whether to leave the session's drafter out, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
 
         self._session = session
         self._settings = settings
-        self._drafter: Drafter = Autoregressive() if plain else session.drafter
-        self._params: PyTree = None if plain else session.drafter_params
+        self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
+        self._params: PyTree = None if plain else session.built.drafter_params
         self._state: PyTree = None
         self._compiled: set[Any] = set()
 
@@ -95,14 +95,15 @@ class Runner:
         return outcomes(group, jax.device_get(result), seconds)
 
     def arguments(self, group: Group) -> dict[str, Any]:
-        """For `jspec.decode` and `jspec.stream`."""
+        """The arguments of `jspec.decode` and `jspec.stream`."""
         settings, target = self._settings, self._session.target
+        model = self._session.built.model
         # More than the context is room that is never filled, and the output is made in advance.
-        context = target.model.context
+        context = model.context
         most = settings.max_new_tokens if context is None else context
         limits = np.minimum(group.limits, most)
         call: dict[str, Any] = dict(
-            model=target.model,
+            model=model,
             params=target.params,
             prompt=group.prompt,
             lengths=group.lengths,
@@ -122,7 +123,7 @@ class Runner:
         self._state = state
 
 
-def groups(prompts: Sequence[list[int]], settings: Settings) -> Iterator[Group]:
+def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Group]:
     """The prompts in their order, `batch_size` at a time."""
     size = min(settings.batch_size, len(prompts))
     for start in range(0, len(prompts), size):
@@ -147,7 +148,7 @@ def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
             tokens=result.tokens[place, : result.lengths[place]].tolist(),
             status=int(result.status[place]),
             histogram=result.stats.histogram[place].tolist(),
-            drafted=int(result.stats.num_draft_tokens[place]),
+            num_draft_tokens=int(result.stats.num_draft_tokens[place]),
             seconds=seconds,
         )
         for place, row in enumerate(group.rows)

@@ -1,4 +1,4 @@
-"""From files of text to a datastore: what `jspec datastore build` does."""
+"""The work of `jspec datastore build`: from files of text to a datastore."""
 
 import itertools
 import os
@@ -13,9 +13,9 @@ from jaxtyping import Int
 from rich.console import Console
 from rich.progress import Progress
 
-from jspec.app.config import BUNDLED
 from jspec.drafters.retrieval import datastore
 from jspec.errors import InputError
+from jspec.methods import BUNDLED
 from jspec.models import hub, tokenizer
 from jspec.models.huggingface import settings
 from jspec.models.load import special_tokens

@@ -8,12 +8,13 @@ from typing import Annotated, Any
 
 import typer
 
-from jspec.app import config, errors, prompts
-from jspec.app.datastore import datastore_app
-from jspec.app.settings import Settings
-from jspec.app.train import train_app
-from jspec.errors import InputError
-from jspec.methods.registry import DEFAULT
+import jspec
+from jspec.app import method_choice, prompts
+from jspec.app.datastore_commands import datastore_app
+from jspec.app.run_settings import RunSettings
+from jspec.app.train_commands import train_app
+from jspec.errors import InputError, RunStopped
+from jspec.methods import DEFAULT
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -41,14 +42,18 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Runs a command and returns its exit code: 0, 2 for bad input, or what a signal gives."""
+    """Runs a command and returns its exit code.
+
+    That is 0, 2 for bad input, 1 for a run that stopped, or what a shell reports of a signal. Any
+    other exception is a bug and keeps its traceback, a ValueError of JAX too.
+    """
     try:
         code = app(list(arguments) or ["--help"], prog_name="jspec", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except ClickException as error:
         if message := error.format_message():  # none: a group of commands has shown its help
-            errors.complain(message)
+            complain(message)
         return error.exit_code
     except (KeyboardInterrupt, typer.Abort):
         return INTERRUPTED
@@ -58,15 +63,20 @@ def run(arguments: Sequence[str]) -> int:
             raise
         return BROKEN_PIPE
     except InputError as error:
-        errors.complain(str(error))
+        complain(str(error))
         return 2
-    except OSError as error:  # a full disk, a file that may not be read
-        errors.complain(str(error))
+    except (RunStopped, OSError) as error:  # a full disk, a file that may not be read
+        complain(str(error))
         return 1
 
 
+def complain(message: str) -> None:
+    """Says what was wrong in one line on standard error."""
+    print(f"jspec: {' '.join(message.split())}", file=sys.stderr)
+
+
 def integer(text: str) -> int:
-    """Parses an option, in our words."""
+    """Parses a whole number, and refuses others in one sentence."""
     try:
         return int(text)
     except ValueError:
@@ -74,11 +84,28 @@ def integer(text: str) -> int:
 
 
 def number(text: str) -> float:
-    """Likewise."""
+    """Parses a number, and refuses others in one sentence."""
     try:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number") from None
+
+
+def version(asked: bool) -> None:
+    """Prints the version and ends, if that was asked for."""
+    if asked:
+        print(f"jspec {jspec.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Show the version.", callback=version, is_eager=True),
+    ] = False,
+) -> None:
+    """Lossless speculative decoding for JAX."""
 
 
 @app.command()
@@ -95,7 +122,7 @@ def generate(
         str | None,
         typer.Option(
             metavar="DIR|ID",
-            help="Likewise, for a method that needs one.",
+            help="Folder or hub id of the draft model, if the method needs one.",
             show_default="bundled, if --model is",
         ),
     ] = None,
@@ -146,7 +173,7 @@ def generate(
         str | None,
         typer.Option(
             metavar="D",
-            help="Of weights and computation.",
+            help="The dtype of weights and computation.",
             show_default="float32 on CPU, else bfloat16",
         ),
     ] = None,
@@ -158,33 +185,32 @@ def generate(
     ] = False,
 ) -> None:
     """Continue a prompt, and show how much faster drafting made it."""
-    settings = Settings(
+    settings = RunSettings(
         max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
     )
-    choice = config.choose(method, speculative_config)
-    config.check_temperature(choice, settings.temperature)
-    draft = config.draft_model(choice, model, draft_model)
+    choice = method_choice.choose(method, speculative_config)
+    method_choice.check_temperature(choice, settings.temperature)
+    draft = method_choice.draft_model(choice, model, draft_model)
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
 
     # From here on JAX is imported.
-    from jspec.app import compilation, jsonl, sessions
-    from jspec.app import generate as for_people
+    from jspec.app import compilation, json_output, sessions, text_output
 
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype)
     target = session.target
     ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
     if as_json:
-        jsonl.write(session, ids, settings)
+        json_output.write(session, ids, settings)
     else:
-        for_people.show(session, ids, settings, compare=not alone)
+        text_output.show(session, ids, settings, compare=not alone)
 
 
 @app.command()
 def methods() -> None:
     """List the drafting methods and their options."""
-    from jspec.app import listing
+    from jspec.app import list_methods
 
-    listing.show()
+    list_methods.show()

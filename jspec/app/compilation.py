@@ -1,4 +1,4 @@
-"""Where compiled code is kept between runs, so that only the first run waits for the compiler."""
+"""The folder that keeps compiled code, so that only the first run waits for the compiler."""
 
 import os
 from collections.abc import Mapping

@@ -13,7 +13,7 @@ def plot(curve: Sequence[Mapping[str, Any]], path: Path, unit: str) -> None:
     Args:
         curve: one line per step, as `jspec.training.checkpoints` keeps them.
         path: of the picture.
-        unit: what the loss is counted in.
+        unit: of the loss.
     """
     import matplotlib
 

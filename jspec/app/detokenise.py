@@ -1,4 +1,4 @@
-"""Text as it comes: what each new token adds, so that the pieces join to the whole decoded."""
+"""Text as it comes, piece by piece; the pieces join to the whole text decoded at once."""
 
 import re
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ class Detokeniser:
         """The prompt's text, up to a character that its last tokens leave unfinished."""
 
     def push(self, tokens: Sequence[int]) -> str:
-        """What can be said for sure after more tokens; often nothing within a character."""
+        """The text that is certain after more tokens; often nothing within a character."""
         self._ids.extend(tokens)
         return self._settle()
 
     def finish(self, tokens: Sequence[int] = ()) -> str:
-        """All that is left to say after the last tokens."""
+        """The text that is left after the last tokens."""
         self._ids.extend(tokens)
         return self._grow(self._tokenizer.decode(self._ids))
 

@@ -1,4 +1,4 @@
-"""Where prompts come from: the command line, standard input, or a file with one a line."""
+"""Prompts from the command line, from standard input, or from a file with one a line."""
 
 import io
 import json
@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from jspec.app.text import shown
 from jspec.errors import InputError
+from jspec.methods.options import shown
 
-EXAMPLE = "Question: Tom has 3 apples and buys 4 more."
-"""What `jspec generate` continues if nothing else is given."""
+EXAMPLE = "Once upon a time"
+"""The prompt that `jspec generate` continues if nothing else is given."""
 
 
 @dataclass(frozen=True)

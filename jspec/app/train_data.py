@@ -1,4 +1,4 @@
-"""Rows of a target's own text, from prompts to a file: what `jspec train data` does."""
+"""The work of `jspec train data`: rows of a target's own text, from prompts to a file."""
 
 import time
 from collections.abc import Sequence
@@ -10,9 +10,9 @@ from rich.progress import Progress
 
 from jspec import models
 from jspec.app.batches import interruptible
-from jspec.app.config import BUNDLED
 from jspec.app.train_lm import source
 from jspec.errors import InputError
+from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
 from jspec.training import corpus as corpora
 from jspec.training import distill, jobs
@@ -47,7 +47,7 @@ def run(
 
     Raises:
         InputError: if the options fit neither one another nor the target.
-        RuntimeError: if the file cannot grow or the target gives no numbers.
+        RunStopped: if the file cannot grow or the target gives no numbers.
     """
     if count < 1 or size < 1:
         raise InputError(f"count {count} in batches of {size} is no work; use at least 1 of each")

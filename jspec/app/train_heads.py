@@ -1,4 +1,4 @@
-"""One run from a target and text to a trained draft head: `jspec train lyanna|eagle|medusa`."""
+"""The work of `jspec train eagle|lyanna|medusa`: from a target and text to a draft head."""
 
 import json
 import logging
@@ -17,11 +17,11 @@ from rich.table import Table
 
 from jspec import models
 from jspec.app import curves
-from jspec.app.config import BUNDLED
-from jspec.app.head_training import KINDS
+from jspec.app.head_recipes import KINDS
 from jspec.app.train_lm import source
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.methods import BUNDLED
 from jspec.models import heads, precision
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
@@ -35,7 +35,7 @@ from jspec.training.unroll import Batch
 
 @dataclass(frozen=True)
 class Text:
-    """What a head is trained and scored on, by class."""
+    """The text that a head is trained and scored on, by class."""
 
     train: dict[str, Sequences]
     heldout: dict[str, Sequences]
@@ -108,7 +108,7 @@ def encode(target: Loaded, documents: Sequence[str]) -> list[list[int]]:
 
 @dataclass(frozen=True)
 class Run:
-    """What is trained, on what, and where it is kept."""
+    """A head, its target, its text and its devices, before training."""
 
     kind: str
     job: head_jobs.HeadJob
@@ -125,7 +125,7 @@ class Run:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What must not change when the run is resumed."""
+        """The settings that must not change when the run is resumed."""
         return {
             "kind": self.kind,
             "target": self.fingerprint[:16],
@@ -136,7 +136,7 @@ class Run:
 
     @property
     def frozen(self) -> PyTree:
-        """What the objective reads and does not train."""
+        """The arrays that the objective reads and does not train."""
         borrowed = {name: value for name, value in self.variables.items() if name != "params"}
         return self.devices.copy({"target": self.target.params, "borrowed": borrowed})
 
@@ -200,7 +200,7 @@ def train(
 
     Raises:
         InputError: if a folder holds something else.
-        RuntimeError: if the run stopped; the message says how it goes on.
+        RunStopped: if the run stopped; the message says how it goes on.
     """
     # Orbax logs the traceback of an error that it also raises.
     logging.getLogger("absl").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""One language-model run from text to a saved model: what `jspec train lm` does."""
+"""The work of `jspec train lm`: one run from text to a saved language model."""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""Trees that fit the machine, or two models."""
+"""Default trees of the methods, of a size that the default device scores cheaply.
+
+An accelerator scores the published trees in the time of one token; a CPU takes many times as long.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,7 +15,7 @@ the bundled model. A larger model would gain from more, as its forwards cost les
 
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
 """By rank, of the bundled models at temperature 1 in the coupled scheme: what
-`python -m benchmarks.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
+`python -m benchmarks.dyspec.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
 _NODES = 15
 """With the root 16 tokens a forward."""
 _DEPTH = 8
@@ -33,12 +36,11 @@ def _on_cpu() -> bool:
     return jax.default_backend() == "cpu"
 
 
-def recycling(nodes: int | None = None, k: int | None = None) -> "Template":
+def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template":
     """The best tree of Token Recycling for this device.
 
     Args:
-        nodes: drafted ones; None: what the default device scores cheaply. An accelerator scores the
-            published 81 tokens in the time of one, a CPU takes many times as long.
+        nodes: drafted ones; None: what the default device scores cheaply.
         k: candidates that the matrix holds; None is the published 8.
     """
     from jspec.drafters.retrieval.token_recycling import PUBLISHED, fitted
@@ -69,10 +71,10 @@ def eagle(nodes: int | None = None) -> "Template":
 
     if nodes is None and not _on_cpu():
         return PUBLISHED
-    return recycling(nodes)
+    return token_recycling(nodes)
 
 
-def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
+def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
     """(nodes, levels, beam) of EAGLE-2's tree: the published ones, or what a CPU scores cheaply.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
@@ -82,17 +84,17 @@ def expanded(nodes: int | None, depth: int | None, beam: int | None) -> tuple[in
     depth = depth or usual[1]
     if beam is None:
         beam = usual[2]
-        while nodes and beam + (depth - 1) * beam**2 < nodes:
+        while nodes and 0 < beam + (depth - 1) * beam**2 < nodes:
             beam += 1
     return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
 
 
-def most_of_chain(max_depth: int = 3, beam: int = 4) -> int:
+def whole_chain(max_depth: int = 3, beam: int = 4) -> int:
     """Nodes of Lyanna's whole tree: k + (N - 1) k^2."""
     return beam + (max_depth - 1) * beam**2
 
 
-def token_info(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
+def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
     """Nodes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer.
 
     Args:
@@ -101,7 +103,7 @@ def token_info(nodes: int | None, second: int | None, **shape: int) -> tuple[int
         shape: `max_depth` and `beam`, if given; the default is no more than they offer.
     """
     usual = (_CPU_NODES - 2, 2) if _on_cpu() else (11, 6)
-    return nodes or min(usual[0], most_of_chain(**shape)), second or usual[1]
+    return nodes or min(usual[0], whole_chain(**shape)), second or usual[1]
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":

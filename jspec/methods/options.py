@@ -1,16 +1,30 @@
-"""The options of a method: how a value given as JSON is checked, and what to say if it is wrong."""
+"""The options of a method: the values that each takes, and what is said of any other.
+
+A value comes from JSON or from Python, so that a list and a tuple are the same here. What a kind
+has read, it reads again unchanged.
+"""
 
 import difflib
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Any, Protocol
 
-from jspec.app.text import shown
 from jspec.errors import InputError
+
+_LONGEST = 60
+"""Characters of a value that a message shows."""
+
+
+def shown(value: Any) -> str:
+    """The value as Python writes it, cut where it is long."""
+    written = repr(value)
+    return written if len(written) <= _LONGEST else f"{written[: _LONGEST - 4]} ..."
 
 
 class Kind(Protocol):
-    """What values an option takes."""
+    """The values that an option takes."""
 
     @property
     def what(self) -> str:
@@ -35,9 +49,9 @@ class Integer:
         return f"an integer {bound}"
 
     def read(self, value: Any) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, int) or value < self.low:
+        if isinstance(value, bool) or not isinstance(value, Integral) or value < self.low:
             return None
-        return None if self.high is not None and value > self.high else value
+        return None if self.high is not None and value > self.high else int(value)
 
 
 @dataclass(frozen=True)
@@ -52,19 +66,21 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A number in low .. high."""
+    """A number in low .. high; `below_high` refuses high itself."""
 
     low: float
     high: float
+    below_high: bool = False
 
     @property
     def what(self) -> str:
-        return f"a number in {self.low:g} .. {self.high:g}"
+        return f"a number x with {self.low:g} <= x {'<' if self.below_high else '<='} {self.high:g}"
 
     def read(self, value: Any) -> float | None:
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if isinstance(value, bool) or not isinstance(value, Real):
             return None
-        return float(value) if self.low <= value <= self.high else None  # NaN is outside too
+        within = self.low <= value <= self.high  # NaN is outside too
+        return float(value) if within and not (self.below_high and value == self.high) else None
 
 
 @dataclass(frozen=True)
@@ -88,7 +104,8 @@ class Place:
     what: str = "a path"
 
     def read(self, value: Any) -> str | None:
-        return value if isinstance(value, str) and value else None
+        path = os.fspath(value) if isinstance(value, os.PathLike) else value
+        return path if isinstance(path, str) and path else None
 
 
 @dataclass(frozen=True)
@@ -103,7 +120,7 @@ class Several:
         return f"a list such as {self.example}, each {self.kind.what}"
 
     def read(self, value: Any) -> tuple[Any, ...] | None:
-        if not isinstance(value, list) or not value:
+        if not isinstance(value, list | tuple) or not value:
             return None
         found = tuple(map(self.kind.read, value))
         return None if None in found else found
@@ -111,23 +128,31 @@ class Several:
 
 @dataclass(frozen=True)
 class Paths:
-    """A tree template: each node as the ranks that lead to it."""
+    """A tree template: each node as the ranks that lead to it. A `jspec.Template` is one too."""
 
     what: str = "a list of paths such as [[0], [1], [0, 0]], parents included"
 
     def read(self, value: Any) -> tuple[tuple[int, ...], ...] | None:
         rank = Integer(0)
-        if not isinstance(value, list) or not value:
+        paths = getattr(value, "paths", value)
+        if not isinstance(paths, list | tuple) or not paths:
             return None
-        for path in value:
-            if not isinstance(path, list) or any(rank.read(step) is None for step in path):
+        for path in paths:
+            if not isinstance(path, list | tuple) or any(rank.read(step) is None for step in path):
                 return None
-        return tuple(map(tuple, value))
+        return tuple(map(tuple, paths))
 
 
 @dataclass(frozen=True)
 class Option:
-    """One key of `--speculative-config`."""
+    """One option of a method, which is a key of `--speculative-config`.
+
+    Args:
+        name: of the argument of `jspec.methods.build`.
+        kind: the values it takes.
+        help: its meaning, in a few words.
+        required: whether the method cannot do without.
+    """
 
     name: str
     kind: Kind

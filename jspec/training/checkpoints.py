@@ -9,13 +9,13 @@ import jax
 import orbax.checkpoint as ocp
 
 from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec.errors import InputError, RunStopped
 
 SETTINGS = "settings.json"
 CURVE = "curve.jsonl"
 
 
-class CheckpointError(RuntimeError):
+class CheckpointError(RunStopped):
     """A checkpoint could not be written; the message says which earlier one is whole."""
 
 

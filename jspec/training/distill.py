@@ -18,7 +18,7 @@ from jaxtyping import Int
 
 from jspec import engine
 from jspec.base import PyTree, Sampling, Status
-from jspec.errors import InputError
+from jspec.errors import InputError, RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints, packing
 
@@ -135,7 +135,7 @@ def write(
     Fewer rows than `batch_size` are filled up, so that all calls run one compiled program.
 
     Raises:
-        RuntimeError: if the target's logits are not numbers.
+        RunStopped: if the target's logits are not numbers.
     """
     prompt = np.zeros((batch_size, recipe.longest), np.int32)
     # The rows that only fill up the batch emit nothing.
@@ -165,7 +165,7 @@ def write(
     written = []
     for start, tokens, length, status in zip(rows, *done, strict=False):
         if status == Status.NAN:
-            raise RuntimeError(
+            raise RunStopped(
                 f"the target's logits are not numbers in row {start.row}; load it in a wider dtype"
             )
         whole = np.array([*start.prompt, *tokens[:length]], np.int32)
@@ -244,14 +244,14 @@ class Lines:
         """Adds rows.
 
         Raises:
-            RuntimeError: if the file cannot grow, for want of space for instance.
+            RunStopped: if the file cannot grow, for want of space for instance.
         """
         text = "".join(json.dumps(record) + "\n" for record in records)
         try:
             with self.path.open("a") as file:
                 file.write(text)
         except OSError as error:
-            raise RuntimeError(
+            raise RunStopped(
                 f"{self.path} cannot grow ({error.strerror}), but its first {self.rows} rows are "
                 f"whole; make room and run the same command again"
             ) from error

@@ -14,6 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jspec.base import PyTree
+from jspec.errors import RunStopped
 from jspec.training.checkpoints import Checkpoints
 
 Metrics = Mapping[str, Float[Array, "..."]]
@@ -82,7 +83,7 @@ class Report:
     """What else the objective tells."""
 
 
-class TrainingError(RuntimeError):
+class TrainingError(RunStopped):
     """Training cannot go on; the message says from where it can be resumed."""
 
 

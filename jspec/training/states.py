@@ -15,6 +15,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Float, Int
 
 from jspec.base import PyTree
+from jspec.errors import RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints
 from jspec.training.sequences import Sequences
@@ -72,7 +73,7 @@ class States:
         """Computes the rows that are missing, batch by batch; gives how many are there.
 
         Raises:
-            RuntimeError: if the file cannot grow; the rows before it stay.
+            RunStopped: if the file cannot grow; the rows before it stay.
         """
         forward = jax.jit(lambda params, tokens: states_of(model, params, tokens))
         tokens = self._sequences.tokens
@@ -94,7 +95,7 @@ class States:
                 os.fsync(file.fileno())
         except OSError as error:
             need = (self._shape[0] - rows) * self.bytes_per_row
-            raise RuntimeError(
+            raise RunStopped(
                 f"{self._path} cannot grow ({error.strerror}), but its first {rows} rows are "
                 f"whole; make room for {need:,} bytes and run the same command again"
             ) from error

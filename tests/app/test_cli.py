@@ -5,14 +5,13 @@ import signal
 import subprocess
 import sys
 
-import numpy as np
+import jax.numpy as jnp
 import pytest
 
 import jspec
 import jspec.models
-from jspec.app import cli, errors, jsonl
-from jspec.methods import registry
-from jspec.methods.registry import METHODS, Method
+from jspec.app import json_output
+from jspec.methods import METHODS, Built, Method
 
 START = [sys.executable, "-c", "from jspec.app.cli import main; main()"]
 
@@ -66,8 +65,14 @@ REFUSED = [
     (["--temperature", 1e9], "--temperature is 1e+09; pass a number in 0 .. 1e+06"),
     (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
     (["--dtype", "float7"], "'float7' is unknown; use one of"),
-    (["--draft-model", "x"], "token_recycling uses none; leave it out (choose one of sd, "),
-    (["--method", "speculative_decoding"], "sd needs a draft model and none was given"),
+    (
+        ["--draft-model", "x"],
+        "uses none; leave it out (choose one of speculative_decoding, ",
+    ),
+    (
+        ["--method", "speculative_decoding"],
+        "_decoding needs a draft model and none was given",
+    ),
     (
         ["--method", "speculative_decoding", "--speculative-config", '{"scheme": "block"}'],
         'at --temperature 0 it has none; add "draft_temperature": 0.6, say',
@@ -120,9 +125,9 @@ def test_a_damaged_checkpoint_is_one_sentence(command, folder, tmp_path):
 
 
 def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, monkeypatch):
-    def build(loaded):
-        assert loaded.draft.model.vocab_size == loaded.target.model.vocab_size
-        return METHODS["autoregressive"].build(loaded)
+    def build(models):
+        assert models.draft.model.vocab_size == models.target.model.vocab_size
+        return Built(models.target.model, jspec.Autoregressive(), None)
 
     # One entry is all that a new method needs.
     monkeypatch.setitem(METHODS, "two", Method("two", "", build, needs_draft_model=True))
@@ -137,12 +142,12 @@ def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monke
     load, sessions = jspec.models.load, []
     folders = {"jspec-7m": folder, "jspec-800k": draft}
     monkeypatch.setattr(jspec.models, "load", lambda name, dtype: load(folders[name], dtype))
-    monkeypatch.setattr(jsonl, "write", lambda session, *_: sessions.append(session))
+    monkeypatch.setattr(json_output, "write", lambda session, *_: sessions.append(session))
     ran = command("generate", "Once", "--method", "coupled_tree", "--json")
     assert (ran.code, ran.err) == (0, "")
     (session,) = sessions
     assert session.target.model == load(folder).model
-    assert session.drafter == jspec.CoupledTree(load(draft).model)
+    assert session.built.drafter == jspec.CoupledTree(load(draft).model)
 
 
 def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
@@ -157,30 +162,47 @@ def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
         asked("speculative_decoding", '{"num_speculative_tokens": 99}'),
         "trees are 99 deep and the call's cache",
     )
-    refused(asked("rsd_s", '{"width": 291}'), "width is 291; keep 1 .. 290")
-    refused(asked("dyspec", '{"threshold": 1}'), "threshold is 1.0; choose 0 <= threshold < 1")
+    refused(asked("rsd_s", '{"beam": 291}'), "beam width is 291; keep 1 .. 290")
+    refused(
+        asked("dyspec", '{"threshold": 1}'),
+        "threshold is 1; pass a number x with 0 <= x < 1",
+    )
     refused(asked("sequoia", '{"acceptance": [0.9, 0.9]}'), "acceptance sums to 1.8")
 
 
-def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch):
-    def build(loaded):
-        return np.zeros(2).reshape(3), None
+@pytest.mark.parametrize("error", [ValueError("from jax"), RuntimeError("from XLA"), KeyError("x")])
+def test_an_error_that_is_not_the_users_keeps_its_traceback(command, folder, monkeypatch, error):
+    def build(models):
+        raise error
 
     monkeypatch.setitem(METHODS, "wrong", Method("wrong", "", build))
-    with pytest.raises(ValueError, match="reshape"):
+    with pytest.raises(type(error)) as raised:
+        command("generate", "Once", "--model", folder, "--method", "wrong")
+    assert raised.value is error
+
+
+def test_an_error_of_jax_keeps_its_traceback(command, folder, monkeypatch):
+    def build(models):
+        return Built(models.target.model, jnp.zeros(2) + jnp.zeros(3), None)
+
+    monkeypatch.setitem(METHODS, "wrong", Method("wrong", "", build))
+    with pytest.raises((ValueError, TypeError), match="incompatible shapes"):
         command("generate", "Once", "--model", folder, "--method", "wrong")
 
 
-def test_only_a_raise_in_jspec_is_a_refusal():
-    def caught(action):
-        try:
-            action()
-        except ValueError as error:
-            return errors.is_refusal(error)
+def test_a_run_that_stops_says_why(command, folder, monkeypatch):
+    def build(models):
+        raise jspec.errors.RunStopped("the disk is full;\nmake room")
 
-    assert caught(lambda: registry.Integer(0) and cli.prompts.one(""))
-    assert not caught(lambda: cli.prompts.Path("\0").stat())
-    assert not caught(lambda: int("x"))
+    monkeypatch.setitem(METHODS, "wrong", Method("wrong", "", build))
+    ran = command("generate", "Once", "--model", folder, "--method", "wrong")
+    assert (ran.code, ran.err) == (1, "jspec: the disk is full; make room\n")
+
+
+def test_the_version_is_that_of_the_package(command):
+    ran = command("--version")
+    assert (ran.code, ran.out, ran.err) == (0, f"jspec {jspec.__version__}\n", "")
+    assert command("generate", "--help").out.find("--version") == -1, "it is not of a command"
 
 
 def test_a_reader_that_leaves_ends_the_run_quietly(folder, tmp_path):

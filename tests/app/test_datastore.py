@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from jspec import datastore
-from jspec.app import config
-from jspec.methods.builders import Models
-from jspec.methods.registry import METHODS
+from jspec import datastore, methods
+from jspec.app import method_choice
 from jspec.models import load
 
 STORIES = "Once upon a time there was a cat.<|endoftext|>She said: and slept."
@@ -92,13 +90,13 @@ def test_defaults_fit_what_was_given(command, folder, texts):
     """Few matches offer few nodes, alone and in a mixture."""
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0
-    models, few = Models(load(folder)), {"matches": 1, "continuation": 5}
-    drafter, _ = METHODS["rest"].build(models, datastore=str(out), **few)
+    target, few = load(folder), {"num_matches": 1, "max_depth": 5}
+    drafter = methods.build("rest", target, datastore=out, **few).drafter
     assert drafter.num_speculative_tokens == 5
-    mixture, _ = METHODS["token_recycling+suffix+rest"].build(models, datastore=str(out), **few)
+    mixture = methods.build("token_recycling+suffix+rest", target, datastore=out, **few).drafter
     assert mixture.drafters[2].num_speculative_tokens == 5
 
 
 def test_rest_without_a_datastore_says_what_is_missing():
     with pytest.raises(ValueError, match=r"method rest needs datastore.*jspec datastore build"):
-        config.choose("rest", None)
+        method_choice.choose("rest", None)

@@ -165,7 +165,7 @@ def test_equal_siblings_are_one_node():
     mixture = jspec.merge(Telling(template), Telling(template), num_speculative_tokens=9)
     state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.zeros(1, bool))
-    tree, _ = mixture.draft((same, same), state, frame)
+    tree, _ = jax.jit(mixture.draft)((same, same), state, frame)
     assert paths(tree, 0).keys() == {(0,), (0, 0)}
     assert int(tree.valid.sum()) == 3
 
@@ -178,10 +178,11 @@ def test_a_drafter_that_finds_nothing_leaves_its_nodes_to_the_others():
     tokens = jnp.asarray([[ROOT, *range(4), *range(4, 12)]], jnp.int32)
     offer = Told(tokens, jnp.ones((1, 13), bool), None)
     nothing = Told(jnp.zeros((1, 7), jnp.int32), jnp.arange(7)[None] == 0, None)
-    tree, _ = mixture.draft((nothing, offer), state, frame)
+    draft = jax.jit(mixture.draft)
+    tree, _ = draft((nothing, offer), state, frame)
     assert tree.valid.all()
     found = Told(jnp.full((1, 7), 15, jnp.int32), jnp.ones((1, 7), bool), None)
-    tree, _ = mixture.draft((found, offer), state, frame)
+    tree, _ = draft((found, offer), state, frame)
     assert 0 < int((tree.tokens == 15).sum()) < 8
 
 
@@ -210,9 +211,9 @@ def test_a_row_that_has_ended_teaches_nothing():
     state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.ones(1, bool))
     params = (Told(jnp.array([[ROOT, 1, 1]], jnp.int32), jnp.ones((1, 3), bool), None),) * 2
-    tree, drafted = mixture.draft(params, state, frame)
+    tree, drafted = jax.jit(mixture.draft)(params, state, frame)
     lesson = feedback(tree, jnp.zeros((1, 3), jnp.int32), jnp.array([0]))
-    after = mixture.update(params, drafted, lesson)
+    after = jax.jit(mixture.update)(params, drafted, lesson)
     np.testing.assert_array_equal(after.opinions.bias, state.opinions.bias)
 
 

@@ -112,7 +112,7 @@ def test_cells_hold_the_models_probabilities(target):
 
 def test_lines_that_were_never_written_are_not_drafted(target):
     drafter = DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=5)
-    tree, _ = drafter.draft(
+    tree, _ = jax.jit(drafter.draft)(
         None,
         drafter.init(2, 8, None),
         Frame(jnp.array([1, 2]), jnp.zeros(2, int), None, None, jnp.zeros(2, bool)),

@@ -156,7 +156,7 @@ def drawn(probs):
         jnp.arange(probs.shape[-1])[None, None],
         jnp.log(probs)[None, None],
         probs[None, None],
-        probs,
+        probs[None, None],
         None,
     )
 
@@ -180,7 +180,7 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
         np.testing.assert_array_equal(result.tokens, plain.tokens)
         state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
         at = Frame(state.root, state.cache.lengths, None, None, state.done)
-        tree, _ = drafter.draft(variables, state.drafter_state, at)
+        tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, at)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]
 

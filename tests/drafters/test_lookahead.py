@@ -57,7 +57,7 @@ def test_a_tree_holds_every_path_once_and_values_fall(target):
     frame = jspec.Frame(
         root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
     )
-    tree, _ = drafter.draft(None, state.drafter_state, frame)
+    tree, _ = jax.jit(drafter.draft)(None, state.drafter_state, frame)
     assert tree.tokens.shape[1] == 3 * (3 + 4)
     for row in range(3):
         nodes = np.flatnonzero(tree.valid[row])[1:]
@@ -120,7 +120,7 @@ def test_all_of_a_full_pool_is_drafted():
     state = look.init(1, 8, None)
     state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
     frame = Frame(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
-    tree, _ = look.draft(None, state, frame)
+    tree, _ = jax.jit(look.draft)(None, state, frame)
     assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
 
 
@@ -131,5 +131,5 @@ def test_a_wide_window_is_drafted_to_its_end():
     window = jax.vmap(look.first_window)(prompt, jnp.array([9]))
     state = look.init(1, 300, None).replace(window=window)
     frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
-    tree, _ = look.draft(None, state, frame)
+    tree, _ = jax.jit(look.draft)(None, state, frame)
     assert tree.valid[0].sum() == 130

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -76,7 +77,7 @@ def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
     module, variables, info = head
     first = jnp.zeros(BATCH, jnp.int32)
     scorer = ChainScorer(module, variables, logits, first, frame())
-    tree = token_info_tree(scorer, LEVELS, 4, budget)
+    tree = jax.jit(lambda: token_info_tree(scorer, LEVELS, 4, budget))()
     for row, root in enumerate((3, 8)):
         whole = oracle.listed(oracle.build_subtree(np.asarray(logits[row]), root, 4, info))
         assert len(whole) == 36  # k + (N - 1) k^2
@@ -94,7 +95,8 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
         scorer = ChainScorer(module, variables, logits, first, frame())
         return token_info_tree(scorer, depth, 4, nodes)
 
-    tree = Fused(num_speculative_tokens=6, threshold=threshold).second(leftover, grown)
+    fused = Fused(num_speculative_tokens=6, threshold=threshold)
+    tree = jax.jit(lambda: fused.second(leftover, grown))()
     for row, root in enumerate((3, 8)):
         remaining = oracle.reusable(np.asarray(logits[row]), used - 1)
         again = oracle.resample(remaining, root, 4, info, threshold)
@@ -103,7 +105,7 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
 
 def propose(head, variables, resampling, leftover, state, at, nodes=7):
     drafter = Lyanna(head, num_speculative_tokens=nodes, beam=3, resampling=resampling)
-    return drafter.propose(variables, replace(state, memory=leftover), at)
+    return jax.jit(drafter.propose)(variables, replace(state, memory=leftover), at)
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +172,7 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
     module, variables, state, at = begun
     target = tiny.model()
     drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
-    chain = drafter.chain(variables, state, at)
+    chain = jax.jit(drafter.chain)(variables, state, at)
     tokens = jnp.asarray(tiny.PROMPTS)
     states = states_of(target, tiny.params(target), tokens)
     steps = list(Unrolled(target, module, LEVELS).predictions(variables, states, tokens))

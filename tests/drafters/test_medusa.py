@@ -90,7 +90,7 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
         max_new_tokens=LIMIT,
     )  # fmt: skip
     frame = Frame(state.root, state.cache.lengths, None, None, state.done)
-    tree, _ = drafter.draft(variables, state.drafter_state, frame)
+    tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
     for row, length in enumerate(tiny.LENGTHS):
         _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())
         want = oracle.tree(by_hand(variables)(hidden))
@@ -123,7 +123,7 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
     )  # fmt: skip
     request, positions = state.request, state.cache.lengths
     frame = Frame(state.root, positions, request.keys, request.sampling, state.done)
-    tree, _ = drafter.draft(variables, jnp.zeros((3, 16)), frame)
+    tree, _ = jax.jit(drafter.draft)(variables, jnp.zeros((3, 16)), frame)
     noise = jspec.sampling.gumbel(request.keys, positions, tiny.VOCAB)
     # Zero states score all tokens alike, so that the noise alone decides.
     np.testing.assert_array_equal(tree.tokens[:, 1], noise.argmax(-1))
@@ -136,7 +136,7 @@ def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
         max_new_tokens=6,
     )  # fmt: skip
     frame = Frame(state.root, state.cache.lengths, None, None, state.done)
-    tree, _ = Medusa(HEADS, SMALL).draft(variables, state.drafter_state, frame)
+    tree, _ = jax.jit(Medusa(HEADS, SMALL).draft)(variables, state.drafter_state, frame)
     np.testing.assert_array_equal(tree.valid.sum(-1), [1, 1])
     result = jspec.decode(
         *target, [[4], [9]], drafter=Medusa(HEADS, SMALL), drafter_params=variables,
@@ -189,7 +189,7 @@ def test_options_that_do_not_fit_are_refused(target):
 def test_fresh_heads_score_as_the_target_does(target):
     tokens = jnp.asarray(tiny.PROMPTS[:1])
     causal = jnp.tril(jnp.ones((1, 8, 8), bool))
-    output = target[0].apply(target[1], tokens, jnp.arange(8)[None], causal, None)
-    scores = HEADS.apply({"params": fresh(HEADS, target[1])}, output.hidden)
+    output = jax.jit(target[0].apply)(target[1], tokens, jnp.arange(8)[None], causal)
+    scores = jax.jit(HEADS.apply)({"params": fresh(HEADS, target[1])}, output.hidden)
     for head in range(4):
         np.testing.assert_allclose(scores[:, :, head], output.logits, rtol=1e-4, atol=1e-4)

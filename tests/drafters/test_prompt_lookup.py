@@ -39,7 +39,7 @@ def test_the_latest_place_can_be_asked_for():
     )  # fmt: skip
     for latest, want in ((False, 7), (True, 8)):
         drafter = jspec.PromptLookup(num_speculative_tokens=2, latest=latest)
-        assert drafter.draft(None, state, frame)[0].tokens[0, 1] == want
+        assert jax.jit(drafter.draft)(None, state, frame)[0].tokens[0, 1] == want
 
 
 @pytest.mark.parametrize("options", [(2, 3, 1), (3, 0, 1), (3, 1, 0)])

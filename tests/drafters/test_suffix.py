@@ -85,12 +85,13 @@ def test_trees_are_the_oracles_for_random_texts(options):
 def test_the_longest_match_leads_and_a_loop_goes_on():
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=4, capacity=16)
     state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
-    tree = drafter.draft(None, state, frame)[0]
+    draft = jax.jit(drafter.draft)
+    tree, _ = draft(None, state, frame)
     assert drafted(tree, 0)[0][0] == (7,)
     assert [path for path, _ in drafted(tree, 1)] == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
     # What another row said before counts like what this one did.
     state, frame = memory(drafter, [[1, 2, 3]], [[1, 2, 3, 7, 5], [3, 9]])
-    paths = [path for path, _ in drafted(drafter.draft(None, state, frame)[0], 0)]
+    paths = [path for path, _ in drafted(draft(None, state, frame)[0], 0)]
     assert paths == [(7,), (7, 5), (9,)]
 
 
@@ -121,8 +122,8 @@ def test_the_past_of_a_larger_vocabulary_changes_no_token():
     state = drafter.init(1, 8, None)
     state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
     frame = Frame(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
-    started = drafter.prefill(None, state, jnp.array([[1, 5, 3]]), jnp.array([3]), None)
-    assert 30_000 in drafter.draft(None, started, frame)[0].tokens[0].tolist()
+    started = jax.jit(drafter.prefill)(None, state, jnp.array([[1, 5, 3]]), jnp.array([3]), None)
+    assert 30_000 in jax.jit(drafter.draft)(None, started, frame)[0].tokens[0].tolist()
     hot = jspec.decode(*target, drafter=drafter, drafter_state=state, **ask)
     np.testing.assert_array_equal(hot.tokens, jspec.decode(*target, **ask).tokens)
 

@@ -1,12 +1,18 @@
 """`jspec train lm`: a run from text to a model that loads, and one sentence for bad input."""
 
+import os
+import subprocess
+import sys
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from jspec.app.train import train_app
+from jspec.app import cli, head_recipes, train_lm, train_settings
 from jspec.models.load import load
+from jspec.training import jobs
 
 SMALL = (
     "--vocab-size 270 --hidden-size 16 --intermediate-size 24 --layers 1 --heads 2 --kv-heads 1 "
@@ -24,17 +30,19 @@ def text(tmp_path_factory):
 
 
 def run(*arguments):
-    app = typer.Typer()
-    app.add_typer(train_app, name="train")
-    return CliRunner().invoke(app, ["train", "lm", *map(str, arguments)])
+    """(exit code, output) of the command."""
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        code = cli.run(["train", "lm", *map(str, arguments)])
+    return code, " ".join(output.getvalue().split())
 
 
 def test_a_run_is_resumed_and_gives_a_model_that_loads(text, tmp_path):
     out = tmp_path / "run"
-    result = run(f"cats={text}", "--out", out, *SMALL, "--steps", 2, "--cooldown", 0)
-    assert result.exit_code == 0, result.output
-    again = run(f"cats={text}", "--out", out, *SMALL, "--steps", 3, "--cooldown", 0, "--resume")
-    assert again.exit_code == 0, again.output
+    code, output = run(f"cats={text}", "--out", out, *SMALL, "--steps", 2, "--cooldown", 0)
+    assert code == 0, output
+    longer = ("--steps", 3, "--cooldown", 0, "--resume")
+    code, output = run(f"cats={text}", "--out", out, *SMALL, *longer)
+    assert code == 0, output
     loaded = load(out / "model")
     assert loaded.model.config.hidden_size == 16
     assert loaded.eos == (0,)
@@ -46,10 +54,11 @@ def test_a_run_is_resumed_and_gives_a_model_that_loads(text, tmp_path):
     )
     assert (out / "loss.png").stat().st_size and "cats" in (out / "heldout.json").read_text()
 
-    refused = run(f"cats={text}", "--out", out, *SMALL, "--steps", 3)
-    assert refused.exit_code == 2 and "already holds a run" in refused.output
-    other = run(f"cats={text}", "--out", out, *SMALL, "--steps", 3, "--seed", 1, "--resume")
-    assert other.exit_code == 2 and "seed 0 -> 1" in other.output
+    code, output = run(f"cats={text}", "--out", out, *SMALL, "--steps", 3)
+    assert code == 2 and "already holds a run" in output
+    other = ("--steps", 3, "--seed", 1, "--resume")
+    code, output = run(f"cats={text}", "--out", out, *SMALL, *other)
+    assert code == 2 and "seed 0 -> 1" in output
 
 
 @pytest.mark.parametrize(
@@ -70,8 +79,55 @@ def test_a_run_is_resumed_and_gives_a_model_that_loads(text, tmp_path):
 )
 def test_bad_input_is_one_sentence(text, tmp_path, changes, message):
     filled = [change.format(text=text, folder=tmp_path) for change in changes]
-    result = run("--out", tmp_path / "run", *SMALL, "--steps", 2, *filled)
-    flat = " ".join(result.output.split())
-    assert result.exit_code == 2, result.output
-    assert message in flat
-    assert "Traceback" not in flat
+    code, output = run("--out", tmp_path / "run", *SMALL, "--steps", 2, *filled)
+    assert code == 2, output
+    assert message in output
+    assert "Traceback" not in output
+
+
+def test_an_error_of_jax_keeps_its_traceback(text, tmp_path, monkeypatch):
+    """Bad input is an InputError; another ValueError is a bug and is not swallowed."""
+    monkeypatch.setattr(train_lm, "init", lambda *_: jnp.zeros(4).reshape(3))
+    with pytest.raises((ValueError, TypeError), match="reshape"):
+        run(f"cats={text}", "--out", tmp_path / "run", *SMALL, "--steps", 2)
+
+
+KINDS = {
+    "eagle": train_settings.EAGLE,
+    "lyanna": train_settings.LYANNA,
+    "medusa": train_settings.MEDUSA,
+}
+
+
+def test_help_shows_the_defaults_of_the_jobs():
+    job = jobs.Job()
+    held = vars(job.recipe) | vars(job.shape) | vars(job)
+    for setting in train_settings.LM:
+        assert held[setting.name] == setting.default, setting.name
+    for kind, settings in KINDS.items():
+        job = head_recipes.KINDS[kind].job
+        held = vars(job.recipe) | vars(job) | dict(job.shape) | dict(job.loss)
+        for setting in settings:
+            computed = setting.name == "hot_tokens"  # it depends on the vocabulary
+            assert held[setting.name] == (None if computed else setting.default), setting.name
+        named = {setting.name for setting in settings}
+        assert {*job.shape, *job.loss} <= named, "every setting of its own is an option"
+
+
+@pytest.mark.parametrize("command", ["lm", *KINDS])
+def test_help_names_every_setting_without_jax(command):
+    code = (
+        "import sys; from jspec.app import cli; "
+        f"cli.run(['train', '{command}', '--help']); assert 'jax' not in sys.modules"
+    )
+    environment = os.environ | {"COLUMNS": "200", "TERM": "dumb"}
+    ran = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment
+    )
+    for setting in KINDS.get(command, train_settings.LM):
+        (line,) = (
+            line
+            for line in ran.stdout.splitlines()
+            if f"--{setting.argument.replace('_', '-')} " in line
+        )
+        assert str(setting.default).lower() in line.lower()

@@ -2,15 +2,16 @@
 
 import json
 import re
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tiny
-import typer
-from typer.testing import CliRunner
 
 import jspec
-from jspec.app.train import train_app
+from jspec.app import cli
 from jspec.models import export
 from jspec.training import distill
 from jspec.training import tokenizer as tokenizers
@@ -142,11 +143,11 @@ def folder(tmp_path_factory):
 
 
 def run(folder, out, *arguments):
-    app = typer.Typer()
-    app.add_typer(train_app, name="train")
     given = ["--model", folder / "model", "--out", out, "--max-new-tokens", 6, "--shortest", 2]
     given += ["--longest", 8, "--batch-size", 4, *arguments]
-    return CliRunner().invoke(app, ["train", "data", *map(str, given)])
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        code = cli.run(["train", "data", *map(str, given)])
+    return SimpleNamespace(exit_code=code, output=output.getvalue())
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_rows(folder, tmp_path):

@@ -1,18 +1,17 @@
 """`jspec train lyanna|eagle|medusa`: to a head that loads; kills, full disks and bad input."""
 
 import json
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
 
 import jax
 import numpy as np
 import pytest
 import tiny
-import typer
 from jax.sharding import Mesh
-from typer.testing import CliRunner
 
 from jspec import models
-from jspec.app import train_heads
-from jspec.app.train import train_app
+from jspec.app import cli, train_heads
 from jspec.models import export, heads
 from jspec.training import checkpoints, loop, parallel
 from jspec.training import tokenizer as tokenizers
@@ -55,12 +54,11 @@ def folder(tmp_path_factory):
 
 def run(kind, folder, out, *arguments, small=None):
     """(exit code, output) of the command; of an option that is given twice the last counts."""
-    app = typer.Typer()
-    app.add_typer(train_app, name="train")
     given = [kind, "--model", folder / "model", "--out", out]
     given += [*(small or [*SMALL, *TWO[kind]]), *arguments]
-    result = CliRunner().invoke(app, ["train", *map(str, given)])
-    return result.exit_code, " ".join(result.output.split())
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        code = cli.run(["train", *map(str, given)])
+    return code, " ".join(output.getvalue().split())
 
 
 def curve(out):

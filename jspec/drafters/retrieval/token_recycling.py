@@ -52,8 +52,9 @@ MEASURED = Template(
     )
 )
 """80 nodes by measured acceptance of the bundled model on articles, plays, instructions, novels
-and addresses (`benchmarks.prompts.LEARNING`): `python -m benchmarks.recycling_tree --count 20`
-printed it on 2026-11-21 (two x86 cores). The same command finds the best tree of another model."""
+and addresses (`benchmarks.prompts.LEARNING`), as printed by
+`python -m benchmarks.recycling.measured_tree --count 20` on 2026-11-21 (two x86 cores). The same
+command finds the best tree of another model."""
 
 # How often a child of each rank is right where its parent was, with a warm matrix: between what a
 # model of 260,000 parameters (0.45, 0.10, ..) and the bundled one (0.75, 0.12, ..) gave.

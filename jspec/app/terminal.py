@@ -1,0 +1,42 @@
+"""Text on a terminal as it comes, coloured by who proposed it."""
+
+import sys
+
+from rich.console import Console
+from rich.text import Text
+
+DRAFTED = "green"
+OWN = "default"
+PROMPT = "dim"
+
+
+class Screen:
+    """Standard output. Styles and legend only where colours are shown; elsewhere the bare text."""
+
+    def __init__(self) -> None:
+        if hasattr(sys.stdout, "reconfigure"):
+            # An output that is not UTF-8 shows "?" rather than end the run.
+            sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+        self._console = Console(highlight=False)
+        self._bare = not self._console.is_terminal
+        self.coloured = self._console.color_system is not None and not self._console.no_color
+
+    def legend(self, drafts: bool) -> None:
+        """Explains the colours in one line."""
+        if self.coloured:
+            own = ("drawn by the model itself" if drafts else "generated", OWN)
+            drafted = [("drafted and confirmed", DRAFTED), " · "] if drafts else []
+            self._console.print(Text.assemble(("prompt", PROMPT), " · ", *drafted, own), end="\n\n")
+
+    def text(self, piece: str, style: str) -> None:
+        """Shows a piece at once, as it is; a terminal gets no control characters."""
+        if self._bare:
+            sys.stdout.write(piece)
+        elif piece:
+            safe = "".join(c for c in piece if c in "\n\t" or c.isprintable() or ord(c) >= 0xA0)
+            self._console.out(safe, style=style, highlight=False, end="")
+        sys.stdout.flush()
+
+    def line(self, line: str = "") -> None:
+        """Shows a line of the program's own."""
+        self._console.print(line, markup=False, soft_wrap=True)

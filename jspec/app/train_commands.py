@@ -1,0 +1,140 @@
+"""The commands of `jspec train`. The work is in files of its own, so that `--help` needs no JAX."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from jspec.app import train_settings
+from jspec.app.train_settings import Setting, takes
+
+train_app = typer.Typer(help="Train models and draft heads.", no_args_is_help=True)
+
+
+@train_app.command("lm")
+@takes(*train_settings.LM)
+def lm(
+    out: Annotated[Path, typer.Option(help="Folder of the run: checkpoints, curve, model.")],
+    changes: Mapping[str, Any],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Text or JSON-lines files, or folders; CLASS=PATH names a class."),
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="TOML file with the texts and settings of --model.")
+    ] = None,
+    data: Annotated[Path, typer.Option(help="Folder that the recipe's paths start from.")] = Path(),
+    model: Annotated[str, typer.Option(help="Which of the recipe's models to train.")] = "",
+    tokenizer: Annotated[
+        Path | None, typer.Option(help="Folder with a tokenizer.json; else one is trained.")
+    ] = None,
+    resume: Annotated[bool, typer.Option(help="Continue the run that --out holds.")] = False,
+) -> None:
+    """Train a Llama-style language model from text, and save it in Hugging Face layout.
+
+    A recipe's setting comes before a default, and an option before both.
+    """
+    from jspec.app import train_lm
+
+    job = train_lm.job(text or [], recipe, data, model, changes)
+    train_lm.run(job, out, tokenizer, resume)
+
+
+@train_app.command("data")
+def data(
+    out: Annotated[Path, typer.Option(help="JSON-lines file; rows that it holds are kept.")],
+    text: Annotated[
+        list[str] | None,
+        typer.Argument(help="Text or JSON-lines files, or folders; CLASS=PATH names a class."),
+    ] = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="TOML file with the texts and their weights.")
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--data", help="Folder that the recipe's paths start from.")
+    ] = Path(),
+    model: Annotated[
+        str | None, typer.Option(help="Folder or hub id.", show_default="the bundled model")
+    ] = None,
+    count: Annotated[int, typer.Option(help="Rows in all.")] = 1000,
+    max_new_tokens: Annotated[int, typer.Option(help="Most tokens after a prompt.")] = 192,
+    shortest: Annotated[int, typer.Option(help="Fewest tokens of a prompt.")] = 8,
+    longest: Annotated[int, typer.Option(help="Most tokens of a prompt.")] = 64,
+    temperature: Annotated[
+        str, typer.Option(help="Temperatures with their shares of the rows.")
+    ] = "0:0.6,0.7:0.2,1:0.2",
+    batch_size: Annotated[int, typer.Option(help="Rows that are decoded together.")] = 32,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and of the sampling.")] = 0,
+) -> None:
+    """Let a model continue the beginnings of texts, to train its draft heads on what it writes.
+
+    A run that ended early goes on when the same command is given again.
+    """
+    from jspec.app import train_data
+    from jspec.training import distill
+
+    job = train_data.texts(text or [], recipe, folder)
+    kinds = train_data.temperatures(temperature)
+    rows = distill.Recipe(max_new_tokens, shortest, longest, kinds, seed)
+    train_data.run(job, model, out, rows, count, batch_size)
+
+
+def head_command(kind: str, summary: str, settings: tuple[Setting, ...]) -> None:
+    """Adds the command that trains a kind of head."""
+
+    @takes(*settings)
+    def train(
+        out: Annotated[Path, typer.Option(help="Folder of the run: checkpoints, curve, head.")],
+        changes: Mapping[str, Any],
+        text: Annotated[
+            list[str] | None,
+            typer.Argument(
+                help="Files of `jspec train data`, text files or folders; CLASS=PATH names one."
+            ),
+        ] = None,
+        model: Annotated[
+            str | None,
+            typer.Option(help="The target: folder or hub id.", show_default="the bundled model"),
+        ] = None,
+        recipe: Annotated[
+            Path | None,
+            typer.Option(help="TOML file with settings in heads.NAME, and texts if none given."),
+        ] = None,
+        data: Annotated[
+            Path, typer.Option(help="Folder that the recipe's paths start from.")
+        ] = Path(),
+        resume: Annotated[bool, typer.Option(help="Continue the run that --out holds.")] = False,
+        states: Annotated[
+            Path | None,
+            typer.Option(
+                help="Keep the target's states there instead of computing them at each step."
+            ),
+        ] = None,
+        states_dtype: Annotated[str, typer.Option(help="The dtype of kept states.")] = "bfloat16",
+    ) -> None:
+        from jspec.app import train_heads
+
+        job = train_heads.job(kind, recipe, changes)
+        run = train_heads.prepare(kind, job, model, arguments=text or [], recipe=recipe, data=data)
+        train_heads.train(run, out, resume, states, states_dtype)
+
+    more = "A recipe's setting comes before a default, and an option before both."
+    train_app.command(kind, help=f"{summary}\n\n{more}")(train)
+
+
+head_command(
+    "eagle",
+    "Train EAGLE's draft head: one layer from state and token to the next state.",
+    train_settings.EAGLE,
+)
+head_command(
+    "lyanna",
+    "Train Lyanna's draft head: a chain of states, and token info on the scores.",
+    train_settings.LYANNA,
+)
+head_command(
+    "medusa",
+    "Train Medusa's heads: from one state, the token at each of several places.",
+    train_settings.MEDUSA,
+)

@@ -1,0 +1,137 @@
+"""The settings of training that `jspec train` takes as options, each declared once, without JAX."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
+
+import typer
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting of a job.
+
+    Args:
+        name: of the job's setting, as recipes have it.
+        default: the job's own; `--help` shows it, and a test compares the two.
+        help: its meaning, in a few words.
+        kind: its type, if the default does not tell.
+        flag: name of the option, if another than the setting's.
+    """
+
+    name: str
+    default: bool | int | float | str
+    help: str
+    kind: type | None = None
+    flag: str | None = None
+
+    @property
+    def argument(self) -> str:
+        """The name under which the option arrives."""
+        return self.flag or self.name
+
+    def parameter(self) -> inspect.Parameter:
+        """The option as typer reads it; None if it is not given."""
+        kind: Any = self.kind or type(self.default)
+        shown = str(self.default).lower() if kind is bool else str(self.default)
+        option = typer.Option(help=self.help, show_default=shown)
+        return inspect.Parameter(
+            self.argument,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=None,
+            annotation=Annotated[kind | None, option],
+        )
+
+
+def takes(*settings: Setting) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command options: its argument `changes` becomes those that were given, by name."""
+
+    def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        def called(**given: Any) -> None:
+            values = {setting.name: given.pop(setting.argument) for setting in settings}
+            command(**given, changes={k: v for k, v in values.items() if v is not None})
+
+        own = [
+            parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            for parameter in inspect.signature(command).parameters.values()
+            if parameter.name != "changes"
+        ]
+        parameters = [*own, *(setting.parameter() for setting in settings)]
+        called.__signature__ = inspect.Signature(parameters)  # pyright: ignore[reportFunctionMemberAccess]
+        called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        called.__doc__ = command.__doc__
+        return called
+
+    return decorate
+
+
+_OPTIMISER = (
+    Setting("learning_rate", 2e-3, "Highest learning rate.", flag="lr"),
+    Setting("warmup", 100, "Updates until the learning rate is highest."),
+    Setting("cooldown", 1.0, "Share of the run over which the learning rate falls again."),
+    Setting("checkpoint_every", 200, "Updates per checkpoint."),
+)
+_SEED = Setting("seed", 0, "Seed of the weights and the data order.")
+
+LM = (
+    Setting("steps", 1000, "Updates in all."),
+    Setting("batch_size", 8, "Sequences per update."),
+    Setting("sequence", 512, "Tokens per sequence."),
+    *_OPTIMISER,
+    _SEED,
+    Setting("heldout", 0.05, "Share of each class that is only evaluated on."),
+    Setting("vocab_size", 4096, "Tokens of the tokenizer to train."),
+    Setting("hidden_size", 256, "Width of the hidden states."),
+    Setting("intermediate_size", 688, "Width inside the MLP."),
+    Setting("num_layers", 8, "Layers of the model.", flag="layers"),
+    Setting("num_heads", 4, "Query heads.", flag="heads"),
+    Setting("num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
+    Setting("head_dim", 64, "Width of an attention head."),
+    Setting("context", 1024, "Most positions the model may see."),
+)
+
+_HEAD = (
+    Setting("steps", 2000, "Updates in all."),
+    Setting("batch_size", 8, "Sequences per update."),
+    Setting("sequence", 256, "Tokens per sequence."),
+    *_OPTIMISER,
+    Setting("weight_decay", 0.1, "Decay of the weights, as AdamW has it."),
+    _SEED,
+    Setting("heldout", 0.05, "Share of the text that is only scored."),
+)
+_UNROLLED = (
+    Setting("unroll", 3, "Draft steps on the head's own states."),
+    Setting("state_loss", "squared", "Loss of the states: squared or smooth."),
+    Setting("state_weight", 1.0, "Weight of the states' loss."),
+    Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
+    Setting("decay", 0.8, "Weight of a draft step relative to the one before."),
+)
+
+
+def _with(settings: tuple[Setting, ...], defaults: Mapping[str, Any]) -> tuple[Setting, ...]:
+    return tuple(
+        replace(setting, default=defaults.get(setting.name, setting.default))
+        for setting in settings
+    )
+
+
+EAGLE = (*_HEAD, *_UNROLLED)
+LYANNA = (
+    *_HEAD,
+    *_UNROLLED,
+    Setting("rank", 64, "Width of the token info; 0 leaves it out."),
+    Setting(
+        "hot_tokens",
+        "32000 of more than 40000, else all",
+        "Most frequent tokens that have token info; 0 is all.",
+        kind=int,
+    ),
+    Setting("first_token", True, "Whether the first draft step is told the token."),
+)
+MEDUSA = (
+    *_with(_HEAD, {"learning_rate": 1e-3}),
+    Setting("decay", 0.8, "Weight of a head relative to the one before."),
+    Setting("num_heads", 4, "Heads, of which each drafts one place.", flag="heads"),
+    Setting("num_layers", 1, "Residual blocks of a head.", flag="layers"),
+)

@@ -1,0 +1,150 @@
+"""What a drafting method is: its name, its options, and how it is built for a target."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from jspec.errors import InputError
+from jspec.methods.options import Option, unknown
+
+if TYPE_CHECKING:
+    from jspec.base import PyTree
+    from jspec.models import Loaded
+    from jspec.protocols import CausalLM, Drafter
+
+BUNDLED = "jspec-7m"
+"""The bundled target."""
+BUNDLED_DRAFT = "jspec-800k"
+"""The bundled draft model, which has the vocabulary of the bundled target."""
+
+
+class Built(NamedTuple):
+    """A drafter that is ready for `jspec.decode`, and the model to decode with.
+
+    Example:
+        >>> import jspec
+        >>> target = jspec.models.load("jspec-800k")
+        >>> model, drafter, params = jspec.methods.build("suffix", target)
+        >>> model is target.model
+        True
+    """
+
+    model: "CausalLM"
+    """The target's model. For an EAGLE-3 head it also hands out the states that the head reads."""
+    drafter: "Drafter"
+    drafter_params: "PyTree"
+    """The weights of the draft model or the head, or the datastore; None if there is nothing."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models that a drafter is built from."""
+
+    target: "Loaded"
+    draft: "Loaded | None" = None
+    """Given if and only if the method needs one; its vocabulary is the target's."""
+
+
+Maker = Callable[..., Built]
+"""`make(models, **options)` builds a drafter from options that were checked."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to draft, by its name.
+
+    Args:
+        name: for `jspec.methods.build` and `--method`.
+        summary: its proposals, in a few words.
+        make: gets the options that were given. For the others the drafter's own defaults hold, or
+            what `jspec.methods.device_defaults` finds to fit the device.
+        options: the options it takes, which are the keys of `--speculative-config`.
+        member: builds it as a member of a mixture, if more than a budget bounds its trees.
+        needs_draft_model: whether it drafts with a second, smaller model.
+        needs_training: whether its weights are trained for one target.
+        exact: whether sampled tokens follow the target's distribution exactly.
+    """
+
+    name: str
+    summary: str
+    make: Maker
+    options: tuple[Option, ...] = ()
+    member: Maker | None = None
+    needs_draft_model: bool = False
+    needs_training: bool = False
+    exact: bool = True
+
+    @property
+    def needs_options(self) -> bool:
+        """Whether it cannot be built from models alone."""
+        return any(option.required for option in self.options)
+
+    def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The options as the drafter wants them; JAX is not needed for that.
+
+        Args:
+            options: values by name, lists for tuples as JSON has them.
+
+        Returns:
+            The checked values, which may be checked again.
+
+        Raises:
+            InputError: if one is unknown, of the wrong kind, out of range, or missing.
+        """
+        known = {option.name: option for option in self.options}
+        for name in options:
+            if name not in known:
+                raise unknown(f"option of {self.name}", name, known)
+        for option in self.options:
+            if option.required and option.name not in options:
+                raise InputError(
+                    f"method {self.name} needs {option.name}, {option.help}; "
+                    f"pass {option.name}: {option.kind.what}"
+                )
+        return {name: known[name].read(value) for name, value in options.items()}
+
+    def build(self, target: "Loaded", draft: "Loaded | None" = None, **options: Any) -> Built:
+        """As `jspec.methods.build`, of this method."""
+        checked = self.check(options)
+        from jspec.models import Loaded
+
+        for role, given in (("target", target), ("draft", draft)):
+            if given is not None and not isinstance(given, Loaded):
+                kind = type(given).__name__
+                raise InputError(f"{role} is of type {kind}; pass what jspec.models.load gives")
+        return self.make(Models(target, self._draft(target, draft)), **checked)
+
+    def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":
+        """The draft model that serves, or None for a method without one."""
+        if not self.needs_draft_model:
+            if draft is not None:
+                raise InputError(
+                    f"a draft model was given and method {self.name} uses none; leave it out"
+                )
+            return None
+        if draft is not None:
+            if wrong := _other_vocabulary(target, draft):
+                raise InputError(f"{wrong}; name one that was made for the target's tokenizer")
+            return draft
+        from jspec.models import load
+
+        model: Any = target.model
+        bundled = load(BUNDLED_DRAFT, getattr(model, "dtype", None))
+        if _other_vocabulary(target, bundled):
+            raise InputError(
+                f"method {self.name} needs a draft model and none was given; pass "
+                "draft=jspec.models.load(..) of a model with the target's vocabulary"
+            )
+        return bundled
+
+
+def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
+    """How the two vocabularies differ; empty if a token means the same to both."""
+    ours, theirs = target.model.vocab_size, draft.model.vocab_size
+    if ours != theirs:
+        return f"the draft model has a vocabulary of {theirs} tokens and the target one of {ours}"
+    if target.tokenizer is None or draft.tokenizer is None:  # loaded without: the caller knows
+        return ""
+    if target.tokenizer.get_vocab() != draft.tokenizer.get_vocab():
+        return f"the draft model has as many tokens as the target, {ours}, but other ones"
+    return ""

@@ -1,0 +1,306 @@
+"""`jspec.methods.build`: a program gets what the command line gets, in one call."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec import methods
+from jspec.app import method_choice, sessions
+from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
+from jspec.errors import InputError
+from jspec.methods import METHODS, device_defaults
+from jspec.models import load
+from jspec.models.load import Loaded
+from jspec.tree import Template
+
+WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)})
+
+
+def loaded(model, words=WORDS):
+    return Loaded(model, tiny.params(model), words, eos=(), bos=None)
+
+
+@pytest.fixture(scope="module")
+def target():
+    return loaded(tiny.model())
+
+
+@pytest.fixture(scope="module")
+def draft():
+    return loaded(tiny.draft())
+
+
+@pytest.fixture(scope="module")
+def bundled():
+    return load("jspec-7m")
+
+
+def test_names_and_entries_are_public():
+    assert methods.names() == tuple(METHODS) and methods.DEFAULT in methods.names()
+    for name in methods.names():
+        assert methods.describe(name).name == name
+    with pytest.raises(InputError, match=r"'sufix' is unknown; did you mean suffix\?"):
+        methods.describe("sufix")
+
+
+def test_nothing_needs_jax_before_something_is_built():
+    code = (
+        "import sys; from jspec import methods; "
+        "method = methods.describe('dyspec'); method.check({'beam': 3}); methods.names()\n"
+        "try: methods.build('dyspec', None, beam=0)\n"
+        "except ValueError: print([m for m in ('jax', 'numpy') if m in sys.modules])"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == "[]"
+
+
+GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
+GIVEN = {
+    "token_recycling": {"num_speculative_tokens": 5, "k": 4},
+    "prompt_lookup": {"num_speculative_tokens": 3, "latest": True},
+    "token_recycling+prompt_lookup": {"num_speculative_tokens": 5, "max_match": 2},
+    "token_recycling+suffix": {"num_speculative_tokens": 6, "min_match": 2, "beam": 3},
+    "sequoia": {"template": [[0], [1], [0, 0]]},
+    "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
+    "calibrated_dyspec": GROWN | {"threshold": 0.1},
+}
+
+
+@pytest.mark.parametrize("options", ["defaults", "given"])
+@pytest.mark.parametrize(
+    "name",
+    [m.name for m in METHODS.values() if not m.needs_options and not m.needs_training],
+)
+def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, draft, name, options):
+    given = GIVEN.get(name, {}) if options == "given" else {}
+    folders = {"target": target, "draft": draft}
+    monkeypatch.setattr(jspec.models, "load", lambda name, dtype: folders[name])
+    choice = method_choice.choose(name, json.dumps(given))
+    needed = METHODS[name].needs_draft_model
+    session = sessions.start("target", "draft" if needed else None, choice, None)
+    built = methods.build(name, target, draft=draft if needed else None, **given)
+    assert built.drafter == session.built.drafter
+    assert built.model is session.built.model is target.model
+    assert built.drafter_params is session.built.drafter_params or not needed
+
+
+def test_a_program_gets_the_bundled_head_and_draft_model(bundled):
+    built = methods.build("eagle", bundled)
+    assert built.model == bundled.model and built.drafter.head.vocab_size == 4096
+    session = sessions.start("jspec-7m", None, method_choice.choose("eagle", None), None)
+    assert built.drafter == session.built.drafter
+    small = load("jspec-800k")
+    found = methods.build("coupled_tree", bundled)
+    assert found.drafter == jspec.CoupledTree(small.model)
+    same = jax.tree.map(np.array_equal, found.drafter_params, small.params)
+    assert all(jax.tree.leaves(same))
+
+
+def test_a_stranger_has_no_bundled_draft_model(target):
+    with pytest.raises(InputError, match="dyspec needs a draft model and none was given"):
+        methods.build("dyspec", target)
+    with pytest.raises(InputError, match="no bundled eagle head was trained for this model"):
+        methods.build("eagle", target)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("token_recyclin", {}, "'token_recyclin' is unknown; did you mean token_recycling"),
+        ("suffix", {"max": 3}, "option of suffix 'max' is unknown"),
+        ("suffix", {"num_speculative_tokens": 0}, r"is 0; pass an integer in 1 \.\. 1024"),
+        ("suffix", {"num_speculative_tokens": True}, "is True; pass an integer"),
+        ("suffix", {"threshold": 1}, "is 1; pass a number x with 0 <= x < 1"),
+        ("specinfer", {"branching": (2, 0)}, "pass a list such as"),
+        ("rest", {}, "rest needs datastore, where to look; pass datastore: a file of `jspec data"),
+        ("rest", {"datastore": "/absent"}, "/absent"),
+        ("token_recycling", {"k": 10**6}, "k is 1000000; keep 1 .."),
+        ("token_recycling", {"template": [[8]]}, "drafts rank 8|parent"),
+    ],
+)
+def test_a_program_reads_the_sentences_of_the_command_line(
+    monkeypatch, target, name, options, said
+):
+    with pytest.raises(InputError, match=said):
+        methods.build(name, target, **options)
+    if name in METHODS:
+        monkeypatch.setattr(jspec.models, "load", lambda *_: target)
+        with pytest.raises(InputError, match=said):
+            sessions.start(None, None, method_choice.choose(name, json.dumps(options)), None)
+
+
+def test_models_that_do_not_fit_are_refused(target, draft):
+    with pytest.raises(
+        InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
+    ):
+        methods.build("suffix", target.model)
+    with pytest.raises(
+        InputError, match=r"draft is of type Llama; pass what jspec.models.load gives"
+    ):
+        methods.build("dyspec", target, draft=draft.model)
+    with pytest.raises(InputError, match="was given and method suffix uses none"):
+        methods.build("suffix", target, draft=draft)
+    wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1))
+    with pytest.raises(InputError, match=f"{tiny.VOCAB + 1} tokens and the target one of"):
+        methods.build("dyspec", target, draft=wide)
+    other = loaded(tiny.draft(), SimpleNamespace(get_vocab=lambda: {"a": 0}))
+    with pytest.raises(InputError, match="but other ones"):
+        methods.build("dyspec", target, draft=other)
+
+
+def test_options_come_as_python_has_them(target, draft):
+    template = Template(((0,), (1,), (0, 0)))
+    for given in (template, template.paths, [list(path) for path in template.paths]):
+        assert methods.build("sequoia", target, draft=draft, template=given).drafter == (
+            jspec.Sequoia(draft.model, template)
+        )
+    built = methods.build(
+        "suffix", target, num_speculative_tokens=np.int64(3), factor=np.float32(2)
+    )
+    assert built.drafter == jspec.Suffix(num_speculative_tokens=3, factor=2.0)
+    assert type(built.drafter.num_speculative_tokens) is int, "drafters are static and hashable"
+
+
+def test_the_defaults_are_the_drafters_own(target, draft):
+    for name, drafter in {
+        "speculative_decoding": jspec.SpeculativeDecoding,
+        "spectr": jspec.SpecTr,
+        "specinfer": jspec.SpecInfer,
+        "rsd_c": jspec.RSDC,
+        "rsd_s": jspec.RSDS,
+        "dyspec": jspec.DySpec,
+        "calibrated_dyspec": jspec.CalibratedDySpec,
+        "coupled_tree": jspec.CoupledTree,
+    }.items():
+        built = methods.build(name, target, draft=draft)
+        assert built == (target.model, drafter(draft.model), draft.params)
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "wanted"),
+    [
+        ("speculative_decoding", {"num_speculative_tokens": 3, "scheme": "block"}, {}),
+        ("spectr", {"num_chains": 2, "max_depth": 3, "scheme": "k_seq"}, {}),
+        ("specinfer", {"branching": [2, 1], "scheme": "multi_round"}, {"branching": (2, 1)}),
+        ("rsd_c", {"branching": [3], "scheme": "recursive"}, {"branching": (3,)}),
+        ("rsd_s", {"beam": 2, "max_depth": 3, "scheme": "coupled"}, {}),
+        ("sequoia", {"template": [[0], [1]]}, {"template": Template(((0,), (1,)))}),
+        (
+            "sequoia",
+            {"num_speculative_tokens": 3, "acceptance": [0.9, 0.1]},
+            {"template": Template(((0,), (0, 0), (0, 0, 0)))},
+        ),
+        (
+            "sequoia",
+            {"num_speculative_tokens": 3, "acceptance": [0.9, 0.1], "max_depth": 2},
+            {"template": Template(((0,), (1,), (0, 0)))},
+        ),
+        ("dyspec", GROWN | {"threshold": 0.1}, {}),
+        ("calibrated_dyspec", GROWN | {"threshold": 0}, {}),
+        ("coupled_tree", GROWN, {}),
+    ],
+)
+def test_every_option_reaches_the_drafter_of_a_draft_model(target, draft, method, given, wanted):
+    given = given | ({} if method == "coupled_tree" else {"draft_temperature": 0.5})
+    built = methods.build(method, target, draft=draft, **given)
+    assert built.drafter_params is draft.params and built.drafter.model == draft.model
+    made = ("scheme", "draft_temperature", "acceptance")
+    simple = {name: value for name, value in given.items() if name not in made}
+    if method == "sequoia":
+        simple = {}
+    for name, value in (simple | wanted).items():
+        assert getattr(built.drafter, name) == value, name
+    assert built.drafter.scheme == getattr(jspec.schemes, given.get("scheme", "coupled").upper())
+    if method != "coupled_tree":
+        assert built.drafter.sampling == jspec.Sampling(temperature=0.5)
+
+
+def drafter(target, name, **options):
+    return methods.build(name, target, **options).drafter
+
+
+def test_every_option_reaches_the_drafter(target):
+    made = drafter(target, "token_recycling", num_speculative_tokens=3, k=1)
+    assert len(made.template.paths) == 3 and made.k == 1
+    made = drafter(target, "token_recycling", template=((0,), (0, 0)), k=4, update_on_prefill=True)
+    assert (made.template.paths, made.k, made.update_on_prefill) == (((0,), (0, 0)), 4, True)
+    made = drafter(target, "prompt_lookup", max_match=2, whole=False)
+    assert made == jspec.PromptLookup(max_match=2, whole=False)
+    both = drafter(target, "token_recycling+prompt_lookup", k=9, per_row=True, max_match=2)
+    recycling, lookup = both.drafters
+    assert (recycling.k, recycling.per_row, lookup.max_match) == (9, True, 2)
+
+
+def test_trees_fit_the_device(target):
+    assert drafter(target, "token_recycling", shape="published").template == PUBLISHED
+    assert drafter(target, "token_recycling", shape="measured").template == MEASURED
+    grown = drafter(
+        target, "dynamic_token_recycling", num_speculative_tokens=9, max_depth=3, beam=5, k=4
+    )
+    assert (grown.num_speculative_tokens, grown.max_depth, grown.beam, grown.k) == (9, 3, 5, 4)
+    default = drafter(target, "dynamic_token_recycling")
+    assert default.num_speculative_tokens == device_defaults.budget()
+    small, given = drafter(target, "lookahead"), drafter(target, "lookahead", guesses=3)
+    assert small.levels * (small.window + small.guesses) - 1 == device_defaults.budget(55)
+    assert (given.window, given.ngram, given.guesses) == (7, 5, 3)
+    wide = jspec.Lookahead(9, **device_defaults.lookahead(64))
+    assert (wide.window, wide.ngram, wide.guesses) == (8, 5, 8)
+
+
+def test_a_mixture_shares_its_options_and_bounds_its_tree(target):
+    mixture = drafter(
+        target, "token_recycling+suffix", num_speculative_tokens=9, per_row=True, min_match=2
+    )
+    recycling, suffix = mixture.drafters
+    assert (mixture.num_speculative_tokens, recycling.per_row, suffix.min_match) == (9, True, 2)
+    assert recycling.num_speculative_tokens == suffix.num_speculative_tokens == 32
+    deep = drafter(target, "token_recycling+suffix", max_depth=5)
+    assert [member.max_depth for member in deep.drafters] == [5, 5]
+    wide = drafter(target, "token_recycling+suffix", num_speculative_tokens=64)
+    assert [member.num_speculative_tokens for member in wide.drafters] == [64, 64]
+    default = drafter(target, "token_recycling+suffix")
+    assert default.num_speculative_tokens == device_defaults.budget()
+    united = drafter(target, "token_recycling+prompt_lookup", num_speculative_tokens=9)
+    assert united.num_speculative_tokens == 9
+
+
+def test_the_default_tree_of_sequoia_is_made_for_the_bundled_models(target, draft):
+    made = methods.build("sequoia", target, draft=draft).drafter
+    assert made.template == device_defaults.sequoia() and len(made.template.paths) == 15
+    assert made.template.depth == 5
+
+
+def test_a_whole_tree_stands_alone(target, draft):
+    for method, key, value in (
+        ("token_recycling", "num_speculative_tokens", 3),
+        ("token_recycling", "shape", "published"),
+        ("sequoia", "num_speculative_tokens", 3),
+        ("sequoia", "acceptance", [0.5]),
+        ("sequoia", "max_depth", 2),
+    ):
+        other = draft if method == "sequoia" else None
+        with pytest.raises(InputError, match=r"template.* were both given.*leave one of"):
+            methods.build(method, target, draft=other, template=[[0]], **{key: value})
+    with pytest.raises(InputError, match="shape published and num_speculative_tokens were"):
+        methods.build("token_recycling", target, shape="published", num_speculative_tokens=4)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_methods_with_a_bundled_head_can_be_built_everywhere(bundled, monkeypatch, on_cpu):
+    """Their defaults fit one another, alone and as members of a mixture."""
+    monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
+    trained = [method.name for method in METHODS.values() if method.needs_training]
+    assert {"eagle", "eagle2", "medusa", "lyanna", "lyanna+suffix"} <= set(trained)
+    for name in trained:
+        methods.build(name, bundled)
+    methods.build("lyanna+suffix", bundled, num_speculative_tokens=100, beam=2)
+    methods.build("lyanna", bundled, beam=1)
+    methods.build("eagle2", bundled, beam=1)
+    methods.build("eagle2", bundled, num_speculative_tokens=100)
