@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from benchmarks.harness import console
+from jspec import methods
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.methods import METHODS
 from jspec.models import Loaded
 from jspec.protocols import Drafter
 
@@ -15,7 +15,7 @@ def standalone() -> list[str]:
     """Names of the methods that need neither a draft model nor an option."""
     return [
         name
-        for name, method in METHODS.items()
+        for name, method in ((name, methods.describe(name)) for name in methods.names())
         if not method.needs_draft_model and not method.needs_options
     ]
 
@@ -26,7 +26,7 @@ def build(name: str, target: Loaded, **options: Any) -> tuple[Drafter, PyTree]:
     Raises:
         InputError: if the method needs what is not there, such as a trained head.
     """
-    _, drafter, drafter_params = METHODS[name].build(target, **options)
+    _, drafter, drafter_params = methods.build(name, target, **options)
     return drafter, drafter_params
 
 

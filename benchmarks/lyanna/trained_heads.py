@@ -73,8 +73,8 @@ class Run:
 
     def load(self, target: Loaded) -> Head:
         """The trained head."""
-        module, variables = heads.load(self.folder / "head", target)
-        return module, heads.ready(module, variables)
+        module, params, _ = heads.load(self.folder / "head", target)
+        return module, params
 
 
 def setting(trained: Mapping[str, Any]) -> str:
@@ -119,8 +119,8 @@ def trained(kind: str, run: Path | None, target: Loaded) -> Head:
     """
     if run is not None:
         return Run(run).load(target)
-    module, variables = heads.load(heads.find(kind, target), target, only=kind)
-    return module, heads.ready(module, variables)
+    module, params, _ = heads.load(heads.find(kind, target), target, only=kind)
+    return module, params
 
 
 def digest(variables: PyTree) -> str:
