@@ -12,7 +12,7 @@ from oracle import eagle as oracle
 import jspec
 from jspec import tree as trees
 from jspec.base import Frame
-from jspec.drafters.draft_head.base import share
+from jspec.drafters.draft_head.base import child_probability
 from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.models import heads
 from jspec.models.heads.eagle import EAGLEHead
@@ -163,9 +163,11 @@ def drawn(probs):
 
 def test_worth_is_the_published_probability_or_a_power_of_it():
     probs = np.array([0.5, 0.2, 0.1])
-    np.testing.assert_allclose(share(drawn(probs))[0, 0], probs, rtol=1e-6)
+    np.testing.assert_allclose(child_probability(drawn(probs))[0, 0], probs, rtol=1e-6)
     power = np.append(probs, 0.2) ** 3
-    np.testing.assert_allclose(share(drawn(probs), 3.0)[0, 0], (power / power.sum())[:3], rtol=1e-5)
+    np.testing.assert_allclose(
+        child_probability(drawn(probs), 3.0)[0, 0], (power / power.sum())[:3], rtol=1e-5
+    )
 
 
 def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
@@ -183,7 +185,36 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
     assert drafted[0] < drafted[1]
 
 
-@pytest.mark.parametrize("sharpness", [0.0, -1.0, float("nan"), 101.0])
+@pytest.mark.parametrize("sharpness", [0.0, -1.0, float("nan"), 101.0, None, "1", True])
 def test_a_sharpness_out_of_range_is_refused(sharpness):
-    with pytest.raises(ValueError, match="choose 0 < sharpness <= 100"):
+    with pytest.raises(ValueError, match=r"sharpness is .*; pass a number x with 0 < x <= 100"):
         EAGLE2(HEAD, sharpness=sharpness)
+
+
+@pytest.mark.parametrize("drafter", [EAGLE, EAGLE2])
+@pytest.mark.parametrize("head", [None, EAGLEHead, "jspec-7m/eagle", TARGET])
+def test_what_is_no_head_is_refused(drafter, head):
+    with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.protocols.DraftHead,"):
+        drafter(head)
+
+
+@pytest.mark.parametrize("template", [None, Template, 7, ((0,),)])
+def test_what_is_no_template_is_refused(template):
+    with pytest.raises(jspec.InputError, match=r"^the draft's tree is .*; pass a jspec.Template"):
+        EAGLE(HEAD, template)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer in 1"),
+        (dict(num_speculative_tokens=None), "num_speculative_tokens is None; pass an integer in 1"),
+        (dict(max_depth=3.0), "max_depth is 3.0; pass an integer of at least 1"),
+        (dict(beam=int), "beam is <class 'int'>; pass an integer in 1 .. 23, the vocabulary"),
+        (dict(min_gain="0"), "min_gain is '0'; pass a number"),
+        (dict(min_gain=1.0), "min_gain is 1.0; pass a number x with 0 <= x < 1"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(jspec.InputError, match=f"^{message}"):
+        EAGLE2(HEAD, **changes)

@@ -13,9 +13,9 @@ import jspec
 from jspec import tree as trees
 from jspec.base import Frame
 from jspec.drafters.draft_head.lyanna import Lyanna
-from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Never, Separate, nothing
+from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
-from jspec.models.heads.lyanna import collapse
+from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.training.unroll import Unrolled, states_of
 
 LEVELS, BATCH = 3, 2
@@ -89,7 +89,7 @@ def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
 def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
     module, variables, info = head
     leftover = ChainCache(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
-    assert (leftover.reusable() == LEVELS - (used - 1) - 1).all()
+    assert (leftover.num_reusable == LEVELS - (used - 1) - 1).all()
 
     def grown(logits, first, depth, nodes):
         scorer = ChainScorer(module, variables, logits, first, frame())
@@ -127,12 +127,12 @@ def test_fusion_is_the_best_of_both_trees(begun):
     module, variables, state, at = begun
     levels = np.random.default_rng(1).normal(size=(3, LEVELS, tiny.VOCAB)) * 2
     left = ChainCache(jnp.asarray(levels, jnp.float32), jnp.array([1, 2, 3]), jnp.zeros(3, bool))
-    fresh, _ = propose(module, variables, Never(), left, state, at)
-    larger, _ = propose(module, variables, Never(), left, state, at, nodes=7 + 4)
+    fresh, _ = propose(module, variables, None, left, state, at)
+    larger, _ = propose(module, variables, None, left, state, at, nodes=7 + 4)
     fused, _ = propose(module, variables, Fused(num_speculative_tokens=4), left, state, at)
     # Nothing fresh counts for rows that verify what is left alone; the third has nothing left.
     alone, kept = propose(module, variables, Separate(num_speculative_tokens=4), left, state, at)
-    np.testing.assert_array_equal(kept.again, [True, True, False])
+    np.testing.assert_array_equal(kept.resampled, [True, True, False])
     for row in range(3):
         second = {} if row == 2 else nodes_of(alone, row)
         assert len(second) == (0 if row == 2 else min(4, 3 if row == 1 else 4))
@@ -148,14 +148,12 @@ def test_fusion_is_the_best_of_both_trees(begun):
 
 
 def test_a_chain_is_spent_after_its_second_tree():
-    spent = nothing(3, LEVELS, tiny.VOCAB)
-    assert (spent.reusable() == 0).all()
-    left = replace(spent, again=jnp.array([True, False, False]))
+    spent = ChainCache.init(3, LEVELS, tiny.VOCAB)
+    assert (spent.num_reusable == 0).all()
+    left = replace(spent, resampled=jnp.array([True, False, False]))
 
-    class Told:
-        counts = jnp.array([1, 1, 3])
-
-    np.testing.assert_array_equal(left.decided(Told).reusable(), [0, 2, 0])
+    counts = jnp.array([1, 1, 3])
+    np.testing.assert_array_equal(left.decide(counts).num_reusable, [0, 2, 0])
 
 
 def test_the_collapsed_table_gives_the_same_scores(head, logits):
@@ -209,15 +207,40 @@ def test_a_chain_follows_the_accepted_text(begun):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(num_speculative_tokens=0), "budget is 0"),
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer in 1 .. 36"),
+        (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer"),
+        (dict(max_depth=None), "max_depth is None; pass an integer of at least 1"),
+        (dict(beam="4"), "beam is '4'; pass an integer in 1 .. 23, the vocabulary"),
+        (dict(sharpness=None), "sharpness is None; pass a number"),
         (dict(max_depth=0), "max_depth is 0"),
-        (dict(beam=24), "24 wide; score 1 .. 23"),
+        (dict(beam=24), "beam is 24; pass an integer in 1 .. 23, the vocabulary"),
         (dict(resampling=True), "resampling is True"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         Lyanna(tiny.lyanna(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer of at"),
+        (dict(num_speculative_tokens=2.0), "num_speculative_tokens is 2.0; pass an integer"),
+        (dict(threshold=-1), "threshold is -1; pass an integer of at least 0"),
+        (dict(threshold=None), "threshold is None; pass an integer"),
+    ],
+)
+@pytest.mark.parametrize("resampling", [Fused, Separate])
+def test_bad_settings_of_the_second_tree_are_refused(resampling, change, message):
+    with pytest.raises(jspec.InputError, match=f"^{message}"):
+        resampling(**change)
+
+
+@pytest.mark.parametrize("head", [None, LyannaHead, 3, tiny.model()])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.protocols.DraftHead,"):
+        Lyanna(head)
 
 
 def test_a_head_of_another_target_is_refused():

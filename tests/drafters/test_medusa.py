@@ -165,7 +165,7 @@ def test_smaller_published_trees_are_its_first_nodes():
     assert set(published(11).paths) == set(oracle.TEMPLATE[:11])
     shallow = [path for path in oracle.TEMPLATE if len(path) <= 2]
     assert set(published(30, depth=2).paths) == set(shallow[:30])
-    with pytest.raises(ValueError, match=r"nodes is 64 and the published tree has 1 \.\. 63"):
+    with pytest.raises(ValueError, match=r"nodes is 64; pass an integer in 1 \.\. 63"):
         published(64)
 
 

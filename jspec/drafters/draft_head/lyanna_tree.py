@@ -1,4 +1,4 @@
-"""Lyanna's trees: scores that are there for all levels at once, and tokens that inform them."""
+"""Lyanna's trees: scores that are there for all L levels at once, and tokens that inform them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.base import Frame, PyTree, Tree
-from jspec.drafters.draft_head.base import likeliest
-from jspec.drafters.draft_head.eagle import joint
+from jspec.drafters.draft_head.base import top_k_draw
+from jspec.drafters.draft_head.eagle import joint_probability
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.protocols import DraftHead
@@ -24,7 +24,7 @@ class ChainScorer:
         logits: l_1 .. l_L of every row.
         first: which of them the root's children are drawn from; the levels below take those that
             follow, and beyond the last there is nothing to draw from.
-        round: that the tree is for.
+        frame: of the round that the tree is for.
     """
 
     head: DraftHead
@@ -34,6 +34,7 @@ class ChainScorer:
     frame: Frame
 
     def root(self) -> LevelOutput:
+        """Scores the root's children."""
         return self._informed(0, self.frame.root[:, None])
 
     def below(
@@ -71,13 +72,13 @@ def token_info_tree(
         depth: N, levels.
         branch: k, children of a node, and nodes of a level that get some.
         nodes: the budget, without the root.
-        sharpness: see `jspec.drafters.draft_head.base.share`.
+        sharpness: see `jspec.drafters.draft_head.base.child_probability`.
     """
     draft, _ = best_first.grow(
         scorer,
-        likeliest,
+        top_k_draw,
         None,
-        partial(joint, sharpness=sharpness),
+        partial(joint_probability, sharpness=sharpness),
         num_speculative_tokens=nodes,
         max_depth=depth,
         beam=branch,
