@@ -47,7 +47,7 @@ class BudgetedMergeState:
     """Those of the round, between draft and update."""
     chances: Float[Array, "B M"] | None
     """What was thought of them, given that the parent is taken."""
-    numbers: tuple[Int[Array, "B N"], ...] | None
+    numbers: tuple[Int[Array, "B _"], ...] | None
     """Of each member's nodes in the tree that is verified."""
     drafts: tuple[Tree, ...] | None
 

@@ -169,7 +169,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
 
     strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
     with strict[0], strict[1], jax.enable_x64(x64):
-        run()
+        jax.eval_shape(run)  # types are those of tracing
 
 
 def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():

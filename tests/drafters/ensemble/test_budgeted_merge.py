@@ -87,7 +87,7 @@ def forest(drafters, params, row):
 
 
 def feedback(tree, emitted, counts):
-    zeros = jnp.zeros(BATCH, jnp.int32)
+    zeros = jnp.zeros_like(counts, jnp.int32)
     return Feedback(
         tree=tree,
         output=None,
