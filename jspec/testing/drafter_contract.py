@@ -170,6 +170,16 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     batch, width = call.prompt.shape
     positions, causal = sequence(batch, width)
     weights = Poisoned(subject.params, np.full(batch, NEVER, np.int32))
+    leaves = jax.tree.leaves_with_path(drafter.init(batch, prepared.slots, None))
+    known: dict[int, str] = {}
+    for path, leaf in leaves:
+        place = jax.tree_util.keystr(path)
+        promise(
+            not isinstance(leaf, jax.Array) or id(leaf) not in known,
+            f"init makes an array for each leaf of the state: {place} and {known.get(id(leaf))} "
+            "are one array, and the engine donates both; make two",
+        )
+        known[id(leaf)] = place
 
     def first_tree(params: PyTree, weights: Poisoned) -> Any:
         output = subject.model.apply(weights, call.prompt, positions, causal, None)

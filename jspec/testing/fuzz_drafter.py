@@ -60,8 +60,9 @@ class FuzzDrafter:
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> FuzzState:
         del slots, earlier
-        zeros = jnp.zeros(batch, jnp.int32)
-        return FuzzState(emitted=zeros, rounds=jnp.int32(0), mistold=zeros)
+        # Two arrays: the engine donates the state, and JAX donates no buffer twice.
+        emitted, mistold = (jnp.zeros(batch, jnp.int32) for _ in range(2))
+        return FuzzState(emitted=emitted, rounds=jnp.int32(0), mistold=mistold)
 
     def prefill(
         self,

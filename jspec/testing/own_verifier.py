@@ -1,5 +1,6 @@
 """A drafter whose draws are verified by another rule than the coupled one: a distribution."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -60,6 +61,6 @@ def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
     tokens = jnp.asarray(asked["prompt"], jnp.int32)
     output = subject.model.apply(asked["params"], tokens, positions, causal, None)
     last = jnp.asarray(asked["lengths"] - 1)[:, None, None]
-    logits = jnp.take_along_axis(output.logits, last, axis=1)[:, 0]
-    probs = samplings.probabilities(logits, asked["sampling"])
-    return np.asarray(probs, np.float64)
+    logits = jnp.take_along_axis(output.logits, last, axis=1)
+    sampling = jax.tree.map(jnp.asarray, asked["sampling"])
+    return np.asarray(samplings.node_probabilities(logits, sampling)[:, 0], np.float64)

@@ -117,6 +117,15 @@ def test_a_state_that_changes_its_type_is_refused():
     assert "jspec refuses it" in sentence(Widening())
 
 
+def test_an_array_in_two_places_of_a_state_is_said():
+    @dataclass(frozen=True)
+    class Twice(Chain):
+        def init(self, batch, slots, earlier):
+            return (jnp.zeros(batch, jnp.int32),) * 2
+
+    assert "init makes an array for each leaf of the state: [1] and [0]" in sentence(Twice())
+
+
 def test_a_draft_without_a_state_is_said():
     @dataclass(frozen=True)
     class Stateless(Chain):
@@ -128,11 +137,12 @@ def test_a_draft_without_a_state_is_said():
 
 def test_a_drafter_that_cannot_be_hashed_is_said():
     @dataclass
-    class Loose(Chain):
-        pass
+    class Loose:
+        """Compares and is not frozen, so it has no hash."""
 
-    # A dataclass that compares and is not frozen has no hash.
-    Loose.__hash__ = None
+        length: int = 2
+        init, prefill, draft, update = Chain.init, Chain.prefill, Chain.draft, Chain.update
+
     assert "static and hashable" in sentence(Loose())
 
 
@@ -226,4 +236,4 @@ def test_the_built_in_model_notices_every_token_of_its_prefix():
     )
     plain = forward(text)
     for at in range(size):
-        assert not np.array_equal(forward(text + (np.arange(size) == at)), plain)
+        assert not np.array_equal(forward((text + (np.arange(size) == at)) % VOCAB), plain)
