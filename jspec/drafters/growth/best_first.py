@@ -5,6 +5,7 @@ included.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
@@ -169,7 +170,7 @@ def _next_level(
     first_kv, first_child = limits.first_kv_index(level), limits.first_child(level)
     kv_index = first_kv + jnp.arange(limits.beam, dtype=jnp.int32)
     write = jax.vmap(lambda row, ids: row.at[ids].set(kv_index))
-    pool = pool.replace(kv_index=write(pool.kv_index, frontier.ids))
+    pool = replace(pool, kv_index=write(pool.kv_index, frontier.ids))
     return _Growth(
         level=level + 1,
         pool=pool.add(first_child, frontier.ids, drawn.tokens, values.slot, values.notes),
