@@ -234,12 +234,12 @@ def test_arguments_out_of_range_are_refused():
     recycling, lookup = jspec.TokenRecycling(tiny.VOCAB), jspec.PromptLookup()
     with pytest.raises(ValueError, match="merge got 1 drafter; pass two or more"):
         jspec.merge(recycling, num_speculative_tokens=4)
-    with pytest.raises(ValueError, match=r"nodes is 0; a mixture drafts 1 .. 4096"):
+    with pytest.raises(ValueError, match=r"num_speculative_tokens is 0; a merge drafts 1 .. 4096"):
         jspec.merge(recycling, lookup, num_speculative_tokens=0)
     with pytest.raises(ValueError, match=r"merge got .*PromptLookup.*; pass instances"):
         jspec.merge(recycling, jspec.PromptLookup)
     mixture = jspec.merge(recycling, lookup, num_speculative_tokens=4)
-    with pytest.raises(ValueError, match="drafter_state is a tuple and a mixture of 2 keeps"):
+    with pytest.raises(ValueError, match="drafter_state is a tuple and a merge of 2 with a budget"):
         mixture.init(1, 8, (None, None))
     with pytest.raises(ValueError, match="drafter_params is a tuple of 3 and merge keeps a tuple"):
         mixture.draft_members((None,) * 3, (None, None), None)
