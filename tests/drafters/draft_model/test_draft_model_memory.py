@@ -66,13 +66,15 @@ def test_distributions_are_kept_of_scored_nodes_alone(drafter):
             root=prompt[:, -1],
             positions=lengths - 1,
             keys=jax.random.split(jax.random.key(0), batch),
-            sampling=jspec.Sampling(*jnp.ones((4, batch))),
+            sampling=jspec.Sampling(
+                jnp.ones(batch), jnp.zeros(batch, jnp.int32), jnp.ones(batch), jnp.zeros(batch)
+            ),
             done=jnp.zeros(batch, bool),
         )
         return drafter.draft(weights, state, frame)[0]
 
     start = jax.eval_shape(lambda: drafter.init(batch, 128, None))
-    state = jax.eval_shape(drafter.init, weights, start, tokens, lengths, seen)
+    state = jax.eval_shape(drafter.prefill, weights, start, tokens, lengths, seen)
     program, tree = jax.make_jaxpr(draft, return_shape=True)(weights, state, tokens)
     assert 60 <= tree.tokens.shape[1] - 1 <= 64
     scored = 1 + drafter.num_scored
