@@ -16,10 +16,10 @@ from benchmarks.model_pairs import Pair
 from jspec import round as rounds
 from jspec import sampling as samplings
 from jspec.base import Feedback, Frame, PyTree, Tree
-from jspec.drafters.draft_head.base import HeadState, likeliest
-from jspec.drafters.draft_head.eagle import HeadScorer, joint
+from jspec.drafters.draft_head.base import HeadState, top_k_draw
+from jspec.drafters.draft_head.eagle import HeadScorer, joint_probability
 from jspec.drafters.draft_head.lyanna import Lyanna
-from jspec.drafters.draft_head.lyanna_resampling import FUSED, NEVER
+from jspec.drafters.draft_head.lyanna_resampling import FUSED
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput, Scorer
@@ -60,7 +60,7 @@ class Side:
     def __init__(self, pair: Pair, head: Any, variables: PyTree, nodes: int, fused: bool = False):
         self.pair, self.head, self.variables = pair, head, variables
         self.nodes, self.fused = nodes, fused
-        drafter = trained_heads.tree(head, nodes, FUSED if fused else NEVER)
+        drafter = trained_heads.tree(head, nodes, FUSED if fused else None)
         self.drafter = drafter
         # One each, so that each is compiled once.
         self.layers = jax.jit(self._states if isinstance(drafter, Lyanna) else self._levels)
@@ -137,7 +137,7 @@ class Side:
 
     def _products(self, params: PyTree, states: Sequence[Float[Array, "B N E"]]):
         """The target's scores of each of several, one after another."""
-        return in_turn(lambda x: self.head.apply(params, x, method="logits"))(states)
+        return in_turn(lambda x: self.head.score(params, x))(states)
 
     def _grow(self, params: PyTree, logits: Float[Array, "B L *W V"], frame: Frame) -> Tree:
         """The tree from scores that are there: of each level's nodes, or of the chain."""
@@ -148,7 +148,7 @@ class Side:
         else:
             scorer = Given(logits, frame)
         draft, _ = best_first.grow(
-            scorer, likeliest, None, joint,
+            scorer, top_k_draw, None, joint_probability,
             num_speculative_tokens=self.nodes, max_depth=DEPTH, beam=WIDTH,
         )  # fmt: skip
         return draft.tree
@@ -189,7 +189,7 @@ class Steps:
         self.head, self.variables, self.count = head, variables, count
 
         def product(params: PyTree, states: Sequence[Float[Array, "B N E"]]):
-            return in_turn(lambda x: head.apply(params, x, method="logits"))(states)
+            return in_turn(lambda x: head.score(params, x))(states)
 
         self.product = jax.jit(product)
         self.softmax = jax.jit(in_turn(jax.nn.softmax))
@@ -216,7 +216,7 @@ class Steps:
         token, chosen = root[:, None], []
         for step in range(self.count):
             row = logits[:, step : step + 1]
-            scores = self.head.apply(params, row, token, method="inform")
+            scores = self.head.inform(params, row, token)
             chosen.append(samplings.top_k(scores, WIDTH))
             token = chosen[-1][1][..., 0]
         return chosen

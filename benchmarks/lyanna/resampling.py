@@ -17,7 +17,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.acceptance import histograms, tokens_per_round
 from benchmarks.lyanna.trained_heads import WIDTH
-from jspec.drafters.draft_head.lyanna_resampling import NEVER, Fused, Resampling, Separate
+from jspec.drafters.draft_head.lyanna_resampling import Fused, Resampling, Separate
 
 
 def main(
@@ -38,11 +38,11 @@ def main(
     texts = [pair.prompts(kind, count, prompt_tokens) for kind in pair.classes]
     prompts = np.concatenate(texts)
     headline(f"Re-sampling: width {WIDTH}, {nodes} fresh nodes, {len(prompts)} prompts")
-    ways: dict[str, tuple[int, Resampling]] = {"off": (nodes, NEVER)}
+    ways: dict[str, tuple[int, Resampling | None]] = {"off": (nodes, None)}
     for more in map(int, again.split(",")):
         ways[f"apart +{more}"] = nodes, Separate(more)
         ways[f"fused +{more}"] = nodes, Fused(more)
-        ways[f"off, {nodes + more} nodes"] = nodes + more, NEVER
+        ways[f"off, {nodes + more} nodes"] = nodes + more, None
     columns = [f"depth {depth}" for depth in depths.split(",")]
     shown = Table("tokens per round", *columns, box=box.MARKDOWN)
     cells: dict[str, list[str]] = {name: [] for name in ways}

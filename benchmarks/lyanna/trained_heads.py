@@ -13,7 +13,7 @@ from benchmarks.ledger import Ledger
 from jspec.base import PyTree
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
-from jspec.drafters.draft_head.lyanna_resampling import NEVER, Resampling
+from jspec.drafters.draft_head.lyanna_resampling import Resampling
 from jspec.models import Loaded, heads
 from jspec.models.heads.lyanna import LyannaHead
 from jspec.models.heads.store import RECORD
@@ -95,7 +95,11 @@ def alike(runs: Sequence[Run]) -> dict[int, list[Run]]:
 
 
 def tree(
-    head: Any, nodes: int, resampling: Resampling = NEVER, depth: int = DEPTH, width: int = WIDTH
+    head: Any,
+    nodes: int,
+    resampling: Resampling | None = None,
+    depth: int = DEPTH,
+    width: int = WIDTH,
 ) -> EAGLE2 | Lyanna:
     """The kind's own tree of a depth, a width and a number of drafted nodes.
 

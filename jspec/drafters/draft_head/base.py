@@ -208,8 +208,9 @@ def check_sharpness(sharpness: Any) -> None:
 def check_is_head(head: Any, protocol: type, wanted: str) -> None:
     """Raises InputError unless a drafter's head is an instance of a protocol."""
     if isinstance(head, type) or not isinstance(head, protocol):
+        shown = " ".join(repr(head).split())  # a Flax module's representation takes many lines
         raise InputError(
-            f"head is {head!r:.80}; pass {wanted}, such as the first that jspec.models.heads.load "
+            f"head is {shown:.80}; pass {wanted}, such as the first that jspec.models.heads.load "
             "gives"
         )
 

@@ -169,6 +169,12 @@ def test_smaller_published_trees_are_its_first_nodes():
         published(64)
 
 
+@pytest.mark.parametrize("head", [None, MedusaHeads, 4, tiny.eagle()])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(jspec.InputError, match=r"^head is .*; pass Medusa's heads, such as"):
+        Medusa(head)
+
+
 def test_options_that_do_not_fit_are_refused(target):
     with pytest.raises(ValueError, match=r"has 5 levels and there are 4 Medusa heads"):
         Medusa(HEADS, jspec.tree.chain(5))
