@@ -1,30 +1,82 @@
 """Lossless speculative decoding for JAX as one pure function: `jspec.decode`.
 
-The public names are listed in `jspec.public` and imported on first use (PEP 562): JAX takes a
-second to import, and `jspec --help` shall not wait for it.
+`__all__` is all that is public. Names are imported on first use (PEP 562): JAX takes a second to
+import, and `jspec --help` shall not wait for it.
 """
 
 from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from jspec import methods as methods
+    from jspec import models as models
+    from jspec import round as round
+    from jspec import sampling as sampling
+    from jspec import testing as testing
+    from jspec import training as training
+    from jspec import tree as tree
+    from jspec.drafters.draft_model import acceptance_vector as acceptance_vector
+    from jspec.drafters.draft_model import sequoia_tree as sequoia_tree
+    from jspec.drafters.retrieval import datastore as datastore
     from jspec.public import *  # noqa: F403
+    from jspec.verify import proposals as proposals
+    from jspec.verify import rules as rules
+    from jspec.verify import schemes as schemes
+
+__version__ = "0.1.0"
+
+# fmt: off
+__all__ = [  # noqa: RUF022
+    # what runs
+    "Chunk", "decode", "prefill", "step", "stream",
+    # data
+    "Cache", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling", "Scored", "State",
+    "Stats", "Status", "Template", "Tree", "TreeKV", "Verdict",
+    # protocols
+    "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
+    # verification
+    "BlockVerification", "Scheme", "TreeVerifier", "Verified", "with_verifier",
+    # drafters
+    "Autoregressive", "BudgetedMerge", "CalibratedDySpec", "CoupledTree", "DySpec",
+    "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna", "Medusa", "Merge",
+    "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr",
+    "SpeculativeDecoding", "Suffix", "TokenRecycling", "merge",
+    # modules
+    "acceptance_vector", "datastore", "methods", "models", "proposals", "round", "rules",
+    "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
+    "__version__",
+]
+# fmt: on
+
+_MODULES = {
+    "acceptance_vector": "jspec.drafters.draft_model.acceptance_vector",
+    "datastore": "jspec.drafters.retrieval.datastore",
+    "methods": "jspec.methods",
+    "models": "jspec.models",
+    "proposals": "jspec.verify.proposals",
+    "round": "jspec.round",
+    "rules": "jspec.verify.rules",
+    "sampling": "jspec.sampling",
+    "schemes": "jspec.verify.schemes",
+    "sequoia_tree": "jspec.drafters.draft_model.sequoia_tree",
+    "testing": "jspec.testing",
+    "training": "jspec.training",
+    "tree": "jspec.tree",
+}
 
 
 def __getattr__(name: str):
-    if not name.startswith("_"):
-        # Modules go first and alone: they import one another through here while they load.
-        if find_spec(f"jspec.{name}") is not None:
-            return import_module(f"jspec.{name}")
-        public = vars(import_module("jspec.public"))
-        if name in public:
-            globals()[name] = public[name]
-            return public[name]
-    raise AttributeError(f"module 'jspec' has no attribute {name!r}")
+    if name in _MODULES:
+        found = import_module(_MODULES[name])
+    elif name in __all__:
+        found = getattr(import_module("jspec.public"), name)
+    else:
+        raise AttributeError(f"module 'jspec' has no attribute {name!r}")
+    globals()[name] = found
+    return found
 
 
 def __dir__() -> list[str]:
-    return [name for name in vars(import_module("jspec.public")) if not name.startswith("_")]
+    return sorted(__all__)

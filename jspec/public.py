@@ -1,8 +1,5 @@
-"""The public names of `jspec`, once. `jspec` itself hands them out on first use."""
+"""Where the names of `jspec.__all__` live; `jspec` itself hands them out on first use."""
 
-from jspec import round as round
-from jspec import sampling as sampling
-from jspec import tree as tree
 from jspec.base import Cache as Cache
 from jspec.base import Feedback as Feedback
 from jspec.base import Frame as Frame
@@ -32,9 +29,9 @@ from jspec.drafters.draft_model.spectr import SpecTr as SpecTr
 from jspec.drafters.draft_model.speculative_decoding import (
     SpeculativeDecoding as SpeculativeDecoding,
 )
+from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge as BudgetedMerge
 from jspec.drafters.ensemble.merge import Merge as Merge
 from jspec.drafters.ensemble.merge import merge as merge
-from jspec.drafters.retrieval import datastore as datastore
 from jspec.drafters.retrieval.dynamic_token_recycling import (
     DynamicTokenRecycling as DynamicTokenRecycling,
 )
@@ -55,12 +52,10 @@ from jspec.engine import stream as stream
 from jspec.errors import InputError as InputError
 from jspec.protocols import CausalLM as CausalLM
 from jspec.protocols import Drafter as Drafter
+from jspec.protocols import DraftHead as DraftHead
 from jspec.protocols import NodeRule as NodeRule
 from jspec.protocols import Verifier as Verifier
 from jspec.tree import Template as Template
-from jspec.verify import proposals as proposals
-from jspec.verify import rules as rules
-from jspec.verify import schemes as schemes
 from jspec.verify.block_verification import BlockVerification as BlockVerification
 from jspec.verify.schemes import Scheme as Scheme
 from jspec.verify.tree_verifier import TreeVerifier as TreeVerifier

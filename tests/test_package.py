@@ -88,3 +88,21 @@ def test_the_package_starts_without_jax():
     )
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"
+
+
+def test_the_version_is_that_of_the_project():
+    assert jspec.__version__ == PROJECT["version"]
+
+
+def test_what_is_public_is_listed_and_nothing_else():
+    from jspec import public
+
+    listed = set(jspec.__all__)
+    assert len(listed) == len(jspec.__all__)
+    assert dir(jspec) == sorted(listed)
+    for name in listed:
+        assert getattr(jspec, name) is not None
+    names = {name for name in vars(public) if not name.startswith("_")}
+    assert names == listed - set(jspec._MODULES) - {"__version__"}
+    with pytest.raises(AttributeError, match="no attribute 'utils'"):
+        _ = jspec.utils

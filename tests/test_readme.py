@@ -6,16 +6,35 @@ from pathlib import Path
 import numpy as np
 
 README = Path(__file__).resolve().parents[1] / "README.md"
+TEXT = README.read_text(encoding="utf-8")
 
 
-def test_the_blocks_of_python_run_one_after_the_other(capsys):
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 7
+def test_the_program_runs_and_gives_the_tokens_of_plain_decoding(capsys):
+    (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names: dict = {}
-    for block in blocks:
-        exec(compile(block, str(README), "exec"), names)
-    assert capsys.readouterr().out.strip()
-    plain = names["jspec"].decode(
-        names["model"], names["params"], names["prompt"], max_new_tokens=32
+    exec(compile(block, str(README), "exec"), names)
+    text, acceptance = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert re.search("[a-z]", text)
+    assert float(acceptance.strip("[]")) > 1
+    target, jspec, result = names["target"], names["jspec"], names["result"]
+    plain = jspec.decode(
+        target.model, target.params, names["prompt"], max_new_tokens=128, eos=target.eos
     )
-    np.testing.assert_array_equal(names["result"].tokens, plain.tokens)
+    np.testing.assert_array_equal(result.tokens, plain.tokens)
+
+
+def test_it_is_short():
+    assert len(TEXT.splitlines()) <= 160
+
+
+def test_it_has_the_two_commands():
+    for name in ("generate", "test"):
+        blocks = re.findall(rf"<!-- ci: {name} -->\n```bash\n(.*?)```", TEXT, re.DOTALL)
+        assert len(blocks) == 1, name
+
+
+def test_files_that_it_names_exist():
+    links = [link for link in re.findall(r"\]\(([^)#]+)", TEXT) if "://" not in link]
+    assert len(links) > 10
+    missing = [link for link in links if not (README.parent / link).exists()]
+    assert not missing

@@ -228,14 +228,14 @@ def lyanna(
     **shape: int,
 ) -> "Drafter":
     from jspec.drafters.draft_head.lyanna import Lyanna
-    from jspec.drafters.draft_head.lyanna_resampling import Fused, Never, Separate
+    from jspec.drafters.draft_head.lyanna_resampling import Fused, Separate
     from jspec.methods import device_defaults
 
     nodes, second = device_defaults.lyanna(num_speculative_tokens, resampled_tokens, **shape)
     again = {
         "fused": Fused(second, resampling_threshold),
         "separate": Separate(second, resampling_threshold),
-        "never": Never(),
+        "never": None,
     }[resampling]
     sharp = sharpness or device_defaults.SHARPNESS
     return Lyanna(head, nodes, **shape, resampling=again, sharpness=sharp)

@@ -8,8 +8,8 @@ from jspec.app.run_settings import RunSettings
 def test_method_and_config_name_the_choice():
     assert method_choice.choose(None, None).method.name == methods.DEFAULT
     assert method_choice.choose("prompt_lookup", None).method.name == "prompt_lookup"
-    choice = method_choice.choose(None, '{"method": "prompt_lookup", "prompt_lookup_max": 2}')
-    assert (choice.method.name, choice.options) == ("prompt_lookup", {"prompt_lookup_max": 2})
+    choice = method_choice.choose(None, '{"method": "prompt_lookup", "max_match": 2}')
+    assert (choice.method.name, choice.options) == ("prompt_lookup", {"max_match": 2})
     assert method_choice.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
 
 

@@ -47,8 +47,6 @@ OWN = [
 ]
 NEEDED = {
     "max_match": {"min_match": 1},
-    "prompt_lookup_max": {"prompt_lookup_min": 1},
-    "suffix_max": {"suffix_min": 1},
     "offset": {"factor": 2000.0},
     "factor": {"offset": 1.0},
 }

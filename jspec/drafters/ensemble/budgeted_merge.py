@@ -19,8 +19,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.ensemble.members import Members, Offer
-from jspec.drafters.growth.calibration import AcceptanceModel, claimed
+from jspec.drafters.growth.calibration import AcceptanceModel, features
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 
 @struct.dataclass
@@ -46,7 +47,7 @@ class BudgetedMergeState:
     """Those of the round, between draft and update."""
     chances: Float[Array, "B M"] | None
     """What was thought of them, given that the parent is taken."""
-    numbers: tuple[Int[Array, "B N"], ...] | None
+    numbers: tuple[Int[Array, "B _"], ...] | None
     """Of each member's nodes in the tree that is verified."""
     drafts: tuple[Tree, ...] | None
 
@@ -195,7 +196,7 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[Offers, tuple[Int[Array, "B N"],
     for draft, start, depth in zip(drafts, starts, depths, strict=True):
         own = jnp.concatenate([first[:, :1], first[:, start + 1 : start + depth.shape[1]]], axis=1)
         numbers.append(own.astype(jnp.int32))
-        claim, kind = claimed(draft, depth)
+        claim, kind = features(draft, depth)
         # Which of its nodes each joint node is, the first of equal ones; its size where none.
         absent = depth.shape[1]
         local = jax.vmap(
@@ -233,7 +234,8 @@ def _first(
 
     # Nodes of a level are settled once those above are: at most one pass a level, and one more.
     start = jnp.broadcast_to(nodes, tokens.shape)
-    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, (start, jnp.bool_(True)))
+    carry = vary((start, jnp.bool_(True)), tokens, parents, valid)
+    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, carry)
     return first
 
 

@@ -1,0 +1,150 @@
+"""The documentation: every public name is in the reference, programs run, links lead to files."""
+
+import importlib
+import inspect
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import jax
+import pytest
+
+import jspec
+
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+DIRECTIVES = {
+    name
+    for page in PAGES.values()
+    for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)
+}
+# Pages whose programs compile for longer than a few seconds.
+LONG = {"sharding.md", "your-own-drafter.md", "your-own-model.md"}
+
+
+def find(name: str):
+    """What a dotted name of the reference stands for."""
+    parts = name.split(".")
+    for size in range(len(parts), 0, -1):
+        try:
+            found = importlib.import_module(".".join(parts[:size]))
+        except ImportError:
+            continue
+        for part in parts[size:]:
+            found = getattr(found, part)
+        return found
+    raise AttributeError(name)
+
+
+def names_of(module) -> list[str]:
+    """What a module lists as public, else what it defines or, being a package, collects."""
+    listed = getattr(module, "__all__", None)
+    if listed is not None:
+        return list(listed)
+    home = module.__name__
+    found = {
+        name: getattr(value, "__module__", "")
+        for name, value in vars(module).items()
+        if not name.startswith("_") and not inspect.ismodule(value)
+    }
+    collected = f"{home}." if hasattr(module, "__path__") else home
+    return [name for name, where in found.items() if where == home or where.startswith(collected)]
+
+
+def is_shown(name: str, public: str) -> bool:
+    """Whether the reference has a name of a documented module.
+
+    A directive for a module shows what `__all__` lists, or else what the module itself defines; no
+    submodule, and nothing that a submodule of the same name hides.
+    """
+    module, full = find(name), f"{name}.{public}"
+    value = getattr(module, public)
+    if full in DIRECTIVES:
+        return True
+    if inspect.ismodule(value):
+        return False
+    if hasattr(module, "__path__") and find_spec(f"{module.__name__}.{public}"):
+        return f"{full}.{public}" in DIRECTIVES
+    return hasattr(module, "__all__") or getattr(value, "__module__", "") == module.__name__
+
+
+@pytest.mark.parametrize("name", sorted(DIRECTIVES))
+def test_the_reference_names_what_exists(name):
+    assert inspect.getdoc(find(name)), f"{name} has no docstring"
+
+
+@pytest.mark.parametrize("name", sorted(n for n in jspec.__all__ if not n.startswith("__")))
+def test_every_public_name_is_in_the_reference(name):
+    assert f"jspec.{name}" in DIRECTIVES, f"give jspec.{name} a line in docs/api"
+
+
+MODULES = sorted(
+    {name for name in DIRECTIVES if inspect.ismodule(find(name))}
+    | {f"jspec.{name}" for name in jspec.__all__ if inspect.ismodule(getattr(jspec, name))}
+)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_of_a_module_is_in_the_reference(name):
+    missing = [public for public in names_of(find(name)) if not is_shown(name, public)]
+    assert not missing, f"give these of {name} a line in docs/api"
+
+
+def environment() -> dict[str, str]:
+    """Compiled programs are kept where those of the tests are."""
+    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+
+
+def programs(page: Path) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow if name in LONG else ())
+        for name, page in PAGES.items()
+        if programs(page)
+    ],
+)
+def test_the_programs_of_a_page_run_one_after_the_other(name):
+    # In a process of its own: pages set options of JAX.
+    code = "\n".join(programs(PAGES[name]))
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_lead_to_files(name):
+    text = re.sub(r"^```.*?^```", "", PAGES[name].read_text("utf-8"), flags=re.DOTALL | re.M)
+    for link in re.findall(r"\]\(([^)#\s]+)", text):
+        if "://" in link:
+            # Our own repository's files, by the address that they will have.
+            _, found, path = link.partition("jspec-dev/jspec/blob/main/")
+            assert not found or (ROOT / path).exists(), f"{link} is no file"
+        else:
+            assert (PAGES[name].parent / link).exists(), f"{link} is no file"
+
+
+def test_the_site_builds_and_holds_every_public_name(tmp_path):
+    pytest.importorskip("mkdocs", reason="the documentation needs pip install '.[docs]'")
+    pytest.importorskip("mkdocstrings")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path)]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr[-3000:]
+    anchors = {
+        anchor
+        for page in (tmp_path / "api").rglob("*.html")
+        for anchor in re.findall(r'id="(jspec\.[\w.]+)"', page.read_text("utf-8"))
+    }
+    wanted = {f"jspec.{name}" for name in jspec.__all__ if not name.startswith("__")}
+    wanted |= {f"{name}.{public}" for name in MODULES for public in names_of(find(name))}
+    # A function behind a module of the same name has the longer anchor.
+    missing = {name for name in wanted - anchors if f"{name}.{name.split('.')[-1]}" not in anchors}
+    assert not missing

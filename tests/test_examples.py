@@ -1,0 +1,80 @@
+"""Every example runs from beginning to end, as a user runs it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import pytest
+
+EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
+SCRIPTS = sorted(EXAMPLES.glob("*.py"))
+QUICKSTART = "quickstart.py"
+
+
+def test_they_are_all_here():
+    assert {path.name for path in SCRIPTS} >= {
+        QUICKSTART,
+        "batches_and_streaming.py",
+        "your_own_drafter.py",
+        "sharded_decoding.py",
+        "train_a_head.py",
+    }
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param(path, id=path.stem, marks=() if path.name == QUICKSTART else pytest.mark.slow)
+        for path in SCRIPTS
+    ],
+)
+def test_a_script_runs(script, tmp_path):
+    # Compiled programs are kept where those of the tests are.
+    cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    run = subprocess.run(
+        [sys.executable, script],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env=os.environ | cache,
+    )
+    assert run.returncode == 0, run.stderr[-3000:]
+    assert run.stdout.strip()
+    assert not list(tmp_path.iterdir()), "an example leaves no files behind"
+
+
+def cells(text: str) -> list[tuple[str, str]]:
+    """(kind, source) of each cell of a script with `# %%` lines; the docstring is none."""
+    found = []
+    for part in re.split(r"^# %%", text, flags=re.MULTILINE)[1:]:
+        head, _, body = part.partition("\n")
+        if head.strip() == "[markdown]":
+            lines = [re.sub(r"^# ?", "", line) for line in body.strip().splitlines()]
+            found.append(("markdown", "\n".join(lines)))
+        else:
+            found.append(("code", body.strip()))
+    return found
+
+
+def test_the_notebook_is_the_script():
+    notebook = json.loads((EXAMPLES / "quickstart.ipynb").read_text("utf-8"))
+    held = [(cell["cell_type"], "".join(cell["source"])) for cell in notebook["cells"]]
+    assert held == cells((EXAMPLES / QUICKSTART).read_text("utf-8"))
+    assert not any(cell.get("outputs") for cell in notebook["cells"]), "clear the outputs"
+
+
+@pytest.mark.slow
+def test_the_notebook_runs():
+    nbformat = pytest.importorskip("nbformat", reason="notebooks need pip install '.[docs]'")
+    nbclient = pytest.importorskip("nbclient")
+    pytest.importorskip("ipykernel")
+    notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
+    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+    printed = [
+        output["text"] for cell in notebook.cells for output in cell.get("outputs", ())
+    ]  # an exception would have been raised
+    assert any("tokens per forward" in text for text in printed)
