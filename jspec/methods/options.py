@@ -49,9 +49,11 @@ class Integer:
         return f"an integer {bound}"
 
     def read(self, value: Any) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < self.low:
+        if isinstance(value, bool) or not isinstance(value, Integral):
             return None
-        return None if self.high is not None and value > self.high else int(value)
+        number = int(value)
+        within = self.low <= number and (self.high is None or number <= self.high)
+        return number if within else None
 
 
 @dataclass(frozen=True)
@@ -79,8 +81,10 @@ class Number:
     def read(self, value: Any) -> float | None:
         if isinstance(value, bool) or not isinstance(value, Real):
             return None
-        within = self.low <= value <= self.high  # NaN is outside too
-        return float(value) if within and not (self.below_high and value == self.high) else None
+        # Not made a float before it is compared: Python's integers have no bound.
+        number: Any = value
+        within = self.low <= number <= self.high  # NaN is outside too
+        return float(number) if within and not (self.below_high and number == self.high) else None
 
 
 @dataclass(frozen=True)
