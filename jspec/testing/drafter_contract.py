@@ -30,7 +30,6 @@ from jspec.testing.promises import (
 from jspec.testing.subject import Subject, ragged
 from jspec.testing.tree_contract import check_trees
 from jspec.testing.watch import (
-    NEVER,
     Poisoned,
     WatchedDrafter,
     WatchedModel,
@@ -169,7 +168,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     call = prepared.arrays
     batch, width = call.prompt.shape
     positions, causal = sequence(batch, width)
-    weights = Poisoned(subject.params, np.full(batch, NEVER, np.int32))
+    weights = subject.request()["params"]
     leaves = jax.tree.leaves_with_path(drafter.init(batch, prepared.slots, None))
     known: dict[int, str] = {}
     for path, leaf in leaves:
@@ -188,7 +187,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
         frame = Frame(
             root=call.prompt[:, 0],
             positions=call.lengths - 1,
-            keys=jax.random.split(call.key, batch),
+            keys=jax.random.split(jax.random.key(0), batch),
             sampling=call.sampling,
             done=call.lengths < 0,
         )
@@ -245,7 +244,7 @@ def _check_other_programs(
     subject: Subject, drafter: Drafter, params: PyTree, report: Report
 ) -> None:
     one = subject.request(order=np.arange(1))
-    runs = dict(drafter=drafter, drafter_params=params)
+    runs: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
     same_tokens(engine.decode(**one, **runs), engine.decode(**one), "tokens of a batch of one row")
     greedy = subject.request(sampling=None, key=None)
     plain = engine.decode(**greedy)
