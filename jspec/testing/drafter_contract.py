@@ -206,23 +206,23 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Greedy and without a key, under a caller's jit: traced to its end and not compiled."""
-    asked = subject.request(sampling=None, eos=None, rows=None)
+    asked = subject.request(eos=None, rows=None)
     arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
-    seed = asked.pop("key")
 
-    def shape(key: int | None) -> Any:
+    def shape(**other: Any) -> Any:
         def call(arrays: dict[str, Any], weights: PyTree) -> Any:
-            given = dict(drafter=drafter, drafter_params=weights, key=key)
-            return engine.decode(**asked, **arrays, **given).tokens
+            given = asked | arrays | other
+            return engine.decode(**given, drafter=drafter, drafter_params=weights).tokens
 
         return jax.eval_shape(call, arrays, params)
 
     try:
-        tokens, what = shape(None), "a greedy call without a key traces under jit"
+        tokens = shape(sampling=None, key=None)
+        what = "a greedy call without a key traces under jit"
     except InputError as error:
-        # Draws at random need one, whatever the target's sampling.
+        # Draws at random need a key and a temperature, whatever the target's sampling.
         report.skipped.append(f"a greedy call without a key: refused ({error})")
-        tokens, what = shape(seed), "a greedy call traces under jit"
+        tokens, what = shape(), "a call traces under jit"
     wanted = (subject.batch, subject.max_new_tokens)
     promise(
         tokens.shape == wanted,
@@ -257,7 +257,7 @@ def _check_other_programs(
     runs: dict[str, Any] = dict(drafter=drafter, drafter_params=params)
     same_tokens(engine.decode(**one, **runs), engine.decode(**one), "tokens of a batch of one row")
     keyless = not any("without a key" in line for line in report.skipped)
-    greedy = subject.request(sampling=None) | (dict(key=None) if keyless else {})
+    greedy = subject.request(**(dict(sampling=None, key=None) if keyless else {}))
     plain = engine.decode(**greedy)
     same_tokens(engine.decode(**greedy, **runs), plain, "tokens of a greedy call")
     arrays = {name: greedy.pop(name) for name in ("params", "prompt", "lengths", "limits")}
