@@ -28,7 +28,7 @@ class FuzzShape:
 
 @struct.dataclass
 class FuzzTrees:
-    """The params of a `FuzzDrafter`: a tree for each round and row, as data."""
+    """The params of a `FuzzDrafter`: a tree for each round and row, as data. R: rounds."""
 
     tokens: Int[Array, "R B N"]
     kinds: Int[Array, "R B N"]

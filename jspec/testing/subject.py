@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from jspec import engine
@@ -48,10 +49,10 @@ class Subject:
         order = changes.pop("order", np.arange(self.batch))
         spoiled = changes.pop("spoiled", np.full(self.batch, NEVER))[order]
         settings = [_SETTINGS[row % len(_SETTINGS)] for row in order]
-        temperature, top_k, top_p = (np.array(kind) for kind in zip(*settings, strict=True))
+        temperature, top_k, top_p = (jnp.asarray(kind) for kind in zip(*settings, strict=True))
         asked = dict(
             model=self.model,
-            params=Poisoned(self.params, np.asarray(spoiled, np.int32)),
+            params=Poisoned(self.params, jnp.asarray(spoiled, jnp.int32)),
             prompt=self.prompt[order],
             lengths=self.lengths[order],
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),

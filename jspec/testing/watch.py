@@ -71,7 +71,10 @@ class WatchedModel:
 
 @struct.dataclass
 class Log:
-    """The trees of a run as they were drafted, before the engine looked at them."""
+    """The trees of a run as they were drafted, before the engine looked at them.
+
+    R: rounds that there is room for.
+    """
 
     tokens: Int[Array, "R B N"]
     parents: Int[Array, "R B N"]
@@ -157,7 +160,7 @@ class WatchedDrafter:
             tokens=note(log.tokens, tree.tokens),
             parents=note(log.parents, tree.parents),
             valid=note(log.valid, tree.valid),
-            value=None if log.value is None else note(log.value, tree.value),
+            value=None if tree.value is None or log.value is None else note(log.value, tree.value),
             root=note(log.root, frame.root),
             positions=note(log.positions, frame.positions),
             done=note(log.done, frame.done),

@@ -9,7 +9,9 @@ import pytest
 
 import jspec
 from jspec import tree as trees
-from jspec.testing import PrefixLM, check_drafter
+from jspec.testing import PrefixLM, Report, check_drafter
+from jspec.testing.tree_contract import check_trees
+from jspec.testing.watch import Log
 
 VOCAB = PrefixLM().vocab_size
 
@@ -60,44 +62,58 @@ def test_a_sound_drafter_passes_and_the_report_says_what_was_not_checked():
     assert "inside accepted paths" in str(report)
 
 
+def test_what_the_engine_takes_for_absent_is_reported():
+    """From the drafter to the sentence, once; the other sentences need no program."""
+    found = sentence(broken(lambda tree, frame: replace(tree, depth=1)))
+    assert found.startswith("a tree is a tree: round 0, row 0: node 2 stands 2 deep")
+
+
+def put(field, node, value):
+    """A change of one node of the only tree of a log."""
+
+    def change(log):
+        array = getattr(log, field).copy()
+        array[0, 0, node] = value
+        return replace(log, **{field: array})
+
+    return change
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            lambda tree, frame: replace(tree, tokens=tree.tokens.at[:, 0].set(0)),
-            "node 0 should be the last emitted token",
-        ),
-        (
-            lambda tree, frame: replace(tree, parents=tree.parents.at[:, 1].set(2)),
-            "the parent of node 1 should be an earlier node and is 2",
-        ),
-        (
-            lambda tree, frame: replace(tree, parents=tree.parents.at[:, 0].set(0)),
-            "node 0 should be there with the parent -1",
-        ),
-        (
-            lambda tree, frame: replace(tree, valid=tree.valid.at[:, 1].set(False)),
-            "node 2 hangs from node 1, which is absent",
-        ),
-        (
-            lambda tree, frame: replace(tree, tokens=tree.tokens.at[:, 2].set(VOCAB)),
-            f"holds {VOCAB}",
-        ),
-        (lambda tree, frame: replace(tree, depth=1), "the tree's declared depth is 1"),
-        (
-            lambda tree, frame: replace(tree, parents=jnp.minimum(tree.parents, 0)),
-            "more children than the declared width, 1",
-        ),
-        (
-            lambda tree, frame: replace(tree, value=jnp.full(tree.tokens.shape, jnp.nan)),
-            "the value of node 1 should lie in 0 .. 1 and is nan",
-        ),
+        (put("tokens", 0, 0), "node 0 should be the last emitted token, 5, and is 0"),
+        (put("parents", 1, 2), "the parent of node 1 should be an earlier node and is 2"),
+        (put("parents", 1, -1), "the parent of node 1 should be an earlier node and is -1"),
+        (put("parents", 0, 0), "node 0 should be there with the parent -1"),
+        (put("valid", 0, False), "node 0 should be there with the parent -1"),
+        (put("valid", 1, False), "node 2 hangs from node 1, which is absent"),
+        (put("tokens", 2, VOCAB), f"and holds {VOCAB}"),
+        (put("tokens", 2, -1), "and holds -1"),
+        (put("parents", 3, 2), "node 3 stands 3 deep and the tree's declared depth is 2"),
+        (put("parents", 2, 0), "node 0 has more children than the declared width, 2"),
+        (put("value", 1, np.nan), "the value of node 1 should lie in 0 .. 1 and is nan"),
+        (put("value", 2, 1.5), "the value of node 2 should lie in 0 .. 1 and is 1.5"),
     ],
 )
-def test_what_the_engine_takes_for_absent_is_reported(change, said):
-    found = sentence(broken(change))
-    assert said in found
-    assert found.startswith("a tree is a tree: round 0, row 0")
+def test_each_fault_of_a_tree_has_its_sentence(change, said):
+    rows = np.array([[5]])
+    log = Log(
+        tokens=np.array([[[5, 1, 2, 3]]]),
+        parents=np.array([[[-1, 0, 1, 0]]]),
+        valid=np.ones((1, 1, 4), bool),
+        value=np.full((1, 1, 4), 0.5),
+        root=rows,
+        positions=rows,
+        done=rows < 0,
+        counts=rows,
+        rounds=1,
+    )
+    tree = trees.root_only(rows[0]).replace(depth=2, width=2)
+    check_trees(log, tree, VOCAB, Report())
+    with pytest.raises(AssertionError) as caught:
+        check_trees(change(log), tree, VOCAB, Report())
+    assert said in str(caught.value)
 
 
 def test_equal_siblings_are_a_remark():
