@@ -17,7 +17,7 @@ from jspec.training import loop
 from jspec.training.medusa import Ahead
 from jspec.training.unroll import Batch
 
-STEPS = 40
+STEPS = 20
 
 target = models.load("jspec-800k")
 beginnings = ["Once upon a time", "Question: How many", "def add(", "The little dog", "One day a"]
@@ -46,7 +46,7 @@ for step in range(STEPS):
     state, loss, _, metrics = loop.update(
         objective, recipe, state, {"target": target.params}, batch
     )
-    if step % 10 == 0 or step == STEPS - 1:
+    if step % 5 == 0 or step == STEPS - 1:
         accuracy = " ".join(f"{share:.2f}" for share in metrics["accuracy"].tolist())
         print(f"step {step:2d}: loss {loss:.3f}, accuracy by head {accuracy}")
 

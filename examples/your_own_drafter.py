@@ -25,7 +25,7 @@ class Bigram:
 
     def prefill(self, params, state, prompt, lengths, output):
         """Learns from the prompt."""
-        return learn(state, prompt, lengths)
+        return learn(state, jnp.asarray(prompt), lengths)
 
     def draft(self, params, state, frame):
         """A chain. An unknown follower is -1, which is no token: the engine leaves it out."""
