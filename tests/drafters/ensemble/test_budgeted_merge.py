@@ -8,7 +8,7 @@ from oracle import budgeted_merge as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, Tree, Verdict
+from jspec.base import Feedback, Frame, Output, Tree, Verdict
 from jspec.drafters.growth.calibration import BASE_LOG_ODDS, NUM_BUCKETS
 
 ROOT = 21
@@ -90,7 +90,7 @@ def feedback(tree, emitted, counts):
     zeros = jnp.zeros_like(counts, jnp.int32)
     return Feedback(
         tree=tree,
-        output=None,
+        output=Output(jnp.zeros((*tree.tokens.shape, 1)), None, (), ()),
         verdict=Verdict(jnp.zeros_like(emitted), counts, zeros, zeros > 0),
         emitted=emitted,
         counts=counts,
@@ -139,7 +139,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
             rows.append((offered, text))
         state = update(params, state, feedback(tree, jnp.asarray(emitted), jnp.asarray(counts)))
         beliefs = oracle.learnt(beliefs, rows)
-        bias = np.asarray(state.opinions.bias)
+        bias = np.asarray(state.acceptance.bias)
         np.testing.assert_allclose(bias[0], beliefs[0][None], atol=2e-3)
         for name, value in beliefs[0].items():
             if name is not None:
@@ -214,7 +214,7 @@ def test_a_row_that_has_ended_teaches_nothing():
     tree, drafted = jax.jit(mixture.draft)(params, state, frame)
     lesson = feedback(tree, jnp.zeros((1, 3), jnp.int32), jnp.array([0]))
     after = jax.jit(mixture.update)(params, drafted, lesson)
-    np.testing.assert_array_equal(after.opinions.bias, state.opinions.bias)
+    np.testing.assert_array_equal(after.acceptance.bias, state.acceptance.bias)
 
 
 def test_a_cut_tree_is_the_most_worthy_part():
