@@ -26,7 +26,8 @@ def check_integer(name: str, value: Any, low: int, high: int | None, why: str = 
         jspec.errors.InputError: beam is 2.5; pass an integer in 1 .. 4096, the vocabulary
     """
     integer = isinstance(value, Integral) and not isinstance(value, bool)
-    if not integer or value < low or (high is not None and value > high):
+    given: Any = value  # a number, where it is compared
+    if not integer or given < low or (high is not None and given > high):
         bounds = f"of at least {low}" if high is None else f"in {low} .. {high}"
         raise InputError(_sentence(name, value, f"an integer {bounds}", why))
 
@@ -61,8 +62,9 @@ def check_number(
     top = float("inf") if high is None else high
     below_high = below_high or high is None
     inside = isinstance(value, Real) and not isinstance(value, bool)
-    inside = inside and (low < value if above_low else low <= value)
-    inside = inside and (value < top if below_high else value <= top)
+    given: Any = value  # a number, where it is compared
+    inside = inside and (low < given if above_low else low <= given)
+    inside = inside and (given < top if below_high else given <= top)
     if not inside:
         bounds = f"{low} {'<' if above_low else '<='} x {'<' if below_high else '<='} {top}"
         raise InputError(_sentence(name, value, f"a number x with {bounds}", why))

@@ -116,10 +116,22 @@ def prefill(
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
-    drafter_state = drafter.init(call.arrays.prompt.shape[0], call.slots, earlier)
+    empty = drafter.init(call.arrays.prompt.shape[0], call.slots, earlier)
     return _prefill(
-        model, params, call.arrays, drafter, drafter_params, drafter_state, call.size, call.slots
+        model, params, call.arrays, drafter, drafter_params, _owned(empty), call.size, call.slots
     )
+
+
+def _owned(state: PyTree) -> PyTree:
+    """The state with an array of its own for every leaf: none may be donated twice."""
+    seen: set[int] = set()
+
+    def own(leaf):
+        known = id(leaf) in seen
+        seen.add(id(leaf))
+        return jnp.copy(leaf) if known and isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map(own, state)
 
 
 def step(

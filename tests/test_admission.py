@@ -245,3 +245,29 @@ def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(tar
             drafter=jspec.with_verifier(jspec.PromptLookup(), jspec.rules.recursive),
         )
     assert len(model.traces) == 1
+
+
+def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
+    """The state is donated; XLA takes no buffer twice."""
+
+    def init(self, batch, slots, earlier):
+        zeros = jnp.zeros(batch, jnp.int32)
+        return zeros, zeros
+
+    functions = dict(
+        init=init,
+        draft=lambda self, params, state, frame: (
+            Told.draft(self, params, state[0], frame)[0],
+            state,
+        ),
+        update=lambda self, params, state, feedback: (state[0] + feedback.counts, state[1]),
+    )
+    ran = jspec.decode(
+        *target,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        max_new_tokens=LIMIT,
+        drafter=broken(**functions),
+        drafter_params=plain.tokens,
+    )
+    np.testing.assert_array_equal(ran.tokens, plain.tokens)

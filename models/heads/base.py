@@ -1,5 +1,7 @@
 """What draft heads of one transformer layer share: their shape, and what they borrow."""
 
+from typing import Any
+
 import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
@@ -37,14 +39,16 @@ class TransformerHead(Decoder):
     @nn.nowrap
     def score(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The scores of states that the head predicted."""
-        return self.apply(params, hidden, method="logits")
+        logits: Any = self.apply(params, hidden, method="logits")
+        return logits
 
     @nn.nowrap
     def inform(
         self, params: PyTree, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
         """The scores of what follows each token, where the states do not know it yet."""
-        return self.apply(params, logits, tokens, method="informed")
+        informed: Any = self.apply(params, logits, tokens, method="informed")
+        return informed
 
     def setup(self):
         shape = (self.config.vocab_size, self.config.hidden_size)

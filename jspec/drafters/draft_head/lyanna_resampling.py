@@ -152,6 +152,7 @@ def _pad(tree: Tree, size: int) -> Tree:
         missing = size - array.shape[1]
         return jnp.pad(array, ((0, 0), (0, missing)), constant_values=value)
 
+    assert tree.value is not None, "trees of a chain have values"
     return replace(
         tree,
         tokens=pad(tree.tokens),
