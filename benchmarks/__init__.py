@@ -1,1 +1,1 @@
-"""Measurements as commands: `python -m benchmarks.NAME --help`."""
+"""Measurements as commands, a folder for each paper; README.md lists them."""

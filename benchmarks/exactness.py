@@ -13,7 +13,7 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import SHARED, console, headline
 from benchmarks.prompts import texts
-from jspec.methods import METHODS
+from benchmarks.registry import build_those_there, standalone
 from jspec.models import load
 
 SAMPLING = jspec.Sampling(temperature=0.8, top_p=0.9)
@@ -26,7 +26,7 @@ def main(
     new_tokens: Annotated[int, typer.Option(min=1)] = 200,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Float32, highest matmul precision. Counts equal sequences; leaves with 1 if any differs."""
+    """Counts equal sequences, in float32 at highest precision; leaves with 1 if any differs."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -46,7 +46,7 @@ def main(
             )
 
         def alone(decode=decode, prompts=prompts, **options):
-            """Row by row, with the drafter's memory carried over."""
+            """Row by row, with the drafter's state carried over."""
             results, state = [], None
             for row in range(len(prompts)):
                 results.append(decode(prompts[[row]], rows=[row], drafter_state=state, **options))
@@ -73,10 +73,7 @@ def main(
         )
         table.add_row(name, "transformers", f"{equal}/{count}", "", "", "")
         wrong += count - equal
-        for method, spec in METHODS.items():
-            if spec.needs_draft_model or spec.needs_options:
-                continue
-            _, drafter, weights = spec.build(loaded)
+        for method, (drafter, weights) in build_those_there(standalone(), loaded).items():
             options = dict(drafter=drafter, drafter_params=weights)
             tokens, results = alone(**options)
             counts = [
@@ -84,12 +81,12 @@ def main(
                 _rows_equal(alone(**options, **sampled)[0], random),
                 _rows_equal(np.asarray(decode(**options, **sampled).tokens), random),
             ]
-            steps = sum(int(result.stats.num_rounds[0]) for result in results)
+            rounds = sum(int(result.stats.num_rounds[0]) for result in results)
             table.add_row(
                 name,
                 method,
                 *(f"{same}/{count}" for same in counts),
-                f"{count * new_tokens / steps:.2f}",
+                f"{count * new_tokens / rounds:.2f}",
             )
             wrong += sum(count - same for same in counts)
     console.print(table)

@@ -3,11 +3,11 @@
 import json
 from pathlib import Path
 
-from benchmarks.harness import provenance
+from benchmarks.harness import provenance, record
 
 
 class Ledger:
-    """What was measured so far; without a file it lasts as long as the process."""
+    """What was measured so far; without a file it is forgotten when the process ends."""
 
     def __init__(self, path: Path | None):
         self.path = path
@@ -24,10 +24,6 @@ class Ledger:
         ]
 
     def add(self, **row) -> None:
-        """A row, provenance included, into the file at once."""
+        """Adds a row, provenance included, and writes it to the file at once."""
         self.rows.append(provenance() | row)
-        if self.path is None:
-            return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(self.rows[-1]) + "\n")
+        record(self.path, row)

@@ -7,7 +7,7 @@ from benchmarks.harness import SHARED
 
 CLASSES = ("stories", "maths", "code", "books", "speeches")
 LEARNING = ("articles", "plays", "instructions", "novels", "addresses")
-"""Of other files: what is tuned on these may be reported on the others."""
+"""Classes from other files: what is tuned on these may be reported on those above."""
 
 
 def texts(name: str, count: int) -> list[str]:

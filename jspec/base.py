@@ -23,10 +23,12 @@ from enum import IntEnum
 from typing import Any
 
 import jax
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 PyTree = Any
+HostOrDevice = Array | np.ndarray
 
 NO_PARENT = -1
 """`Tree.parents` at the root."""
@@ -127,10 +129,10 @@ class Sampling:
     and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
     """
 
-    temperature: Float[Array, " B"] | float = 1.0
-    top_k: Int[Array, " B"] | int = 0
-    top_p: Float[Array, " B"] | float = 1.0
-    min_p: Float[Array, " B"] | float = 0.0
+    temperature: Float[HostOrDevice, " B"] | float = 1.0
+    top_k: Int[HostOrDevice, " B"] | int = 0
+    top_p: Float[HostOrDevice, " B"] | float = 1.0
+    min_p: Float[HostOrDevice, " B"] | float = 0.0
 
 
 @struct.dataclass

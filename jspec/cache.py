@@ -2,12 +2,13 @@
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
 from jspec.base import Cache, Output, TreeKV
 
 
-def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: jnp.dtype) -> Cache:
+def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike) -> Cache:
     """An empty cache of [B, H, S, D] arrays per layer."""
     shape = (batch, heads, slots, head_dim)
     return Cache(

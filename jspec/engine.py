@@ -19,9 +19,10 @@ from jspec.admission import check_state
 from jspec.base import PyTree, Request, Result, Sampling, State, Stats, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
-from jspec.request import PreparedArrays, prepare
+from jspec.request import PreparedArrays, check_context, check_earlier, check_model, prepare
 from jspec.round import admit, frame, rehearse, score, settle
 from jspec.verify.schemes import verifier_of
 
@@ -108,7 +109,10 @@ def prefill(
     """
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
+    check_model(model, params)
+    check_earlier(drafter_state)
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
+    check_context(getattr(drafter, "context", None), call)
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
@@ -207,6 +211,8 @@ def _prefill(
     slots: int,
 ) -> State:
     batch, width = call.prompt.shape
+    # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
+    drafter_state = vary(drafter_state, call)
     places, causal = sequence(batch, width)
     output = model.apply(params, call.prompt, places, causal, None)
     # All but the last token, which is the first root.
@@ -232,9 +238,11 @@ def _prefill(
         stats=Stats(histogram=zeros[:, None], num_draft_tokens=zeros),
         request=request,
     )
+    state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
     tree = rehearse(drafter, drafter_params, state, output)
     histogram = jnp.zeros((batch, tree.depth + 1), jnp.int32)
+    histogram = vary(histogram, call)
     return replace(state, stats=replace(state.stats, histogram=histogram))
 
 
@@ -258,7 +266,8 @@ def _advance(
         state, left = carry
         return _round(model, params, state, drafter, drafter_params), left - 1
 
-    state, _ = jax.lax.while_loop(going, body, (state, jnp.asarray(rounds, jnp.int32)))
+    left = vary(jnp.asarray(rounds, jnp.int32), state.root)
+    state, _ = jax.lax.while_loop(going, body, (state, left))
     return state
 
 

@@ -44,6 +44,7 @@ class CausalLM(Protocol):
         ...
 
 
+@runtime_checkable
 class DraftHead(Protocol):
     """A small network over the target's hidden states: static, hashable and pure, as a CausalLM.
 

@@ -11,11 +11,10 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from jspec.base import Sampling
+from jspec import seeds
+from jspec.base import PyTree, Sampling
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
-
-_GENERATOR = "threefry2x32"
 
 
 class PreparedArrays(NamedTuple):
@@ -38,6 +37,31 @@ class Prepared(NamedTuple):
     """Of the output buffer; a bucket at or above what was asked for."""
     slots: int
     """Of the cache."""
+
+
+def check_model(model: CausalLM, params: PyTree) -> None:
+    """Raises InputError unless these look like a model and its weights."""
+    missing = [name for name in ("apply", "init_cache", "vocab_size") if not hasattr(model, name)]
+    if isinstance(model, type) or missing:
+        without = f", which has no {missing[0]}" if missing else ""
+        raise InputError(
+            f"model is {model!r:.80}{without}; pass a model such as the first of "
+            "jspec.models.load(..), or an object with what jspec.CausalLM lists"
+        )
+    if params is None:
+        raise InputError(
+            "params is None; pass the model's weights, or () for a model that has none"
+        )
+
+
+def check_earlier(drafter_state: PyTree) -> None:
+    """Raises InputError unless this is a pytree of arrays, as `Result.drafter_state` is."""
+    for leaf in jax.tree.leaves(drafter_state):
+        if not hasattr(leaf, "shape") and not isinstance(leaf, bool | int | float):
+            raise InputError(
+                f"drafter_state holds {leaf!r:.40}, a {type(leaf).__name__}; pass the "
+                "drafter_state of an earlier call's result, or None"
+            )
 
 
 def prepare(
@@ -91,7 +115,7 @@ def prepare(
         limits=allowed,
         eos=_end_tokens(eos, batch, model.vocab_size),
         sampling=_sampling(sampling, batch),
-        key=_key(key),
+        key=seeds.to_key(key),
         rows=_integers(
             np.arange(batch) if rows is None else rows,
             batch,
@@ -102,6 +126,24 @@ def prepare(
         ),
     )
     return Prepared(arrays, size, slots if context is None else min(slots, context))
+
+
+def check_context(context: int | None, call: Prepared) -> None:
+    """Raises InputError unless every row's text fits a drafter's context.
+
+    Args:
+        context: most tokens of a row that the drafter can read; None if it has no bound.
+        call: of which lengths and limits count where they are known, and not what was rounded up.
+    """
+    lengths, limits = _values(call.arrays.lengths), _values(call.arrays.limits)
+    longest = call.arrays.prompt.shape[1] if lengths is None else lengths
+    need = int(np.max(longest + (call.size if limits is None else limits)))
+    need = min(need, call.slots)  # beyond, the target itself ends the row
+    if context is not None and context < need:
+        raise InputError(
+            f"the drafter's context is {context} and a row may hold {need} tokens; shorten the "
+            "prompt or max_new_tokens, or take a drafter of longer context"
+        )
 
 
 def bucket(size: int, steps: int) -> int:
@@ -153,7 +195,7 @@ def _size(value: int, most: int) -> int:
     return size
 
 
-def _rows(value: ArrayLike, batch: int, name: str) -> Array:
+def _rows(value: ArrayLike, batch: int, name: str) -> Any:
     """`value` as [B]; a number counts for every row."""
     array = _array(value, name)
     if array.shape not in ((), (batch,)):
@@ -163,7 +205,7 @@ def _rows(value: ArrayLike, batch: int, name: str) -> Array:
     return _module(array).broadcast_to(array, (batch,))
 
 
-def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Array:
+def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
     """`value` as [B] int32, found or made to lie within the bounds."""
     array = _rows(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
@@ -172,7 +214,7 @@ def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why:
     return _module(array).clip(array, low, high).astype(np.int32)
 
 
-def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Array:
+def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
     """`value` as [B] float32, found to lie within the bounds."""
     array = _rows(value, batch, name)
     _within(name, array, low, high, why)
@@ -242,51 +284,6 @@ def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
         top_p=_reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
         min_p=_reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
     )
-
-
-def _key(key: jax.Array | int | None) -> jax.Array | None:
-    """A threefry key, whatever was given: other generators do not draw per key under `vmap`, and
-    the tokens of a seed must not depend on JAX's default generator. They do depend on
-    `jax_threefry_partitionable`, which is on unless it was switched off.
-    """
-    if key is None:
-        return None
-    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
-    if dtype is not None and shape == () and jnp.issubdtype(dtype, jnp.integer):
-        if isinstance(key, Tracer):
-            return _traced_seed(key)
-        key = int(key)
-    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
-        # The upper half of a small negative seed is all ones: -1 and 2^32 - 1 are two seeds.
-        low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
-        made = jax.random.key(np.uint32(low), impl=_GENERATOR)
-        return made if high == 0 else jax.random.fold_in(made, np.uint32(high))
-    if dtype is not None and shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key):
-        words = jax.random.key_data(key)
-    elif dtype == np.uint32 and shape in ((2,), (4,)):
-        words = jnp.asarray(key)  # a key of the old style
-    else:
-        raise InputError(
-            f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
-            "leave the rows' own keys to `rows`"
-        )
-    made = jax.random.wrap_key_data(words[:2], impl=_GENERATOR)
-    for word in words[2:]:
-        made = jax.random.fold_in(made, word)
-    return made
-
-
-def _traced_seed(seed: Int[Array, ""]) -> jax.Array:
-    """The key that `_key` makes of a seed's value, where that is not known."""
-    low = seed.astype(jnp.uint32)
-    if seed.dtype.itemsize == 8:
-        high = (seed >> 32).astype(jnp.uint32)
-    else:
-        high = jnp.where(seed < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
-    made = jax.random.key(low, impl=_GENERATOR)
-    folded = jax.random.key_data(jax.random.fold_in(made, high))
-    words = jnp.where(high == 0, jax.random.key_data(made), folded)
-    return jax.random.wrap_key_data(words, impl=_GENERATOR)
 
 
 def check_vocabulary(name: str, size: int, target: int) -> None:

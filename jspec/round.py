@@ -29,6 +29,7 @@ from jspec.base import (
     Verdict,
 )
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import append
 from jspec.verify.schemes import verifier_of
@@ -131,15 +132,16 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
         hidden=jax.tree.map(lambda leaf: of_the_tree(leaf, 1), output.hidden),
     )
 
-    def taught(state: State, tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
+    def taught(tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
+        tree, drafting, scored = vary((tree, drafting, scored), state)
         histogram = jnp.zeros((len(state.root), tree.depth + 1), jnp.int32)
-        state = replace(state, stats=replace(state.stats, histogram=histogram))
+        fresh = replace(state, stats=replace(state.stats, histogram=histogram))
         tree = admit(tree, state.root, scored.logits.shape[-1])
-        verdict = verifier_of(drafter).verdict(tree, scored.logits, frame(state))
-        _, feedback = settle(state, tree, scored, verdict)
+        verdict = verifier_of(drafter).verdict(tree, scored.logits, now)
+        _, feedback = settle(fresh, tree, scored, verdict)
         return drafter.update(params, drafting, feedback)
 
-    after = jax.eval_shape(taught, state, tree, drafting, scored)
+    after = jax.eval_shape(taught, tree, drafting, scored)
     check_state(name, "update", after, "prefill", state.drafter_state)
     return tree
 

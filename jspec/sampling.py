@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Sampling
+from jspec.manual_axes import vary
 
 _GROUP = 128
 """Lanes per group of the two-stage top-k."""
@@ -104,8 +105,7 @@ def _threshold(
         enough = jnp.where(probs >= value[:, None], weight, 0.0).sum(-1) >= wanted
         return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
 
-    # Made of probs, so that under `shard_map` it varies over the same axes as the result.
-    low = jnp.isnan(probs[:, 0]).astype(jnp.int32) * 0
+    low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
     above_one = jax.lax.bitcast_convert_type(jnp.float32(2.0), jnp.int32)
     low, _ = jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, above_one)))
     return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
@@ -171,7 +171,8 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
     size = x.shape[-1]
     groups = -(-size // _GROUP)
     if groups <= 2 * k:
-        return jax.lax.top_k(x, k)
+        values, place = jax.lax.top_k(x, k)  # a list
+        return values, place
     padding = [(0, 0)] * (x.ndim - 1) + [(0, groups * _GROUP - size)]
     grouped = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], groups, _GROUP)
     _, best = jax.lax.top_k(grouped.max(-1), k)

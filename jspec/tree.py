@@ -11,8 +11,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Tree
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 _RANKS = 1 << 20
 """Children that a template's node may have."""
@@ -88,7 +90,7 @@ def along(
         return join(values, jnp.take_along_axis(total, above, axis=1))
 
     # Passes beyond a node's depth change nothing, since the root's value is neutral.
-    return jax.lax.fori_loop(0, depth, lower, values)
+    return jax.lax.fori_loop(0, depth, lower, vary(values, parents))
 
 
 def best(tree: Tree, nodes: int) -> Tree:
@@ -251,24 +253,23 @@ def branching(factors: Sequence[int]) -> Template:
     )
 
 
-def likeliest(acceptance: Sequence[float], num_nodes: int) -> Template:
-    """The template of `num_nodes` nodes that is expected to be accepted furthest.
+def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Template:
+    """The template of so many drafted nodes that is expected to be accepted furthest.
 
     Takes for granted that the child of rank r is right with probability `acceptance[r]` wherever
     it stands, so that a node is worth the product along its path: the best nodes are taken.
 
     Args:
         acceptance: probability that the token of rank r follows its parent; ranks in order.
-        num_nodes: N, root included.
+        num_speculative_tokens: drafted nodes; the root is not counted.
 
     Raises:
         InputError: if there are fewer than 1 node, or a probability is outside 0 .. 1.
     """
-    if num_nodes < 1:
-        raise InputError(f"num_nodes is {num_nodes}; a tree has at least its root, 1")
+    check_integer("num_speculative_tokens", num_speculative_tokens, 0, None)
     if not acceptance or not all(0 <= chance <= 1 for chance in acceptance):
         raise InputError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
-    return Template(tuple(best_paths(lambda depth: acceptance, num_nodes - 1)))
+    return Template(tuple(best_paths(lambda depth: acceptance, num_speculative_tokens)))
 
 
 def best_paths(chances: Callable[[int], Sequence[float]], count: int) -> list[tuple[int, ...]]:

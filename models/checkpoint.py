@@ -21,13 +21,28 @@ PARAMS = "params"
 
 
 def save(folder: str | Path, model: Llama | LearnedPositionDecoder, params: PyTree) -> None:
-    """Writes a model to a new folder.
+    """Writes a model to a new folder, in orbax's format.
 
     Orbax writes under a temporary name and renames, and the record comes last: a folder with a
     record is whole.
 
+    Args:
+        folder: where; its parents are made.
+        model: the network, whose shape and dtypes are written beside the weights.
+        params: its weights, on one device or spread over several.
+
     Raises:
         InputError: if the folder holds a checkpoint already.
+
+    Example:
+        >>> import tempfile
+        >>> from jspec import models
+        >>> model, params, tokenizer = models.load("jspec-800k")
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     models.save(f"{folder}/copy", model, params)
+        ...     again, weights = models.restore(f"{folder}/copy")
+        >>> again == model
+        True
     """
     import orbax.checkpoint as ocp
 
@@ -51,13 +66,16 @@ def restore(
     model: Llama | LearnedPositionDecoder | None = None,
     mesh: Mesh | None = None,
 ) -> tuple[Llama | LearnedPositionDecoder, PyTree]:
-    """Reads a model.
+    """Reads a model that `save` wrote; see there for an example.
 
     Args:
         folder: what `save` wrote.
         model: the model that the weights are for, to choose other dtypes than those saved; by
             default the saved one.
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
+
+    Returns:
+        The model and its params.
 
     Raises:
         InputError: if the folder holds no whole checkpoint, or weights of other shapes.

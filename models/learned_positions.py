@@ -98,7 +98,7 @@ class Block(nn.Module):
 
 
 class LearnedPositionDecoder(Decoder):
-    """A decoder of the GPT-2 and OPT families as a `jspec.base.CausalLM`.
+    """A decoder of the GPT-2 and OPT families as a `jspec.protocols.CausalLM`.
 
     Args:
         config: its shape.

@@ -28,7 +28,16 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class LlamaConfig:
-    """Shape of a model; the names of the sizes are those of the field."""
+    """Shape of a model of the Llama family; the names of the sizes are those of the field.
+
+    Example:
+        >>> config = LlamaConfig(
+        ...     vocab_size=100, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=4,
+        ...     num_kv_heads=2, head_dim=4, context=64,
+        ... )
+        >>> config.tied
+        False
+    """
 
     vocab_size: int
     hidden_size: int
@@ -38,14 +47,19 @@ class LlamaConfig:
     num_kv_heads: int
     head_dim: int
     context: int
+    """Most positions, `max_position_embeddings` of Hugging Face."""
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
+    """Base of the rotary frequencies."""
     rope_scaling: RopeScaling | None = None
     tied: bool = False
+    """Whether the head is the embedding."""
     qkv_bias: bool = False
+    """Qwen2 has these biases."""
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    """Qwen3 has a norm of each head's queries and keys."""
 
 
 def frequencies(config: LlamaConfig) -> Float[np.ndarray, " D/2"]:
@@ -146,7 +160,7 @@ class Block(nn.Module):
 
 
 class Llama(Decoder):
-    """A decoder of the Llama family as a `jspec.base.CausalLM`.
+    """A decoder of the Llama family as a `jspec.protocols.CausalLM`.
 
     Args:
         config: its shape.
@@ -154,6 +168,21 @@ class Llama(Decoder):
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).
+
+    Raises:
+        InputError: if there is no such layer to tap.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> config = LlamaConfig(
+        ...     vocab_size=100, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=4,
+        ...     num_kv_heads=2, head_dim=4, context=64,
+        ... )
+        >>> model = Llama(config)
+        >>> tokens, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
+        >>> params = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens, mask)
+        >>> params["params"]["embed"].shape
+        (100, 16)
     """
 
     config: LlamaConfig

@@ -22,7 +22,19 @@ HEAD = "lm_head.weight"
 
 @dataclass(frozen=True)
 class Loaded:
-    """What a checkpoint holds. `model, params, tokenizer = load(...)` takes the first three."""
+    """A model as it was loaded: the network, its weights, its tokenizer and its special tokens.
+
+    It unpacks as `model, params, tokenizer`. Pass `eos` to a decode call as well: without it the
+    text runs on past its end.
+
+    Example:
+        >>> import jspec
+        >>> target = jspec.models.load("jspec-7m")
+        >>> model, params, tokenizer = target
+        >>> model.vocab_size, target.eos, tokenizer.encode("The king").ids
+        (4096, (0,), [0, 307, 3538])
+        >>> # jspec.decode(model, params, [ids], eos=target.eos, max_new_tokens=64)
+    """
 
     model: CausalLM
     params: PyTree
@@ -44,7 +56,7 @@ def load(
     with_tokenizer: bool = True,
     mesh: Mesh | None = None,
 ) -> Loaded:
-    """Loads a model.
+    """Loads a model of the Llama, GPT-2 or OPT family with its tokenizer.
 
     Weights are read, cast and put on the device one by one, so that host memory holds the model
     once and one tensor more.
@@ -56,8 +68,17 @@ def load(
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
 
+    Returns:
+        The model, its params, tokenizer and special tokens.
+
     Raises:
         InputError: if the folder is not whole or holds what the project does not implement.
+
+    Example:
+        >>> import jspec
+        >>> model, params, tokenizer = jspec.models.load("jspec-800k", dtype="float32")
+        >>> model.vocab_size, model.context
+        (4096, 1024)
     """
     compute = precision.find(precision.default() if dtype is None else dtype)
     held = precision.find(compute if param_dtype is None else param_dtype)

@@ -35,7 +35,22 @@ over devices behind attention and one behind the MLP (Shoeybi et al. 2019, secti
 
 
 def params(tree: PyTree, mesh: Mesh) -> PyTree:
-    """A NamedSharding for every parameter of any family; the tree may hold arrays or shapes."""
+    """The sharding of every parameter of a model or head, of any family.
+
+    Args:
+        tree: params; arrays, or their shapes.
+        mesh: devices, with the axes "data" and "model" or one of them.
+
+    Returns:
+        A NamedSharding for every leaf, as `jax.device_put` and `jax.jit` take them.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("model",))
+        >>> shapes = {"params": {"embed": jax.ShapeDtypeStruct((8, 4), "float32")}}
+        >>> tuple(params(shapes, mesh)["params"]["embed"].spec)
+        ('model', None)
+    """
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
         return parameter(tuple(key.key for key in path), leaf.shape, mesh)
@@ -48,13 +63,15 @@ def parameter(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh) -> Name
 
     Args:
         path: its keys in the tree of parameters.
+        shape: its own.
+        mesh: devices.
     """
     axes = TABLE.get("/".join(path[-2:]), TABLE.get(path[-1], ()))
     return _fit(axes, shape, mesh)
 
 
 def cache(tree: Cache, mesh: Mesh) -> Cache:
-    """A NamedSharding for every array of a cache; heads are split only if they divide evenly."""
+    """The sharding of every array of a cache; heads are split only if they divide evenly."""
     keys, values, lengths = (TABLE[f"cache/{name}"] for name in ("keys", "values", "lengths"))
     return Cache(
         keys=tuple(_fit(keys, layer.shape, mesh) for layer in tree.keys),  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import numpy as np
 import oracle
 
 from jspec.base import Cache, Output, TreeKV
+from jspec.testing.statistics import distance as distance
 
 
 @dataclass(frozen=True)
@@ -93,29 +94,6 @@ def joint(probs, size, depth):
         for i, token in enumerate(sequence):
             chances[sequence] *= probs(sequence[:i])[token]
     return chances
-
-
-def distance(counts, chances, alarms=4.75):
-    """Chi-squared over its bound, which it passes once in a million runs where the distribution is
-    right.
-
-    Cells where fewer than 5 are expected count as one. The bound is Wilson and Hilferty's (1931).
-
-    Args:
-        counts: how often each cell was seen.
-        chances: its probability.
-        alarms: deviations of a normal variable; 4.75 is one in a million.
-    """
-    assert not counts[chances == 0].any(), "an impossible token was emitted"
-    expected = counts.sum() * chances
-    rare = expected < 5
-    seen = np.append(counts[~rare], counts[rare].sum())
-    wanted = np.append(expected[~rare], expected[rare].sum())
-    seen, wanted = seen[wanted > 0], wanted[wanted > 0]
-    freedom = len(wanted) - 1
-    shrink = 2 / (9 * freedom)
-    bound = freedom * (1 - shrink + alarms * np.sqrt(shrink)) ** 3
-    return ((seen - wanted) ** 2 / wanted).sum() / bound
 
 
 def tree_of(tree, row):

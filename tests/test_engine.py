@@ -345,6 +345,17 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
         (dict(sampling=Sampling(top_k=2.5), key=0), "top_k is 2.5 .*pass integers"),
         (dict(drafter=jspec.PromptLookup), "drafter is <class.*pass an instance"),
         (dict(drafter=jspec.Scripted(23, jspec.tree.chain(1))), "needs the text"),
+        (dict(model=None), "model is None, which has no apply; pass a model"),
+        (dict(model=tiny.Counted), "model is <class.*; pass a model"),
+        (dict(params=None), "params is None; pass the model's weights"),
+        (dict(drafter_state="x"), "drafter_state holds 'x', a str"),
+        (
+            dict(
+                drafter=jspec.Scripted(23, jspec.tree.chain(1)),
+                drafter_params=jspec.Script(jnp.ones((1, 4), int), accepts=jnp.zeros(0, int)),
+            ),
+            r"accepts has shape \(0,\); pass \[R\] numbers",
+        ),
         (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
         (dict(eos=[23]), "eos holds .*vocabulary of 23"),
         (dict(sampling=Sampling()), "sampling needs a key"),
@@ -362,8 +373,8 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
     ],
 )
 def test_bad_input_is_one_sentence_before_anything_is_compiled(target, change, message):
-    model = tiny.Counted(target[0], [])
-    arguments = dict(prompt=[[1, 2, 3]], max_new_tokens=4) | change
-    with pytest.raises(ValueError, match=message) as caught:
-        jspec.decode(model, target[1], **arguments)
+    counted = tiny.Counted(target[0], [])
+    ask = dict(model=counted, params=target[1], prompt=[[1, 2, 3]], max_new_tokens=4) | change
+    with pytest.raises(jspec.InputError, match=message) as caught:
+        jspec.decode(**ask)
     assert "\n" not in str(caught.value)

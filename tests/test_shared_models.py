@@ -16,7 +16,10 @@ def texts(shared):
     return [story.strip() for story in stories if len(story) > 200]
 
 
-@pytest.fixture(scope="module", params=["stories260k", "babyllama-target"])
+@pytest.fixture(
+    scope="module",
+    params=["stories260k", pytest.param("babyllama-target", marks=pytest.mark.slow)],
+)
 def target(request, shared):
     return models.load(shared / "models" / request.param)
 

@@ -40,10 +40,22 @@ def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
     uniform.
     """
     tokens = jnp.zeros((1, 2), jnp.int32)
-    made = jax.jit(model.init)(
-        jax.random.key(seed), tokens, tokens, jnp.ones((1, 2, 2), bool), None
-    )
-    return jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, made)
+    return _drawn(model, seed, scale, tokens, tokens, jnp.ones((1, 2, 2), bool), None)
+
+
+def _drawn(module: nn.Module, seed: int, scale: float, *inputs):
+    """What `module.init` would give, drawn by NumPy: to compile it takes longer than a test."""
+
+    def leaf(path, shape):
+        name = jax.tree_util.keystr(path)
+        if shape.ndim < 2:
+            constant = 0.0 if "bias" in name else 0.1 if "info" in name else 1.0
+            return jnp.full(shape.shape, constant, shape.dtype)
+        rng = np.random.default_rng([seed, *name.encode()])
+        return jnp.asarray(rng.normal(0, 0.02 * scale, shape.shape), shape.dtype)
+
+    shapes = jax.eval_shape(module.init, jax.random.key(seed), *inputs)
+    return jax.tree_util.tree_map_with_path(leaf, shapes)
 
 
 def eagle() -> EAGLEHead:
@@ -58,9 +70,8 @@ def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
     """Random weights of a head for `model`, beside what it borrows of that."""
     target = params(model())["params"]
     inputs = jnp.zeros((1, 2, 16)), jnp.zeros((1, 2), jnp.int32), jnp.zeros((1, 2), jnp.int32)
-    made = jax.jit(head.init)(jax.random.key(seed), *inputs, jnp.ones((1, 2, 2), bool))
+    made = _drawn(head, seed, scale, *inputs, jnp.ones((1, 2, 2), bool))
     own = {name: part for name, part in made.items() if name != "target"}
-    own = jax.tree.map(lambda leaf: leaf * scale if leaf.ndim > 1 else leaf, own)
     return {**own, "target": {"embed": target["embed"], "head": target["head"]}}
 
 

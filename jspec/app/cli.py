@@ -173,7 +173,7 @@ def generate(
         str | None,
         typer.Option(
             metavar="D",
-            help="Of weights and computation.",
+            help="The dtype of weights and computation.",
             show_default="float32 on CPU, else bfloat16",
         ),
     ] = None,

@@ -13,8 +13,8 @@ from typing import Any, Protocol
 from jspec.errors import InputError
 from jspec.methods.options import shown
 
-EXAMPLE = "Question: Tom has 3 apples and buys 4 more."
-"""What `jspec generate` continues if nothing else is given."""
+EXAMPLE = "Once upon a time"
+"""The prompt that `jspec generate` continues if nothing else is given."""
 
 
 @dataclass(frozen=True)

@@ -59,13 +59,13 @@ def data(
     ] = None,
     count: Annotated[int, typer.Option(help="Rows in all.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens after a prompt.")] = 192,
-    shortest: Annotated[int, typer.Option(help="Least tokens of a prompt.")] = 8,
+    shortest: Annotated[int, typer.Option(help="Fewest tokens of a prompt.")] = 8,
     longest: Annotated[int, typer.Option(help="Most tokens of a prompt.")] = 64,
     temperature: Annotated[
         str, typer.Option(help="Temperatures with their shares of the rows.")
     ] = "0:0.6,0.7:0.2,1:0.2",
     batch_size: Annotated[int, typer.Option(help="Rows that are decoded together.")] = 32,
-    seed: Annotated[int, typer.Option(help="Of the prompts and of the sampling.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the prompts and of the sampling.")] = 0,
 ) -> None:
     """Let a model continue the beginnings of texts, to train its draft heads on what it writes.
 

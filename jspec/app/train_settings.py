@@ -72,7 +72,7 @@ _OPTIMISER = (
     Setting("cooldown", 1.0, "Share of the run over which the learning rate falls again."),
     Setting("checkpoint_every", 200, "Updates per checkpoint."),
 )
-_SEED = Setting("seed", 0, "Of the weights and the data order.")
+_SEED = Setting("seed", 0, "Seed of the weights and the data order.")
 
 LM = (
     Setting("steps", 1000, "Updates in all."),
@@ -82,9 +82,9 @@ LM = (
     _SEED,
     Setting("heldout", 0.05, "Share of each class that is only evaluated on."),
     Setting("vocab_size", 4096, "Tokens of the tokenizer to train."),
-    Setting("hidden_size", 256, "Width."),
+    Setting("hidden_size", 256, "Width of the hidden states."),
     Setting("intermediate_size", 688, "Width inside the MLP."),
-    Setting("num_layers", 8, "Depth.", flag="layers"),
+    Setting("num_layers", 8, "Layers of the model.", flag="layers"),
     Setting("num_heads", 4, "Query heads.", flag="heads"),
     Setting("num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
     Setting("head_dim", 64, "Width of an attention head."),

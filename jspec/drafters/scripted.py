@@ -23,11 +23,11 @@ class Script:
 
 
 @struct.dataclass
-class Progress:
-    """The drafter's state."""
+class ScriptedState:
+    """How far the script has been read."""
 
     emitted: Int[Array, " B"]
-    frame: Int[Array, ""]
+    rounds: Int[Array, ""]
 
 
 @dataclass(frozen=True)
@@ -42,18 +42,18 @@ class Scripted:
     vocab_size: int
     template: Template
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Progress:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> ScriptedState:
         del slots, earlier
-        return Progress(emitted=jnp.zeros(batch, jnp.int32), frame=jnp.int32(0))
+        return ScriptedState(emitted=jnp.zeros(batch, jnp.int32), rounds=jnp.int32(0))
 
     def prefill(
         self,
         params: Script,
-        state: Progress,
+        state: ScriptedState,
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-    ) -> Progress:
+    ) -> ScriptedState:
         del lengths
         check_vocabulary("Scripted", self.vocab_size, output.logits.shape[-1])
         if not isinstance(params, Script) or len(params.tokens) != len(prompt):
@@ -61,9 +61,16 @@ class Scripted:
                 "Scripted needs the text that it drafts; pass drafter_params=jspec.Script(tokens "
                 f"[{len(prompt)}, T], accepts [R])"
             )
+        if params.accepts.ndim != 1 or not params.accepts.shape[0]:
+            raise InputError(
+                f"accepts has shape {params.accepts.shape}; pass [R] numbers, at least one: the "
+                "rounds' right tokens, from the first round again after the last"
+            )
         return state
 
-    def draft(self, params: Script, state: Progress, frame: Frame) -> tuple[Tree, Progress]:
+    def draft(
+        self, params: Script, state: ScriptedState, frame: Frame
+    ) -> tuple[Tree, ScriptedState]:
         deepest = max(self.template.paths, key=len)  # the first of equals
         paths = ((), *self.template.paths)
         depth = jnp.array([len(path) for path in paths])
@@ -71,10 +78,10 @@ class Scripted:
         right = jnp.take_along_axis(
             params.tokens, state.emitted[:, None] + jnp.maximum(depth - 1, 0), axis=1, mode="clip"
         )
-        accept = params.accepts[state.frame % params.accepts.shape[0]]
+        accept = params.accepts[state.rounds % params.accepts.shape[0]]
         tokens = jnp.where(on_spine & (depth <= accept), right, (right + 1) % self.vocab_size)
         return self.template.fill(tokens.at[:, 0].set(frame.root)), state
 
-    def update(self, params: Script, state: Progress, feedback: Feedback) -> Progress:
+    def update(self, params: Script, state: ScriptedState, feedback: Feedback) -> ScriptedState:
         del params
-        return Progress(emitted=state.emitted + feedback.counts, frame=state.frame + 1)
+        return ScriptedState(emitted=state.emitted + feedback.counts, rounds=state.rounds + 1)

@@ -18,6 +18,11 @@ class Verified:
     drafter: Drafter
     verifier: Verifier
 
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a row that the drafter can read; None if there is no bound."""
+        return getattr(self.drafter, "context", None)
+
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         return self.drafter.init(batch, slots, earlier)
 

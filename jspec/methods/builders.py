@@ -5,9 +5,9 @@ what `jspec.methods.device_defaults` finds to fit the device. JAX is imported wh
 called, and not before.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from math import prod
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from jspec.errors import InputError
 from jspec.methods.method import Built, Maker, Models
@@ -165,13 +165,7 @@ def sequoia(
 # With a trained head.
 
 
-class HeadMaker(Protocol):
-    """Makes a drafter of a head and of options."""
-
-    def __call__(self, head: Any, **options: Any) -> "Drafter": ...
-
-
-def headed(make_drafter: HeadMaker, kind: str, *others: str) -> Maker:
+def headed(make_drafter: Callable[..., "Drafter"], kind: str, *others: str) -> Maker:
     """The builder of a drafter that has a trained head.
 
     Args:
@@ -234,14 +228,14 @@ def lyanna(
     **shape: int,
 ) -> "Drafter":
     from jspec.drafters.draft_head.lyanna import Lyanna
-    from jspec.drafters.draft_head.lyanna_resampling import Fused, Never, Separate
+    from jspec.drafters.draft_head.lyanna_resampling import Fused, Separate
     from jspec.methods import device_defaults
 
     nodes, second = device_defaults.lyanna(num_speculative_tokens, resampled_tokens, **shape)
     again = {
         "fused": Fused(second, resampling_threshold),
         "separate": Separate(second, resampling_threshold),
-        "never": Never(),
+        "never": None,
     }[resampling]
     sharp = sharpness or device_defaults.SHARPNESS
     return Lyanna(head, nodes, **shape, resampling=again, sharpness=sharp)

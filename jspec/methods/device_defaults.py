@@ -15,7 +15,7 @@ the bundled model. A larger model would gain from more, as its forwards cost les
 
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
 """By rank, of the bundled models at temperature 1 in the coupled scheme: what
-`python -m benchmarks.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
+`python -m benchmarks.dyspec.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
 _NODES = 15
 """With the root 16 tokens a forward."""
 _DEPTH = 8
@@ -84,7 +84,7 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
     depth = depth or usual[1]
     if beam is None:
         beam = usual[2]
-        while nodes and beam + (depth - 1) * beam**2 < nodes:
+        while nodes and 0 < beam + (depth - 1) * beam**2 < nodes:
             beam += 1
     return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
 
@@ -141,4 +141,4 @@ def sequoia(
     """
     from jspec.drafters.draft_model.sequoia_tree import best_template
 
-    return best_template(acceptance or _ACCEPTANCE, (nodes or _NODES) + 1, depth or _DEPTH)
+    return best_template(acceptance or _ACCEPTANCE, nodes or _NODES, depth or _DEPTH)

@@ -110,7 +110,8 @@ class Method:
 
         for role, given in (("target", target), ("draft", draft)):
             if given is not None and not isinstance(given, Loaded):
-                raise InputError(f"{role} is {given!r:.60}; pass what jspec.models.load gives")
+                kind = type(given).__name__
+                raise InputError(f"{role} is of type {kind}; pass what jspec.models.load gives")
         return self.make(Models(target, self._draft(target, draft)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":

@@ -49,9 +49,11 @@ class Integer:
         return f"an integer {bound}"
 
     def read(self, value: Any) -> int | None:
-        if isinstance(value, bool) or not isinstance(value, Integral) or value < self.low:
+        if isinstance(value, bool) or not isinstance(value, Integral):
             return None
-        return None if self.high is not None and value > self.high else int(value)
+        number = int(value)
+        within = self.low <= number and (self.high is None or number <= self.high)
+        return number if within else None
 
 
 @dataclass(frozen=True)
@@ -66,23 +68,23 @@ class Flag:
 
 @dataclass(frozen=True)
 class Number:
-    """A number in low .. high, or below high."""
+    """A number in low .. high; `below_high` refuses high itself."""
 
     low: float
     high: float
-    open_above: bool = False
+    below_high: bool = False
 
     @property
     def what(self) -> str:
-        if self.open_above:
-            return f"a number of at least {self.low:g} and below {self.high:g}"
-        return f"a number in {self.low:g} .. {self.high:g}"
+        return f"a number x with {self.low:g} <= x {'<' if self.below_high else '<='} {self.high:g}"
 
     def read(self, value: Any) -> float | None:
         if isinstance(value, bool) or not isinstance(value, Real):
             return None
-        within = self.low <= value <= self.high  # NaN is outside too
-        return float(value) if within and not (self.open_above and value == self.high) else None
+        # Not made a float before it is compared: Python's integers have no bound.
+        number: Any = value
+        within = self.low <= number <= self.high  # NaN is outside too
+        return float(number) if within and not (self.below_high and number == self.high) else None
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,7 @@ _GROWN = (
 )
 _BRANCHING = Option("branching", Several(_COUNT, "[3, 1, 1]"), "children of a node, level by level")
 _THRESHOLD = Option(
-    "threshold", Number(0, 1, open_above=True), "nodes of no larger value are not drafted"
+    "threshold", Number(0, 1, below_high=True), "nodes of no larger value are not drafted"
 )
 _MATRIX = (
     Option("k", _ANY, "candidates kept per token"),
@@ -101,8 +101,8 @@ _PROMPT_LOOKUP = Method(
     public("PromptLookup"),
     options=(
         Option("num_speculative_tokens", _ANY, "tokens drafted after the match"),
-        Option("prompt_lookup_max", _ANY, "longest n-gram to look for"),
-        Option("prompt_lookup_min", _ANY, "shortest n-gram to look for"),
+        Option("max_match", _ANY, "longest n-gram to look for"),
+        Option("min_match", _ANY, "shortest n-gram to look for"),
         Option("whole", Flag(), "only matches with that many tokens after them"),
         Option("latest", Flag(), "the last match instead of the first"),
     ),
@@ -132,8 +132,8 @@ _REST = Method(
         Option(
             "datastore", Place("a file of `jspec datastore build`"), "where to look", required=True
         ),
-        Option("suffix_max", _ANY, "most last tokens to look for"),
-        Option("suffix_min", _ANY, "fewest"),
+        Option("max_match", _ANY, "most last tokens to look for"),
+        Option("min_match", _ANY, "fewest"),
         Option("max_depth", _ANY, "tokens read after a match"),
         Option("num_matches", _ANY, "most matches to read"),
     ),

@@ -1,1 +1,15 @@
-"""The contract of drafters and models, for other people's code."""
+"""The contract of drafters and models, for other people's code: plain functions, no pytest.
+
+`check_drafter` and `check_model` run what they are given and raise AssertionError with a sentence
+where a promise is broken; `fuzz` drafts thousands of random trees. All three raise
+`jspec.InputError` if they are called in a wrong way, and return a `Report`. `PrefixLM` is the
+target that they use if they are given none.
+"""
+
+from jspec.testing.drafter_contract import check_drafter as check_drafter
+from jspec.testing.fuzzing import fuzz as fuzz
+from jspec.testing.model_contract import check_model as check_model
+from jspec.testing.prefix_lm import PrefixLM as PrefixLM
+from jspec.testing.promises import Report as Report
+
+__all__ = ["PrefixLM", "Report", "check_drafter", "check_model", "fuzz"]

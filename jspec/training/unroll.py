@@ -43,7 +43,7 @@ class Unrolled:
 
     Args:
         target: the model that drafts are for.
-        head: what is trained: a module with the methods of `jspec.models.heads.base.TransformerHead`.
+        head: what is trained, with the methods of `jspec.models.heads.base.TransformerHead`.
         steps: of the unrolling; as many as the trees will be deep.
         state_loss: of predicted and true states, by element.
         state_weight: alpha.

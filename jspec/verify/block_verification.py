@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import sampling as samplings
 from jspec.base import Frame, Tree, Verdict
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 from jspec.verify.tree_verifier import UNIFORMS
 
 
@@ -93,7 +94,7 @@ def acceptance(
         ratio = jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn))
         return ratio, ratio
 
-    _, ratios = jax.lax.scan(multiply, jnp.ones((), p.dtype), (wanted, drawn))
+    _, ratios = jax.lax.scan(multiply, vary(jnp.ones((), p.dtype), p, q), (wanted, drawn))
     before = jnp.concatenate([jnp.ones(1, p.dtype), ratios])[:-1]
     surplus = jnp.concatenate([jnp.maximum(before[:, None] * p[:-1] - q, 0.0), p[-1:]])
     left = jnp.where(steps[:, None] < length, surplus, p)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 from jspec.sampling import argmax, one_hot
 
 Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]
@@ -124,7 +125,7 @@ def k_seq(
     # K is always enough. Any gamma that is enough is lossless and the least keeps most children,
     # so that it need not be found exactly: as many halvings as the type has digits will do.
     bounds = jnp.ones_like(num), jnp.maximum(num, 1.0)
-    _, gamma = jax.lax.fori_loop(0, jnp.finfo(p.dtype).nmant + 1, halve, bounds)
+    _, gamma = jax.lax.fori_loop(0, jnp.finfo(p.dtype).nmant + 1, halve, vary(bounds, p, q))
     kept, tried = attempts(gamma)
     accept = jnp.where(valid, _ratio(kept[children], q[children]), 0.0)
     return accept, _normalised(jnp.maximum(p - tried * kept, 0.0), p)
@@ -159,7 +160,7 @@ def _one_by_one(
     # A node has few children for the width of most trees, and each costs a pass over V.
     last = jnp.where(valid, jnp.arange(1, children.shape[0] + 1), 0).max(initial=0)
     start = jnp.zeros(children.shape, p.dtype), p, q.astype(p.dtype)
-    accept, left, _ = jax.lax.fori_loop(0, last, visit, start)
+    accept, left, _ = jax.lax.fori_loop(0, last, visit, vary(start, p, q))
     return accept, jnp.where(last > 0, _normalised(left, p), p)
 
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.base import Frame, Tree, Verdict
+from jspec.manual_axes import vary
 from jspec.protocols import NodeRule
 
 UNIFORMS = 0
@@ -74,8 +75,9 @@ class TreeVerifier:
             bonus=zeros,
             failed=zeros > 0,
         )
+        carry = vary((start, zeros, ~frame.done), logits), jnp.int32(0)
         verdict, *_ = jax.lax.while_loop(
-            lambda carry: carry[2].any(), descend, (start, zeros, ~frame.done, jnp.int32(0))
+            lambda carry: carry[2].any(), descend, (*carry[0], carry[1])
         )
         return verdict
 

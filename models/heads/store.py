@@ -63,6 +63,16 @@ def save(
     Raises:
         InputError: if the folder exists, or the variables are not those of the head.
         OSError: if the files cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from jspec import models
+        >>> target = models.load("jspec-7m")
+        >>> head, variables = models.heads.read_variables("jspec-7m/eagle", target)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     models.heads.save(f"{folder}/mine", head, variables, target, {"steps": 500})
+        ...     models.heads.load(f"{folder}/mine", target).head == head
+        True
     """
     path = Path(folder).expanduser()
     if path.exists():

@@ -165,7 +165,7 @@ def test_what_a_draft_model_cannot_do_is_one_sentence(command, folder, draft):
     refused(asked("rsd_s", '{"beam": 291}'), "beam width is 291; keep 1 .. 290")
     refused(
         asked("dyspec", '{"threshold": 1}'),
-        "threshold is 1; pass a number of at least 0 and below 1",
+        "threshold is 1; pass a number x with 0 <= x < 1",
     )
     refused(asked("sequoia", '{"acceptance": [0.9, 0.9]}'), "acceptance sums to 1.8")
 

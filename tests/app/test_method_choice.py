@@ -8,8 +8,8 @@ from jspec.app.run_settings import RunSettings
 def test_method_and_config_name_the_choice():
     assert method_choice.choose(None, None).method.name == methods.DEFAULT
     assert method_choice.choose("prompt_lookup", None).method.name == "prompt_lookup"
-    choice = method_choice.choose(None, '{"method": "prompt_lookup", "prompt_lookup_max": 2}')
-    assert (choice.method.name, choice.options) == ("prompt_lookup", {"prompt_lookup_max": 2})
+    choice = method_choice.choose(None, '{"method": "prompt_lookup", "max_match": 2}')
+    assert (choice.method.name, choice.options) == ("prompt_lookup", {"max_match": 2})
     assert method_choice.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
 
 
@@ -45,15 +45,15 @@ def test_method_and_config_name_the_choice():
         (
             "speculative_decoding",
             '{"draft_temperature": 0}',
-            "is 0; pass a number in 1e-06 .. 1e.06",
+            "is 0; pass a number x with 1e-06 <= x <= 1e.06",
         ),
         ("speculative_decoding", '{"draft_temperature": NaN}', "is nan; pass a number"),
         ("speculative_decoding", '{"draft_temperature": true}', "is True; pass a number"),
-        ("dyspec", '{"threshold": "0"}', "is '0'; pass a number of at least 0 and below 1"),
+        ("dyspec", '{"threshold": "0"}', "is '0'; pass a number x with 0 <= x < 1"),
         ("rsd_c", '{"branching": 3}', "is 3; pass a list such as .* each an integer in 1 .. 1024"),
         ("rsd_c", '{"branching": []}', "pass a list"),
         ("specinfer", '{"branching": [2, 0]}', "pass a list"),
-        ("sequoia", '{"acceptance": [0.5, 1.1]}', "each a number in 0 .. 1"),
+        ("sequoia", '{"acceptance": [0.5, 1.1]}', "each a number x with 0 <= x <= 1"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(method, given, said):

@@ -9,7 +9,8 @@ from jspec import tree as trees
 from jspec.drafters.draft_head.lyanna_resampling import Separate
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 
-_SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 3), accepts=jnp.array([2, 0, 1]))
+# A row for each of the contract's.
+_SCRIPT = jspec.Script(tokens=jnp.asarray([[1, 2, 3, 4] * 16] * 6), accepts=jnp.array([2, 0, 1]))
 _CORPUS = np.random.default_rng(3).integers(0, tiny.VOCAB, 3000)
 _SMALL = trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)))
 _DRAFT = tiny.draft()
@@ -39,6 +40,12 @@ DRAFTERS = {
         jspec.PromptLookup(num_speculative_tokens=3, whole=False, latest=True),
         None,
     ),
+    "prompt_lookup_verified": (
+        jspec.with_verifier(
+            jspec.PromptLookup(num_speculative_tokens=3), jspec.rules.deterministic_proposal
+        ),
+        None,
+    ),
     "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
     "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),
@@ -50,6 +57,10 @@ DRAFTERS = {
         None,
     ),
     "speculative_decoding": (jspec.SpeculativeDecoding(_DRAFT, 3), _WEIGHTS),
+    "speculative_decoding_published": (
+        jspec.SpeculativeDecoding(_DRAFT, 3, scheme=jspec.schemes.RECURSIVE),
+        _WEIGHTS,
+    ),
     "spectr": (jspec.SpecTr(_DRAFT, num_chains=3, max_depth=3), _WEIGHTS),
     "specinfer": (jspec.SpecInfer(_DRAFT, (3, 1, 1)), _WEIGHTS),
     "sequoia": (jspec.Sequoia(_DRAFT, _SMALL), _WEIGHTS),
@@ -123,16 +134,24 @@ DRAFTERS = {
     ),
 }
 
-ALONE = sorted(
-    DRAFTERS.keys()
-    - {
-        "scripted",  # its script has a row for each row of the batch
-        # A batch of one is a program of its own, the dearest of the suite: one of each family.
-        *("spectr", "specinfer", "sequoia", "rsd_c", "rsd_s"),
-        *("eagle", "eagle2", "lyanna_separate", "lyanna_merged"),
-        *("token_recycling_small", "dynamic_token_recycling", "prompt_lookup_latest"),
-        *("lookahead", "rest", "mixture"),
-        *("dyspec", "calibrated_dyspec", "merge_with_a_draft_model", "mixture_with_a_draft_model"),
-    }
+IN_MERGE = (
+    "token_recycling",
+    "dynamic_token_recycling",
+    "prompt_lookup_latest",
+    "rest",
+    "lookahead",
+    "suffix",
+    "speculative_decoding",
+    "calibrated_dyspec",
+    "mixture",
+    "eagle",
+    "medusa",
+    "lyanna",
 )
-"""Drafters whose rows are also run one by one."""
+"""Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""
+
+OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_published")
+"""Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
+
+ON_A_TRANSFORMER = ("token_recycling", "speculative_decoding", "eagle2")
+"""Drafters that are also run on a target whose logits are no table."""

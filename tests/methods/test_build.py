@@ -65,7 +65,7 @@ GROWN = {"num_speculative_tokens": 5, "max_depth": 3, "beam": 4}
 GIVEN = {
     "token_recycling": {"num_speculative_tokens": 5, "k": 4},
     "prompt_lookup": {"num_speculative_tokens": 3, "latest": True},
-    "token_recycling+prompt_lookup": {"num_speculative_tokens": 5, "prompt_lookup_max": 2},
+    "token_recycling+prompt_lookup": {"num_speculative_tokens": 5, "max_match": 2},
     "token_recycling+suffix": {"num_speculative_tokens": 6, "min_match": 2, "beam": 3},
     "sequoia": {"template": [[0], [1], [0, 0]]},
     "specinfer": {"branching": [2, 1], "scheme": "multi_round", "draft_temperature": 0.7},
@@ -117,7 +117,7 @@ def test_a_stranger_has_no_bundled_draft_model(target):
         ("suffix", {"max": 3}, "option of suffix 'max' is unknown"),
         ("suffix", {"num_speculative_tokens": 0}, r"is 0; pass an integer in 1 \.\. 1024"),
         ("suffix", {"num_speculative_tokens": True}, "is True; pass an integer"),
-        ("suffix", {"threshold": 1}, "is 1; pass a number of at least 0 and below 1"),
+        ("suffix", {"threshold": 1}, "is 1; pass a number x with 0 <= x < 1"),
         ("specinfer", {"branching": (2, 0)}, "pass a list such as"),
         ("rest", {}, "rest needs datastore, where to look; pass datastore: a file of `jspec data"),
         ("rest", {"datastore": "/absent"}, "/absent"),
@@ -137,9 +137,13 @@ def test_a_program_reads_the_sentences_of_the_command_line(
 
 
 def test_models_that_do_not_fit_are_refused(target, draft):
-    with pytest.raises(InputError, match=r"target is .*; pass what jspec.models.load gives"):
+    with pytest.raises(
+        InputError, match=r"target is of type Llama; pass what jspec.models.load gives"
+    ):
         methods.build("suffix", target.model)
-    with pytest.raises(InputError, match=r"draft is .*; pass what jspec.models.load gives"):
+    with pytest.raises(
+        InputError, match=r"draft is of type Llama; pass what jspec.models.load gives"
+    ):
         methods.build("dyspec", target, draft=draft.model)
     with pytest.raises(InputError, match="was given and method suffix uses none"):
         methods.build("suffix", target, draft=draft)
@@ -227,11 +231,11 @@ def test_every_option_reaches_the_drafter(target):
     assert len(made.template.paths) == 3 and made.k == 1
     made = drafter(target, "token_recycling", template=((0,), (0, 0)), k=4, update_on_prefill=True)
     assert (made.template.paths, made.k, made.update_on_prefill) == (((0,), (0, 0)), 4, True)
-    made = drafter(target, "prompt_lookup", prompt_lookup_max=2, whole=False)
-    assert made == jspec.PromptLookup(prompt_lookup_max=2, whole=False)
-    both = drafter(target, "token_recycling+prompt_lookup", k=9, per_row=True, prompt_lookup_max=2)
+    made = drafter(target, "prompt_lookup", max_match=2, whole=False)
+    assert made == jspec.PromptLookup(max_match=2, whole=False)
+    both = drafter(target, "token_recycling+prompt_lookup", k=9, per_row=True, max_match=2)
     recycling, lookup = both.drafters
-    assert (recycling.k, recycling.per_row, lookup.prompt_lookup_max) == (9, True, 2)
+    assert (recycling.k, recycling.per_row, lookup.max_match) == (9, True, 2)
 
 
 def test_trees_fit_the_device(target):

@@ -2,12 +2,14 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
 from jspec import cache as caches
+from jspec.arguments import check_number
 from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree
 from jspec.errors import InputError
 from jspec.protocols import DraftHead, Verifier
@@ -41,9 +43,15 @@ class HeadDrafter(ABC):
 
     Args:
         head: static, as the target is.
+
+    Raises:
+        InputError: if it is no head.
     """
 
     head: DraftHead
+
+    def __post_init__(self):
+        check_is_head(self.head, DraftHead, "a jspec.protocols.DraftHead")
 
     @property
     def verifier(self) -> Verifier:
@@ -57,10 +65,10 @@ class HeadDrafter(ABC):
 
     @abstractmethod
     def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree of a round, and the method's own memory."""
+        """The tree of a round, and the memory that `learn` gets after it."""
 
-    def remember(self, batch: int) -> PyTree:
-        """The method's own memory before the first round."""
+    def init_memory(self, batch: int) -> PyTree:
+        """The method's own memory at the beginning of a call."""
         del batch
         return ()
 
@@ -87,7 +95,7 @@ class HeadDrafter(ABC):
         return HeadState(
             cache=cache,
             hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
-            memory=self.remember(batch),
+            memory=self.init_memory(batch),
         )
 
     def prefill(
@@ -155,32 +163,32 @@ def check_head(head: DraftHead, params: PyTree, output: Output) -> None:
         )
 
 
-def likeliest(
+def top_k_draw(
     logits: Float[Array, "B M V"],
     sampling: Sampling | None,
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
 ) -> Candidates:
-    """The top k of a deterministic tree, as a `jspec.proposals.ChildSampler`: in greedy decoding,
-    those of q.
+    """Takes the top k children of each node, as a `jspec.proposals.ChildSampler`.
 
-    In sampling they are the top k of what the target will choose by: log q with the very noise that
-    decides its token. `scores` are these; `chances` are those of q, with no temperature.
+    In greedy decoding these are the top k of q. In sampling they are the top k of what the target
+    will choose by: log q with the very noise that decides its token. `scores` hold that sum;
+    `chances` are the probabilities of q, with no temperature.
     """
     del sampling
     return proposals.coupled(logits, Sampling(), frame, level, size)
 
 
-def share(drawn: Candidates, sharpness: float = 1.0) -> Float[Array, "B M K"]:
-    """What each child has of its parent's worth: q, moved by the noise that is known.
+def child_probability(drawn: Candidates, sharpness: float = 1.0) -> Float[Array, "B M K"]:
+    """Estimates how probable it is that the target takes each child: q, moved by known noise.
 
-    Without noise it is the draft's probability, as published. With it, a child counts exp(score)
-    instead, against its siblings and what q leaves to all others.
+    Without noise it is the draft's probability, as published. With noise a child weighs exp(score)
+    instead, against its siblings and against what q leaves to all other tokens.
 
     Args:
         drawn: the children.
-        sharpness: power that all of these are raised to. The chance that a token is the target's
+        sharpness: power that the weights are raised to. The chance that a token is the target's
             *choice* is sharper than its probability: a greedy target always takes the likeliest.
     """
     # All exponents less the largest: at a high temperature the noise alone would overflow.
@@ -188,14 +196,23 @@ def share(drawn: Candidates, sharpness: float = 1.0) -> Float[Array, "B M K"]:
     weight = jnp.exp(sharpness * (drawn.scores - top))
     left = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0)
     total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
-    # Where filters left tokens of no weight at all, none has a share.
+    # Where filters left tokens of no weight at all, none is probable.
     return weight / jnp.where(total > 0, total, 1.0)
 
 
-def check_sharpness(sharpness: float) -> None:
-    """Raises InputError unless `share` can be raised to it."""
-    if not 0 < sharpness <= 100:
-        raise InputError(f"sharpness is {sharpness}; choose 0 < sharpness <= 100")
+def check_sharpness(sharpness: Any) -> None:
+    """Raises InputError unless `child_probability` can raise weights to it."""
+    check_number("sharpness", sharpness, 0, 100, above_low=True)
+
+
+def check_is_head(head: Any, protocol: type, wanted: str) -> None:
+    """Raises InputError unless a drafter's head is an instance of a protocol."""
+    if isinstance(head, type) or not isinstance(head, protocol):
+        shown = " ".join(repr(head).split())  # a Flax module's representation takes many lines
+        raise InputError(
+            f"head is {shown:.80}; pass {wanted}, such as the first that jspec.models.heads.load "
+            "gives"
+        )
 
 
 def _last(

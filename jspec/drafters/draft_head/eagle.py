@@ -7,11 +7,17 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Frame, PyTree, Tree, TreeKV
-from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness, likeliest, share
+from jspec.drafters.draft_head.base import (
+    HeadDrafter,
+    HeadState,
+    check_sharpness,
+    child_probability,
+    top_k_draw,
+)
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.best_first import NodeValues
-from jspec.drafters.growth.scorer import LevelOutput, entered, visible
+from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.protocols import DraftHead
 from jspec.tree import Template
 from jspec.verify.proposals import Candidates
@@ -52,46 +58,61 @@ class HeadScorer:
         held = self.head.init_cache(batch, self.places)
         return LevelOutput(
             logits=self.head.score(self.params, hidden),
-            lineage=(jnp.zeros((batch, 1, self.places), bool), hidden),
-            nodes=TreeKV(held.keys, held.values),
+            inherited=(jnp.zeros((batch, 1, self.places), bool), hidden),
+            kv=TreeKV(held.keys, held.values),
         )
 
     def below(
         self,
         level: Int[Array, ""] | int,
-        place: Int[Array, ""] | int,
-        tokens: Int[Array, "B M"],
-        lineage: tuple[Bool[Array, "B M C"], Float[Array, "B M E"]],
-        nodes: TreeKV,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: tuple[Bool[Array, "B W M"], Float[Array, "B W E"]],
+        kv: TreeKV,
     ) -> LevelOutput:
         """As in `jspec.drafters.growth.scorer.Scorer`: the pair of the parent's state and the
         token.
         """
-        above, hidden = lineage
+        above, hidden = inherited
         # A pair stands at its state's position, one before its token's.
         positions = jnp.broadcast_to((self.frame.positions + level - 1)[:, None], tokens.shape)
         output = self.head.apply(
-            self.params, hidden, tokens, positions, visible(above), self.cache, nodes
+            self.params, hidden, tokens, positions, attention_mask(above), self.cache, kv
         )
-        seen, nodes = entered(above, nodes, output, place - _UNSCORED)
-        return LevelOutput(output.logits, (seen, output.hidden), nodes)
+        seen, kv = append_kv(above, kv, output, kv_index - _UNSCORED)
+        return LevelOutput(output.logits, (seen, output.hidden), kv)
 
 
 @dataclass(frozen=True)
 class EAGLE(HeadDrafter):
-    """EAGLE-1 (arXiv:2401.15077): the head's likeliest tokens in a fixed tree.
+    """EAGLE-1: the head's top tokens in a fixed tree.
+
+    Source: Li et al. 2024, arXiv:2401.15077. The authors verify sampled drafts by rejection; here
+    the children are chosen by the noise that decides the target's token, so that the tokens are
+    those of plain decoding.
 
     Args:
         head: see `jspec.models.heads.eagle.EAGLEHead`.
-        template: the published one has 25 nodes, 26 tokens a forward.
+        template: the tree; the published one has 25 nodes, 26 tokens a forward.
 
     Raises:
-        InputError: if the tree is no template, empty, or asks for more children than tokens.
+        InputError: if the head is none, or the tree is no template, empty, or asks for more
+            children than tokens.
+
+    Example:
+        >>> import jspec
+        >>> from jspec import models
+        >>> head, params, target = models.heads.load("jspec-7m/eagle", models.load("jspec-7m"))
+        >>> jspec.EAGLE(head).depth
+        5
+        >>> jspec.EAGLE(head, jspec.Template(((0,), (1,), (0, 0)))).depth
+        2
     """
 
     template: Template = PUBLISHED
 
     def __post_init__(self):
+        super().__post_init__()
         templates.check_template(self.template, self.head.vocab_size)
 
     @property
@@ -99,29 +120,39 @@ class EAGLE(HeadDrafter):
         return self.template.depth
 
     def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
-        scored = templates.scored(self.template)
+        scored = templates.num_scored(self.template)
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
-        return templates.fill(self.template, scorer, likeliest, None).tree, ()
+        return templates.fill(self.template, scorer, top_k_draw, None).tree, ()
 
 
 @dataclass(frozen=True)
 class EAGLE2(HeadDrafter):
-    """EAGLE-2 (arXiv:2406.16858): a tree expanded by the head's confidence, and ranked again.
+    """EAGLE-2: a tree expanded by the head's confidence, and ranked again.
 
-    Each level's `beam` likeliest paths get `beam` children each; of all, the `nodes` of the largest
-    joint probability are verified. With an EAGLE-3 head it is EAGLE-3's tree too.
+    In each level the `beam` most probable paths get `beam` children each. Of all nodes, the
+    `num_speculative_tokens` of the largest joint probability are verified. With an EAGLE-3 head it
+    is EAGLE-3's tree too.
+
+    Source: Li et al. 2024, arXiv:2406.16858; EAGLE-3: Li et al. 2025, arXiv:2503.01840.
 
     Args:
-        head: see `jspec.models.heads.eagle`.
+        head: see `jspec.models.heads.eagle` and `jspec.models.heads.eagle3`.
         num_speculative_tokens: the budget, without the root. The default is the authors' 60 tokens
             a forward, for GPUs; 8 to 16 suit CPUs.
         max_depth: levels; 8 are the authors' "depth 7", which counts those after the first.
         beam: paths expanded a level, and children of each ("top-k").
-        min_gain: see `jspec.drafters.draft_model.base.best_first.BestFirst`.
-        sharpness: see `jspec.drafters.draft_head.base.share`; 1 is published.
+        min_gain: no level is grown that adds less than this share to the tokens expected so far.
+        sharpness: see `jspec.drafters.draft_head.base.child_probability`; 1 is published.
 
     Raises:
         InputError: if an argument is out of range.
+
+    Example:
+        >>> import jspec
+        >>> from jspec import models
+        >>> head, params, target = models.heads.load("jspec-7m/eagle", models.load("jspec-7m"))
+        >>> jspec.EAGLE2(head, num_speculative_tokens=7, max_depth=6, beam=2).depth
+        6
     """
 
     num_speculative_tokens: int = 59
@@ -131,6 +162,7 @@ class EAGLE2(HeadDrafter):
     sharpness: float = 1.0
 
     def __post_init__(self):
+        super().__post_init__()
         check_sharpness(self.sharpness)
         best_first.check(
             self.num_speculative_tokens,
@@ -149,19 +181,20 @@ class EAGLE2(HeadDrafter):
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
         draft, _ = best_first.grow(
             scorer,
-            likeliest,
+            top_k_draw,
             None,
-            partial(joint, sharpness=self.sharpness),
-            nodes=self.num_speculative_tokens,
-            depth=self.max_depth,
-            width=self.beam,
-            threshold=0.0,
-            gain=self.min_gain,
+            partial(joint_probability, sharpness=self.sharpness),
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_depth=self.max_depth,
+            beam=self.beam,
+            min_gain=self.min_gain,
         )
         return draft.tree, ()
 
 
-def joint(drawn: Candidates, value: Float[Array, "B M"], sharpness: float = 1.0) -> NodeValues:
-    """A node is worth the joint probability of its path."""
-    value = value[..., None] * share(drawn, sharpness)
+def joint_probability(
+    drawn: Candidates, value: Float[Array, "B M"], sharpness: float = 1.0
+) -> NodeValues:
+    """Values a node by the joint probability of its path."""
+    value = value[..., None] * child_probability(drawn, sharpness)
     return NodeValues(value, value)

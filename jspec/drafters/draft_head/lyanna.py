@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec.base import Feedback, Frame, PyTree, Tree, TreeKV
 from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness
-from jspec.drafters.draft_head.lyanna_resampling import FUSED, Resampling
+from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Resampling
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.drafters.growth import best_first
 from jspec.errors import InputError
@@ -17,10 +17,12 @@ from jspec.errors import InputError
 class Lyanna(HeadDrafter):
     """Drafts a chain of hidden states that does not depend on tokens, and a token-info tree of it.
 
-    N states, one after another, without a token but the root (section 4.1); all their scores in one
-    product with the target's head (4.2); the tree by the token info of each node (5.2). What
-    verification leaves of the chain makes a second tree (5.3), united with the next fresh one
-    (6.2).
+    The head makes N states, one after another, without a token but the root (section 4.1). One
+    product with the target's head scores them all (4.2). The token info of each node picks its
+    children in the tree (5.2). What verification leaves of the chain makes a second tree (5.3),
+    united with the next fresh one (6.2).
+
+    Source: Chen et al. 2026, "Lyanna".
 
     Args:
         head: see `jspec.models.heads.lyanna.LyannaHead`.
@@ -28,24 +30,33 @@ class Lyanna(HeadDrafter):
             12 tokens.
         max_depth: N, levels.
         beam: k, children of a node, and nodes of a level that get some.
-        sharpness: see `jspec.drafters.draft_head.base.share`; 1 is published.
-        resampling: how the chain is used again: `Fused()`, the slower `Separate()`, or `Never()`.
+        resampling: how the chain is used again: `Fused()`, the slower `Separate()`, both in
+            `jspec.drafters.draft_head.lyanna_resampling`, or None: not at all.
+        sharpness: see `jspec.drafters.draft_head.base.child_probability`; 1 is published.
 
     Raises:
         InputError: if an argument is out of range.
+
+    Example:
+        >>> import jspec
+        >>> from jspec import models
+        >>> head, params, target = models.heads.load("jspec-7m/lyanna", models.load("jspec-7m"))
+        >>> jspec.Lyanna(head, num_speculative_tokens=7).depth
+        3
     """
 
     num_speculative_tokens: int = 11
     max_depth: int = 3
     beam: int = 4
-    resampling: Resampling = FUSED
+    resampling: Resampling | None = FUSED
     sharpness: float = 1.0
 
     def __post_init__(self):
-        if not isinstance(self.resampling, Resampling):
+        super().__post_init__()
+        if self.resampling is not None and not isinstance(self.resampling, Resampling):
             raise InputError(
-                f"resampling is {self.resampling!r:.80}; pass Fused(), Separate() or Never() of "
-                "jspec.drafters.draft_head.lyanna_resampling"
+                f"resampling is {self.resampling!r:.80}; pass Fused() or Separate() of "
+                "jspec.drafters.draft_head.lyanna_resampling, or None"
             )
         check_sharpness(self.sharpness)
         best_first.check(
@@ -56,29 +67,33 @@ class Lyanna(HeadDrafter):
     def depth(self) -> int:
         return self.max_depth
 
-    def remember(self, batch: int) -> PyTree:
-        return self.resampling.remember(batch, self.max_depth, self.head.vocab_size)
+    def init_memory(self, batch: int) -> PyTree:
+        if self.resampling is None:
+            return ()
+        return ChainCache.init(batch, self.max_depth, self.head.vocab_size)
 
     def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
-        return self.resampling.learn(memory, feedback)
+        return () if self.resampling is None else self.resampling.learn(memory, feedback)
 
     def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
-        def grown(
-            logits: Float[Array, "B N V"], first: Int[Array, " B"], depth: int, nodes: int
+        def grow(
+            logits: Float[Array, "B L V"], first: Int[Array, " B"], depth: int, nodes: int
         ) -> Tree:
             scorer = ChainScorer(self.head, params, logits, first, frame)
             most = self.beam + (depth - 1) * self.beam**2
             return token_info_tree(scorer, depth, self.beam, min(nodes, most), self.sharpness)
 
-        def fresh(more: int) -> tuple[Tree, Float[Array, "B N V"]]:
-            states = self.chain(params, state, frame)
-            logits = self.head.score(params, states)
+        def fresh(more: int) -> tuple[Tree, Float[Array, "B L V"]]:
+            logits = self.head.score(params, self.chain(params, state, frame))
             first = jnp.zeros_like(frame.root)
-            return grown(logits, first, self.max_depth, self.num_speculative_tokens + more), logits
+            return grow(logits, first, self.max_depth, self.num_speculative_tokens + more), logits
 
-        return self.resampling.trees(state.memory, fresh, grown, frame.done)
+        if self.resampling is None:
+            tree, _ = fresh(0)
+            return tree, ()
+        return self.resampling.trees(state.memory, fresh, grow, frame.done)
 
-    def chain(self, params: PyTree, state: HeadState, frame: Frame) -> Float[Array, "B N E"]:
+    def chain(self, params: PyTree, state: HeadState, frame: Frame) -> Float[Array, "B L E"]:
         """h_1 .. h_N; the first was predicted when the head read the last true pair."""
         states, nodes = [state.hidden], None
         for step in range(self.max_depth - 1):

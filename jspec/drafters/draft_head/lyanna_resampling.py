@@ -2,6 +2,7 @@
 
 The chain of states does not depend on tokens. So when a level fails, the scores of the levels below
 it still hold, and the target's own token informs them better than the draft's did (section 5.3).
+L: levels of the chain.
 """
 
 from abc import ABC, abstractmethod
@@ -11,95 +12,57 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import tree as trees
-from jspec.base import NO_PARENT, Feedback, PyTree, Tree
+from jspec.arguments import check_integer
+from jspec.base import NO_PARENT, Feedback, Tree
 from jspec.drafters.growth.union import union
-from jspec.errors import InputError
 
 
 @struct.dataclass
 class ChainCache:
-    """The chain of the last round, of N levels."""
+    """The scores of the last chain, and how much of it is spent."""
 
-    logits: Float[Array, "B N V"]
-    used: Int[Array, " B"]
+    logits: Float[Array, "B L V"]
+    num_decided: Int[Array, " B"]
     """Levels that are decided: the accepted ones, and the one that the target's token took."""
-    again: Bool[Array, " B"]
-    """Whether the tree under verification was a second one, after which a chain is spent."""
+    resampled: Bool[Array, " B"]
+    """Whether the tree under verification is a second one, after which a chain is spent."""
 
-    def reusable(self) -> Int[Array, " B"]:
+    @staticmethod
+    def init(batch: int, levels: int, vocab_size: int) -> "ChainCache":
+        """A spent chain: before the first round there is nothing to use again."""
+        return ChainCache(
+            logits=jnp.zeros((batch, levels, vocab_size), jnp.float32),
+            num_decided=jnp.full(batch, levels, jnp.int32),
+            resampled=jnp.zeros(batch, bool),
+        )
+
+    @property
+    def num_reusable(self) -> Int[Array, " B"]:
         """N - a - 1, levels that still hold."""
-        return self.logits.shape[1] - self.used
+        return self.logits.shape[1] - self.num_decided
 
-    def decided(self, feedback: Feedback) -> "ChainCache":
-        """After a round in which `feedback.counts` levels were decided."""
-        spent = jnp.where(self.again, self.logits.shape[1], feedback.counts)
-        return replace(self, used=spent, again=jnp.zeros_like(self.again))
-
-
-def nothing(batch: int, levels: int, vocabulary: int) -> ChainCache:
-    """Before the first round."""
-    return ChainCache(
-        logits=jnp.zeros((batch, levels, vocabulary), jnp.float32),
-        used=jnp.full(batch, levels, jnp.int32),
-        again=jnp.zeros(batch, bool),
-    )
+    def decide(self, counts: Int[Array, " B"]) -> "ChainCache":
+        """The cache after a round in which `counts` levels were decided."""
+        spent = jnp.where(self.resampled, self.logits.shape[1], counts)
+        return replace(self, num_decided=spent, resampled=jnp.zeros_like(self.resampled))
 
 
-Fresh = Callable[[int], tuple[Tree, Float[Array, "B N V"]]]
+DraftFresh = Callable[[int], tuple[Tree, Float[Array, "B L V"]]]
 """`fresh(more)` drafts anew: a tree of so many nodes above its budget, and the chain's scores."""
-Grown = Callable[[Float[Array, "B N V"], Int[Array, " B"], int, int], Tree]
-"""`grown(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
+GrowTree = Callable[[Float[Array, "B L V"], Int[Array, " B"], int, int], Tree]
+"""`grow(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
 
 
 @dataclass(frozen=True)
 class Resampling(ABC):
-    """Whether a chain is used a second time, and how that tree is verified."""
-
-    @abstractmethod
-    def remember(self, batch: int, levels: int, vocabulary: int) -> PyTree:
-        """What is left before the first round."""
-
-    @abstractmethod
-    def trees(
-        self, leftover: PyTree, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
-    ) -> tuple[Tree, PyTree]:
-        """The tree to verify, and what to remember of it."""
-
-    @abstractmethod
-    def learn(self, leftover: PyTree, feedback: Feedback) -> PyTree:
-        """What is left after a round."""
-
-
-@dataclass(frozen=True)
-class Never(Resampling):
-    """A chain is used once."""
-
-    def remember(self, batch: int, levels: int, vocabulary: int) -> tuple[()]:
-        del batch, levels, vocabulary
-        return ()
-
-    def trees(
-        self, leftover: tuple[()], fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
-    ) -> tuple[Tree, tuple[()]]:
-        del grown, done
-        tree, _ = fresh(0)
-        return tree, leftover
-
-    def learn(self, leftover: tuple[()], feedback: Feedback) -> tuple[()]:
-        del feedback
-        return leftover
-
-
-@dataclass(frozen=True)
-class Reusing(Resampling):
-    """A chain whose levels are not all decided makes a second tree (Algorithm 2).
+    """How the levels of a chain that are not decided make a second tree (Algorithm 2).
 
     Args:
         num_speculative_tokens: of the second tree, without the root, if its levels offer as many.
-            Deep nodes fail sooner than in a fresh one, so it wants fewer.
+            Deep nodes fail sooner than in a fresh tree, so it wants fewer.
         threshold: r of Algorithm 2: only more than r levels make a second tree.
 
     Raises:
@@ -110,56 +73,58 @@ class Reusing(Resampling):
     threshold: int = 0
 
     def __post_init__(self):
-        if self.num_speculative_tokens < 1:
-            raise InputError(
-                f"the re-sampled tree has {self.num_speculative_tokens} nodes; give it at least 1"
-            )
-        if self.threshold < 0:
-            raise InputError(f"the re-sampling threshold is {self.threshold}; choose one >= 0")
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
+        check_integer("threshold", self.threshold, 0, None)
 
-    def remember(self, batch: int, levels: int, vocabulary: int) -> ChainCache:
-        return nothing(batch, levels, vocabulary)
-
-    def learn(self, leftover: ChainCache, feedback: Feedback) -> ChainCache:
-        return leftover.decided(feedback)
-
-    def second(self, leftover: ChainCache, grown: Grown) -> Tree:
-        """Algorithm 2: the tree of what is left, the root alone where that is too little."""
-        levels = leftover.logits.shape[1]
-        first = jnp.where(leftover.reusable() > self.threshold, leftover.used, levels)
-        return grown(leftover.logits, first, max(levels - 1, 1), self.num_speculative_tokens)
-
-
-@dataclass(frozen=True)
-class Fused(Reusing):
-    """Verification fusion (section 6.2): both trees in one forward, united at their root."""
-
+    @abstractmethod
     def trees(
-        self, leftover: ChainCache, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+        self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]
     ) -> tuple[Tree, ChainCache]:
-        del done
-        first, logits = fresh(self.num_speculative_tokens)
-        united, _ = union(first, self.second(leftover, grown))
-        drafted = first.tokens.shape[1] - 1
-        return trees.best(united, drafted), replace(leftover, logits=logits)
+        """The tree to verify, and the cache that holds its chain."""
 
+    def learn(self, cache: ChainCache, feedback: Feedback) -> ChainCache:
+        """The cache after a round."""
+        return cache.decide(feedback.counts)
 
-FUSED = Fused()
-NEVER = Never()
+    def second(self, cache: ChainCache, grow: GrowTree) -> Tree:
+        """The tree of the levels that still hold; the root alone where these are too few."""
+        levels = cache.logits.shape[1]
+        first = jnp.where(cache.num_reusable > self.threshold, cache.num_decided, levels)
+        return grow(cache.logits, first, max(levels - 1, 1), self.num_speculative_tokens)
 
 
 @dataclass(frozen=True)
-class Separate(Reusing):
-    """The slower way that the paper's ablation needs: the second tree has a forward of its own.
+class Fused(Resampling):
+    """Verification fusion (section 6.2): both trees in one forward, united at their root.
 
-    A row drafts anew once nothing is left. If that is so in no row, nothing is drafted.
+    Example:
+        >>> Fused(num_speculative_tokens=2)
+        Fused(num_speculative_tokens=2, threshold=0)
     """
 
     def trees(
-        self, leftover: ChainCache, fresh: Fresh, grown: Grown, done: Bool[Array, " B"]
+        self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]
     ) -> tuple[Tree, ChainCache]:
-        reuses = leftover.reusable() > self.threshold
-        second = self.second(leftover, grown)
+        del done
+        first, logits = fresh(self.num_speculative_tokens)
+        united, _ = union(first, self.second(cache, grow))
+        num_drafted = first.tokens.shape[1] - 1
+        return trees.best(united, num_drafted), replace(cache, logits=logits)
+
+
+@dataclass(frozen=True)
+class Separate(Resampling):
+    """The slower way that the paper's ablation needs: the second tree has a forward of its own.
+
+    A row that has a second tree verifies that; the other rows draft a fresh chain. The head does
+    not run in a round in which every row has a second tree.
+    """
+
+    def trees(
+        self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]
+    ) -> tuple[Tree, ChainCache]:
+        reuses = cache.num_reusable > self.threshold
+        second = self.second(cache, grow)
         shape = jax.eval_shape(lambda: fresh(0))
         blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
         first, logits = jax.lax.cond((reuses | done).all(), lambda: blank, lambda: fresh(0))
@@ -170,17 +135,20 @@ class Separate(Reusing):
         )
         size = max(first.tokens.shape[1], second.tokens.shape[1])
         kept = ChainCache(
-            logits=jnp.where(reuses[:, None, None], leftover.logits, logits),
-            used=leftover.used,
-            again=reuses,
+            logits=jnp.where(reuses[:, None, None], cache.logits, logits),
+            num_decided=cache.num_decided,
+            resampled=reuses,
         )
-        return _choose(reuses, _padded(second, size), _padded(first, size)), kept
+        return _choose(reuses, _pad(second, size), _pad(first, size)), kept
 
 
-def _padded(tree: Tree, size: int) -> Tree:
-    """With absent nodes up to `size`."""
+FUSED = Fused()
 
-    def pad(array, value=0):
+
+def _pad(tree: Tree, size: int) -> Tree:
+    """The tree with absent nodes up to `size`."""
+
+    def pad(array: Shaped[Array, "B N"], value: float = 0) -> Shaped[Array, "B size"]:
         missing = size - array.shape[1]
         return jnp.pad(array, ((0, 0), (0, missing)), constant_values=value)
 

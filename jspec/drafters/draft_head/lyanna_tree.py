@@ -1,4 +1,4 @@
-"""Lyanna's trees: scores that are there for all levels at once, and tokens that inform them."""
+"""Lyanna's trees: scores that are there for all L levels at once, and tokens that inform them."""
 
 from dataclasses import dataclass
 from functools import partial
@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.base import Frame, PyTree, Tree
-from jspec.drafters.draft_head.base import likeliest
-from jspec.drafters.draft_head.eagle import joint
+from jspec.drafters.draft_head.base import top_k_draw
+from jspec.drafters.draft_head.eagle import joint_probability
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.protocols import DraftHead
@@ -24,7 +24,7 @@ class ChainScorer:
         logits: l_1 .. l_L of every row.
         first: which of them the root's children are drawn from; the levels below take those that
             follow, and beyond the last there is nothing to draw from.
-        round: that the tree is for.
+        frame: of the round that the tree is for.
     """
 
     head: DraftHead
@@ -34,20 +34,21 @@ class ChainScorer:
     frame: Frame
 
     def root(self) -> LevelOutput:
+        """Scores the root's children."""
         return self._informed(0, self.frame.root[:, None])
 
     def below(
         self,
         level: Int[Array, ""] | int,
-        place: Int[Array, ""] | int,
-        tokens: Int[Array, "B M"],
-        lineage: PyTree,
-        nodes: PyTree,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: PyTree,
+        kv: PyTree,
     ) -> LevelOutput:
         """As in `jspec.drafters.growth.scorer.Scorer`; of a parent, its token is all that is
         needed.
         """
-        del place, lineage, nodes
+        del kv_index, inherited, kv
         return self._informed(level, tokens)
 
     def _informed(self, level: Int[Array, ""] | int, tokens: Int[Array, "B M"]) -> LevelOutput:
@@ -58,7 +59,7 @@ class ChainScorer:
         informed = self.head.inform(self.params, raw, tokens)
         # What is no number offers no child.
         there = row < self.logits.shape[1]
-        return LevelOutput(jnp.where(there, informed, jnp.nan), lineage=(), nodes=())
+        return LevelOutput(jnp.where(there, informed, jnp.nan), inherited=(), kv=())
 
 
 def token_info_tree(
@@ -71,17 +72,15 @@ def token_info_tree(
         depth: N, levels.
         branch: k, children of a node, and nodes of a level that get some.
         nodes: the budget, without the root.
-        sharpness: see `jspec.drafters.draft_head.base.share`.
+        sharpness: see `jspec.drafters.draft_head.base.child_probability`.
     """
     draft, _ = best_first.grow(
         scorer,
-        likeliest,
+        top_k_draw,
         None,
-        partial(joint, sharpness=sharpness),
-        nodes=nodes,
-        depth=depth,
-        width=branch,
-        threshold=0.0,
-        gain=0.0,
+        partial(joint_probability, sharpness=sharpness),
+        num_speculative_tokens=nodes,
+        max_depth=depth,
+        beam=branch,
     )
     return draft.tree

@@ -1,14 +1,15 @@
-"""Medusa (Cai et al. 2024, arXiv:2401.10774): several heads on one state, each a token further."""
+"""Medusa (Cai et al. 2024): several heads on one state, each one token further ahead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec.arguments import check_integer
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
-from jspec.drafters.draft_head.base import check_head, likeliest, share
+from jspec.drafters.draft_head.base import check_head, check_is_head, child_probability, top_k_draw
 from jspec.drafters.growth.template import check_template
 from jspec.errors import InputError
 from jspec.protocols import Verifier
@@ -29,22 +30,19 @@ PUBLISHED = Template(_ORDER)
 
 
 def published(nodes: int, depth: int = PUBLISHED.depth) -> Template:
-    """The first `nodes` nodes of the published tree that are at most `depth` deep.
+    """Takes the first `nodes` nodes of the published tree that are at most `depth` deep.
 
     Raises:
         InputError: if there are not so many.
     """
     paths = [path for path in _ORDER if len(path) <= depth]
-    if not 1 <= nodes <= len(paths):
-        raise InputError(
-            f"nodes is {nodes} and the published tree has 1 .. {len(paths)} of depth {depth}; ask "
-            "for so many, or fit a tree to the heads"
-        )
+    check_integer("nodes", nodes, 1, len(paths), f"what the published tree has to depth {depth}")
     return Template(tuple(paths[:nodes]))
 
 
-class Heads(Protocol):
-    """The heads: static, hashable and pure. See `jspec.models.heads.medusa.MedusaHeads`."""
+@runtime_checkable
+class ParallelHeads(Protocol):
+    """Medusa's heads: static, hashable and pure. See `jspec.models.heads.medusa.MedusaHeads`."""
 
     @property
     def vocab_size(self) -> int: ...
@@ -64,25 +62,39 @@ class Heads(Protocol):
 
 @dataclass(frozen=True)
 class Medusa:
-    """Drafts the Cartesian product of what the heads think likely: one forward for all levels.
+    """Drafts the Cartesian product of the heads' top tokens: one forward for all levels.
 
     Head i proposes the tokens of level i + 1, from the target's state at the last committed token,
     whatever stands above them. All that it keeps from round to round is that state.
 
+    Source: Cai et al. 2024, arXiv:2401.10774. The authors accept tokens by a threshold ("typical
+    acceptance"), which changes the distribution; here the tokens are those of plain decoding.
+
     Args:
-        head: static, as the target is; `drafter_params` of a call are their variables.
+        head: see `jspec.models.heads.medusa.MedusaHeads`; static, as the target is.
+            `drafter_params` of a call are its variables.
         template: which ranks of which head are drafted. The cost of a tree depends on the device:
             the published one suits GPUs, `published` and `fitted` make smaller ones.
 
     Raises:
         InputError: if the tree is no template, empty, asks for more children than tokens, or is
             deeper than there are heads.
+
+    Example:
+        >>> import jspec
+        >>> from jspec import models
+        >>> head, params, target = models.heads.load("jspec-7m/medusa", models.load("jspec-7m"))
+        >>> head.num_heads
+        3
+        >>> jspec.Medusa(head, published(nodes=7, depth=head.num_heads)).template.num_nodes
+        8
     """
 
-    head: Heads
+    head: ParallelHeads
     template: Template = PUBLISHED
 
     def __post_init__(self):
+        check_is_head(self.head, ParallelHeads, "Medusa's heads")
         check_template(self.template, self.head.vocab_size)
         if self.template.depth > self.head.num_heads:
             raise InputError(
@@ -122,10 +134,10 @@ class Medusa:
         for level, nodes in enumerate(template.levels):
             ranks, parents = template.ranks[nodes], template.parents[nodes]
             size = int(ranks.max()) + 1
-            drawn = likeliest(logits[:, level : level + 1], None, frame, level, size)
+            drawn = top_k_draw(logits[:, level : level + 1], None, frame, level, size)
             tokens = jnp.concatenate([tokens, drawn.tokens[:, 0, ranks]], axis=1)
-            shares = share(drawn)[:, 0, ranks]
-            value = jnp.concatenate([value, value[:, parents] * shares], axis=1)
+            chances = child_probability(drawn)[:, 0, ranks]
+            value = jnp.concatenate([value, value[:, parents] * chances], axis=1)
         tree = template.fill(tokens)
         known = (frame.positions > 0)[:, None]
         return (

@@ -1,8 +1,10 @@
-"""How often the child of each rank is kept: what Sequoia's programme needs to know of two models.
+"""The acceptance vector of two models: how often the child of each rank is kept (Sequoia).
 
-Over a given text, so one forward of each model does; children are drawn as the scheme draws them,
-but what the rule says of them is taken as the probabilities that it gives. Without uniforms the
-variance is that of the draws alone.
+It is measured over a given text, so one forward of each model does. Children are drawn as the
+scheme draws them, and the rule's probabilities of taking them are averaged: nothing is drawn to
+decide, so the variance is that of the draws alone.
+
+W: children of a node.
 """
 
 from functools import partial
@@ -13,6 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
+from jspec.arguments import check_integer
 from jspec.base import Frame, PyTree, Sampling
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
@@ -23,14 +26,14 @@ from jspec.verify.tree_verifier import TreeVerifier
 
 @struct.dataclass
 class Trials:
-    """What becomes of W children at each token of a text."""
+    """The fate of W children at each token of a text."""
 
     chances: Float[Array, "B T W"]
     """The draft's probability of each; 0 where none was left to draw."""
     accept: Float[Array, "B T W"]
     """Probability that each is taken if the earlier ones were not."""
     kept: Float[Array, "B T W"]
-    """Probability that the walk goes to each; of equal siblings it goes to the first."""
+    """Probability that the verifier goes to each; of equal siblings it goes to the first."""
     counted: Bool[Array, "B T"]
     """Tokens of the text; the others are padding."""
 
@@ -49,11 +52,11 @@ def measure(
     scheme: Scheme = COUPLED,
     key: jax.Array | int | None = None,
 ) -> Float[Array, " W"]:
-    """The acceptance vector: P(the child of each rank is the one that is kept).
+    """Measures the acceptance vector: P(the child of each rank is the one that is kept).
 
-    The mean over a text, which may be the target's own; what is missing to 1 is the chance that no
-    child is kept. As Sequoia's authors measure theirs (Chen et al. 2024, section 4.1), for any
-    scheme that judges node by node. A pure function, compiled by whoever calls it.
+    It is the mean over a text, which may be the target's own; what is missing to 1 is the chance
+    that no child is kept. Sequoia's authors measure theirs so (Chen et al. 2024, section 4.1); here
+    it serves every scheme that judges node by node. A pure function, compiled by whoever calls it.
 
     Args:
         model: the target, with its weights `params`.
@@ -67,9 +70,24 @@ def measure(
         key: a random key or a seed, for draws at random. Not consumed: draws are those of `decode`
             with this key, in rows 0 .. B-1.
 
+    Returns:
+        One probability a rank, what `jspec.sequoia_tree.best_template` takes.
+
     Raises:
         InputError: if W is out of range, the scheme does not judge node by node, or a key is
             needed and not given.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> model = Llama(LlamaConfig(8, 4, 4, 1, 1, 1, 4, 16))
+        >>> text = jnp.array([[3, 1, 4, 1, 5]])
+        >>> params = model.init(jax.random.key(0), text, text, jnp.ones((1, 5, 5), bool), None)
+        >>> vector = measure(
+        ...     model, params, model, params, text, jnp.array([5]), width=2, sampling=None
+        ... )
+        >>> vector.tolist()  # a model as its own draft: its first guess is always right
+        [1.0, 0.0]
     """
     seen = trials(
         model, params, draft, draft_params, tokens, lengths, width=width, sampling=sampling,
@@ -93,11 +111,8 @@ def trials(
     scheme: Scheme = COUPLED,
     key: jax.Array | int | None = None,
 ) -> Trials:
-    """What `measure` is the mean of, token by token. Arguments and errors as there."""
-    if not 1 <= width <= draft.vocab_size:
-        raise InputError(
-            f"width is {width}; a node has 1 .. {draft.vocab_size} children, the vocabulary"
-        )
+    """Measures token by token what `measure` is the mean of. Arguments and errors as there."""
+    check_integer("width", width, 1, draft.vocab_size, "the vocabulary")
     if not isinstance(scheme.verifier, TreeVerifier):
         raise InputError(
             f"{scheme.verifier!r} decides about whole paths, so that no child has a probability of "
@@ -107,7 +122,7 @@ def trials(
         raise InputError("sampling needs a key and key is None; pass key=0")
     rule = scheme.verifier.rule
     batch, size = tokens.shape
-    places, causal = sequence(batch, size)
+    positions, causal = sequence(batch, size)
     keys = None
     if key is not None:
         key = jax.random.key(key) if isinstance(key, int) else key
@@ -116,7 +131,7 @@ def trials(
     target = jax.tree.map(lambda value: jnp.broadcast_to(jnp.asarray(value), batch), target)
 
     def score(model: CausalLM, params: PyTree) -> Float[Array, "B T V"]:
-        return model.apply(params, tokens, places, causal, None).logits
+        return model.apply(params, tokens, positions, causal, None).logits
 
     def visit(
         own: Float[Array, "B V"],
@@ -139,15 +154,16 @@ def trials(
         return drawn.chances[:, 0], accept, jax.vmap(_kept)(accept, children)
 
     columns = partial(jnp.moveaxis, source=1, destination=0)
-    texts = score(model, params), score(draft, draft_params), tokens, places
+    texts = score(model, params), score(draft, draft_params), tokens, positions
     # Position by position: the distributions of all of a text's draws at once would be W times its
     # logits.
     found = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
     chances, accept, kept = jax.tree.map(columns, found)
-    return Trials(chances, accept, kept, counted=places < lengths[:, None])
+    return Trials(chances, accept, kept, counted=positions < lengths[:, None])
 
 
 def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:
+    """The probability that each child is kept; of equal ones it is the first."""
     refused = jnp.cumprod(1 - accept)
     taken = accept * jnp.concatenate([jnp.ones_like(refused[:1]), refused[:-1]])
     first = (children[:, None] == children).argmax(-1)

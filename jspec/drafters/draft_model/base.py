@@ -1,23 +1,24 @@
-"""A small language model that drafts: its cache, its tree level by level, and what it keeps."""
+"""A small language model that drafts: its cache, its trees, and what it keeps between rounds."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Int
 
 from jspec import cache as caches
+from jspec.arguments import check_integer, check_number
 from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree, TreeKV
-from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, entered, visible
+from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Verifier
 from jspec.ragged import sequence
 from jspec.verify.schemes import COUPLED, Scheme
-
-_FIRST = 2
-"""Tokens of the draft's first forward in a round: the one before the root, and the root."""
 
 
 @struct.dataclass
@@ -25,109 +26,87 @@ class DraftModelState:
     """A draft model's memory.
 
     The cache holds the tokens at positions 0 .. root - 2. The last node of an accepted path may be
-    a leaf, whose keys the draft never computed; so the token before the root always is read again,
-    together with the root: two tokens in every round, whatever was accepted.
+    a leaf, whose keys the draft never computed. So every round reads two tokens first, whatever was
+    accepted: the token before the root, and the root.
     """
 
     cache: Cache
     previous: Int[Array, " B"]
     """The token before the root; not read while there is none."""
-    nodes: TreeKV | None
-    """Of the tree under verification; None between rounds."""
-    places: Int[Array, "B N"] | None
-    """Where in `nodes` a node of the tree stands; not read for nodes without children."""
+    kv: TreeKV | None
+    """Keys and values of the tree under verification; None between rounds."""
+    kv_index: Int[Array, "B N"] | None
+    """Where each node of that tree stands in `kv`; not read for nodes without children."""
     memory: PyTree
-    """The method's own."""
-
-
-@dataclass(frozen=True)
-class ModelScorer:
-    """The draft model in one round, with a place for each node that it is going to score.
-
-    A node's lineage is the places of its ancestors; what stands there is keys and values.
-    """
-
-    model: CausalLM
-    params: PyTree
-    cache: Cache
-    previous: Int[Array, " B"]
-    frame: Frame
-    places: int
-
-    def root(self) -> LevelOutput:
-        """Scores the root, at place 1; the token before it takes place 0."""
-        frame = self.frame
-        tokens = jnp.stack([self.previous, frame.root], axis=1)
-        positions = jnp.maximum(frame.positions[:, None] + jnp.array([-1, 0]), 0)
-        follows = frame.positions > 0
-        mask = jnp.array([[True, False], [True, True]]) & (
-            follows[:, None, None] | jnp.eye(2, dtype=bool)
-        )
-        output = self.model.apply(self.params, tokens, positions, mask, self.cache)
-
-        def room(new: Float[Array, "B H 2 D"]) -> Float[Array, "B H C D"]:
-            return jnp.pad(new, ((0, 0), (0, 0), (0, self.places - _FIRST), (0, 0)))
-
-        return LevelOutput(
-            logits=output.logits[:, 1:],
-            lineage=jnp.pad(mask[:, 1:], ((0, 0), (0, 0), (0, self.places - _FIRST))),
-            nodes=TreeKV(*jax.tree.map(room, (output.keys, output.values))),
-        )
-
-    def below(
-        self,
-        level: Int[Array, ""] | int,
-        place: Int[Array, ""] | int,
-        tokens: Int[Array, "B M"],
-        lineage: Bool[Array, "B M C"],
-        nodes: TreeKV,
-    ) -> LevelOutput:
-        """As in `jspec.drafters.growth.scorer.Scorer`."""
-        positions = jnp.broadcast_to((self.frame.positions + level)[:, None], tokens.shape)
-        output = self.model.apply(
-            self.params, tokens, positions, visible(lineage), self.cache, nodes
-        )
-        return LevelOutput(output.logits, *entered(lineage, nodes, output, place))
+    """What the method itself remembers."""
 
 
 @dataclass(frozen=True)
 class DraftModel(ABC):
     """A drafter whose proposals come from a language model of the target's vocabulary.
 
-    Its weights are the `drafter_params` of the call. A method says how the tree grows.
+    The model's weights are the `drafter_params` of a call. A subclass says how the tree grows.
 
     Args:
         model: the draft model; static, as the target is.
-        scheme: how children are drawn and verified, see `jspec.schemes`.
-        sampling: the draft's own temperature and filters, numbers; None: those of the target.
+        scheme: how children are drawn and verified, one of `jspec.schemes`. The default is the
+            coupled scheme, under which the tokens are those of plain decoding with the same key.
+        sampling: the draft's own temperature and filters, in plain numbers; None: those of the
+            target.
+
+    Raises:
+        InputError: if the model is no language model, or an argument is out of range.
     """
 
     model: CausalLM
     scheme: Scheme = field(default=COUPLED, kw_only=True)
     sampling: Sampling | None = field(default=None, kw_only=True)
 
-    def _check(self) -> None:
-        """Raises InputError unless scheme and sampling are what they should be."""
+    paper_settings: ClassVar[Mapping[str, Any] | None] = None
+    """The arguments that make the method the published one; None: it is jspec's own."""
+
+    @classmethod
+    def published(cls, model: CausalLM, **options: Any) -> Self:
+        """The method as its paper has it: with the paper's verification scheme and settings.
+
+        Args:
+            model: the draft model.
+            options: further arguments of the constructor; they win over the paper's.
+
+        Raises:
+            InputError: if the method is in no paper, or an argument is out of range.
+        """
+        if cls.paper_settings is None:
+            raise InputError(
+                f"{cls.__name__} is jspec's own and has no published settings; call "
+                f"jspec.{cls.__name__}(model, ...)"
+            )
+        return cls(model, **{**cls.paper_settings, **options})
+
+    def __post_init__(self):
+        if isinstance(self.model, type) or not all(
+            hasattr(self.model, name) for name in ("vocab_size", "context", "init_cache", "apply")
+        ):
+            raise InputError(
+                f"the draft model is {self.model!r:.80}; pass a jspec.CausalLM, such as the model "
+                "of what jspec.models.load returns"
+            )
         if not isinstance(self.scheme, Scheme):
             raise InputError(
                 f"scheme is {self.scheme!r:.80}; pass a draw with its verifier, such as "
                 "jspec.schemes.RECURSIVE"
             )
-        known = self.sampling
-        if known is not None and not (
-            isinstance(known, Sampling)
-            and all(isinstance(value, int | float) for value in jax.tree.leaves(known))
-            and known.temperature >= 0
-        ):
-            raise InputError(
-                f"the drafter's sampling is {known!r:.120}; pass jspec.Sampling of plain numbers, "
-                "with a temperature of at least 0, or None for the target's"
-            )
+        _check_sampling(self.sampling)
 
     @property
     def verifier(self) -> Verifier:
-        """What makes the draws of the scheme lossless."""
+        """What makes the drafter's draws lossless."""
         return self.scheme.verifier
+
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a row that the draft model can read; None if it has no bound."""
+        return self.model.context
 
     @property
     @abstractmethod
@@ -136,45 +115,45 @@ class DraftModel(ABC):
 
     @property
     @abstractmethod
-    def scored(self) -> int:
+    def num_scored(self) -> int:
         """Nodes below the root that the draft model scores in a round."""
 
     @abstractmethod
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
-        """The draft of a round, and what `learn` is to know of it."""
+        """The draft of a round, and the memory that `learn` gets after it."""
 
-    def remember(self, batch: int, earlier: PyTree | None) -> PyTree:
-        """The method's own memory at the start of a call."""
+    def init_memory(self, batch: int, earlier: PyTree | None) -> PyTree:
+        """The method's memory at the start of a call.
+
+        Args:
+            batch: rows.
+            earlier: its memory after an earlier call, of any number of rows; or None.
+        """
         del batch, earlier
         return ()
 
     def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
-        """The method's own memory after a round."""
+        """The method's memory after a round.
+
+        Args:
+            memory: what `grow` returned in this round.
+            feedback: of the round.
+        """
         del feedback
         return memory
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
-        self._check()
-        context = self.model.context
-        if context is not None and context < slots:
-            raise InputError(
-                f"the draft model's context is {context} and the call holds {slots} tokens a row; "
-                "shorten the prompt or max_new_tokens, or take a draft model of longer context"
-            )
-        if self.depth >= slots:
-            raise InputError(
-                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
-                f"tokens a row; draft at most {slots - 1} levels"
-            )
-        fresh = self.remember(batch, None)
+        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+        slots = slots if self.context is None else min(slots, self.context)
+        fresh = self.init_memory(batch, None)
         if earlier is not None:
             _check_state(earlier, fresh)
         return DraftModelState(
             cache=self.model.init_cache(batch, slots),
             previous=jnp.zeros(batch, jnp.int32),
-            nodes=None,
-            places=None,
-            memory=fresh if earlier is None else self.remember(batch, earlier.memory),
+            kv=None,
+            kv_index=None,
+            memory=fresh if earlier is None else self.init_memory(batch, earlier.memory),
         )
 
     def prefill(
@@ -192,69 +171,98 @@ class DraftModel(ABC):
                 "drafter_params=weights, beside the drafter"
             )
         batch, width = prompt.shape
-        places, causal = sequence(batch, width)
-        own = self.model.apply(params, prompt, places, causal, None)
+        positions, causal = sequence(batch, width)
+        own = self.model.apply(params, prompt, positions, causal, None)
+        _check_weights(own.logits.shape[-1], self.model.vocab_size)
         before = jnp.maximum(lengths - 2, 0)
         return replace(
             state,
-            cache=caches.commit(state.cache, own, places, before),
+            cache=caches.commit(state.cache, own, positions, before),
             previous=jnp.take_along_axis(prompt, before[:, None], axis=1)[:, 0],
         )
 
     def draft(
         self, params: PyTree, state: DraftModelState, frame: Frame
     ) -> tuple[Tree, DraftModelState]:
-        scorer = ModelScorer(
-            self.model, params, state.cache, state.previous, frame, _FIRST + self.scored
-        )
+        size = NUM_FIRST + self.num_scored
+        scorer = ModelScorer(self.model, params, state.cache, state.previous, frame, size)
         draft, memory = self.grow(scorer, state.memory)
-        state = replace(state, nodes=draft.nodes, places=draft.places, memory=memory)
+        state = replace(state, kv=draft.kv, kv_index=draft.kv_index, memory=memory)
         return draft.tree, state
 
     def update(self, params: PyTree, state: DraftModelState, feedback: Feedback) -> DraftModelState:
-        assert state.nodes is not None, "what is updated was drafted"
-        assert state.places is not None, "what is updated was drafted"
-        counts, path = feedback.counts, feedback.verdict.path
         root = feedback.tree.tokens[:, :1]
-        if feedback.merged is None:
-            nodes, places = state.nodes, jnp.take_along_axis(state.places, path, axis=1)
-            places = jnp.concatenate([jnp.zeros_like(root), places], axis=1)[:, :-1]
-        else:
-            # The tree was united with another drafter's, so the path may hold nodes that were
-            # never scored here: read what was emitted as text.
-            nodes, places = self._read(params, state, root, feedback)
-        # Without a token before the root there is one fewer to commit, and place 0 is left out.
+        kv, chain = self._committed(params, state, root, feedback)
+        # Without a token before the root there is one fewer to commit, and index 0 is left out.
+        counts, length = feedback.counts, chain.shape[1]
         missing = (feedback.positions == 0).astype(jnp.int32)
-        lanes = jnp.minimum(jnp.arange(path.shape[1]) + missing[:, None], path.shape[1] - 1)
-        last = jnp.concatenate([root, feedback.emitted], axis=1)
-        last = jnp.take_along_axis(last, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+        lanes = jnp.minimum(jnp.arange(length) + missing[:, None], length - 1)
+        tokens = jnp.concatenate([root, feedback.emitted], axis=1)
+        before_root = jnp.maximum(counts - 1, 0)[:, None]
+        previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]
         return DraftModelState(
             cache=caches.commit(
                 state.cache,
-                nodes,
-                jnp.take_along_axis(places, lanes, axis=1),
+                kv,
+                jnp.take_along_axis(chain, lanes, axis=1),
                 jnp.maximum(counts - missing, 0),
             ),
-            previous=jnp.where(counts > 0, last, state.previous),
-            nodes=None,
-            places=None,
+            previous=jnp.where(counts > 0, previous, state.previous),
+            kv=None,
+            kv_index=None,
             memory=self.learn(state.memory, feedback),
         )
 
-    def _read(
+    def _committed(
         self, params: PyTree, state: DraftModelState, root: Int[Array, "B 1"], feedback: Feedback
     ) -> tuple[TreeKV, Int[Array, "B P"]]:
-        """Keys and values of the token before the root, the root, and the tokens emitted."""
+        """Keys and values of the token before the root and of the accepted path, and their order.
+
+        The second is the index of each among the first: of the token before the root, then of the
+        path but its last node, which the next round reads again.
+        """
+        assert state.kv is not None, "what is updated was drafted"
+        assert state.kv_index is not None, "what is updated was drafted"
+        if feedback.merged is None:
+            path = jnp.take_along_axis(state.kv_index, feedback.verdict.path, axis=1)
+            return state.kv, jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
+        # Another drafter's nodes may be on the accepted path, which this model never scored: it
+        # reads what was emitted as text.
         tokens = jnp.concatenate([state.previous[:, None], root, feedback.emitted], axis=1)[:, :-2]
-        batch, count = tokens.shape
-        lanes = jnp.arange(count, dtype=jnp.int32)
+        batch, length = tokens.shape
+        lanes = jnp.arange(length, dtype=jnp.int32)
         follows = (feedback.positions > 0)[:, None, None]
-        mask = jnp.tril(jnp.ones((count, count), bool)) & (
+        mask = jnp.tril(jnp.ones((length, length), bool)) & (
             follows | (lanes > 0) | (lanes[:, None] == 0)
         )
         positions = jnp.maximum(feedback.positions[:, None] - 1 + lanes, 0)
         output = self.model.apply(params, tokens, positions, mask, state.cache)
-        return TreeKV(output.keys, output.values), jnp.broadcast_to(lanes, (batch, count))
+        return TreeKV(output.keys, output.values), jnp.broadcast_to(lanes, (batch, length))
+
+
+def _check_sampling(sampling: Any) -> None:
+    """Raises InputError unless this is None, or a Sampling that `decode` would take."""
+    if sampling is None:
+        return
+    if not isinstance(sampling, Sampling):
+        raise InputError(
+            f"the drafter's sampling is {sampling!r:.80}; pass jspec.Sampling of plain numbers, or "
+            "None for the target's"
+        )
+    of = "the drafter's sampling:"
+    check_number(f"{of} temperature", sampling.temperature, 0, 1e6, "0 is greedy")
+    check_integer(f"{of} top_k", sampling.top_k, 0, 2**31 - 1, "0 switches it off")
+    check_number(f"{of} top_p", sampling.top_p, 1e-6, 1, "1 switches it off")
+    check_number(f"{of} min_p", sampling.min_p, 0, 1, "0 switches it off")
+
+
+def _check_weights(scored: int, vocab_size: int) -> None:
+    """Raises InputError if the weights score fewer tokens than the draft model has."""
+    if scored < vocab_size:
+        raise InputError(
+            f"drafter_params score {scored} tokens and the draft model has {vocab_size}; pass the "
+            "weights of the drafter's own model"
+        )
 
 
 def _check_state(earlier: PyTree, fresh: PyTree) -> None:
@@ -262,8 +270,7 @@ def _check_state(earlier: PyTree, fresh: PyTree) -> None:
     if not isinstance(earlier, DraftModelState):
         raise InputError(
             f"drafter_state is a {type(earlier).__name__} and a draft model keeps a "
-            "DraftModelState; "
-            "pass the state of a call with the same drafter"
+            "DraftModelState; pass the state of a call with the same drafter"
         )
     if jax.tree.structure(earlier.memory) != jax.tree.structure(fresh):
         raise InputError(

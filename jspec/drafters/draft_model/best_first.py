@@ -1,4 +1,4 @@
-"""Trees that grow where a token is worth most, from one forward of the draft model per level."""
+"""Trees that grow where values are largest, from one forward of the draft model per level."""
 
 from abc import abstractmethod
 from collections.abc import Callable
@@ -12,48 +12,52 @@ from jaxtyping import Array, Bool, Int
 from jspec import tree as trees
 from jspec.base import Feedback, PyTree, Tree
 from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.growth.best_first import Offers, ValueFn, check, grow
+from jspec.drafters.growth import best_first
+from jspec.drafters.growth.best_first import ValueFn
+from jspec.drafters.growth.pool import DrawnChildren
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.errors import InputError
 from jspec.verify import schemes
 
 
 class GrowthLog(NamedTuple):
-    """Memory between draft and update: the method's own, and all that was drawn."""
+    """What a round's update knows of its draft: the method's memory, and all that was drawn."""
 
     memory: PyTree
-    offers: Offers
-    places: Int[Array, "B N"]
+    drawn: DrawnChildren
+    kv_index: Int[Array, "B N"]
+    """Of the tree's nodes, as in `Draft`."""
 
-    def visited(self, feedback: Feedback) -> tuple[Offers, Bool[Array, "B P"]]:
-        """The offers at each node of the walked path, and whether the node was scored here.
+    def along_path(self, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
+        """The children drawn at each node of the accepted path, and where there are any.
 
-        In a merge, a node of another drafter was not.
+        There are none at a node that this draft model did not score, or that another drafter
+        proposed in a merge.
         """
-        path = feedback.verdict.path
-        places = jnp.take_along_axis(self.places, jnp.maximum(path, 0), axis=1)
-        row = jnp.maximum(places - 1, 0)[..., None]
-
-        def at(array):
-            return jnp.take_along_axis(array, row, axis=1)
-
-        offers = jax.tree.map(at, self.offers)
-        return offers, (places > 0) & (path >= 0)
+        path = feedback.verdict.path  # -1 for a node of another drafter
+        kv_index = jnp.take_along_axis(self.kv_index, jnp.maximum(path, 0), axis=1)
+        row = jnp.maximum(kv_index - 1, 0)[..., None]
+        drawn = jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=1), self.drawn)
+        return drawn, (path >= 0) & (kv_index > 0)
 
 
 @dataclass(frozen=True)
 class BestFirst(DraftModel):
-    """A draft model whose tree takes the shape that a method's `worth` gives it.
+    """A draft model whose tree takes the shape that a method's values give it.
 
     Args:
-        num_speculative_tokens: the budget, without the root.
-        max_depth: most levels.
-        beam: nodes scored per level and children drawn per node. The tree is the one-by-one
-            heap's unless that wants more of either.
-        min_gain: a level that can add no more than this share of the tokens that are expected is
-            not grown; 0 grows all that the heap would. It saves forwards of the draft model, and
-            only the coupled scheme is lossless with it.
+        model: the draft model.
+        num_speculative_tokens: drafted tokens; the root is not counted.
+        max_depth: most levels below the root.
+        beam: nodes scored per level and children drawn per node. The tree is the one that taking
+            nodes one by one gives, if that takes no more than `beam` children of a node and gives
+            no more than `beam` nodes of a level children.
+        min_gain: a level is not grown if it can add no more than this share to the tokens that are
+            expected of the round; 0 grows every level that can enter the tree. It saves forwards of
+            the draft model, and only the coupled scheme is lossless with it.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first, as they grow.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
+        sampling: the draft's own temperature and filters; None: those of the target.
 
     Raises:
         InputError: if an argument is out of range.
@@ -66,7 +70,8 @@ class BestFirst(DraftModel):
     order: Callable[[Tree], Int[Array, "B N"]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
-        check(
+        super().__post_init__()
+        best_first.check(
             self.num_speculative_tokens,
             self.max_depth,
             self.beam,
@@ -85,43 +90,48 @@ class BestFirst(DraftModel):
                 "K-SEQ accepts by how many children there are, and here that depends on their "
                 "tokens; take jspec.schemes.MULTI_ROUND, or draft with SpecTr or SpecInfer"
             )
+        if self.order is not None and not callable(self.order):
+            raise InputError(
+                f"order is {self.order!r:.80}; pass a function of the tree such as "
+                "jspec.tree.depth_first, or None"
+            )
 
     @property
     def depth(self) -> int:
         return self.max_depth
 
     @property
-    def scored(self) -> int:
+    def num_scored(self) -> int:
         return (self.max_depth - 1) * self.beam
 
     @property
-    def least(self) -> float:
-        """Slots that are worth no more are not drawn."""
+    def slot_threshold(self) -> float:
+        """Slots of this value or less are not drafted."""
         return 0.0
 
     @abstractmethod
     def value_fn(self, memory: PyTree) -> ValueFn:
-        """How children are valued, by what was learnt."""
+        """How children are valued, given what the method has learnt."""
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, GrowthLog]:
-        draft, offers = grow(
+        draft, drawn = best_first.grow(
             scorer,
             self.scheme.draw,
             self.sampling,
             self.value_fn(memory),
-            nodes=self.num_speculative_tokens,
-            depth=self.max_depth,
-            width=self.beam,
-            threshold=self.least,
-            gain=self.min_gain,
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_depth=self.max_depth,
+            beam=self.beam,
+            threshold=self.slot_threshold,
+            min_gain=self.min_gain,
         )
         if self.order is not None:
             order = self.order(draft.tree)
             draft = draft._replace(
                 tree=trees.reordered(draft.tree, order),
-                places=jnp.take_along_axis(draft.places, order, axis=1),
+                kv_index=jnp.take_along_axis(draft.kv_index, order, axis=1),
             )
-        return draft, GrowthLog(memory, offers, draft.places)
+        return draft, GrowthLog(memory, drawn, draft.kv_index)
 
     def learn(self, memory: GrowthLog, feedback: Feedback) -> PyTree:
         del feedback

@@ -1,37 +1,38 @@
 """DySpec with acceptance rates that it learns instead of the draft's own probabilities."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Feedback
 from jspec.drafters.draft_model.best_first import GrowthLog
-from jspec.drafters.draft_model.dyspec import DySpec, left
+from jspec.drafters.draft_model.dyspec import DySpec, remaining_mass
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.verify.proposals import Candidates
 
 _RANKS = 4
-"""Draws at a node that are told apart; the last stands for all further ones."""
+"""Siblings that are told apart; the last rank stands for all further ones."""
 _BUCKETS = 16
-"""Half octaves of probability that are told apart."""
+"""Probabilities that are told apart, by half octaves."""
 _PRIOR = 4.0
-"""Attempts that the start counts for."""
+"""Attempts that the prior estimate counts for."""
 _MEMORY = 0.98
-"""Share of what is known that a round leaves."""
+"""Share of all counts that remains after a round."""
 
 
 @struct.dataclass
 class RateTable:
-    """Attempts and acceptances by (rank, probability): R ranks, Q buckets."""
+    """Attempts and acceptances by rank and probability: R ranks, Q buckets."""
 
     tried: Float[Array, "B R Q"]
     taken: Float[Array, "B R Q"]
 
-    def __call__(self, probability: Float[Array, "B M K"]) -> Float[Array, "B M K"]:
-        """The rate at the probability of each of a node's draws, in order."""
+    def __call__(self, probability: Float[Array, "B W K"]) -> Float[Array, "B W K"]:
+        """The acceptance rates of siblings in drawing order, given a probability of each."""
         cell = _cell(probability)
         flat = (self.taken / self.tried).reshape(len(self.tried), -1)
         return jax.vmap(lambda rates, cell: rates[cell])(flat, cell)
@@ -42,7 +43,7 @@ class RateTable:
         tried: Bool[Array, "B P K"],
         taken: Bool[Array, "B P K"],
     ) -> "RateTable":
-        """These rates, with what a round's attempts came to."""
+        """The table after a round's attempts."""
         cell = _cell(probability).reshape(len(tried), -1)
 
         def add(known, new):
@@ -51,15 +52,15 @@ class RateTable:
             )
             return _MEMORY * known + fresh(cell, new.reshape(cell.shape)).reshape(known.shape)
 
-        # What is forgotten is replaced by the start, so that no cell runs empty.
-        start = self.init(len(tried))
+        # What is forgotten is replaced by the prior, so that no cell runs empty.
+        prior = self.init(len(tried))
 
-        def fade(known, first):
+        def refill(known, first):
             return known + (1 - _MEMORY) * first
 
         return RateTable(
-            tried=fade(add(self.tried, tried.astype(jnp.float32)), start.tried),
-            taken=fade(add(self.taken, taken.astype(jnp.float32)), start.taken),
+            tried=refill(add(self.tried, tried.astype(jnp.float32)), prior.tried),
+            taken=refill(add(self.taken, taken.astype(jnp.float32)), prior.taken),
         )
 
     @staticmethod
@@ -72,7 +73,7 @@ class RateTable:
 
 @struct.dataclass
 class AcceptanceRates:
-    """What is expected of a slot before its token is drawn, and of the token once it is."""
+    """Acceptance rates of a slot before its token is drawn, and of a token once it is drawn."""
 
     slots: RateTable
     tokens: RateTable
@@ -80,20 +81,48 @@ class AcceptanceRates:
 
 @dataclass(frozen=True)
 class CalibratedDySpec(DySpec):
-    """DySpec whose slots are worth what such slots have been, by rank and by the residual
-    distribution.
+    """DySpec with learnt acceptance rates, jspec's own; verified by the coupled scheme.
 
-    The paper takes the draft's probability of a token for the chance that it is accepted, which is
-    too little for a draft that agrees with its target: min(1, p/q) is near 1 however small q. Here
-    a slot's rate is looked up by the largest probability that is left to draw, which is known
-    before the draw and keeps the rejection exact; the drawn token's rate, by its own probability
-    among what was left, weighs what comes after it: later siblings and its own children. The
-    rates are counted from the walk, row by row, and start from the paper's estimate. They remember
-    the draws that they were counted from: with a hot start, give each call a key of its own.
+    DySpec takes the draft's probability of a token for the chance that the token is accepted. For a
+    draft that agrees with its target that is too little: min(1, p/q) is near 1 however small q is.
+    This drafter counts how often tokens are accepted, row by row, and starts from DySpec's
+    estimate.
+
+    Two rates are counted, each by a draw's rank among its siblings and by a probability. The rate
+    of a slot goes by the largest probability that is left to draw, which is known before the draw
+    and so keeps the rejection exact; it decides whether the slot is drafted. The rate of a drawn
+    token goes by its own probability among what was left; it values the token's children and its
+    later siblings.
+
+    The rates remember the draws that they were counted from. With a hot start, give each call a key
+    of its own.
+
+    Args:
+        model: the draft model.
+        num_speculative_tokens: as in `DySpec`, like all that follow.
+        max_depth: most levels below the root.
+        beam: nodes scored per level and children drawn per node.
+        min_gain: share of the expected tokens that a level must be able to add.
+        threshold: slots of this value or less are not drafted.
+        order: of the nodes; None is breadth first.
+        scheme: how children are drawn and verified, such as `jspec.schemes.RECURSIVE`.
+        sampling: the draft's own temperature and filters; None: those of the target.
+
+    Raises:
+        InputError: if an argument is out of range.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> jspec.CalibratedDySpec(draft, num_speculative_tokens=32).num_speculative_tokens
+        32
     """
 
-    def remember(self, batch: int, earlier: AcceptanceRates | None) -> AcceptanceRates:
-        """What earlier rows learnt is worth the same to each new row: their mean."""
+    paper_settings: ClassVar = None
+
+    def init_memory(self, batch: int, earlier: AcceptanceRates | None) -> AcceptanceRates:
+        """Each new row starts from the mean of what earlier rows have learnt."""
         if earlier is None:
             return AcceptanceRates(slots=RateTable.init(batch), tokens=RateTable.init(batch))
         return jax.tree.map(
@@ -101,11 +130,11 @@ class CalibratedDySpec(DySpec):
         )
 
     def value_fn(self, memory: AcceptanceRates) -> ValueFn:
-        def expected(drawn: Candidates, value: Float[Array, "B M"]) -> NodeValues:
-            slot, token = _residual(drawn)
+        def expected(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+            slot, token = _residual_probabilities(drawn)
             taken = memory.tokens(token)
             refused = jnp.cumprod(1 - taken, axis=-1)
-            reached = value[..., None] * jnp.concatenate(
+            reached = above[..., None] * jnp.concatenate(
                 [jnp.ones_like(refused[..., :1]), refused[..., :-1]], axis=-1
             )
             return NodeValues(reached * memory.slots(slot), reached * taken, notes=(slot, token))
@@ -113,43 +142,54 @@ class CalibratedDySpec(DySpec):
         return expected
 
     def learn(self, memory: GrowthLog, feedback: Feedback) -> AcceptanceRates:
+        """Counts the children that were tried at each node of the accepted path."""
         tree, verdict = feedback.tree, feedback.verdict
-        offers, scored = memory.visited(feedback)
+        drawn, has_drawn = memory.along_path(feedback)
         lanes = jnp.arange(verdict.path.shape[1])
-        walked = (lanes < verdict.counts[:, None]) & scored & ~feedback.done[:, None]
-        # How many of the node's draws are in the tree, and which of them the verifier took.
+        # A row that has ended may have been cut short, and so teaches nothing.
+        seen = (lanes < verdict.counts[:, None]) & has_drawn & ~feedback.done[:, None]
+        # The tree holds the first draws of a node; how many, its slots decided.
         hangs = (tree.parents[:, None, :] == verdict.path[..., None]) & tree.valid[:, None, :]
-        offered = hangs.sum(-1)[..., None]
-        ranks = jnp.arange(offers.tokens.shape[-1])
-        went = (lanes < verdict.counts[:, None] - 1)[..., None]
-        taken = (offers.tokens == feedback.emitted[..., None]) & went & (ranks < offered)
-        tried = jnp.where(went, ranks <= taken.argmax(-1)[..., None], ranks < offered)
-        tried = tried & walked[..., None]
+        ranks = jnp.arange(drawn.tokens.shape[-1])
+        drafted = ranks < hangs.sum(-1)[..., None]
+        # What was emitted after a node is the child that was taken, until the last node, which is
+        # followed by a token of the target's own. In a merge the child may be another drafter's.
+        goes_on = (lanes < verdict.counts[:, None] - 1)[..., None]
+        taken = (drawn.tokens == feedback.emitted[..., None]) & goes_on & drafted
+        # Children are tried in order until one is taken: all of them if none is.
+        not_beyond = (ranks <= taken.argmax(-1)[..., None]) | ~taken.any(-1, keepdims=True)
+        tried = drafted & not_beyond & seen[..., None]
         taken = taken & tried
-        slot, token = offers.notes
+        slot, token = drawn.notes
         return AcceptanceRates(
             slots=memory.memory.slots.count(slot, tried, taken),
             tokens=memory.memory.tokens.count(token, tried, taken),
         )
 
 
-def _residual(drawn: Candidates) -> tuple[Float[Array, "B M K"], Float[Array, "B M K"]]:
-    """Largest probability among what was left before each draw, and that of the drawn token."""
-    # The two likeliest tell the likeliest that is left, but where both are gone: then it is the
-    # second at most, and so it is taken for.
+def _residual_probabilities(
+    drawn: Candidates,
+) -> tuple[Float[Array, "B W K"], Float[Array, "B W K"]]:
+    """Two probabilities under what the earlier siblings left of the draft's distribution.
+
+    The first is the largest one before each draw, the second that of the drawn token.
+    """
+    # The largest remaining probability is the largest of all until that token is drawn, and the
+    # second largest after it. If the second is drawn too, the third would be right. The second is
+    # kept as its upper bound, which spares a sort of the vocabulary.
     first = drawn.probs.max(-1, keepdims=True)
     second = jnp.where(drawn.probs == first, 0.0, drawn.probs).max(-1, keepdims=True)
-    hit = drawn.chances == first
-    gone = jnp.cumsum(hit, axis=-1) > hit
-    remaining = left(drawn.chances)
+    is_first = drawn.chances == first
+    first_is_gone = jnp.cumsum(is_first, axis=-1) > is_first
+    remaining = remaining_mass(drawn.chances)
 
-    def share(chance):
+    def normalised(chance):
         return chance / jnp.where(remaining > 0, remaining, 1.0)
 
-    return share(jnp.where(gone, second, first)), share(drawn.chances)
+    return normalised(jnp.where(first_is_gone, second, first)), normalised(drawn.chances)
 
 
-def _cell(probability: Float[Array, "*S K"]) -> Array:
+def _cell(probability: Float[Array, "*S K"]) -> Int[Array, "*S K"]:
     """Flat index of (rank, bucket)."""
     bucket = jnp.clip(jnp.floor(-2 * jnp.log2(probability)), 0, _BUCKETS - 1).astype(jnp.int32)
     rank = jnp.minimum(jnp.arange(probability.shape[-1]), _RANKS - 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from jspec.base import Feedback
 from jspec.drafters.draft_model.best_first import BestFirst, GrowthLog
@@ -15,22 +15,22 @@ from jspec.errors import InputError
 from jspec.verify import schemes
 from jspec.verify.proposals import Candidates
 
-_START = 2.0
-"""Sharpness to begin with; pairs of models that were measured settle between 1.3 and 2.2."""
+_PRIOR = 2.0
+"""Inverse temperature to begin with; pairs of models that were measured settle at 1.3 to 2.2."""
 _RANGE = (1 / 8, 16.0)
-_PRIOR = 10.0
-"""Tokens that the start counts for."""
+_PRIOR_WEIGHT = 10.0
+"""Tokens that the prior counts for."""
 _MEMORY = 0.99
-"""Share of what is known that a new token leaves."""
-_STEP = 0.5
-"""Most that one token moves log sharpness."""
-_LEAST = 1e3
-"""Scores this far below the best have no share at any sharpness."""
+"""Share of the curvature that remains after a token."""
+_MAX_STEP = 0.5
+"""Most that one token moves log beta."""
+_WIDEST = 1e3
+"""Scores this far below the best have no share at any inverse temperature."""
 
 
 @struct.dataclass
 class InverseTemperature:
-    """How far the draft's scores are to be trusted, learnt from the tokens that the target took."""
+    """Beta, how far the draft's scores are trusted; learnt from the tokens that were emitted."""
 
     log: Float[Array, " B"]
     weight: Float[Array, " B"]
@@ -39,20 +39,38 @@ class InverseTemperature:
 
 @dataclass(frozen=True)
 class CoupledTree(BestFirst):
-    """Spends a budget of nodes on the tokens that the target will most likely draw. jspec's own.
+    """The tree of the tokens that the target will most likely draw, jspec's own.
 
-    Under the coupled rule the target's token is argmax(log p + G), any proposal is lossless, and G
-    is known before p is. So the tree may look at G: a child's share of its parent's worth is
-    softmax(beta z) over its siblings, z = logits of q + T G at temperature T. That is the chance
-    that it is the target's token if the logits of p differ from those of q by Gumbel noise of scale
-    1 / beta. Sharpness beta follows the text, row by row, by one Newton step of the log-likelihood
-    per emitted token; at T = 0 the same line ranks plain logits.
+    Under the coupled rule the target's token is argmax(log p + G), any proposal is lossless, and
+    the noise G is known before p is. So the tree may look at G: a child's share of its parent's
+    value is softmax(beta z) over its siblings, with z = logits of q + T G at temperature T. That is
+    the chance that it is the target's token if the logits of p differ from those of q by Gumbel
+    noise of scale 1 / beta. The inverse temperature beta follows the text, row by row, by one
+    Newton step of the log-likelihood per emitted token. At T = 0 the same line ranks plain logits.
 
     Sampling then costs few more rounds than greedy decoding: the noise that makes the target's
     choice uncertain is known to the draft.
 
+    Args:
+        model: the draft model.
+        num_speculative_tokens: drafted tokens; the root is not counted.
+        max_depth: most levels below the root.
+        beam: nodes scored per level and children drawn per node.
+        min_gain: a level is not grown if it can add no more than this share to the tokens that are
+            expected of the round.
+        order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first.
+        scheme: `jspec.schemes.COUPLED`, the only one that allows a look at the noise.
+        sampling: the draft's own temperature and filters; None: those of the target.
+
     Raises:
         InputError: if an argument is out of range, or another scheme is asked for.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> jspec.CoupledTree(draft, num_speculative_tokens=8, max_depth=4).depth
+        4
     """
 
     max_depth: int = 16
@@ -66,51 +84,58 @@ class CoupledTree(BestFirst):
             )
         super().__post_init__()
 
-    def remember(self, batch: int, earlier: InverseTemperature | None) -> InverseTemperature:
-        """What earlier rows learnt is worth the same to each new row: their mean."""
+    def init_memory(self, batch: int, earlier: InverseTemperature | None) -> InverseTemperature:
+        """Each new row starts from the mean of what earlier rows have learnt."""
         if earlier is None:
             earlier = InverseTemperature(
-                log=jnp.log(jnp.full(1, _START, jnp.float32)),
-                weight=jnp.full(1, _PRIOR, jnp.float32),
+                log=jnp.log(jnp.full(1, _PRIOR, jnp.float32)),
+                weight=jnp.full(1, _PRIOR_WEIGHT, jnp.float32),
             )
         return jax.tree.map(lambda known: jnp.full(batch, known.mean()), earlier)
 
     def value_fn(self, memory: InverseTemperature) -> ValueFn:
         beta = jnp.exp(memory.log)[:, None, None]
 
-        def share(drawn: Candidates, value: Float[Array, "B M"]) -> NodeValues:
-            shares = value[..., None] * jax.nn.softmax(beta * drawn.scores, axis=-1)
-            return NodeValues(shares, shares, notes=(drawn.scores,))
+        def share(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+            values = above[..., None] * jax.nn.softmax(beta * drawn.scores, axis=-1)
+            return NodeValues(values, values, notes=(drawn.scores,))
 
         return share
 
     def learn(self, memory: GrowthLog, feedback: Feedback) -> InverseTemperature:
-        """One Newton step on log beta for each emitted token whose parent the draft had scored."""
-        offers, scored = memory.visited(feedback)
+        """One Newton step on log beta for each emitted token whose parent was scored."""
+        drawn, has_drawn = memory.along_path(feedback)
         emitted = jnp.arange(feedback.emitted.shape[1]) < feedback.counts[:, None]
-        hit = offers.tokens == feedback.emitted[..., None]
+        hit = drawn.tokens == feedback.emitted[..., None]
         # Tokens that the draft holds impossible would make the moments 0 * inf; a node whose logits
         # are no numbers teaches nothing.
-        best = offers.notes[0].max(-1, keepdims=True)
-        scores = jnp.maximum(offers.notes[0], best - _LEAST)
-        known = emitted & scored & hit.any(-1) & jnp.isfinite(best[..., 0])
-
-        def step(sharpness: InverseTemperature, token):
-            scores, hit, known = token
-            beta = jnp.exp(sharpness.log)
-            share = jax.nn.softmax(beta[:, None] * scores, axis=-1)
-            mean = (share * scores).sum(-1)
-            spread = (share * jnp.square(scores - mean[:, None])).sum(-1)
-            weight = _MEMORY * sharpness.weight + jnp.square(beta) * spread
-            gain = beta * (jnp.where(hit, scores, 0.0).sum(-1) - mean) / weight
-            log = jnp.clip(sharpness.log + jnp.clip(gain, -_STEP, _STEP), *map(math.log, _RANGE))
-
-            def keep(new, old):
-                return jnp.where(known, new, old)
-
-            return InverseTemperature(
-                keep(log, sharpness.log), keep(weight, sharpness.weight)
-            ), None
-
+        best = drawn.notes[0].max(-1, keepdims=True)
+        scores = jnp.maximum(drawn.notes[0], best - _WIDEST)
+        known = emitted & has_drawn & hit.any(-1) & jnp.isfinite(best[..., 0])
         steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (scores, hit, known))
-        return jax.lax.scan(step, memory.memory, steps)[0]
+        return jax.lax.scan(_newton_step, memory.memory, steps)[0]
+
+
+def _newton_step(
+    state: InverseTemperature,
+    token: tuple[Float[Array, "B K"], Bool[Array, "B K"], Bool[Array, " B"]],
+) -> tuple[InverseTemperature, None]:
+    """Moves log beta by one emitted token of each row.
+
+    Args:
+        state: what was known.
+        token: the siblings' scores, which of them the token is, and whether the row has such a
+            token.
+    """
+    scores, hit, known = token
+    beta = jnp.exp(state.log)
+    probs = jax.nn.softmax(beta[:, None] * scores, axis=-1)
+    mean = (probs * scores).sum(-1)
+    variance = (probs * jnp.square(scores - mean[:, None])).sum(-1)
+    weight = _MEMORY * state.weight + jnp.square(beta) * variance
+    step = beta * (jnp.where(hit, scores, 0.0).sum(-1) - mean) / weight
+    log = jnp.clip(state.log + jnp.clip(step, -_MAX_STEP, _MAX_STEP), *map(math.log, _RANGE))
+    moved = InverseTemperature(
+        log=jnp.where(known, log, state.log), weight=jnp.where(known, weight, state.weight)
+    )
+    return moved, None

@@ -1,58 +1,94 @@
 """DySpec (Xiong et al. 2024): a tree grown greedily from the draft's own probabilities."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jspec.base import PyTree
+from jspec.arguments import check_number
+from jspec.base import PyTree, Sampling
 from jspec.drafters.draft_model.best_first import BestFirst
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
-from jspec.errors import InputError
 from jspec.verify.proposals import Candidates
+from jspec.verify.schemes import RECURSIVE
 
 
 @dataclass(frozen=True)
 class DySpec(BestFirst):
-    """Spends a budget of nodes where the draft expects most to be accepted (Algorithms 1 and 2).
+    """DySpec's greedy tree; verified by the coupled scheme unless asked.
 
-    A slot, that is the next draw at a node, is worth the probability that it is reached: the
-    draft's probability of the path, times what the earlier siblings left. The slot is chosen by
-    that worth before its token is drawn, which keeps the rejection exact. The published method has
-    `scheme=jspec.schemes.RECURSIVE`, `sampling=jspec.Sampling(temperature=0.6)` and a budget of 64
-    or 768 nodes.
+    A slot, the next draw at a node, has as its value the probability that it is reached: the
+    draft's probability of the path, times what the earlier siblings left (Xiong et al. 2024,
+    Algorithms 1 and 2). A slot is chosen by its value before its token is drawn, which keeps the
+    rejection exact. The paper verifies by recursive rejection, with 64 or 768 nodes and a draft
+    temperature of 0.6; `DySpec.published(model)` does so with 64 nodes, at most 10 levels (section
+    4.3) and 16 nodes scored in each. The default is jspec's coupled scheme, whose tokens are those
+    of plain decoding with the same key, and a smaller tree.
 
     Args:
-        threshold: slots that are worth no more are not drawn (Algorithm 2; about 1 / nodes). 0 is
+        model: the draft model.
+        num_speculative_tokens: drafted tokens; the root is not counted.
+        max_depth: most levels below the root.
+        beam: nodes scored per level and children drawn per node. The tree is the paper's if that
+            has no more children of a node, and no more nodes with children in a level.
+        min_gain: a level is not grown if it can add no more than this share to the tokens that are
+            expected of the round; above 0 for the coupled scheme only.
+        threshold: slots of this value or less are not drafted (Algorithm 2; about 1 / nodes). 0 is
             the greedy tree, which fills its budget.
+        order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
+        sampling: the draft's own temperature and filters; None: those of the target.
 
     Raises:
         InputError: if an argument is out of range.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> jspec.DySpec(draft, num_speculative_tokens=16, threshold=0.05).depth
+        8
+        >>> jspec.DySpec.published(draft).num_speculative_tokens
+        64
     """
 
     threshold: float = 0.0
 
+    paper_settings: ClassVar = {
+        "scheme": RECURSIVE,
+        "sampling": Sampling(temperature=0.6),
+        "num_speculative_tokens": 64,
+        "max_depth": 10,
+        "beam": 16,
+    }
+
     def __post_init__(self):
         super().__post_init__()
-        if not 0 <= self.threshold < 1:
-            raise InputError(f"threshold is {self.threshold}; choose 0 <= threshold < 1")
+        check_number("threshold", self.threshold, 0, 1, below_high=True)
 
     @property
-    def least(self) -> float:
+    def slot_threshold(self) -> float:
         return self.threshold
 
     def value_fn(self, memory: PyTree) -> ValueFn:
         del memory
-        return reach
+        return reach_values
 
 
-def reach(drawn: Candidates, value: Float[Array, "B M"]) -> NodeValues:
-    """Equations 9 to 11: v (1 - q of the earlier siblings) for a draw, v q(y) below its token."""
-    return NodeValues(value[..., None] * left(drawn.chances), value[..., None] * drawn.chances)
+def reach_values(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+    """Equations 9 to 11: v (1 - q of the earlier siblings) for a slot, v q(y) for its token y."""
+    return NodeValues(
+        above[..., None] * remaining_mass(drawn.chances), above[..., None] * drawn.chances
+    )
 
 
-def left(chances: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
-    """What the siblings drawn before each left of the draft's distribution."""
+def remaining_mass(chances: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
+    """The probability that the earlier siblings left in the draft's distribution.
+
+    Args:
+        chances: the draft's probability of each sibling, in drawing order.
+    """
     # Of those before it alone, to the last bit: a slot that its own token moves by a rounding error
     # is there or not by that token, which a certain distribution (1 and a tail below 1e-7) turns
     # into bias.

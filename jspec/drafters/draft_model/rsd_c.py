@@ -1,26 +1,46 @@
 """RSD-C (Jeon et al. 2024, section 3.2.1): constant branching, sampled without replacement."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jspec.drafters.draft_model.static_tree import StaticTree
 from jspec.drafters.growth.template import check_branching
 from jspec.tree import Template, branching
+from jspec.verify.schemes import RECURSIVE
 
 
 @dataclass(frozen=True)
 class RSDC(StaticTree):
-    """Gives every node of depth l `branching[l]` children by Gumbel-top-k (Algorithms 3 and 4).
+    """RSD-C, a tree of constant branching factors; verified by the coupled scheme unless asked.
 
-    `scheme=jspec.schemes.RECURSIVE` is the published method.
+    Every node of depth l has `branching[l]` children (Jeon et al. 2024, section 3.2.1). The paper
+    draws them without replacement by the Gumbel-top-k trick and verifies by recursive rejection
+    (Algorithms 3 and 4), which `RSDC.published(model)` does. The default is jspec's coupled scheme,
+    whose tokens are those of plain decoding with the same key.
 
     Args:
-        branching: children per level, b in the paper.
+        model: the draft model.
+        branching: children of a node in each level, b in the paper.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
+        sampling: the draft's own temperature and filters; None: those of the target.
 
     Raises:
-        InputError: if it is empty, has a number below 1 or above the vocabulary.
+        InputError: if `branching` is empty, has a number below 1 or above the vocabulary, or makes
+            too many nodes.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> len(jspec.RSDC(draft, (2, 2, 2)).shape.paths)  # drafted tokens a round
+        14
+        >>> jspec.RSDC.published(draft).scheme == jspec.schemes.RECURSIVE
+        True
     """
 
     branching: tuple[int, ...] = (2, 2, 2)
+
+    paper_settings: ClassVar = {"scheme": RECURSIVE}
 
     def __post_init__(self):
         check_branching(self.branching)

@@ -1,109 +1,118 @@
 """RSD-S (Jeon et al. 2024, section 3.2.2): stochastic beam search as a drafter."""
 
 from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
 
-from jspec.base import NO_PARENT, PyTree, Tree
+from jspec.arguments import check_integer
+from jspec.base import PyTree
 from jspec.drafters.draft_model.base import DraftModel
-from jspec.drafters.growth.scorer import Draft, Scorer, inherited, stacked
-from jspec.errors import InputError
+from jspec.drafters.growth.even_levels import Level, join_levels
+from jspec.drafters.growth.scorer import Draft, Scorer, inherit
 from jspec.verify.proposals import Candidates, truncated
+from jspec.verify.schemes import RECURSIVE
 
 
 @dataclass(frozen=True)
 class RSDS(DraftModel):
-    """Keeps at each depth the W sequences of largest perturbed log-probability (Algorithms 8, 9).
+    """RSD-S, a tree by stochastic beam search; verified by the coupled scheme unless asked.
 
-    The perturbed values of a node's children are Gumbels whose maximum is the node's own (Kool et
-    al. 2019), so that each level is a sample of W sequences without replacement. How many children
-    a node has is random but does not depend on the last one's identity, which keeps the rejection
-    exact. `scheme=jspec.schemes.RECURSIVE` is the published method.
+    It keeps at each depth the W sequences of largest perturbed log-probability (Jeon et al. 2024,
+    Algorithms 8 and 9). The perturbed values of a node's children are Gumbels whose maximum is the
+    node's own (Kool et al. 2019), so each level is a sample of W sequences without replacement. How
+    many children a node has is random but does not depend on which token the last one is, which
+    keeps the rejection exact. The paper verifies by recursive rejection, which
+    `RSDS.published(model)` does. The default is jspec's coupled scheme, whose tokens are those of
+    plain decoding with the same key.
 
     Args:
+        model: the draft model.
         beam: W, sequences kept at each depth.
         max_depth: L, levels.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
+        sampling: the draft's own temperature and filters; None: those of the target.
 
     Raises:
-        InputError: if either is below 1, or the beam is wider than the vocabulary.
+        InputError: if an argument is out of range, such as a beam wider than the vocabulary.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> jspec.RSDS(draft, beam=4, max_depth=3).depth
+        3
+        >>> jspec.RSDS.published(draft).scheme == jspec.schemes.RECURSIVE
+        True
     """
 
     beam: int = 4
     max_depth: int = 4
 
+    paper_settings: ClassVar = {"scheme": RECURSIVE}
+
     def __post_init__(self):
-        if self.max_depth < 1:
-            raise InputError(f"max_depth is {self.max_depth}; draft at least 1 level")
-        if not 1 <= self.beam <= self.model.vocab_size:
-            raise InputError(
-                f"the beam width is {self.beam}; keep 1 .. {self.model.vocab_size} sequences, the "
-                "vocabulary"
-            )
+        super().__post_init__()
+        check_integer("max_depth", self.max_depth, 1, None)
+        check_integer("beam", self.beam, 1, self.model.vocab_size, "the vocabulary")
 
     @property
     def depth(self) -> int:
         return self.max_depth
 
     @property
-    def scored(self) -> int:
+    def num_scored(self) -> int:
         return self.beam * (self.max_depth - 1)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
         frame, width = scorer.frame, self.beam
-        batch = len(frame.root)
 
         def draw(logits, level):
             return self.scheme.draw(logits, self.sampling, frame, level, width)
 
-        def select(drawn: Candidates, likelihood, perturbed):
-            """The best W of all children: (beam, tokens, parents), largest first."""
-            # [B, M, K] log-probabilities of the sequences, free Gumbels, and Gumbels given the
-            # parent's. A node's first child has its largest value.
-            longer = likelihood[..., None] + jnp.log(drawn.chances)
-            free = likelihood[..., None] + drawn.scores
-            free = jnp.where(jnp.isfinite(perturbed)[..., None], free, -jnp.inf)
-            given = truncated(free, free[..., :1], perturbed[..., None])
-            best, place = jax.lax.top_k(given.reshape(batch, -1), width)
-
-            def pick(values):
-                return jnp.take_along_axis(values.reshape(batch, -1), place, axis=1)
-
-            return (pick(longer), best), pick(drawn.tokens), place // width
-
         level = scorer.root()
-        zeros = jnp.zeros((batch, 1), jnp.float32)
+        zeros = jnp.zeros((len(frame.root), 1), jnp.float32)
         drawn = draw(level.logits, 0)
-        beam, tokens, _ = select(drawn, zeros, zeros)
-        lineage = jnp.repeat(level.lineage, width, axis=1)
+        beam, parents = _select(drawn, _Beam(frame.root[:, None], zeros, zeros))
+        first = Level(beam.tokens, parents, beam.perturbed > -jnp.inf, drawn.q)
 
         def deeper(carry, depth):
-            beam, tokens, lineage, nodes = carry
-            level = scorer.below(depth, 2 + (depth - 1) * width, tokens, lineage, nodes)
+            beam, inherited, kv = carry
+            kv_index = 2 + (depth - 1) * width
+            level = scorer.below(depth, kv_index, beam.tokens, inherited, kv)
             drawn = draw(level.logits, depth)
-            beam, tokens, parents = select(drawn, *beam)
-            lineage = inherited(level.lineage, parents)
-            return (beam, tokens, lineage, level.nodes), (tokens, parents, beam[1], drawn.q)
+            beam, parents = _select(drawn, beam)
+            carry = beam, inherit(level.inherited, parents), level.kv
+            return carry, Level(beam.tokens, parents, beam.perturbed > -jnp.inf, drawn.q)
 
-        (*_, nodes), (below, parents, values, distributions) = jax.lax.scan(
-            deeper, (beam, tokens, lineage, level.nodes), jnp.arange(1, self.max_depth)
-        )
+        start = beam, inherit(level.inherited, parents), level.kv
+        (*_, kv), below = jax.lax.scan(deeper, start, jnp.arange(1, self.max_depth))
+        return join_levels(frame.root, first, below, kv), memory
 
-        root = frame.root[:, None]
-        above = 1 + jnp.arange(self.max_depth - 1)[:, None, None] * width + parents
-        ids = jnp.arange(1 + width * self.max_depth, dtype=jnp.int32)
-        rows = jnp.broadcast_to(jnp.where(ids <= self.scored, ids, 0), (batch, len(ids)))
-        tree = Tree(
-            tokens=jnp.concatenate([root, stacked(tokens, below)], axis=1),
-            parents=jnp.concatenate(
-                [jnp.full_like(root, NO_PARENT), stacked(jnp.zeros_like(tokens), above)], axis=1
-            ),
-            valid=jnp.concatenate(
-                [jnp.ones_like(root, bool), stacked(beam[1], values) > -jnp.inf], axis=1
-            ),
-            q=jax.tree.map(stacked, drawn.q, distributions),
-            q_row=None if drawn.q is None else rows,
-            depth=self.max_depth,
-            width=width,
-        )
-        return Draft(tree=tree, places=rows + 1, nodes=nodes), memory
+
+class _Beam(NamedTuple):
+    """The W sequences of a level."""
+
+    tokens: Int[Array, "B W"]
+    """The last of each."""
+    log_probs: Float[Array, "B W"]
+    perturbed: Float[Array, "B W"]
+    """Log-probabilities plus Gumbel noise; -inf where there is no sequence."""
+
+
+def _select(drawn: Candidates, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
+    """The K best of all children of the beam, largest first, and each one's parent in the beam."""
+    batch, _, width = drawn.tokens.shape
+    log_probs = above.log_probs[..., None] + jnp.log(drawn.chances)
+    # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.
+    free = above.log_probs[..., None] + drawn.scores
+    free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)
+    given = truncated(free, free[..., :1], above.perturbed[..., None])
+    best, chosen = jax.lax.top_k(given.reshape(batch, -1), width)
+
+    def pick(array: Array) -> Array:
+        return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
+
+    return _Beam(pick(drawn.tokens), pick(log_probs), best), chosen // width

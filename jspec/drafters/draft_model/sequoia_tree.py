@@ -3,7 +3,8 @@
 acceptance[i] is the probability that, of a node's children in drawing order, child i is the one
 that is kept; what is missing to 1 is the probability that none is. A node is then reached with the
 product along its path, and the sum over all nodes is the number of tokens that a round is expected
-to emit. Sequoia counts levels, the root's included; a depth here counts edges, one fewer.
+to emit. A tree's size is its drafted nodes and its depth the levels below the root, here as in all
+of jspec: the root is never counted. (Sequoia counts it in both.)
 
 Everything runs once, before anything is traced.
 """
@@ -15,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from jspec.arguments import check_integer, check_number
 from jspec.errors import InputError
 from jspec.tree import Template
 
@@ -26,106 +28,129 @@ _TOLERANCE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Optimum:
-    """The best trees of all sizes up to M nodes and D edges, from one run of the programme."""
+    """The best trees of up to M drafted nodes and D levels, from one run of the programme."""
 
     tokens: Float[np.ndarray, "M+1 D+1"]
-    """T[m, d]: the tokens that a round is expected to emit with the best tree of m nodes, root
-    included, at most d edges deep; -inf where there is no such tree."""
-    shares: Int[np.ndarray, "D+1 K M+1"]
-    """[d, k, m]: how many of m nodes child k of a node gets if the rest goes to later siblings and
-    all stand at most d edges below the node."""
+    """[m, d]: the tokens that a round is expected to emit with the best tree of m drafted nodes in
+    at most d levels; -inf where there is no such tree."""
+    shares: Int[np.ndarray, "D+1 K M+2"]
+    """[d, k, n]: how many of n nodes go to child k of a node and to what hangs from it, if the rest
+    goes to later siblings and all stand in the d levels below the node. Inside the table a tree's
+    own root counts as one of its nodes."""
 
-    def template(self, nodes: int, depth: int) -> Template:
-        """The tree behind `tokens[nodes, depth]`.
+    def template(self, num_speculative_tokens: int, max_depth: int) -> Template:
+        """The tree behind `tokens[num_speculative_tokens, max_depth]`.
+
+        Args:
+            num_speculative_tokens: drafted nodes; the root is not counted.
+            max_depth: most levels below the root.
 
         Raises:
             InputError: if that lies outside the table, or there is no such tree.
         """
-        _check_at_least_one(nodes=nodes, depth=depth)
-        most_nodes, most_edges = (size - 1 for size in self.tokens.shape)
-        if nodes > most_nodes or depth > most_edges:
+        most_nodes, most_levels = (size - 1 for size in self.tokens.shape)
+        end = "where the table ends; solve for more"
+        check_integer("num_speculative_tokens", num_speculative_tokens, 0, most_nodes, end)
+        check_integer("max_depth", max_depth, 1, most_levels, end)
+        if self.tokens[num_speculative_tokens, max_depth] == -np.inf:
+            most = np.flatnonzero(np.isfinite(self.tokens[:, max_depth])).max()
             raise InputError(
-                f"{nodes} nodes and depth {depth} are outside the table, which ends at "
-                f"{most_nodes} nodes and depth {most_edges}; solve for more"
+                f"num_speculative_tokens is {num_speculative_tokens}, but {self.shares.shape[1]} "
+                f"children a node in {max_depth} levels make at most {most}; ask for fewer, or "
+                "pass a longer acceptance vector or more levels"
             )
-        if self.tokens[nodes, depth] == -np.inf:
-            most = np.flatnonzero(np.isfinite(self.tokens[:, depth])).max()
-            raise InputError(
-                f"nodes is {nodes}, but {self.shares.shape[1]} children a node and depth {depth} "
-                f"make at most {most}; ask for fewer, or pass a longer acceptance vector or depth"
-            )
-        return Template(tuple(self._paths(nodes, depth, ())))
+        return Template(tuple(self._paths(num_speculative_tokens, max_depth, ())))
 
-    def _paths(self, nodes: int, depth: int, above: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        left, rank = nodes - 1, 0
-        while left:
-            share = int(self.shares[depth, rank, left])
+    def _paths(self, below: int, depth: int, above: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """The paths of the `below` nodes that hang from the node with the path `above`."""
+        rank = 0
+        while below:
+            share = int(self.shares[depth, rank, below])
             yield (*above, rank)
-            yield from self._paths(share, depth - 1, (*above, rank))
-            left, rank = left - share, rank + 1
+            yield from self._paths(share - 1, depth - 1, (*above, rank))
+            below, rank = below - share, rank + 1
 
 
-def solve(acceptance: Acceptance, nodes: int, depth: int) -> Optimum:
-    """Runs the programme: O(M^2 D K) for M nodes, D edges and K children.
+def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -> Optimum:
+    """Runs the programme (Chen et al. 2024, section 3.1): O(M^2 D K) for K children a node.
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept; or such a row
             for each depth of the parent, the root's first and the last for all that are deeper.
-            With rows, only the trees of the full `depth` start at the root.
-        nodes: most nodes, root included.
-        depth: most edges from the root to a leaf.
+            With rows, only the trees of the full `max_depth` start at the root.
+        num_speculative_tokens: M, most drafted nodes; the root is not counted.
+        max_depth: D, most levels below the root.
 
     Raises:
         InputError: if an argument is out of its bounds.
+
+    Example:
+        >>> table = solve([0.5, 0.25], num_speculative_tokens=3, max_depth=2)
+        >>> float(table.tokens[2].max())  # the tree of both ranks, and that of rank 0 twice
+        1.75
+        >>> table.template(2, 1).paths
+        ((0,), (1,))
     """
     chances = _checked(acceptance)
-    _check_at_least_one(nodes=nodes, depth=depth)
+    check_integer("num_speculative_tokens", num_speculative_tokens, 0, None)
+    check_integer("max_depth", max_depth, 1, None)
+    nodes = num_speculative_tokens + 1  # the programme counts a tree's own root
     counts = np.arange(nodes + 1)
     best = np.where(counts == 1, 1.0, -np.inf)
     table = [best]
-    shares = np.zeros((depth + 1, chances.shape[1], nodes + 1), np.int32)
+    shares = np.zeros((max_depth + 1, chances.shape[1], nodes + 1), np.int32)
     # windows[m, y] is rest[m - y], the best of the later siblings once child k has y of m nodes.
     padded = np.full(2 * nodes + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, nodes + 1)[:, ::-1]
-    for edges in range(1, depth + 1):
+    for levels in range(1, max_depth + 1):
         # Apart, because -inf times a chance of 0 is no number.
         possible = np.isfinite(best)
         below, barred = np.where(possible, best, 0.0), np.where(possible, 0.0, -np.inf)
         rest = np.where(counts == 0, 0.0, -np.inf)
-        row = chances[min(depth - edges, len(chances) - 1)]
+        row = chances[min(max_depth - levels, len(chances) - 1)]
         for rank in reversed(range(len(row))):
             padded[nodes:] = rest
             totals = windows + (row[rank] * below + barred)
             share = totals.argmax(-1)
             rest = np.where(counts == 0, 0.0, totals[counts, share])
-            shares[edges, rank] = share
+            shares[levels, rank] = share
         best = np.append(-np.inf, 1.0 + rest[:-1])
         table.append(best)
-    return Optimum(np.stack(table, axis=1), shares)
+    return Optimum(np.stack(table, axis=1)[1:], shares)
 
 
-def best_template(acceptance: Acceptance, nodes: int, depth: int) -> Template:
-    """The tree of `nodes` nodes with which a round is expected to emit most tokens.
+def best_template(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -> Template:
+    """The tree with which a round is expected to emit most tokens (Chen et al. 2024, section 3.1).
 
     Args:
-        acceptance: probability that the child of each rank is the one that is kept; or such a row
-            for each depth of the parent, see `solve`.
-        nodes: N, root included.
-        depth: most edges from the root to a leaf, each a forward of the draft model.
+        acceptance: probability that the child of each rank is the one that is kept, such as
+            `jspec.acceptance_vector.measure` finds; or such a row for each depth of the parent, see
+            `solve`.
+        num_speculative_tokens: drafted nodes; the root is not counted.
+        max_depth: most levels below the root, each a forward of the draft model.
+
+    Returns:
+        A template of exactly so many nodes, for `jspec.Sequoia`.
 
     Raises:
         InputError: if an argument is out of its bounds, or there is no such tree.
+
+    Example:
+        >>> best_template([0.6, 0.2, 0.1], num_speculative_tokens=4, max_depth=3).paths
+        ((0,), (1,), (0, 0), (0, 0, 0))
     """
-    return solve(acceptance, nodes, depth).template(nodes, depth)
+    return solve(acceptance, num_speculative_tokens, max_depth).template(
+        num_speculative_tokens, max_depth
+    )
 
 
 class Choice(NamedTuple):
     """The size of the tree that suits a machine."""
 
-    nodes: int
-    """N, root included."""
-    depth: int
-    """Edges from the root to the deepest leaf; 0, with 1 node: do not draft."""
+    num_speculative_tokens: int
+    """Drafted nodes; 0: do not draft."""
+    max_depth: int
+    """Levels below the root."""
     time: float
     """Expected time per token, in the unit of the costs."""
 
@@ -138,28 +163,31 @@ def choose(
 ) -> Choice:
     """The size with the least (depth * draft_cost + target_cost[nodes]) / expected tokens.
 
-    A tree of d edges takes d forwards of the draft model. Sequoia counts one more, for the root's
-    level: add one `draft_cost` to every `target_cost` for its figures.
+    This is Sequoia's hardware-aware choice (Chen et al. 2024, section 3.3). A tree of d levels
+    takes d forwards of the draft model. Sequoia counts one more, for the root's level: add one
+    `draft_cost` to every `target_cost` for its figures.
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept.
-        target_cost: time of the target's forward over a tree, by nodes; the sizes to choose from.
+        target_cost: time of the target's forward over a tree, by its drafted nodes; 0 is the
+            forward of plain decoding. These are the sizes to choose from.
         draft_cost: time of one forward of the draft model.
-        max_depth: most edges from the root to a leaf.
+        max_depth: most levels below the root.
 
     Raises:
         InputError: if an argument is out of its bounds, or there is no tree of any size given.
+
+    Example:
+        >>> choose([0.8], {0: 10.0, 1: 10.5, 4: 11.0}, draft_cost=1.0, max_depth=4)[:2]
+        (4, 4)
     """
     if not target_cost:
         raise InputError("target_cost is empty; pass the time of a forward for one size or more")
     for nodes, time in target_cost.items():
-        if nodes < 1 or not 0 < time < np.inf:
-            raise InputError(
-                f"target_cost has the time {time} for {nodes} nodes; both are above 0, and finite"
-            )
-    if not 0 <= draft_cost < np.inf:
-        raise InputError(f"draft_cost is {draft_cost}; it is a time, finite and at least 0")
-    _check_at_least_one(max_depth=max_depth)
+        check_integer("target_cost has a size that", nodes, 0, None, "in drafted nodes")
+        check_number(f"target_cost[{nodes}]", time, 0, None, "a time", above_low=True)
+    check_number("draft_cost", draft_cost, 0, None, "a time")
+    check_integer("max_depth", max_depth, 1, None)
     tokens = solve(acceptance, max(target_cost), max_depth).tokens
     choices = [
         Choice(nodes, depth, float((depth * draft_cost + time) / tokens[nodes, depth]))
@@ -169,7 +197,7 @@ def choose(
     ]
     if not choices:
         raise InputError(
-            f"target_cost has {min(target_cost)} nodes and more, but no tree of depth {max_depth} "
+            f"target_cost begins at {min(target_cost)} nodes, but no tree of {max_depth} levels "
             "with so many children has one of its sizes; add the times of smaller trees"
         )
     return min(choices, key=lambda choice: choice.time)  # the smallest of equally fast ones
@@ -205,9 +233,3 @@ def _checked(acceptance: Acceptance) -> Float[np.ndarray, "L K"]:
             "unconditional probabilities"
         )
     return chances
-
-
-def _check_at_least_one(**numbers: int) -> None:
-    for name, number in numbers.items():
-        if number < 1:
-            raise InputError(f"{name} is {number}; pass at least 1")

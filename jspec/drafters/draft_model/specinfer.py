@@ -1,27 +1,48 @@
 """SpecInfer (Miao et al. 2023): a branching tree of independent draws from one draft model."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jspec.drafters.draft_model.static_tree import StaticTree
 from jspec.drafters.growth.template import check_branching
 from jspec.tree import Template, branching
+from jspec.verify.schemes import MULTI_ROUND
 
 
 @dataclass(frozen=True)
 class SpecInfer(StaticTree):
-    """Gives every node of depth l `branching[l]` children.
+    """SpecInfer's expansion-based tree; verified by the coupled scheme unless asked.
 
-    `scheme=jspec.schemes.MULTI_ROUND` is the published method: independent draws, equal ones
-    kept. (The paper tries children in random order; independent draws are in one.)
+    Every node of depth l has `branching[l]` children (Miao et al. 2023, section 3). The paper draws
+    them independently and verifies by multi-step speculative sampling, which
+    `SpecInfer.published(model)` does: equal draws are kept, and the paper's random order of the
+    children is the order in which independent draws stand already. The default is jspec's coupled
+    scheme, whose tokens are those of plain decoding with the same key.
 
     Args:
-        branching: children per level, the paper's expansion configuration <k1, k2, ..>.
+        model: the draft model.
+        branching: children of a node in each level, the paper's expansion configuration
+            <k1, k2, ...>.
+        scheme: how children are drawn and verified, one of `jspec.schemes`.
+        sampling: the draft's own temperature and filters; None: those of the target.
 
     Raises:
-        InputError: if it is empty, has a number below 1 or above the vocabulary.
+        InputError: if `branching` is empty, has a number below 1 or above the vocabulary, or makes
+            too many nodes.
+
+    Example:
+        >>> import jspec
+        >>> from jspec.models.llama import Llama, LlamaConfig
+        >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+        >>> len(jspec.SpecInfer(draft, (3, 1, 1)).shape.paths)  # drafted tokens a round
+        9
+        >>> jspec.SpecInfer.published(draft).scheme == jspec.schemes.MULTI_ROUND
+        True
     """
 
     branching: tuple[int, ...] = (3, 1, 1, 1)
+
+    paper_settings: ClassVar = {"scheme": MULTI_ROUND}
 
     def __post_init__(self):
         check_branching(self.branching)

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from jspec.base import PyTree
 from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.scorer import Draft, Scorer
-from jspec.drafters.growth.template import check_template, fill, scored
 from jspec.tree import Template
 
 
@@ -15,7 +15,8 @@ class StaticTree(DraftModel):
     """A draft model whose tokens fill a template."""
 
     def __post_init__(self):
-        check_template(self.shape, self.model.vocab_size)
+        super().__post_init__()
+        templates.check_template(self.shape, self.model.vocab_size)
 
     @property
     @abstractmethod
@@ -27,8 +28,8 @@ class StaticTree(DraftModel):
         return self.shape.depth
 
     @property
-    def scored(self) -> int:
-        return scored(self.shape)
+    def num_scored(self) -> int:
+        return templates.num_scored(self.shape)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
-        return fill(self.shape, scorer, self.scheme.draw, self.sampling), memory
+        return templates.fill(self.shape, scorer, self.scheme.draw, self.sampling), memory

@@ -19,36 +19,43 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.ensemble.members import Members, Offer
-from jspec.drafters.growth.calibration import AcceptanceModel, claimed
+from jspec.drafters.growth.calibration import AcceptanceModel, features
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 
 @struct.dataclass
-class Offers:
-    """All that D drafters propose, M nodes, the root first; of equal paths one node is valid."""
+class OfferedNodes:
+    """All that the drafters propose, M nodes, the root first; of equal paths one node is valid."""
 
     tokens: Int[Array, "B M"]
     parents: Int[Array, "B M"]
     valid: Bool[Array, "B M"]
     depths: Int[Array, "B M"]
-    claims: Float[Array, "B M D"]
-    kinds: Int[Array, "B M D"]
-    """-1 where a drafter does not offer the node."""
+    log_odds: Float[Array, "B M drafters"]
+    """What each drafter says for a node, see `calibration.features`."""
+    buckets: Int[Array, "B M drafters"]
+    """What the correction of that is looked up by; -1 where a drafter does not offer the node."""
+
+
+@struct.dataclass
+class Pending:
+    """What is known between draft and update."""
+
+    nodes: OfferedNodes
+    probs: Float[Array, "B M"]
+    """The estimated probability of each node, given that its parent is accepted."""
+    own: tuple[Offer, ...]
+    """Each member's tree, and where its nodes stand in the one that is verified."""
 
 
 @struct.dataclass
 class BudgetedMergeState:
-    """What a mixture remembers."""
+    """What the members remember, and what they have been right about."""
 
     members: tuple[PyTree, ...]
-    opinions: AcceptanceModel
-    offers: Offers | None
-    """Those of the round, between draft and update."""
-    chances: Float[Array, "B M"] | None
-    """What was thought of them, given that the parent is taken."""
-    numbers: tuple[Int[Array, "B N"], ...] | None
-    """Of each member's nodes in the tree that is verified."""
-    drafts: tuple[Tree, ...] | None
+    acceptance: AcceptanceModel
+    pending: Pending | None
 
 
 @dataclass(frozen=True)
@@ -71,7 +78,7 @@ class BudgetedMerge(Members):
         super().__post_init__()
         if not 1 <= self.num_speculative_tokens <= 4096:
             raise InputError(
-                f"num_speculative_tokens is {self.num_speculative_tokens}; a mixture drafts 1 .. "
+                f"num_speculative_tokens is {self.num_speculative_tokens}; a merge drafts 1 .. "
                 "4096, whatever its drafters propose"
             )
 
@@ -79,20 +86,17 @@ class BudgetedMerge(Members):
         fresh = AcceptanceModel.init(len(self.drafters))
         if earlier is not None and not (
             isinstance(earlier, BudgetedMergeState)
-            and earlier.opinions.bias.shape == fresh.bias.shape
+            and earlier.acceptance.bias.shape == fresh.bias.shape
         ):
             raise InputError(
-                f"drafter_state is a {type(earlier).__name__} and a mixture of "
-                f"{len(self.drafters)} keeps a BudgetedMergeState; pass the state of a call with "
-                "the same drafter"
+                f"drafter_state is a {type(earlier).__name__} and a merge of "
+                f"{len(self.drafters)} with a budget keeps a BudgetedMergeState; pass the "
+                "state of a call with the same drafter"
             )
         return BudgetedMergeState(
             members=self.init_members(batch, slots, None if earlier is None else earlier.members),
-            opinions=fresh if earlier is None else earlier.opinions,
-            offers=None,
-            chances=None,
-            numbers=None,
-            drafts=None,
+            acceptance=fresh if earlier is None else earlier.acceptance,
+            pending=None,
         )
 
     def prefill(
@@ -110,51 +114,43 @@ class BudgetedMerge(Members):
         self, params: PyTree, state: BudgetedMergeState, frame: Frame
     ) -> tuple[Tree, BudgetedMergeState]:
         drafts, members = self.draft_members(params, state.members, frame)
-        offers, numbers = gathered(drafts)
-        chances = _chances(offers, state.opinions.scores(offers.claims, offers.kinds))
+        nodes, numbers = gathered(drafts)
+        probs = _probabilities(nodes, state.acceptance.scores(nodes.log_odds, nodes.buckets))
         depth = max(draft.depth for draft in drafts)
         whole = Tree(
-            tokens=offers.tokens,
-            parents=offers.parents,
-            valid=offers.valid,
+            tokens=nodes.tokens,
+            parents=nodes.parents,
+            valid=nodes.valid,
             depth=depth,
             width=sum(draft.width for draft in drafts),
-            value=trees.along(offers.parents, chances, jnp.multiply, depth),
+            value=trees.along(nodes.parents, probs, jnp.multiply, depth),
         )
         chosen = trees.best_nodes(whole, self.num_speculative_tokens)
-        return trees.kept(whole, chosen), BudgetedMergeState(
-            members=members,
-            opinions=state.opinions,
-            offers=offers,
-            chances=chances,
-            numbers=tuple(_kept_number(chosen, number) for number in numbers),
-            drafts=drafts,
-        )
+        own = [
+            Offer(draft, _kept_number(chosen, number))
+            for draft, number in zip(drafts, numbers, strict=True)
+        ]
+        pending = Pending(nodes=nodes, probs=probs, own=tuple(own))
+        return trees.kept(whole, chosen), BudgetedMergeState(members, state.acceptance, pending)
 
     def update(
         self, params: PyTree, state: BudgetedMergeState, feedback: Feedback
     ) -> BudgetedMergeState:
-        offers, chances = state.offers, state.chances
-        assert offers is not None, "what is updated was drafted"
-        assert chances is not None, "what is updated was drafted"
+        pending = state.pending
+        assert pending is not None, "what is updated was drafted"
+        nodes = pending.nodes
         # Which of all offered nodes, cut off or not, are the tokens that were emitted.
-        place = jnp.maximum(offers.depths - 1, 0)
-        known = offers.valid & (offers.depths <= feedback.counts[:, None])
-        told = jnp.take_along_axis(feedback.emitted, place, axis=1, mode="clip")
-        right = (known & (offers.tokens == told)).at[:, 0].set(True)
-        taken = trees.along(offers.parents, right, jnp.logical_and, feedback.emitted.shape[1])
-        above = jnp.take_along_axis(taken, jnp.maximum(offers.parents, 0), axis=1)
+        lane = jnp.maximum(nodes.depths - 1, 0)
+        known = nodes.valid & (nodes.depths <= feedback.counts[:, None])
+        emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
+        right = (known & (nodes.tokens == emitted)).at[:, 0].set(True)
+        taken = trees.along(nodes.parents, right, jnp.logical_and, feedback.emitted.shape[1])
+        above = jnp.take_along_axis(taken, jnp.maximum(nodes.parents, 0), axis=1)
         tried = (known & above).at[:, 0].set(False)
-        assert state.drafts is not None, "what is updated was drafted"
-        assert state.numbers is not None, "what is updated was drafted"
-        own = [Offer(*one) for one in zip(state.drafts, state.numbers, strict=True)]
         return BudgetedMergeState(
-            members=self.update_members(params, state.members, own, feedback),
-            opinions=state.opinions.learn(offers.kinds, chances, tried, taken),
-            offers=None,
-            chances=None,
-            numbers=None,
-            drafts=None,
+            members=self.update_members(params, state.members, pending.own, feedback),
+            acceptance=state.acceptance.learn(nodes.buckets, pending.probs, tried, taken),
+            pending=None,
         )
 
 
@@ -165,7 +161,7 @@ def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Ar
     return jnp.where(found == number, place, chosen.shape[1])
 
 
-def gathered(drafts: tuple[Tree, ...]) -> tuple[Offers, tuple[Int[Array, "B N"], ...]]:
+def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "B N"], ...]]:
     """The nodes of D trees at their common root, equal paths once, each at its first place.
 
     Returns:
@@ -191,11 +187,11 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[Offers, tuple[Int[Array, "B N"],
     )
     first = _first(tokens, parents, valid)
     nodes = jnp.arange(size)
-    claims, kinds, numbers = [], [], []
+    log_odds, buckets, numbers = [], [], []
     for draft, start, depth in zip(drafts, starts, depths, strict=True):
         own = jnp.concatenate([first[:, :1], first[:, start + 1 : start + depth.shape[1]]], axis=1)
         numbers.append(own.astype(jnp.int32))
-        claim, kind = claimed(draft, depth)
+        prior, bucket = features(draft, depth)
         # Which of its nodes each joint node is, the first of equal ones; its size where none.
         absent = depth.shape[1]
         local = jax.vmap(
@@ -203,16 +199,16 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[Offers, tuple[Int[Array, "B N"],
                 jnp.full(size, absent).at[at].min(jnp.arange(absent), mode="drop")
             )
         )(jnp.where(draft.valid, own, size))
-        claims.append(jnp.take_along_axis(claim, local, axis=1, mode="fill", fill_value=0.0))
-        kinds.append(jnp.take_along_axis(kind, local, axis=1, mode="fill", fill_value=-1))
+        log_odds.append(jnp.take_along_axis(prior, local, axis=1, mode="fill", fill_value=0.0))
+        buckets.append(jnp.take_along_axis(bucket, local, axis=1, mode="fill", fill_value=-1))
     above = jnp.take_along_axis(first, jnp.maximum(parents, 0), axis=1)
-    offers = Offers(
+    offers = OfferedNodes(
         tokens=tokens,
         parents=jnp.where(nodes == 0, NO_PARENT, above).astype(jnp.int32),
         valid=valid & (first == nodes),
         depths=joined(depths),
-        claims=jnp.stack(claims, axis=-1),
-        kinds=jnp.stack(kinds, axis=-1).astype(jnp.int32),
+        log_odds=jnp.stack(log_odds, axis=-1),
+        buckets=jnp.stack(buckets, axis=-1).astype(jnp.int32),
     )
     return offers, tuple(numbers)
 
@@ -233,21 +229,22 @@ def _first(
 
     # Nodes of a level are settled once those above are: at most one pass a level, and one more.
     start = jnp.broadcast_to(nodes, tokens.shape)
-    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, (start, jnp.bool_(True)))
+    carry = vary((start, jnp.bool_(True)), tokens, parents, valid)
+    first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, carry)
     return first
 
 
-def _chances(offers: Offers, scores: Float[Array, "B M"]) -> Float[Array, "B M"]:
+def _probabilities(nodes: OfferedNodes, scores: Float[Array, "B M"]) -> Float[Array, "B M"]:
     """The logit's probabilities, of each node among its siblings; 1 at the root."""
-    size = offers.tokens.shape[1]
+    size = nodes.tokens.shape[1]
     # All exponents less the largest, which that of "none of them", 0, is among.
-    top = jnp.maximum(jnp.where(offers.valid, scores, 0.0).max(-1, keepdims=True), 0.0)
-    weight = jnp.where(offers.valid, jnp.exp(scores - top), 0.0)
+    top = jnp.maximum(jnp.where(nodes.valid, scores, 0.0).max(-1, keepdims=True), 0.0)
+    weight = jnp.where(nodes.valid, jnp.exp(scores - top), 0.0)
     none = jnp.exp(-top) * jnp.ones_like(weight)
-    parent = jnp.where(offers.valid, offers.parents, size).at[:, 0].set(size)
+    parent = jnp.where(nodes.valid, nodes.parents, size).at[:, 0].set(size)
     total = jax.vmap(lambda none, node, one: none.at[node].add(one, mode="drop"))(
         none, parent, weight
     )
-    total = jnp.take_along_axis(total, jnp.maximum(offers.parents, 0), axis=1)
-    chances = weight / jnp.where(total > 0, total, 1.0)
-    return jnp.where(offers.valid, chances, 0.0).at[:, 0].set(1.0)
+    total = jnp.take_along_axis(total, jnp.maximum(nodes.parents, 0), axis=1)
+    probs = weight / jnp.where(total > 0, total, 1.0)
+    return jnp.where(nodes.valid, probs, 0.0).at[:, 0].set(1.0)

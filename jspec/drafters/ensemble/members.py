@@ -61,6 +61,12 @@ class Members:
         own = (getattr(drafter, "verifier", None) for drafter in self.drafters)
         return next((verifier for verifier in own if verifier is not None), None)
 
+    @property
+    def context(self) -> int | None:
+        """Most tokens of a row that all members can read; None if there is no bound."""
+        own = (getattr(drafter, "context", None) for drafter in self.drafters)
+        return min((context for context in own if context is not None), default=None)
+
     def init_members(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
         """Each member's `init`."""
         states = self._each(earlier, "drafter_state")

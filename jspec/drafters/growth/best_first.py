@@ -1,82 +1,83 @@
-"""Best-first growth: the tree takes the shape that its nodes' values give it."""
+"""Best-first growth: the tree takes the shape that its nodes' values give it.
+
+W: the beam, nodes scored per level, each with as many children. Q: nodes that were scored, the root
+included.
+"""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import NO_PARENT, PyTree, Sampling, Tree
-from jspec.drafters.growth.scorer import Draft, Scorer, inherited
-from jspec.errors import InputError
+from jspec.arguments import check_integer, check_number
+from jspec.base import Frame, PyTree, Sampling
+from jspec.drafters.growth.pool import DrawnChildren, Limits, Pool, empty_pool, flat, put
+from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, inherit
 from jspec.verify.proposals import Candidates, ChildSampler
 
 
 class NodeValues(NamedTuple):
-    """What M nodes' children are worth.
+    """The values of the children drawn at the W nodes of a level.
 
-    Nothing counts for more than the slots above it on its path, or those of its earlier siblings.
+    `grow` makes values fall along every path: a slot counts for no more than the node it hangs from
+    and than the slots of earlier siblings, and a child for no more than its slot.
     """
 
-    slots: Float[Array, "B M K"]
-    """Of drawing each child. It may depend on the children drawn before, but not on the child
-    itself, unless the scheme is coupled."""
-    below: Float[Array, "B M K"]
-    """Of giving that child children."""
-    notes: tuple[Float[Array, "B M K"], ...] = ()
+    slot: Float[Array, "B W K"]
+    """The value of drawing the k-th child, by which it enters the tree.
+
+    It may depend on the children drawn before, but not on the k-th child itself: a token that
+    decides whether it is drafted would bias the rejection. The coupled scheme alone has no such
+    bound."""
+    child: Float[Array, "B W K"]
+    """The value of the drawn child, by which it gets children of its own."""
+    notes: tuple[Float[Array, "B W K"], ...] = ()
     """What the method wants to know of each child when it learns."""
 
 
-ValueFn = Callable[[Candidates, Float[Array, "B M"]], NodeValues]
-"""From the drawn tokens and the nodes' own worth, the children's."""
-
-
-class Offers(NamedTuple):
-    """The children of all scored nodes; those of the node at place i + 1 are in row i."""
-
-    tokens: Int[Array, "B Q K"]
-    notes: tuple[Float[Array, "B Q K"], ...]
-
-
-class _Pool(NamedTuple):
-    """All that could be in the tree: C candidates, parents first, siblings in drawing order."""
-
-    tokens: Int[Array, "B C"]
-    parents: Int[Array, "B C"]
-    slots: Float[Array, "B C"]
-    """The worth of having each; the root's is infinite, and 0 or less is not there."""
-    places: Int[Array, "B C"]
-    """Where the draft model put those that it scored."""
-    notes: tuple[Float[Array, "B C"], ...]
+ValueFn = Callable[[Candidates, Float[Array, "B W"]], NodeValues]
+"""Values the drawn children, given the values of the nodes that they hang from."""
 
 
 @struct.dataclass
 class _Frontier:
-    """The W candidates of a level that are scored next."""
+    """The W nodes that are scored next."""
 
     ids: Int[Array, "B W"]
+    """Their places in the pool."""
     tokens: Int[Array, "B W"]
     values: Float[Array, "B W"]
-    lineage: PyTree
+    """`NodeValues.child` of each."""
+    inherited: PyTree
 
 
-def check(nodes: int, depth: int, beam: int, gain: float, vocabulary: int) -> None:
+@struct.dataclass
+class _Growth:
+    """What is carried from level to level."""
+
+    level: Int[Array, ""]
+    """Depth of the frontier."""
+    pool: Pool
+    frontier: _Frontier
+    kv: PyTree
+    q: Float[Array, "B Q V"] | None
+    """The draft's distributions at the scored nodes; None for deterministic proposals."""
+
+
+def check(
+    num_speculative_tokens: int, max_depth: int, beam: int, min_gain: float, vocab_size: int
+) -> None:
     """Raises InputError unless `grow` can make such trees."""
-    if depth < 1:
-        raise InputError(f"max_depth is {depth}; draft at least 1 level")
-    if not 1 <= beam <= vocabulary:
-        raise InputError(
-            f"the beam is {beam} wide; score 1 .. {vocabulary} nodes a level, the vocabulary"
-        )
-    if not 0 <= gain < 1:
-        raise InputError(f"min_gain is {gain}; choose 0 <= min_gain < 1")
-    most = beam + (depth - 1) * beam * beam
-    if not 1 <= nodes <= most:
-        raise InputError(
-            f"the budget is {nodes} nodes; a beam of {beam} over {depth} levels offers 1 .. {most}"
-        )
+    check_integer("max_depth", max_depth, 1, None)
+    check_integer("beam", beam, 1, vocab_size, "the vocabulary")
+    check_number("min_gain", min_gain, 0, 1, below_high=True)
+    most = Limits(0, max_depth, beam, 0.0, 0.0).most_nodes
+    offered = f"what a beam of {beam} over {max_depth} levels offers"
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1, most, offered)
 
 
 def grow(
@@ -85,166 +86,131 @@ def grow(
     sampling: Sampling | None,
     value_fn: ValueFn,
     *,
-    nodes: int,
-    depth: int,
-    width: int,
-    threshold: float,
-    gain: float,
-) -> tuple[Draft, Offers]:
-    """The tree of the `nodes` worthiest slots above `threshold`.
+    num_speculative_tokens: int,
+    max_depth: int,
+    beam: int,
+    threshold: float = 0.0,
+    min_gain: float = 0.0,
+) -> tuple[Draft, DrawnChildren]:
+    """Grows the tree of the slots of largest value (DySpec, Xiong et al. 2024, Algorithm 1).
 
-    One by one, from a heap, each node would cost a forward of the draft model. But a level's
-    candidates compete only with what stands above them or beside them, and worth falls along every
-    path: expanding the W worthiest of a level, for all levels, and taking the N best slots of all
-    gives the same tree, as long as W nodes and W children hold what the heap would have taken.
-    Levels end when nothing below could enter the tree any more.
+    The paper's Algorithm 1 takes one slot after another from a heap, which costs a forward of the
+    draft model per node. Here every level costs one forward, and the tree is the same: values fall
+    along every path, so the nodes that the heap takes from a level are the best of that level. The
+    W children of largest value are scored in each level, and the best slots of all levels are taken
+    at the end. The trees differ only if the heap would score more than W nodes of one level, or
+    draw more than W children of one node.
+
+    No further level is grown once none of its nodes could enter the tree.
 
     Args:
-        scorer: the draft model, with places for the frontiers of all levels.
-        draw: how children are drawn.
-        sampling: the draft's own.
-        appraise: what they are worth.
-        nodes: drafted nodes, without the root.
-        depth: most levels.
-        width: W, nodes scored per level and children drawn per node.
-        threshold: slots that are worth no more are not drawn.
-        gain: least share of the expected tokens that a further level must be able to add.
+        scorer: scores the nodes, with room for W in each of `max_depth` - 1 levels.
+        draw: draws the children of a node.
+        sampling: the draft's own temperature and filters; None: those of the target.
+        value_fn: values the drawn children.
+        num_speculative_tokens: drafted nodes; the root is not counted.
+        max_depth: most levels below the root.
+        beam: W, nodes scored per level and children drawn per node.
+        threshold: slots of this value or less are not drafted.
+        min_gain: no level is grown that cannot add more than this share to the tokens expected
+            so far.
+
+    Returns:
+        The draft, and the children of every scored node for methods that learn from them.
     """
+    limits = Limits(num_speculative_tokens, max_depth, beam, threshold, min_gain)
     frame = scorer.frame
-    batch, children = len(frame.root), width
-    size = 1 + children + (depth - 1) * width * children  # of the pool, the root included
 
-    def put(array: Array, new: Array, at: Int[Array, ""] | int) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(array, new.astype(array.dtype), at, axis=1)
+    def goes_on(growth: _Growth) -> Bool[Array, ""]:
+        running = _can_gain(growth, limits) & ~frame.done
+        return (growth.level < max_depth) & running.any()
 
-    def spread(pool: _Pool, lineage, drawn: Candidates, ids, values, at) -> tuple[_Pool, _Frontier]:
-        """The children of M nodes put into the pool, and the best of them as the next frontier."""
-        slots, below, notes = value_fn(drawn, values)
-        # NaN is not there: sorting puts it above all numbers, the root's among them.
-        there = (drawn.scores > -jnp.inf) & (values > 0)[..., None] & (slots >= 0) & (below >= 0)
-        slots = jnp.where(there, slots, 0.0)
-        slots = jax.lax.cummin(jnp.minimum(slots, values[..., None]), axis=2)
-        below = jnp.where(there, jnp.minimum(below, slots), 0.0)
+    def add_level(growth: _Growth) -> _Growth:
+        level, frontier = growth.level, growth.frontier
+        kv_index = limits.first_kv_index(level)
+        scored = scorer.below(level, kv_index, frontier.tokens, frontier.inherited, growth.kv)
+        drawn = draw(scored.logits, sampling, frame, level, beam)
+        return _next_level(growth, scored, drawn, value_fn, limits)
 
-        def flat(array):
-            return array.reshape(batch, -1)
+    scored = scorer.root()
+    drawn = draw(scored.logits, sampling, frame, 0, beam)
+    growth = _first_level(frame, scored, drawn, value_fn, limits)
+    if max_depth > 1:  # else the scorer has no room for the level that the loop would trace
+        growth = jax.lax.while_loop(goes_on, add_level, growth)
+    return growth.pool.best(limits, growth.kv, growth.q), growth.pool.children(beam)
 
-        best, place = jax.lax.top_k(flat(below), width)
 
-        def pick(array):
-            return jnp.take_along_axis(flat(array), place, axis=1)
-
-        pool = pool._replace(
-            tokens=put(pool.tokens, flat(drawn.tokens), at),
-            parents=put(pool.parents, jnp.repeat(ids, children, axis=1), at),
-            slots=put(pool.slots, flat(slots), at),
-            notes=tuple(
-                put(held, flat(new), at) for held, new in zip(pool.notes, notes, strict=True)
-            ),
-        )
-        frontier = _Frontier(
-            ids=at + place,
-            tokens=pick(drawn.tokens),
-            values=best,
-            lineage=inherited(lineage, place // children),
-        )
-        return pool, frontier
-
-    level = scorer.root()
-    drawn = draw(level.logits, sampling, frame, 0, children)
-    one = jnp.ones((batch, 1), jnp.float32)
-    notes = jax.eval_shape(value_fn, drawn, one).notes
-    empty = jnp.zeros((batch, size), jnp.int32)
-    pool, frontier = spread(
-        _Pool(
-            tokens=empty.at[:, 0].set(frame.root),
-            parents=empty.at[:, 0].set(NO_PARENT),
-            slots=jnp.zeros((batch, size), jnp.float32).at[:, 0].set(jnp.inf),
-            places=empty.at[:, 0].set(1),
-            notes=tuple(jnp.zeros((batch, size), note.dtype) for note in notes),
-        ),
-        level.lineage,
-        drawn,
-        jnp.zeros((batch, 1), jnp.int32),
-        one,
-        1,
-    )
-    distributions = None
+def _first_level(
+    frame: Frame, scored: LevelOutput, drawn: Candidates, value_fn: ValueFn, limits: Limits
+) -> _Growth:
+    """The growth after the root was scored and its children were drawn."""
+    certain = jnp.ones((len(frame.root), 1), jnp.float32)
+    values = _falling(value_fn(drawn, certain), drawn, certain)
+    pool = empty_pool(frame.root, 1 + limits.most_nodes, values.notes)
+    ids = jnp.zeros((len(frame.root), 1), jnp.int32)
+    q = None
     if drawn.q is not None:
-        distributions = jnp.zeros(
-            (batch, 1 + (depth - 1) * width, drawn.q.shape[-1]), drawn.q.dtype
-        )
-        distributions = put(distributions, drawn.q, 0)
-
-    def going(carry):
-        depth_, pool, frontier, *_ = carry
-        best, _ = jax.lax.top_k(pool.slots, nodes + 1)
-        hopeful = frontier.values.max(-1) > jnp.maximum(best[:, -1], threshold)
-        # Below the frontier no more tokens can be accepted than the frontier is worth.
-        hopeful &= frontier.values.sum(-1) > gain * (1 + best[:, 1:].sum(-1))
-        return (depth_ < depth) & (hopeful & ~frame.done).any()
-
-    def deeper(carry):
-        depth_, pool, frontier, held, distributions = carry
-        first = (depth_ - 1) * width
-        level = scorer.below(depth_, 2 + first, frontier.tokens, frontier.lineage, held)
-        drawn = draw(level.logits, sampling, frame, depth_, children)
-        distributions = jax.tree.map(
-            lambda held, new: put(held, new, 1 + first), distributions, drawn.q
-        )
-        place = jnp.broadcast_to(2 + first + jnp.arange(width, dtype=jnp.int32), (batch, width))
-        places = jax.vmap(lambda row, ids, place: row.at[ids].set(place))
-        pool = pool._replace(places=places(pool.places, frontier.ids, place))
-        at = 1 + children + first * children
-        pool, frontier = spread(pool, level.lineage, drawn, frontier.ids, frontier.values, at)
-        return depth_ + 1, pool, frontier, level.nodes, distributions
-
-    carry = (jnp.int32(1), pool, frontier, level.nodes, distributions)
-    if depth > 1:  # else there is no place to trace a level for
-        carry = jax.lax.while_loop(going, deeper, carry)
-    _, pool, _, held, distributions = carry
-
-    def rows(array):
-        return array[:, 1:].reshape(batch, -1, children)
-
-    draft = _take(pool, held, distributions, nodes, depth, width, threshold)
-    return draft, Offers(tokens=rows(pool.tokens), notes=tuple(map(rows, pool.notes)))
-
-
-def _take(
-    pool: _Pool,
-    held: PyTree,
-    distributions: Float[Array, "B Q V"] | None,
-    nodes: int,
-    depth: int,
-    width: int,
-    threshold: float,
-) -> Draft:
-    """The best slots as a tree, in the pool's order, which is breadth first."""
-    best, ids = jax.lax.top_k(pool.slots, nodes + 1)
-    # Slots that are not worth having go to the end, behind all that are.
-    ids = jnp.sort(jnp.where(best > threshold, ids, pool.slots.shape[1]), axis=1)
-    valid = ids < pool.slots.shape[1]
-
-    def pick(array):
-        return jnp.take_along_axis(array, ids, axis=1, mode="clip")
-
-    # The place of each candidate among those taken: a parent is always taken before its child.
-    taken = jax.vmap(lambda row, ids: row.at[ids].set(True, mode="drop"))
-    taken = taken(jnp.zeros(pool.slots.shape, bool), ids)
-    number = jnp.cumsum(taken, axis=1, dtype=jnp.int32) - 1
-    above = pick(pool.parents)
-    parents = jnp.take_along_axis(number, jnp.maximum(above, 0), axis=1)
-    parents = jnp.where(valid, parents, 0).at[:, 0].set(NO_PARENT)
-    places = jnp.where(valid, pick(pool.places), 0)
-    tree = Tree(
-        tokens=jnp.where(valid, pick(pool.tokens), 0),
-        parents=parents,
-        valid=valid,
-        q=distributions,
-        q_row=None if distributions is None else jnp.maximum(places - 1, 0),
-        depth=min(depth, nodes),
-        width=min(width, nodes),
-        value=jnp.where(valid, jnp.minimum(pick(pool.slots), 1.0), 0.0),
+        batch, _, vocab = drawn.q.shape
+        q = put(jnp.zeros((batch, limits.num_scored, vocab), drawn.q.dtype), drawn.q, 0)
+    return _Growth(
+        level=jnp.int32(1),
+        pool=pool.add(1, ids, drawn.tokens, values.slot, values.notes),
+        frontier=_frontier(1, scored, drawn, values, limits),
+        kv=scored.kv,
+        q=q,
     )
-    return Draft(tree=tree, places=places, nodes=held)
+
+
+def _next_level(
+    growth: _Growth, scored: LevelOutput, drawn: Candidates, value_fn: ValueFn, limits: Limits
+) -> _Growth:
+    """The growth after its frontier was scored and the frontier's children were drawn."""
+    level, frontier, pool = growth.level, growth.frontier, growth.pool
+    values = _falling(value_fn(drawn, frontier.values), drawn, frontier.values)
+    first_kv, first_child = limits.first_kv_index(level), limits.first_child(level)
+    kv_index = first_kv + jnp.arange(limits.beam, dtype=jnp.int32)
+    write = jax.vmap(lambda row, ids: row.at[ids].set(kv_index))
+    pool = replace(pool, kv_index=write(pool.kv_index, frontier.ids))
+    return _Growth(
+        level=level + 1,
+        pool=pool.add(first_child, frontier.ids, drawn.tokens, values.slot, values.notes),
+        frontier=_frontier(first_child, scored, drawn, values, limits),
+        kv=scored.kv,
+        q=jax.tree.map(lambda old, new: put(old, new, first_kv - 1), growth.q, drawn.q),
+    )
+
+
+def _falling(values: NodeValues, drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+    """Values that fall along every path and from sibling to sibling; 0 where there is no child."""
+    slot, child, notes = values
+    # NaN counts for nothing: sorting would put it above all numbers, the root's among them.
+    there = (drawn.scores > -jnp.inf) & (above > 0)[..., None] & (slot >= 0) & (child >= 0)
+    slot = jnp.where(there, slot, 0.0)
+    slot = jax.lax.cummin(jnp.minimum(slot, above[..., None]), axis=2)
+    return NodeValues(slot, jnp.where(there, jnp.minimum(child, slot), 0.0), notes)
+
+
+def _frontier(
+    at: Int[Array, ""] | int,
+    scored: LevelOutput,
+    drawn: Candidates,
+    values: NodeValues,
+    limits: Limits,
+) -> _Frontier:
+    """The children of largest value; all of them stand in the pool from place `at` on."""
+    best, chosen = jax.lax.top_k(flat(values.child), limits.beam)
+    return _Frontier(
+        ids=at + chosen,
+        tokens=jnp.take_along_axis(flat(drawn.tokens), chosen, axis=1),
+        values=best,
+        inherited=inherit(scored.inherited, chosen // limits.beam),
+    )
+
+
+def _can_gain(growth: _Growth, limits: Limits) -> Bool[Array, " B"]:
+    """Whether the frontier's children could enter the tree and add enough to it."""
+    best, _ = jax.lax.top_k(growth.pool.slots, limits.num_speculative_tokens + 1)
+    frontier = growth.frontier.values
+    enters = frontier.max(-1) > jnp.maximum(best[:, -1], limits.threshold)
+    # Below the frontier no more tokens can be accepted than the frontier's values sum up to.
+    return enters & (frontier.sum(-1) > limits.min_gain * (1 + best[:, 1:].sum(-1)))

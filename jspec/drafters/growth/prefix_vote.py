@@ -1,4 +1,7 @@
-"""Continuations that were found somewhere vote for the nodes of a tree."""
+"""Continuations that were found somewhere vote for the nodes of a tree.
+
+C: continuations of the root. D: tokens of each.
+"""
 
 import jax
 import jax.numpy as jnp
@@ -11,62 +14,66 @@ def top_prefixes(
     root: Int[Array, " B"],
     tokens: Int[Array, "B C D"],
     weights: Float[Array, "B C D"],
-    nodes: int,
+    num_speculative_tokens: int,
     threshold: float = 0.0,
 ) -> Tree:
-    """The best `nodes` nodes of the trie of C continuations, best first, below the root.
+    """Makes a tree of the continuations' prefixes that most of them share.
 
-    A node is worth the sum of the weights of the continuations that run through it. The worth
-    falls along every path, so the best nodes are a tree: the one that best-first search would
-    grow. Takes C * C * D operations a row and no loop over nodes.
+    A prefix is a node of the continuations' trie. Its value is the sum of the weights of the
+    continuations that begin with it, and falls along every path; so the best nodes are a tree, the
+    one that best-first search would grow. It takes C * C * D operations a row and no loop over
+    nodes.
 
     Args:
         root: the last emitted tokens.
         tokens: continuations of the root; read where the weight is positive.
-        weights: a continuation's share of the worth of its d-th token; falling along d, 0 behind
-            its end, and summing up to 1 at most over C.
-        nodes: the budget, without the root.
-        threshold: nodes of no more worth are absent.
+        weights: what a continuation adds to the value of the node at its d-th token. They fall
+            along d, are 0 behind the continuation's end, and sum up to 1 at most over C.
+        num_speculative_tokens: drafted nodes; the root is not counted.
+        threshold: nodes of this value or less are absent.
+
+    Returns:
+        The tree, best nodes first.
     """
     batch, count, depth = tokens.shape
-    # shared[b, i, j]: how many tokens continuations i and j begin with alike.
-    alike, shared = True, jnp.zeros((batch, count, count), jnp.int32)
+    # num_shared[b, i, j]: how many tokens continuations i and j begin with alike.
+    alike, num_shared = True, jnp.zeros((batch, count, count), jnp.int32)
     for level in range(depth):
         alike &= tokens[:, :, None, level] == tokens[:, None, :, level]
-        shared += alike
-    levels = jnp.arange(depth)
-    together = shared[..., None] > levels  # [b, i, j, d]: one node at depth d + 1
-    total = jnp.where(together, weights[:, None], 0).sum(2)
+        num_shared += alike.astype(jnp.int32)
+    levels = jnp.arange(depth, dtype=jnp.int32)[None, None]
+    same_node = num_shared[..., None] > levels[None]  # [b, i, j, d]: one node
+    total = jnp.where(same_node, weights[:, None], 0.0).sum(2)
     # The first of the continuations through a node stands for it.
-    lanes = jnp.arange(count)
-    first = jnp.where(together, lanes[:, None], count).min(2)
+    lanes = jnp.arange(count, dtype=jnp.int32)[None, :, None]
+    first = jnp.where(same_node, lanes[:, None], count).min(2)
     # The same sum may round in two ways; no node may look better than its parent.
     total = jax.lax.cummin(jnp.take_along_axis(total, first, axis=1), axis=2)
-    value = jnp.where(first == lanes[:, None], total, 0)
+    value = jnp.where(first == lanes, total, 0.0)
 
-    # Shallow before deep, so that a parent stands before a child of equal worth.
-    def by_level(array):
+    # Shallow before deep, so that a parent stands before a child of equal value.
+    def by_level(array: Array) -> Array:
         return array.swapaxes(1, 2).reshape(batch, depth * count)
 
-    kept = min(nodes, depth * count)
-    best, chosen = jax.lax.top_k(by_level(value), kept)
+    num_kept = min(num_speculative_tokens, depth * count)
+    best, chosen = jax.lax.top_k(by_level(value), num_kept)
     valid = best > threshold
     above = by_level(jnp.pad(first, ((0, 0), (0, 0), (1, 0)))[:, :, :-1] + (levels - 1) * count)
-    wanted = jnp.take_along_axis(above, chosen, axis=1)  # negative at the first level
-    parents = (wanted[:, :, None] == chosen[:, None, :]).argmax(-1) + 1
+    wanted = jnp.take_along_axis(above, chosen, axis=1)  # the parent; negative at the first level
+    parents = (wanted[:, :, None] == chosen[:, None, :]).argmax(-1).astype(jnp.int32) + 1
     parents = jnp.where((wanted >= 0) & valid, parents, 0)
     drafted = jnp.where(valid, jnp.take_along_axis(by_level(tokens), chosen, axis=1), 0)
 
-    def below(first, rest):
-        """The root's entry, the drafted nodes', and those of the budget that no trie can fill."""
-        rest = jnp.pad(rest, ((0, 0), (0, nodes - kept)))
-        return jnp.concatenate([jnp.full((batch, 1), first, rest.dtype), rest], axis=1)
+    def with_root(entry: int | bool, drafted: Array) -> Array:
+        """The root's entry, the drafted nodes', and empty ones up to the budget."""
+        drafted = jnp.pad(drafted, ((0, 0), (0, num_speculative_tokens - num_kept)))
+        return jnp.concatenate([jnp.full((batch, 1), entry, drafted.dtype), drafted], axis=1)
 
     return Tree(
-        tokens=below(0, drafted.astype(jnp.int32)).at[:, 0].set(root),
-        parents=below(NO_PARENT, parents.astype(jnp.int32)),
-        valid=below(True, valid),
+        tokens=with_root(0, drafted.astype(jnp.int32)).at[:, 0].set(root),
+        parents=with_root(NO_PARENT, parents),
+        valid=with_root(True, valid),
         depth=depth,
-        width=min(nodes, count),
-        value=below(1, best),
+        width=min(num_speculative_tokens, count),
+        value=with_root(1, best),
     )

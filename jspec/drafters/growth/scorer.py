@@ -1,4 +1,7 @@
-"""How a tree is scored level by level, whatever scores it: a draft model, a head, or a table."""
+"""How a tree is scored level by level, whatever scores it: a draft model, a head, or a table.
+
+W: nodes of one level that are scored together.
+"""
 
 from typing import NamedTuple, Protocol
 
@@ -10,17 +13,22 @@ from jspec.base import Frame, Output, PyTree, Tree, TreeKV
 
 
 class LevelOutput(NamedTuple):
-    """Nodes of one depth, scored."""
+    """What scoring the nodes of one level gives."""
 
-    logits: Float[Array, "B M V"]
-    lineage: PyTree
-    """What each node's children are scored with: arrays [B, M, ...], such as its ancestors."""
-    nodes: PyTree
-    """What stands at all places so far, such as keys and values."""
+    logits: Float[Array, "B W V"]
+    inherited: PyTree
+    """Arrays [B, W, ...] that each node hands on to its children, such as the mask of its
+    ancestors."""
+    kv: PyTree
+    """Keys and values of all nodes that were scored so far, or what else the scorer keeps."""
 
 
 class Scorer(Protocol):
-    """Scores the nodes of one round's tree. Each scored node has a place; the root's is 1."""
+    """Scores the nodes of one round's tree.
+
+    Each scored node has a `kv_index`, where its keys and values stand in `LevelOutput.kv`. The
+    root's is 1.
+    """
 
     @property
     def frame(self) -> Frame: ...
@@ -32,66 +40,79 @@ class Scorer(Protocol):
     def below(
         self,
         level: Int[Array, ""] | int,
-        place: Int[Array, ""] | int,
-        tokens: Int[Array, "B M"],
-        lineage: PyTree,
-        nodes: PyTree,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: PyTree,
+        kv: PyTree,
     ) -> LevelOutput:
-        """Scores M nodes of one depth.
+        """Scores W nodes of one depth.
 
         Args:
             level: their depth.
-            place: of the first of them, 2 or more; the others follow.
+            kv_index: of the first of them, 2 or more; the others follow.
             tokens: their tokens.
-            lineage: `Level.lineage` of each one's parent.
-            nodes: `Level.nodes` of the level above.
+            inherited: what each one's parent handed on, of `LevelOutput.inherited`.
+            kv: `LevelOutput.kv` of the level above.
         """
         ...
 
 
 class Draft(NamedTuple):
-    """What a method makes of what was scored."""
+    """A drafted tree, and where its nodes were scored."""
 
     tree: Tree
-    places: Int[Array, "B N"]
-    """Where each node was scored; 0 if it was not."""
-    nodes: PyTree
+    kv_index: Int[Array, "B N"]
+    """Where each node's keys and values stand in `kv`; 0 if it was not scored."""
+    kv: PyTree
 
 
-def visible(above: Bool[Array, "B M C"]) -> Bool[Array, "B M C+M"]:
-    """The mask of M nodes of one depth: each sees its ancestors' places, and itself."""
-    batch, count, _ = above.shape
-    own = jnp.broadcast_to(jnp.eye(count, dtype=bool), (batch, count, count))
-    return jnp.concatenate([above, own], axis=-1)
+def attention_mask(ancestors: Bool[Array, "B W M"]) -> Bool[Array, "B W M+W"]:
+    """The mask of W nodes of one depth: each attends to its ancestors, and to itself."""
+    batch, width, _ = ancestors.shape
+    own = jnp.broadcast_to(jnp.eye(width, dtype=bool), (batch, width, width))
+    return jnp.concatenate([ancestors, own], axis=-1)
 
 
-def entered(
-    above: Bool[Array, "B M C"], nodes: TreeKV, output: Output, slot: Int[Array, ""] | int
-) -> tuple[Bool[Array, "B M C"], TreeKV]:
-    """The nodes' ancestors with themselves, and all keys and values with theirs.
+def append_kv(
+    ancestors: Bool[Array, "B W M"], kv: TreeKV, output: Output, kv_index: Int[Array, ""] | int
+) -> tuple[Bool[Array, "B W M"], TreeKV]:
+    """Writes the keys and values of W scored nodes behind those of the levels above.
 
     Args:
-        above: places of each one's ancestors.
-        nodes: what was scored before.
-        output: of the M nodes.
-        slot: the first one's, among the C.
+        ancestors: which entries of `kv` are each node's ancestors.
+        kv: with room for the new entries.
+        output: of the W nodes.
+        kv_index: where the first of them goes.
+
+    Returns:
+        The masks that the nodes' children inherit (the ancestors and the node itself), and the new
+        keys and values.
     """
-    places = above.shape[-1]
+    size = ancestors.shape[-1]
 
-    def put(held: Float[Array, "B H C D"], new: Float[Array, "B H M D"]):
-        # All M fit, but where there is one level: a scan over none traces what never runs.
-        return jax.lax.dynamic_update_slice_in_dim(held, new[:, :, :places], slot, axis=2)
+    def put(old: Float[Array, "B H M D"], new: Float[Array, "B H W D"]) -> Float[Array, "B H M D"]:
+        # A tree of one level scores nothing below the root and has no room. Its loop still traces
+        # this line, though it never runs it, so the slice is cut to what fits.
+        return jax.lax.dynamic_update_slice_in_dim(old, new[:, :, :size], kv_index, axis=2)
 
-    here = jnp.arange(places) == slot + jnp.arange(above.shape[1])[:, None]
-    return above | here, jax.tree.map(put, nodes, TreeKV(output.keys, output.values))
-
-
-def inherited(lineage: PyTree, parents: Int[Array, "B W"]) -> PyTree:
-    """What each of W nodes has from its parent, one of the M above."""
-    return jax.tree.map(lambda array: jax.vmap(lambda row, at: row[at])(array, parents), lineage)
+    own = jnp.arange(size) == kv_index + jnp.arange(ancestors.shape[1])[:, None]
+    return ancestors | own, jax.tree.map(put, kv, TreeKV(output.keys, output.values))
 
 
-def stacked(first: Array, below: Array) -> Array:
-    """The first level's [B, M, ..] before what a scan stacked of the others, [L, B, M', ..]."""
+def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:
+    """What each of W children inherits from its parent.
+
+    Args:
+        inherited: `LevelOutput.inherited` of the level above.
+        parents: each child's parent, by its place in that level.
+    """
+    return jax.tree.map(lambda array: jax.vmap(lambda row, at: row[at])(array, parents), inherited)
+
+
+def concat_levels(first: Array, below: Array) -> Array:
+    """Joins the first level, [B, W, ...], and what a scan stacked of L more, [L, B, W', ...].
+
+    The result is [B, W + L W', ...].
+    """
     rows = jnp.moveaxis(below, 0, 1)
     return jnp.concatenate([first, rows.reshape(len(first), -1, *first.shape[2:])], axis=1)

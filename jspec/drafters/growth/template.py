@@ -1,8 +1,11 @@
-"""Trees whose shape is known before anything is drawn: a template, filled level by level."""
+"""Trees whose shape is known before anything is drawn: a template, filled level by level.
+
+W: nodes that are scored in every level below the root. L: those levels.
+"""
 
 import itertools
 import operator
-from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,130 +13,169 @@ import numpy as np
 from jaxtyping import Array, Bool, Int
 
 from jspec.base import Sampling, Tree
-from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, stacked
+from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, concat_levels
 from jspec.errors import InputError
 from jspec.tree import Template
 from jspec.verify.proposals import Candidates, ChildSampler
 
-_MOST = 4096
-"""Nodes of a branching tree; far more than any device verifies for nothing."""
+_MOST_NODES = 4096
+"""Bound of a branching tree: far more than any device verifies in the time of one token."""
 
 
-def check_template(template: Template, vocabulary: int) -> None:
+def check_template(template: Any, vocab_size: int) -> None:
     """Raises InputError unless `fill` can fill it."""
     if not isinstance(template, Template):
         raise InputError(f"the draft's tree is {template!r:.80}; pass a jspec.Template")
     if not template.paths:
         raise InputError("the draft's tree has no node below the root; draft at least 1 token")
-    if template.max_rank >= vocabulary:
+    if template.max_rank >= vocab_size:
         raise InputError(
             f"the draft's tree gives a node {template.max_rank + 1} children and the vocabulary "
-            f"has {vocabulary} tokens; draft fewer"
+            f"has {vocab_size} tokens; draft fewer"
         )
 
 
-def scored(template: Template) -> int:
-    """Places that `fill` scores below the root."""
-    return (template.depth - 1) * _width(template)
-
-
-def check_branching(factors: Sequence[int]) -> None:
+def check_branching(factors: Any) -> None:
     """Raises InputError unless these are children per level, in a tuple: a drafter is hashed."""
     if (
         not isinstance(factors, tuple)
         or not factors
-        or not all(isinstance(factor, int) and factor >= 1 for factor in factors)
+        or not all(type(factor) is int and factor >= 1 for factor in factors)
     ):
         raise InputError(
-            f"branching is {factors!r}; give each level at least 1 child a node, in a tuple such "
-            "as (3, 2, 1)"
+            f"branching is {factors!r:.80}; give each level at least 1 child a node, in a tuple of "
+            "integers such as (3, 2, 1)"
         )
     nodes = sum(itertools.accumulate(factors, operator.mul))
-    if nodes > _MOST:
+    if nodes > _MOST_NODES:
         raise InputError(
-            f"branching is {factors!r:.80}, which makes {nodes} nodes; draft at most {_MOST}"
+            f"branching is {factors!r:.80}, which makes {nodes} nodes; draft at most {_MOST_NODES}"
         )
+
+
+def num_scored(template: Template) -> int:
+    """Nodes below the root that `fill` scores, those that fill up a level included."""
+    return (template.depth - 1) * _width(template)
 
 
 def fill(
     template: Template, scorer: Scorer, draw: ChildSampler, sampling: Sampling | None
 ) -> Draft:
-    """Draws a template's tokens, level by level: the child of rank r is its parent's r-th draw.
+    """Draws a template's tokens level by level; the child of rank r is its parent's r-th draw.
 
-    The draft scores the nodes that have children: the root alone, then M a level. Levels with fewer
-    repeat one, so that all levels are one compiled program.
+    Only nodes with children are scored: the root alone, then W in every level below it. A level
+    with fewer scores its last one again to make up W, so that one compiled program serves all
+    levels.
+
+    Args:
+        template: the shape, with at least one node below the root.
+        scorer: scores the nodes, with room for `num_scored` below the root.
+        draw: draws the children of a node.
+        sampling: the draft's own temperature and filters; None: those of the target.
     """
-    parents, ranks, frame = template.parents, template.ranks, scorer.frame
-    depth, inner, width = template.depth, _inner(template), _width(template)
-    column = np.zeros(template.num_nodes, np.int32)  # of a node with children, in its level
-    for nodes in inner:
-        column[nodes] = np.arange(len(nodes))
-    # The scored nodes of each level, and a last one that nothing is scored of.
-    padded = [np.pad(nodes, (0, width - len(nodes)), mode="edge") for nodes in inner]
-    padded = np.array([*padded, np.zeros(width)], np.int32)
+    frame, layout = scorer.frame, _layout(template)
+    first_children, later_children = _num_children(template)
 
-    def chosen(
-        level: LevelOutput, drawn: Candidates, found: Bool[Array, "B M K"], nodes: Int[Array, " M"]
-    ):
-        """What the next level starts from: tokens, whether they are there, and their lineage."""
-        above, rank = jnp.asarray(column[parents])[nodes], jnp.asarray(ranks)[nodes]
-        lineage = jax.tree.map(lambda array: array[:, above], level.lineage)
-        return drawn.tokens[:, above, rank], found[:, above, rank], lineage
+    def hand_on(level: LevelOutput, drawn: Candidates, valid: Bool[Array, "B W K"], nodes):
+        """What scoring `nodes`, children of this level, starts from."""
+        above, rank = layout.column_of_parent[nodes], jnp.asarray(template.ranks)[nodes]
+        inherited = jax.tree.map(lambda array: array[:, above], level.inherited)
+        return drawn.tokens[:, above, rank], valid[:, above, rank], inherited, level.kv
 
-    level = scorer.root()
-    children = int(ranks[template.levels[0]].max()) + 1
-    first = draw(level.logits, sampling, frame, 0, children)
-    present = first.scores > -jnp.inf
-    start = (*chosen(level, first, present, jnp.asarray(padded[0])), level.nodes)
-    lower = ranks[parents > 0]
-    children = int(lower.max()) + 1 if lower.size else 1
+    root_level = scorer.root()
+    first = draw(root_level.logits, sampling, frame, 0, first_children)
+    first_valid = first.scores > -jnp.inf
 
-    def deeper(carry, nodes):
-        tokens, there, lineage, held = carry
-        depth, after = nodes
-        level = scorer.below(depth, 2 + (depth - 1) * width, tokens, lineage, held)
-        drawn = draw(level.logits, sampling, frame, depth, children)
-        found = there[..., None] & (drawn.scores > -jnp.inf)
-        carry = (*chosen(level, drawn, found, after), level.nodes)
-        return carry, (drawn.tokens, found, drawn.q)
+    def score_level(carry, level):
+        tokens, there, inherited, kv = carry
+        depth, nodes_below = level
+        kv_index = 2 + (depth - 1) * layout.width
+        scored = scorer.below(depth, kv_index, tokens, inherited, kv)
+        drawn = draw(scored.logits, sampling, frame, depth, later_children)
+        valid = there[..., None] & (drawn.scores > -jnp.inf)
+        return hand_on(scored, drawn, valid, nodes_below), (drawn.tokens, valid, drawn.q)
 
-    (*_, held), (tokens, found, distributions) = jax.lax.scan(
-        deeper, start, (jnp.arange(1, depth), jnp.asarray(padded[1:]))
+    (*_, kv), (tokens, valid, q) = jax.lax.scan(
+        score_level,
+        hand_on(root_level, first, first_valid, layout.scored[0]),
+        (jnp.arange(1, template.depth), layout.scored[1:]),
     )
-
-    # Each node, from the draws of the level above it.
-    levels = [first.tokens[:, 0, ranks[template.levels[0]]]]
-    valid = [present[:, 0, ranks[template.levels[0]]]]
-    for above, below in enumerate(template.levels[1:]):
-        at = column[parents[below]], ranks[below]
-        levels.append(tokens[above][:, *at])
-        valid.append(found[above][:, *at])
-    root = frame.root[:, None]
-    tokens = jnp.concatenate([root, *levels], axis=1)
-    valid = jnp.concatenate([jnp.ones_like(root, bool), *valid], axis=1)
-
-    row = np.zeros(template.num_nodes, np.int32)  # of a node with children, among all distributions
-    for depth_, nodes in enumerate(inner):
-        row[nodes] = 1 + depth_ * width + column[nodes]
-    rows: Int[Array, "B N"] = jnp.broadcast_to(jnp.asarray(row), tokens.shape)
-    q = jax.tree.map(stacked, first.q, distributions)
+    nodes_tokens = _by_node(template, layout, frame.root[:, None], first.tokens, tokens)
+    there = jnp.ones_like(frame.root[:, None], bool)
+    nodes_valid = _by_node(template, layout, there, first_valid, valid)
+    q_row = jnp.broadcast_to(layout.q_row, nodes_tokens.shape)
+    distributions = jax.tree.map(concat_levels, first.q, q)
     tree = Tree(
-        tokens=jnp.where(valid, tokens, 0),
-        parents=jnp.broadcast_to(jnp.asarray(parents), tokens.shape),
-        valid=valid,
-        q=q,
-        q_row=None if q is None else rows,
-        depth=depth,
+        tokens=jnp.where(nodes_valid, nodes_tokens, 0),
+        parents=jnp.broadcast_to(jnp.asarray(template.parents), nodes_tokens.shape),
+        valid=nodes_valid,
+        q=distributions,
+        q_row=None if distributions is None else q_row,
+        depth=template.depth,
         width=template.width,
     )
-    return Draft(tree=tree, places=rows + 1, nodes=held)
+    return Draft(tree=tree, kv_index=q_row + 1, kv=kv)
 
 
-def _inner(template: Template) -> list[np.ndarray]:
-    """The nodes with children, of each level below the root but the last."""
+class _Layout(NamedTuple):
+    """Where the scored nodes of a template stand while it is filled."""
+
+    width: int
+    """W, scored nodes in every level below the root."""
+    column: Int[np.ndarray, " N"]
+    """Place of each node with children in its level; 0 for the others."""
+    column_of_parent: Int[Array, " N"]
+    q_row: Int[Array, " N"]
+    """Place of each node with children among all scored ones, the root first; 0 for the others."""
+    scored: Int[Array, "L W"]
+    """The nodes to score in each level below the root, and a last level that is never scored."""
+
+
+def _layout(template: Template) -> _Layout:
+    inner, width = _inner(template), _width(template)
+    column = np.zeros(template.num_nodes, np.int32)
+    q_row = np.zeros(template.num_nodes, np.int32)
+    for level, nodes in enumerate(inner):
+        column[nodes] = np.arange(len(nodes))
+        q_row[nodes] = 1 + level * width + column[nodes]
+    scored = [np.pad(nodes, (0, width - len(nodes)), mode="edge") for nodes in inner]
+    return _Layout(
+        width=width,
+        column=column,
+        column_of_parent=jnp.asarray(column[template.parents]),
+        q_row=jnp.asarray(q_row),
+        scored=jnp.asarray(np.array([*scored, np.zeros(width)], np.int32)),
+    )
+
+
+def _num_children(template: Template) -> tuple[int, int]:
+    """Draws at the root, and at each scored node below it."""
+    ranks, lower = template.ranks, template.ranks[template.parents > 0]
+    return int(ranks[template.levels[0]].max()) + 1, int(lower.max(initial=0)) + 1
+
+
+def _by_node(template: Template, layout: _Layout, root: Array, first: Array, below: Array) -> Array:
+    """[B, N]: the root's entry, and each other node's from the draws of the level above it.
+
+    Args:
+        template: whose nodes they are.
+        layout: of the template.
+        root: [B, 1].
+        first: [B, 1, K], of the root's draws.
+        below: [L, B, W, K], of the draws in the levels below the root.
+    """
+    levels = [root, first[:, 0, template.ranks[template.levels[0]]]]
+    for level, nodes in enumerate(template.levels[1:]):
+        at = layout.column[template.parents[nodes]], template.ranks[nodes]
+        levels.append(below[level][:, *at])
+    return jnp.concatenate(levels, axis=1)
+
+
+def _inner(template: Template) -> list[Int[np.ndarray, " _"]]:
+    """The nodes with children in each level below the root; the last level has none."""
     return [np.intersect1d(level, template.parents) for level in template.levels[:-1]]
 
 
 def _width(template: Template) -> int:
-    """M, most nodes of a level below the root that have children."""
+    """W, most nodes with children in a level below the root."""
     return max(map(len, _inner(template)), default=1)

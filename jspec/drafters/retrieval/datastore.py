@@ -1,6 +1,7 @@
 """A corpus of tokens and its suffix array: what `jspec.REST` looks continuations up in.
 
-The file: a header, the tokens, the suffixes, little-endian. The digest covers all that is not it.
+A file holds a header, the tokens and the suffix array, in this order and little-endian. The header
+ends with a digest of the rest of the file.
 """
 
 import hashlib
@@ -14,14 +15,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Int, UInt
 
+from jspec.arguments import check_integer
 from jspec.errors import InputError
 
 LARGEST = 2**31 - 2**16
-"""Tokens of a corpus at most: a place in it, and the places a continuation later, are int32."""
+"""Most tokens of a corpus: a place in it, and one that lies a continuation later, are int32."""
 
 VERSION = 1
+"""Of the file's format."""
 _MAGIC = b"jspecSA\0"
 # Magic, version, bytes per token, vocabulary, tokens, fingerprint of the tokenizer; then the digest
 # of that and of the arrays. Arrays begin at multiples of 64 bytes, so that a CPU uses them where
@@ -33,30 +36,45 @@ _ALIGNMENT = 64
 
 @flax.struct.dataclass
 class Datastore:
-    """The params of `jspec.REST`. Make it with `build`, or `load` one from a file."""
+    """A corpus and its suffix array: the params of `jspec.REST`.
 
-    corpus: Int[Array, " C"]
-    """Token ids, of 16 bits where the vocabulary allows."""
-    suffixes: Int[Array, " C"]
+    Make one with `build`, or `load` one from a file.
+    """
+
+    corpus: UInt[Array, " corpus"]
+    """Token ids, of 16 bits where the vocabulary allows, else of 32."""
+    suffixes: Int[Array, " corpus"]
     """The places of the corpus, int32, in the lexicographic order of what begins there."""
     vocab_size: int = flax.struct.field(pytree_node=False)
 
 
 def build(tokens: ArrayLike, vocab_size: int) -> Datastore:
-    """Sorts the suffixes of a corpus.
+    """Builds the suffix array of a corpus.
 
     Args:
-        tokens: [C] token ids, documents one behind the other with an end token between them.
+        tokens: token ids, documents one behind the other with an end token between them.
         vocab_size: V of the tokenizer.
+
+    Returns:
+        The datastore, the params of `jspec.REST`.
 
     Raises:
         InputError: if there are no tokens, too many, or some outside the vocabulary; or if the
             library that sorts (the extra `datastore`) is not installed.
+
+    Example:
+        >>> from jspec import datastore
+        >>> store = datastore.build([2, 0, 1, 0], vocab_size=3)
+        >>> store.suffixes.tolist()
+        [3, 1, 2, 0]
     """
+    check_integer("vocab_size", vocab_size, 1, 2**31)
     corpus = np.asarray(tokens)
+    if corpus.size == 0:
+        corpus = corpus.astype(np.int32)
     if corpus.ndim != 1 or not np.issubdtype(corpus.dtype, np.integer):
         raise InputError(
-            f"tokens has shape {corpus.shape} and dtype {corpus.dtype}; pass integers [C]"
+            f"tokens has shape {corpus.shape} and dtype {corpus.dtype}; pass a list of token ids"
         )
     if not 1 <= corpus.size <= LARGEST:
         raise InputError(
@@ -74,12 +92,25 @@ def build(tokens: ArrayLike, vocab_size: int) -> Datastore:
 
 
 def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int]) -> None:
-    """Writes a file for `load`; if interrupted, an older file stays whole.
+    """Writes a datastore to a file; if interrupted, an older file stays whole.
 
     Args:
         store: what `build` gave.
         path: of the file.
-        vocabulary: the tokenizer's ids by token, `tokenizer.get_vocab()`.
+        vocabulary: the tokenizer's ids by token, `tokenizer.get_vocab()`. `load` compares them.
+
+    Raises:
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> from jspec import datastore
+        >>> vocabulary = {"a": 0, "b": 1, "c": 2}
+        >>> store = datastore.build([2, 0, 1, 0], vocab_size=3)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     datastore.save(store, f"{folder}/store.bin", vocabulary)
+        ...     datastore.load(f"{folder}/store.bin", vocabulary).corpus.tolist()
+        [2, 0, 1, 0]
     """
     path = Path(path)
     corpus = np.asarray(store.corpus)
@@ -88,7 +119,7 @@ def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int
     fields = _FIELDS.pack(
         _MAGIC, VERSION, corpus.itemsize, store.vocab_size, corpus.size, fingerprint(vocabulary)
     )
-    first, second, _ = _places(corpus.itemsize, corpus.size)
+    first, second, _ = _layout(corpus.itemsize, corpus.size)
     between = bytes(second - first - corpus.nbytes)
     digest = _digest([fields, corpus.data, between, suffixes.data])
     head = (fields + digest).ljust(first, b"\0")
@@ -106,9 +137,14 @@ def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int
 def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
     """Maps a file that `save` wrote, and puts it on the default device (a CPU uses it in place).
 
+    `save` has an example.
+
     Args:
         path: of the file.
         vocabulary: the tokenizer's ids by token, `tokenizer.get_vocab()`.
+
+    Returns:
+        The datastore, the params of `jspec.REST`.
 
     Raises:
         InputError: if it is no datastore, of another version or tokenizer, or not whole.
@@ -129,7 +165,7 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
             f"{path} was built with another tokenizer than the target's; {again} and the target's "
             "--model"
         )
-    first, second, whole = _places(width, size)
+    first, second, whole = _layout(width, size)
     if length != whole:
         raise InputError(f"{path} has {length} bytes and its header says {whole}; {again}")
     mapped = np.memmap(path, np.uint8, mode="r")
@@ -142,14 +178,18 @@ def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:
 
 
 def fingerprint(vocabulary: Mapping[str, int]) -> bytes:
-    """32 bytes that two tokenizers share if every id means the same to both."""
+    """Computes 32 bytes that two tokenizers share if every id means the same to both.
+
+    Args:
+        vocabulary: ids by token.
+    """
     ordered = sorted((number, token) for token, number in vocabulary.items())
     return _digest(
         f"{number} {token}\0".encode(errors="surrogatepass") for number, token in ordered
     )
 
 
-def _sorted_suffixes(corpus: Int[np.ndarray, " C"]) -> Int[np.ndarray, " C"]:
+def _sorted_suffixes(corpus: UInt[np.ndarray, " corpus"]) -> Int[np.ndarray, " corpus"]:
     try:
         from pydivsufsort import divsufsort
     except ImportError:
@@ -164,8 +204,8 @@ def _token_type(vocab_size: int) -> np.dtype:
     return np.dtype(np.uint16 if vocab_size <= 2**16 else np.uint32)
 
 
-def _places(width: int, size: int) -> tuple[int, int, int]:
-    """Where the tokens begin, the suffixes begin, and the file ends."""
+def _layout(width: int, size: int) -> tuple[int, int, int]:
+    """(where the tokens begin, where the suffixes begin, where the file ends), in bytes."""
     first = _aligned(_FIELDS.size + _DIGEST)
     second = _aligned(first + size * width)
     return first, second, second + size * 4

@@ -1,4 +1,13 @@
-"""Lookahead decoding (Fu et al. 2024): a Jacobi window beside the text, and the n-grams it left."""
+"""Lookahead decoding (Fu et al. 2024): a Jacobi window beside the text, and the n-grams it left.
+
+Axes besides those of `jspec.base`, with the letters of the paper where it has some:
+
+    W        columns of the window
+    G        most n-grams that are kept for a token
+    levels   levels of the window, N - 1 for n-grams of N tokens
+    path     most levels of the tree
+    grams    n-grams that are inserted
+"""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -9,6 +18,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec.arguments import check_integer
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.errors import InputError
@@ -17,58 +27,72 @@ from jspec.request import check_vocabulary
 _EMPTY = -1
 """Tokens of a pool's place that holds no n-gram."""
 
-# How often the root's n-grams, and the window, have the next token, and how often they go on to
-# have the one behind; from greedy texts of the bundled model. Only mixtures read what follows.
-_POOL, _POOL_NEXT = 0.7, 0.75
-_WINDOW, _WINDOW_NEXT = 0.15, 0.4
-_LEAST = 1e-30
-"""Worth of the deepest nodes: not 0, which would leave them out of the tree."""
-_MOST = 4096
-"""Tokens of a tree."""
-_LONGEST = 256
-"""Levels of a tree: each costs steps that are compiled one by one."""
+# How often the first token of the root's n-grams, and of the window, was right, and how often each
+# further one where the one before was: greedy texts of the bundled model. A tree of Lookahead alone
+# holds all its nodes, whatever their values; mixtures share out their budget by them.
+_POOL_FIRST, _POOL_NEXT = 0.7, 0.75
+_WINDOW_FIRST, _WINDOW_NEXT = 0.15, 0.4
+_LEAST_VALUE = 1e-30
+"""Value of the deepest nodes: not 0, which would leave them out of the tree."""
+_MOST_NODES = 4096
+"""Bound of the tokens of a tree."""
+_MOST_LEVELS = 256
+"""Bound of the levels of a tree, whose steps are compiled one by one."""
 
 
 @struct.dataclass
-class Jacobi:
-    """The window of each row, and the pool. L levels of W columns; n-grams of L + 1 tokens."""
+class LookaheadState:
+    """The window of each row, and the pool of n-grams."""
 
-    window: Int[Array, "B L W"]
+    window: Int[Array, "B levels W"]
     """Level 0 is a guess at the text from the root on (column 0 is the root itself, and not read);
     level l has, in each column, the l-th token that the model saw behind level 0."""
     age: Int[Array, " B"]
-    """Rounds so far, up to L - 1: from then on the model wrote all of the window but level 0."""
-    pool: Int[Array, "R V G L"]
+    """Rounds so far, at most levels - 1: from then on the model wrote all of the window but level
+    0, so that its n-grams are the model's own."""
+    pool: Int[Array, "R V G levels"]
     """What followed each token: the tails of its last G distinct n-grams, the newest first."""
 
 
 @dataclass(frozen=True)
 class Lookahead:
-    """Drafts the n-grams that begin with the last token, out of a pool that the model itself fills.
+    """Drafts the n-grams that begin with the last token, from a pool that the model itself fills.
 
-    Beside them the tree holds the window: a spine of guesses at the text to come, and from each
-    node of the spine a branch of N - 2 tokens. A forward adds one token to each branch, which makes
-    it an n-gram for the pool, and moves the window on by a token (section 3 of the paper).
-    All in one tree, equal paths once: (N - 1)(W + G) tokens a forward, the root included.
+    Fu et al. 2024, "Break the Sequential Dependency of LLM Inference Using Lookahead Decoding",
+    arXiv 2402.02057, section 3. Two things share one tree of (N - 1)(W + G) tokens, the root
+    included, equal paths once:
 
-    What differs from the authors' code (lade 0.0.2): the window begins full of tokens of the prompt
-    instead of being filled in N - 2 rounds that verify nothing, and its n-grams are taken from the
-    round on in which theirs would be; window nodes that turn out right are accepted too; end
-    tokens in the window stay; the pool is of all rows and survives calls (`Result.drafter_state`).
+    - the pool's n-grams that begin with the root, at most G (the paper's verification branch);
+    - the window (its lookahead branch): a spine of W guesses at the text to come, and from each
+      node of the spine a branch of N - 2 tokens. A forward adds a token to each branch, which
+      makes it an n-gram for the pool. Then the window moves on by a token.
+
     The window follows the model's likeliest tokens, in sampling as in greedy decoding.
+
+    It differs from the authors' code (lade 0.0.2) in four points. The window begins full of tokens
+    of the prompt, where theirs is filled in N - 2 rounds that verify nothing; the pool takes
+    n-grams from the same round on as theirs. Window nodes that turn out right are accepted too. End
+    tokens stay in the window. The pool is one for all rows and survives calls
+    (`Result.drafter_state`).
 
     Memory: 4 * V * G * (N - 1) bytes for a pool.
 
     Args:
         vocab_size: V of the target.
-        window: W, columns; the published default is 7, with
-        ngram: N = 5 (LEVEL in the authors' code), and
-        guesses: G = 7, most n-grams that are kept and drafted for a token.
+        window: W, columns; 7 is published, with N = 5 and G = 7.
+        ngram: N, tokens of an n-gram (LEVEL in the authors' code).
+        guesses: G, most n-grams that are kept and drafted for a token.
         pool_from_prompt: fill the pool from the prompt too.
         per_row: a pool for each row of the batch, instead of one that all rows share.
 
     Raises:
-        InputError: if an option is out of range.
+        InputError: if an option is of another type or out of range.
+
+    Example:
+        >>> import jspec
+        >>> drafter = jspec.Lookahead(32_000, window=3, ngram=4, guesses=3)
+        >>> drafter.levels, drafter.init(batch=1, slots=64, earlier=None).pool.shape
+        (3, (1, 32000, 3, 3))
     """
 
     vocab_size: int
@@ -79,171 +103,196 @@ class Lookahead:
     per_row: bool = False
 
     def __post_init__(self):
-        for name, least in (("window", 1), ("ngram", 2), ("guesses", 1), ("vocab_size", 1)):
-            if (value := getattr(self, name)) < least:
-                raise InputError(f"{name} is {value}; choose at least {least}")
-        if (size := self.levels * (self.window + self.guesses)) > _MOST:
+        for name, least in (("vocab_size", 1), ("window", 1), ("ngram", 2), ("guesses", 1)):
+            check_integer(name, getattr(self, name), least, None)
+        if (size := self.levels * (self.window + self.guesses)) > _MOST_NODES:
             raise InputError(
                 f"window {self.window}, ngram {self.ngram} and guesses {self.guesses} make a tree "
-                f"of (N - 1)(W + G) = {size} tokens; stay within {_MOST}"
+                f"of (N - 1)(W + G) = {size} tokens; stay within {_MOST_NODES}"
             )
-        if self.depth > _LONGEST:
+        if self.depth > _MOST_LEVELS:
             raise InputError(
                 f"window {self.window} and ngram {self.ngram} make a tree of {self.depth} levels, "
-                f"W + N - 3 or N - 1; stay within {_LONGEST}"
+                f"W + N - 3 or N - 1; stay within {_MOST_LEVELS}"
             )
 
     @property
     def levels(self) -> int:
-        """L = N - 1: the window's levels, and the tokens of an n-gram behind its first."""
+        """N - 1: the window's levels, and the tokens of an n-gram behind its first."""
         return self.ngram - 1
 
     @property
     def depth(self) -> int:
-        """Of the tree: the longer of the spine's last branch and an n-gram."""
+        """Levels of the tree: the longer of the window's last path and an n-gram."""
         return max(self.window - 1 + self.levels - 1, self.levels)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Jacobi:
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> LookaheadState:
+        """No window yet, and the pool of the earlier state; R is the batch with `per_row`."""
         del slots
-        wanted = (batch if self.per_row else 1, self.vocab_size, self.guesses, self.levels)
         if earlier is None:
-            pool = jnp.full(wanted, _EMPTY, jnp.int32)
+            pool = jnp.full(self._pool_shape(batch), _EMPTY, jnp.int32)
         else:
-            pool = getattr(earlier, "pool", None)
-            shape, dtype = getattr(pool, "shape", None), getattr(pool, "dtype", None)
-            if shape != wanted or dtype != np.int32:
-                raise InputError(
-                    f"drafter_state holds a pool of shape {shape} and dtype {dtype}, and this call "
-                    f"needs {wanted} of int32; pass the state of a Lookahead drafter with the same "
-                    "vocab_size, ngram, guesses and per_row"
-                )
-        return Jacobi(
+            self._check_state(earlier, batch)
+            pool = jnp.asarray(earlier.pool)
+        return LookaheadState(
             window=jnp.zeros((batch, self.levels, self.window), jnp.int32),
             age=jnp.zeros(batch, jnp.int32),
-            pool=jnp.asarray(pool),
+            pool=pool,
         )
 
     def prefill(
         self,
         params: PyTree,
-        state: Jacobi,
+        state: LookaheadState,
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-    ) -> Jacobi:
-        """Random tokens of its prompt for each row, the same for the same prompt."""
+    ) -> LookaheadState:
+        """Each row's first window and, with `pool_from_prompt`, the prompt's n-grams."""
         del params
         check_vocabulary("Lookahead", self.vocab_size, output.logits.shape[-1])
-        window = jax.vmap(self.opening)(prompt, lengths)
+        window = jax.vmap(self.first_window)(prompt, lengths)
         pool = state.pool
         if self.pool_from_prompt and prompt.shape[1] >= self.ngram:
-            starts = jnp.arange(prompt.shape[1] - self.levels)
-            grams = prompt[:, starts[:, None] + jnp.arange(self.ngram)]
-            whole = starts + self.ngram <= lengths[:, None]
-            pool = self.remember(pool, grams[..., 0], grams[..., 1:], whole)
+            starts = jnp.arange(prompt.shape[1] - self.levels, dtype=jnp.int32)
+            grams = prompt[:, starts[:, None] + jnp.arange(self.ngram, dtype=jnp.int32)[None]]
+            whole = starts[None] + self.ngram <= lengths[:, None]
+            pool = self.insert_ngrams(pool, grams[..., 0], grams[..., 1:], whole)
         return replace(state, window=window, pool=pool)
 
-    def opening(self, prompt: Int[Array, " T"], length: Int[Array, ""]) -> Int[Array, "L W"]:
-        """A row's first window."""
+    def first_window(
+        self, prompt: Int[Array, " T"], length: Int[Array, ""]
+    ) -> Int[Array, "levels W"]:
+        """Random tokens of a row's prompt, the same for the same prompt."""
         bits = jax.random.bits(jax.random.key(0), (self.levels, self.window), jnp.uint32)
         return prompt[(bits % length.astype(jnp.uint32)).astype(jnp.int32)].astype(jnp.int32)
 
-    def draft(self, params: PyTree, state: Jacobi, frame: Frame) -> tuple[Tree, Jacobi]:
+    def draft(
+        self, params: PyTree, state: LookaheadState, frame: Frame
+    ) -> tuple[Tree, LookaheadState]:
+        """The window's paths and the root's n-grams, as the prefixes of one tree."""
         del params
-        owner = jnp.arange(len(frame.root)) % state.pool.shape[0]
-        chains = state.pool[owner, frame.root]
-        there = chains[..., 0] != _EMPTY
-        newer = jnp.where(there, 0.5 ** jnp.arange(self.guesses), 0)
-        shares = newer / jnp.maximum(newer.sum(-1, keepdims=True), 1)
-        beyond = ((0, 0), (0, 0), (0, self.depth - self.levels))
-        steps = np.arange(self.depth)
-        window = np.maximum(_WINDOW / self.window * _WINDOW_NEXT**steps, _LEAST)
-        window = np.where(self._inside, window, 0)
-        window = jnp.broadcast_to(window, (len(frame.root), *window.shape))
-        tokens = jnp.concatenate([self._paths(state.window), jnp.pad(chains, beyond)], axis=1)
-        held = there[..., None] & (steps < self.levels)
-        pool = jnp.maximum(shares[..., None] * (_POOL * _POOL_NEXT**steps), _LEAST)
-        pool = jnp.where(held, pool, 0)
-        weights = jnp.concatenate([window, pool], axis=1)
-        nodes = self.levels * (self.window + self.guesses) - 1
-        return top_prefixes(frame.root, tokens, weights.astype(jnp.float32), nodes), state
+        batch = len(frame.root)
+        self._check_state(state, batch)
+        step = np.arange(self.depth)
+        value = np.maximum(_WINDOW_FIRST / self.window * _WINDOW_NEXT**step, _LEAST_VALUE)
+        value = np.where(self._on_path, value, 0).astype(np.float32)
+        window_values = jnp.broadcast_to(value[None], (batch, *value.shape))
 
-    def update(self, params: PyTree, state: Jacobi, feedback: Feedback) -> Jacobi:
-        """The window moves on by one; columns that a mixture cut off get no new token."""
+        owner = jnp.arange(batch, dtype=jnp.int32) % state.pool.shape[0]
+        grams = state.pool[owner, frame.root]
+        there = grams[..., 0] != _EMPTY
+        # Of the probability that one of the n-grams is right, each newer one has twice the share.
+        share = jnp.where(there, 0.5 ** np.arange(self.guesses, dtype=np.float32)[None], 0.0)
+        share = share / jnp.maximum(share.sum(-1, keepdims=True), 1.0)
+        falling = (_POOL_FIRST * _POOL_NEXT**step).astype(np.float32)
+        value = jnp.maximum(share[..., None] * falling[None, None], _LEAST_VALUE)
+        held = there[..., None] & (step < self.levels)[None, None]
+        pool_values = jnp.where(held, value, 0.0)
+
+        beyond = ((0, 0), (0, 0), (0, self.depth - self.levels))
+        tokens = jnp.concatenate([self._paths(state.window), jnp.pad(grams, beyond)], axis=1)
+        values = jnp.concatenate([window_values, pool_values], axis=1)
+        nodes = self.levels * (self.window + self.guesses) - 1
+        return top_prefixes(frame.root, tokens, values, nodes), state
+
+    def update(self, params: PyTree, state: LookaheadState, feedback: Feedback) -> LookaheadState:
+        """Each branch gets a token, its n-gram goes into the pool, and the window moves on by one.
+
+        A column whose end was not verified, since a mixture left it out, gets no new token.
+        """
         del params
         window, tree = state.window, feedback.tree
-        leaf, found = self._ends(window, tree)
+        end, verified = self._ends(window, tree)
         likeliest = feedback.output.logits.argmax(-1).astype(jnp.int32)
-        newest = jnp.take_along_axis(likeliest, leaf, axis=1)
+        newest = jnp.take_along_axis(likeliest, end, axis=1)
         # An n-gram: the token of the spine, its branch, and what the model says next.
         moved = jnp.concatenate([window[:, 1:], newest[:, None]], axis=1)
         first = window[:, 0].at[:, 0].set(tree.tokens[:, 0])
-        written = (state.age >= self.levels - 1) & ~feedback.done
-        pool = self.remember(state.pool, first, moved.swapaxes(1, 2), found & written[:, None])
-        moved = moved.at[:, -1].set(jnp.where(found, newest, window[:, -1]))
-        return Jacobi(
+        own = (state.age >= self.levels - 1) & ~feedback.done
+        pool = self.insert_ngrams(state.pool, first, moved.swapaxes(1, 2), verified & own[:, None])
+        moved = moved.at[:, -1].set(jnp.where(verified, newest, window[:, -1]))
+        return LookaheadState(
             window=jnp.where(feedback.done[:, None, None], window, moved),
             age=jnp.where(feedback.done, state.age, jnp.minimum(state.age + 1, self.levels - 1)),
             pool=pool,
         )
 
-    def remember(
+    def insert_ngrams(
         self,
-        pool: Int[Array, "R V G L"],
-        first: Int[Array, "B M"],
-        tails: Int[Array, "B M L"],
-        live: Bool[Array, "B M"],
-    ) -> Int[Array, "R V G L"]:
-        """The pool after M n-grams of each row, row by row and one by one.
+        pool: Int[Array, "R V G levels"],
+        first: Int[Array, "B grams"],
+        tails: Int[Array, "B grams levels"],
+        live: Bool[Array, "B grams"],
+    ) -> Int[Array, "R V G levels"]:
+        """The pool after n-grams of each row went in, row by row and one by one.
 
-        One that is there becomes the newest again; else the oldest of its token is forgotten.
+        One that is there already becomes the newest; else the oldest of its token is forgotten.
+        Those that are not `live` do not go in.
         """
         batch, count = first.shape
-        owner = jnp.repeat(jnp.arange(batch) % pool.shape[0], count)
+        owner = jnp.repeat(jnp.arange(batch, dtype=jnp.int32) % pool.shape[0], count)
         first, tails, live = first.ravel(), tails.reshape(-1, self.levels), live.ravel()
-        places = jnp.arange(self.guesses)
+        age = jnp.arange(self.guesses, dtype=jnp.int32)
 
         def insert(gram, pool):
             old = pool[owner[gram], first[gram]]
-            same = (old == tails[gram]).all(-1)
-            gone = jnp.where(same.any(), same.argmax(), self.guesses - 1)
-            moved = jnp.where((places <= gone)[:, None], jnp.roll(old, 1, axis=0), old)
+            same = (old == tails[gram][None]).all(-1)
+            gone = jnp.where(same.any(), same.argmax().astype(jnp.int32), self.guesses - 1)
+            moved = jnp.where((age <= gone)[:, None], jnp.roll(old, 1, axis=0), old)
             moved = moved.at[0].set(tails[gram])
             return pool.at[owner[gram], first[gram]].set(jnp.where(live[gram], moved, old))
 
         return jax.lax.fori_loop(0, batch * count, insert, pool)
 
     @cached_property
-    def _inside(self) -> np.ndarray:
-        """[W, D]: the tokens of each column's path, along the spine and then its branch."""
-        columns = np.arange(self.window)[:, None]
-        return np.arange(self.depth) < columns + self.levels - 1
+    def _on_path(self) -> Bool[np.ndarray, "W path"]:
+        """Which levels the path of each column has: along the spine and then its branch."""
+        column = np.arange(self.window)[:, None]
+        return np.arange(self.depth)[None] < column + self.levels - 1
 
-    def _paths(self, window: Int[Array, "B L W"]) -> Int[Array, "B W D"]:
-        """What stands between the root and the end of each column's branch."""
-        columns, steps = np.arange(self.window)[:, None], np.arange(self.depth)
+    def _paths(self, window: Int[Array, "B levels W"]) -> Int[Array, "B W path"]:
+        """The tokens from below the root to the end of each column's branch."""
+        columns, steps = np.arange(self.window)[:, None], np.arange(self.depth)[None]
         spine = steps < columns
         level = np.where(spine, 0, np.minimum(steps - columns + 1, self.levels - 1))
         column = np.where(spine, np.minimum(steps + 1, self.window - 1), columns)
         return window[:, level, column]
 
     def _ends(
-        self, window: Int[Array, "B L W"], tree: Tree
+        self, window: Int[Array, "B levels W"], tree: Tree
     ) -> tuple[Int[Array, "B W"], Bool[Array, "B W"]]:
-        """The node where each column's branch ends, found by its path, and whether it is there.
+        """(the node at the end of each column's branch, whether all of its path was verified).
 
-        A mixture numbers nodes anew and leaves some out.
+        Found by the path's tokens, since columns with equal paths share their nodes.
         """
         paths = self._paths(window)
         node = jnp.zeros(paths.shape[:2], jnp.int32)
-        found = jnp.ones(node.shape, bool)
+        verified = jnp.ones(node.shape, bool)
         for step in range(self.depth):
             child = (
                 (tree.parents[:, None] == node[..., None])
                 & (tree.tokens[:, None] == paths[..., step, None])
                 & tree.valid[:, None]
             )
-            inside = self._inside[:, step]
-            node = jnp.where(inside, child.argmax(-1).astype(jnp.int32), node)
-            found &= child.any(-1) | ~inside
-        return node, found
+            on_path = self._on_path[:, step][None]
+            node = jnp.where(on_path, child.argmax(-1).astype(jnp.int32), node)
+            verified &= child.any(-1) | ~on_path
+        return node, verified
+
+    def _pool_shape(self, batch: int) -> tuple[int, int, int, int]:
+        return batch if self.per_row else 1, self.vocab_size, self.guesses, self.levels
+
+    def _check_state(self, state: PyTree, batch: int) -> None:
+        wanted = self._pool_shape(batch)
+        if not isinstance(state, LookaheadState):
+            given = f"is a {type(state).__name__}"
+        elif state.pool.shape != wanted or state.pool.dtype != np.int32:
+            given = f"holds a pool of shape {state.pool.shape} and dtype {state.pool.dtype}"
+        else:
+            return
+        raise InputError(
+            f"drafter_state {given}, and this Lookahead needs a LookaheadState with a pool of "
+            f"{wanted} of int32; pass the state of a Lookahead with the same vocab_size, ngram, "
+            "guesses and per_row"
+        )

@@ -7,103 +7,138 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from jspec import tree as trees
+from jspec.arguments import check_integer
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.errors import InputError
 from jspec.ragged import append
 
 
 @struct.dataclass
-class History:
+class TextState:
     """All tokens of each row so far, prompt and output."""
 
-    tokens: Int[Array, "B S"]
-    """Entries at or beyond `lengths` are never read."""
+    tokens: Int[Array, "B text"]
+    """A token more than the cache has slots, since the last emitted one needs none there. Entries
+    at or beyond `lengths` are never read."""
     lengths: Int[Array, " B"]
+
+    @staticmethod
+    def empty(batch: int, slots: int) -> "TextState":
+        """No text yet, and room for what the cache can hold."""
+        return TextState(
+            tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
+        )
+
+    def begin(self, prompt: Int[Array, "B T"], lengths: Int[Array, " B"]) -> "TextState":
+        """The prompt alone."""
+        size = self.tokens.shape[1]
+        known = prompt[:, :size].astype(jnp.int32)
+        tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
+        return TextState(tokens, lengths.astype(jnp.int32))
+
+    def extend(self, feedback: Feedback) -> "TextState":
+        """The text and what a round emitted."""
+        return TextState(
+            tokens=append(self.tokens, self.lengths, feedback.emitted, feedback.counts),
+            lengths=self.lengths + feedback.counts,
+        )
 
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """Drafts a chain: the continuation of an earlier place that ends like the text does now.
+    """Drafts a chain: what followed the last tokens where they stood in the text before.
 
-    The longest n-gram that occurs earlier decides. The options are called as in the field.
+    Saxena 2023, "Prompt Lookup Decoding". Among all earlier places, the one with the longest match
+    decides; of equally long matches it is the first in the text.
 
     Args:
-        prompt_lookup_max: longest n-gram to look for.
-        prompt_lookup_min: shortest.
+        max_match: longest match to look for, in tokens (`max_match` in vLLM,
+            `max_ngram_size` in the author's code).
+        min_match: shortest match to draft from (`min_match` in vLLM).
         num_speculative_tokens: drafted tokens.
-        whole: only places with a full continuation count, as published; False also takes those
-            near the end and drafts what there is (as `transformers` and vLLM do).
-        latest: the last such place instead of the first.
+        whole: only places with that many tokens behind them count, as published; False also takes
+            places near the end and drafts what there is (as `transformers` and vLLM do).
+        latest: of equally long matches the last one in the text instead of the first.
 
     Raises:
-        InputError: if an option is out of range.
+        InputError: if an option is of another type or out of range.
+
+    Example:
+        >>> import jspec
+        >>> drafter = jspec.PromptLookup(max_match=3, num_speculative_tokens=5)
+        >>> drafter.init(batch=2, slots=64, earlier=None).tokens.shape
+        (2, 65)
     """
 
-    prompt_lookup_max: int = 3
-    prompt_lookup_min: int = 1
+    max_match: int = 3
+    min_match: int = 1
     num_speculative_tokens: int = 10
     whole: bool = True
     latest: bool = False
 
     def __post_init__(self):
-        if not 1 <= self.prompt_lookup_min <= self.prompt_lookup_max:
-            raise InputError(
-                f"prompt_lookup_min is {self.prompt_lookup_min} and prompt_lookup_max is "
-                f"{self.prompt_lookup_max}; choose 1 <= min <= max"
-            )
-        if self.num_speculative_tokens < 1:
-            raise InputError(
-                f"num_speculative_tokens is {self.num_speculative_tokens}; draft at least 1"
-            )
+        check_match(self.min_match, self.max_match, None)
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> History:
-        del earlier  # the memory is the row's own text
-        # One more than the cache: the last emitted token needs no slot there.
-        return History(
-            tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
-        )
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> TextState:
+        """No text yet. An earlier call's is of no use: the memory is the row's own text."""
+        if earlier is not None:
+            self._check_state(earlier)
+        return TextState.empty(batch, slots)
 
     def prefill(
         self,
         params: PyTree,
-        state: History,
+        state: TextState,
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-    ) -> History:
+    ) -> TextState:
+        """The prompt."""
         del params, output
-        size = state.tokens.shape[1]
-        known = prompt[:, :size]
-        return History(tokens=jnp.pad(known, ((0, 0), (0, size - known.shape[1]))), lengths=lengths)
+        return state.begin(prompt, lengths)
 
-    def draft(self, params: PyTree, state: History, frame: Frame) -> tuple[Tree, History]:
+    def draft(self, params: PyTree, state: TextState, frame: Frame) -> tuple[Tree, TextState]:
+        """Compares every place of the text with its end at once, without an index."""
         del params
-        tokens, ends = state.tokens, state.lengths[:, None] - 1
-        places = jnp.arange(tokens.shape[1])
-        # run[b, e]: how many tokens up to e equal those up to the end of the text.
+        self._check_state(state)
+        tokens, last = state.tokens, state.lengths[:, None] - 1
+        place = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None]
+        # match[b, i]: how many tokens up to place i equal those up to the end of the text.
         alike = jnp.ones(tokens.shape, bool)
-        run = jnp.zeros(tokens.shape, jnp.int32)
-        for back in range(self.prompt_lookup_max):
-            tail = jnp.take_along_axis(tokens, jnp.maximum(ends - back, 0), axis=1)
-            alike &= (jnp.roll(tokens, back, axis=1) == tail) & (places >= back)
-            run += alike
-        follow = self.num_speculative_tokens if self.whole else 1
-        known = (places + follow <= ends) & (run >= self.prompt_lookup_min)
-        # Longest first, then the earliest (or latest) place.
-        order = places if self.latest else tokens.shape[1] - 1 - places
-        score = jnp.where(known, run * tokens.shape[1] + order, -1)
-        best = score.argmax(-1)[:, None]
-        steps = 1 + jnp.arange(self.num_speculative_tokens)
-        chain = jnp.take_along_axis(tokens, best + steps, axis=1, mode="clip")
-        valid = (best + steps <= ends) & known.any(-1, keepdims=True)
+        match = jnp.zeros(tokens.shape, jnp.int32)
+        for back in range(self.max_match):
+            wanted = jnp.take_along_axis(tokens, jnp.maximum(last - back, 0), axis=1)
+            alike &= (jnp.roll(tokens, back, axis=1) == wanted) & (place >= back)
+            match += alike.astype(jnp.int32)
+        behind = self.num_speculative_tokens if self.whole else 1
+        found = (place + behind <= last) & (match >= self.min_match)
+        # The longest match, and of equally long ones the first (or last) in the text.
+        order = place if self.latest else tokens.shape[1] - 1 - place
+        score = jnp.where(found, match * tokens.shape[1] + order, -1)
+        best = score.argmax(-1).astype(jnp.int32)[:, None]
+        ahead = best + 1 + jnp.arange(self.num_speculative_tokens, dtype=jnp.int32)[None]
+        chain = jnp.take_along_axis(tokens, ahead, axis=1, mode="clip")
+        valid = (ahead <= last) & found.any(-1, keepdims=True)
         tree = trees.chain(self.num_speculative_tokens).fill(
             jnp.concatenate([frame.root[:, None], chain], axis=1)
         )
         return replace(tree, valid=tree.valid.at[:, 1:].set(valid)), state
 
-    def update(self, params: PyTree, state: History, feedback: Feedback) -> History:
+    def update(self, params: PyTree, state: TextState, feedback: Feedback) -> TextState:
+        """The text and what was emitted."""
         del params
-        return History(
-            tokens=append(state.tokens, state.lengths, feedback.emitted, feedback.counts),
-            lengths=state.lengths + feedback.counts,
-        )
+        return state.extend(feedback)
+
+    def _check_state(self, state: PyTree) -> None:
+        if not isinstance(state, TextState):
+            raise InputError(
+                f"drafter_state is a {type(state).__name__} and PromptLookup keeps a TextState; "
+                "pass the state of a call with the same drafter"
+            )
+
+
+def check_match(min_match: int, max_match: int, most: int | None) -> None:
+    """Raises InputError unless 1 <= min_match <= max_match <= most."""
+    check_integer("max_match", max_match, 1, most, "tokens that are compared with the text's last")
+    check_integer("min_match", min_match, 1, max_match, "max_match")

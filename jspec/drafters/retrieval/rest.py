@@ -1,101 +1,99 @@
 """REST (He et al. 2023): what followed the last tokens where they stand in a large corpus.
 
+The method in its order: `longest_match` finds the text's longest suffix that occurs in the corpus,
+`continuations` reads what follows it there, `frequent_prefixes` makes a tree of the most frequent.
+
 Axes besides those of `jspec.base`:
 
-    C  tokens of the corpus
-    W  tokens of the longest suffix that is looked up
-    L  suffix lengths that are tried
-    R  matches that are read
-    F  tokens that are read after a match
+    suffix    tokens of the longest suffix that is looked up
+    matches   matches that are read
+    depth     tokens that are read after a match
 """
 
 from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
-from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
+from jspec.arguments import check_integer
+from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.retrieval.datastore import Datastore
+from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
+from jspec.drafters.retrieval.prompt_lookup import check_match
 from jspec.errors import InputError
 
-_NOTHING = -1
-"""Before the text and behind the corpus. It is less than every token, as a suffix that ends is less
-than one that goes on."""
-
 _MOST = 256
-"""Tokens of a suffix that is looked up, and of a continuation."""
-
-_UNSEEN = 2.0
-"""Of the tokens that followed a single match, the bundled model's own were 0.30 (2,000 places in
-held-out text): 1 / (1 + 2) says 0.33. Of many matches it takes little from the shares."""
+"""Bound of `max_match` and `max_depth`."""
 
 
 @dataclass(frozen=True)
 class REST:
     """Drafts a tree of the most frequent continuations of the text's longest suffix in a corpus.
 
-    Its params are a `jspec.datastore`. All continuations' prefixes are counted, and the most
-    frequent ones make the tree; of equal counts the shorter goes first, then the one that comes
-    first by its tokens. A suffix that occurs nowhere drafts nothing.
+    He et al. 2023, "REST: Retrieval-Based Speculative Decoding", arXiv 2311.08252, section 3. All
+    prefixes of all continuations are counted, and the most frequent ones make the tree: of equally
+    frequent ones the shorter goes first, then the one with the smaller tokens. A suffix that occurs
+    nowhere drafts nothing.
 
     Where the published method reads the first 5,000 matches, which are those with the smallest
-    tokens, this one reads `matches` of all of them, evenly spaced in their order.
+    tokens, this one reads `num_matches` of all of them, evenly spaced in their order.
+
+    The params of this drafter are a `jspec.datastore.Datastore`.
 
     Args:
-        suffix_max: longest suffix to look for, in tokens.
-        suffix_min: shortest.
+        max_match: longest suffix to look for, in tokens.
+        min_match: shortest suffix to draft from.
         num_speculative_tokens: drafted nodes at most.
-        max_depth: tokens read after a match, the depth of the tree.
+        max_depth: tokens read after a match, and most levels of the tree.
         num_matches: most matches to read.
 
     Raises:
-        InputError: if an option is out of range.
+        InputError: if an option is of another type or out of range.
+
+    Example:
+        >>> import jspec
+        >>> drafter = jspec.REST(max_match=8, num_speculative_tokens=16, max_depth=4)
+        >>> drafter.init(batch=2, slots=64, earlier=None).shape
+        (2, 8)
     """
 
-    suffix_max: int = 16
-    suffix_min: int = 2
+    max_match: int = 16
+    min_match: int = 2
     num_speculative_tokens: int = 64
     max_depth: int = 10
     num_matches: int = 256
 
     def __post_init__(self):
-        if not 1 <= self.suffix_min <= self.suffix_max:
-            raise InputError(
-                f"suffix_min is {self.suffix_min} and suffix_max is {self.suffix_max}; "
-                "choose 1 <= min <= max"
-            )
-        for name in ("suffix_max", "max_depth"):
-            if not 1 <= (value := getattr(self, name)) <= _MOST:
-                raise InputError(f"{name} is {value}; read 1 .. {_MOST} tokens")
+        check_match(self.min_match, self.max_match, _MOST)
+        check_integer("max_depth", self.max_depth, 1, _MOST)
         # Count, depth and place make one number, by which prefixes are ordered; float32 is exact
         # up to 2^24.
         most = int((2**24 / self.max_depth) ** 0.5) - 1
-        if not 1 <= self.num_matches <= most:
-            raise InputError(
-                f"num_matches is {self.num_matches}; with continuation {self.max_depth} read 1 "
-                f".. {most}"
-            )
-        if not 1 <= self.num_speculative_tokens <= self.num_matches * self.max_depth:
-            raise InputError(
-                f"num_speculative_tokens is {self.num_speculative_tokens}; {self.num_matches} "
-                "matches "
-                f"of {self.max_depth} tokens give 1 .. {self.num_matches * self.max_depth}"
-            )
+        check_integer("num_matches", self.num_matches, 1, most, f"with max_depth {self.max_depth}")
+        check_integer(
+            "num_speculative_tokens",
+            self.num_speculative_tokens,
+            1,
+            self.num_matches * self.max_depth,
+            f"what {self.num_matches} matches of {self.max_depth} tokens give",
+        )
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "B W"]:
-        """No tokens yet; the memory is the row's own text."""
-        del slots, earlier
-        return jnp.full((batch, self.suffix_max), _NOTHING, jnp.int32)
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "B suffix"]:
+        """No tokens yet. An earlier call's are of no use: the memory is the row's own text."""
+        del slots
+        if earlier is not None:
+            self._check_state(earlier)
+        return jnp.full((batch, self.max_match), NOTHING, jnp.int32)
 
     def prefill(
         self,
         params: Datastore,
-        state: Int[Array, "B W"],
+        state: Int[Array, "B suffix"],
         prompt: Int[Array, "B T"],
         lengths: Int[Array, " B"],
         output: Output,
-    ) -> Int[Array, "B W"]:
+    ) -> Int[Array, "B suffix"]:
         """The prompt's last tokens.
 
         Raises:
@@ -103,7 +101,7 @@ class REST:
         """
         if not isinstance(params, Datastore):
             raise InputError(
-                f"drafter_params of Rest is a {type(params).__name__}; pass a datastore from "
+                f"drafter_params of REST is a {type(params).__name__}; pass a datastore from "
                 "jspec.datastore.load or build"
             )
         if params.vocab_size > (known := output.logits.shape[-1]):
@@ -111,73 +109,94 @@ class REST:
                 f"the datastore has a vocabulary of {params.vocab_size} and the model one of "
                 f"{known}; build one with this model's tokenizer"
             )
-        return _last(state, prompt, lengths)
+        return _append(state, prompt, lengths)
 
     def draft(
-        self, params: Datastore, state: Int[Array, "B W"], frame: Frame
-    ) -> tuple[Tree, Int[Array, "B W"]]:
-        first, count, length = longest_match(params, state, self.suffix_min)
+        self, params: Datastore, state: Int[Array, "B suffix"], frame: Frame
+    ) -> tuple[Tree, Int[Array, "B suffix"]]:
+        """The three steps of the module's docstring."""
+        self._check_state(state)
+        first, count, length = longest_match(params, state, self.min_match)
         follow = continuations(params, first, count, length, self.num_matches, self.max_depth)
         return frequent_prefixes(frame.root, follow, self.num_speculative_tokens), state
 
     def update(
-        self, params: Datastore, state: Int[Array, "B W"], feedback: Feedback
-    ) -> Int[Array, "B W"]:
+        self, params: Datastore, state: Int[Array, "B suffix"], feedback: Feedback
+    ) -> Int[Array, "B suffix"]:
+        """The last tokens after what was emitted."""
         del params
-        return _last(state, feedback.emitted, feedback.counts)
+        return _append(state, feedback.emitted, feedback.counts)
+
+    def _check_state(self, state: PyTree) -> None:
+        shape = getattr(state, "shape", None)
+        if shape is None or len(shape) != 2 or shape[1] != self.max_match:
+            given = f"an array of shape {shape}" if shape else f"a {type(state).__name__}"
+            raise InputError(
+                f"drafter_state is {given} and REST keeps the last {self.max_match} tokens of each "
+                "row; pass the state of a REST with the same max_match"
+            )
 
 
-def _last(
-    tail: Int[Array, "B W"], new: Int[Array, "B T"], counts: Int[Array, " B"]
-) -> Int[Array, "B W"]:
-    """The last W tokens after the first `counts` of `new` came behind the tail."""
-    lanes = counts[:, None] + jnp.arange(tail.shape[1])
-    return jnp.take_along_axis(jnp.concatenate([tail, new], axis=1), lanes, axis=1)
+def _append(
+    suffix: Int[Array, "B suffix"], new: Int[Array, "B T"], counts: Int[Array, " B"]
+) -> Int[Array, "B suffix"]:
+    """The last tokens of the suffix and, behind it, the first `counts` of `new`."""
+    lanes = counts[:, None] + jnp.arange(suffix.shape[1], dtype=jnp.int32)[None]
+    both = jnp.concatenate([suffix, new.astype(jnp.int32)], axis=1)
+    return jnp.take_along_axis(both, lanes, axis=1)
 
 
 def longest_match(
-    store: Datastore, tail: Int[Array, "B W"], shortest: int
+    store: Datastore, suffix: Int[Array, "B suffix"], min_match: int
 ) -> tuple[Int[Array, " B"], Int[Array, " B"], Int[Array, " B"]]:
-    """(first, count, length): of each row's longest suffix that occurs in the corpus.
+    """Finds each row's longest suffix that occurs in the corpus.
 
-    What begins with it stands at `first` .. `first + count - 1` of the suffix array; count is 0 if
-    no suffix of at least `shortest` tokens occurs. All lengths are searched at once, both ends of
-    the range in one bisection of log2(C) steps.
+    All lengths are searched at once, and for each of them both ends of its range in the suffix
+    array, in one bisection of log2(corpus) steps.
+
+    Args:
+        store: the corpus and its suffix array.
+        suffix: the last tokens of each row.
+        min_match: the shortest suffix that counts.
+
+    Returns:
+        (first, count, length): what begins with the suffix stands at `first` .. `first + count - 1`
+        of the suffix array, and the suffix has `length` tokens. The count is 0 if none occurs.
     """
-    size, width = store.suffixes.shape[0], tail.shape[1]
-    lanes = jnp.arange(width)
-    lengths = jnp.arange(shortest, width + 1)[:, None]
-    inside = lanes < lengths
-    # Lane j of pattern [b, l] is its token j, and beyond its length never read.
-    patterns = tail[:, jnp.minimum(width - lengths + lanes, width - 1)][:, :, None]
-    after = jnp.array([False, True])  # the end of the range lies after what begins alike
+    size, width = store.suffixes.shape[0], suffix.shape[1]
+    lane = jnp.arange(width, dtype=jnp.int32)[None]
+    lengths = jnp.arange(min_match, width + 1, dtype=jnp.int32)[:, None]
+    inside = (lane < lengths)[None, :, None]
+    # patterns[b, l, 0]: the row's last lengths[l] tokens. Beyond its length it is never read.
+    patterns = suffix[:, jnp.minimum(width - lengths + lane, width - 1)][:, :, None]
+    upper = jnp.array([False, True])[None, None]  # the end of the range is behind what equals
 
     def halve(_, bounds):
         low, high = bounds
         middle = low + (high - low) // 2
         tokens = _read(store, store.suffixes[middle], width)
-        differs = inside[:, None] & (tokens != patterns)
+        differs = inside & (tokens != patterns)
         at = differs.argmax(-1, keepdims=True)
         less = jnp.take_along_axis(tokens < patterns, at, axis=-1)[..., 0]
-        right = jnp.where(differs.any(-1), less, after)
+        right = jnp.where(differs.any(-1), less, upper)
         going = low < high
         return (
             jnp.where(going & right, middle + 1, low),
             jnp.where(going & ~right, middle, high),
         )
 
-    shape = (tail.shape[0], len(lengths), 2)
+    shape = (suffix.shape[0], lengths.shape[0], 2)
     bounds = jnp.zeros(shape, jnp.int32), jnp.full(shape, size, jnp.int32)
     ends, _ = jax.lax.fori_loop(0, size.bit_length(), halve, bounds)
     counts = ends[..., 1] - ends[..., 0]
     # A row's text may be shorter than the pattern.
-    found = (counts > 0) & (patterns[:, :, 0, 0] != _NOTHING)
-    best = len(lengths) - 1 - found[:, ::-1].argmax(-1)
+    found = (counts > 0) & (patterns[:, :, 0, 0] != NOTHING)
+    best = lengths.shape[0] - 1 - found[:, ::-1].argmax(-1).astype(jnp.int32)
 
     def pick(array):
         return jnp.take_along_axis(array, best[:, None], axis=1)[:, 0]
 
-    return pick(ends[..., 0]), jnp.where(found.any(-1), pick(counts), 0), shortest + best
+    return pick(ends[..., 0]), jnp.where(found.any(-1), pick(counts), 0), min_match + best
 
 
 def continuations(
@@ -186,80 +205,25 @@ def continuations(
     count: Int[Array, " B"],
     length: Int[Array, " B"],
     num_matches: int,
-    size: int,
-) -> Int[Array, "B R F"]:
-    """What follows the matches, R of them at most, in the order of the suffix array.
+    depth: int,
+) -> Int[Array, "B matches depth"]:
+    """Reads what follows the matches, `num_matches` of them at most, evenly spaced.
 
-    Behind the corpus and where there is no match stands -1.
+    They stay in the order of the suffix array. Behind the corpus, and where there is no match,
+    stands -1.
     """
-    ranks, count = jnp.arange(matches), count[:, None]
-    # ranks * count / matches, without the product, which may not fit.
-    spaced = ranks * (count // matches) + ranks * (count % matches) // matches
-    rank = first[:, None] + jnp.where(count > matches, spaced, ranks)
-    place = store.suffixes[jnp.minimum(rank, store.suffixes.shape[0] - 1)] + length[:, None]
-    return jnp.where((ranks < count)[..., None], _read(store, place, size), _NOTHING)
+    rank, count = jnp.arange(num_matches, dtype=jnp.int32)[None], count[:, None]
+    # rank * count / num_matches, without the product, which may not fit into 32 bits.
+    spaced = rank * (count // num_matches) + rank * (count % num_matches) // num_matches
+    place = first[:, None] + jnp.where(count > num_matches, spaced, rank)
+    place = store.suffixes[jnp.minimum(place, store.suffixes.shape[0] - 1)] + length[:, None]
+    return jnp.where((rank < count)[..., None], _read(store, place, depth), NOTHING)
 
 
-def _read(store: Datastore, place: Int[Array, "*I"], size: int) -> Int[Array, "*I F"]:
-    """The tokens from these places on."""
-    places = place[..., None] + jnp.arange(size)
+def _read(store: Datastore, place: Int[Array, "*I"], size: int) -> Int[Array, "*I size"]:
+    """The tokens from these places on, -1 behind the corpus."""
+    lane = jnp.arange(size, dtype=jnp.int32)
+    places = place[..., None] + jnp.expand_dims(lane, tuple(range(place.ndim)))
     last = store.corpus.shape[0] - 1
     tokens = store.corpus[jnp.minimum(places, last)].astype(jnp.int32)
-    return jnp.where(places <= last, tokens, _NOTHING)
-
-
-def frequent_prefixes(root: Int[Array, " B"], follow: Int[Array, "B R F"], nodes: int) -> Tree:
-    """The tree of the `nodes` most frequent prefixes of sorted continuations, most frequent first.
-
-    A prefix is as frequent as its own prefixes or less, so that the most frequent ones are a tree,
-    and in this order parents stand before their children.
-    """
-    batch, matches, size = follow.shape
-    ranks, levels = jnp.arange(matches)[:, None], jnp.arange(size)
-    # Sorted, continuations with the same prefix are neighbours: a prefix is a run of them.
-    changes = jnp.pad(
-        follow[:, 1:] != follow[:, :-1], ((0, 0), (1, 0), (0, 0)), constant_values=True
-    )
-    fresh = jnp.cumsum(changes, axis=-1) > 0
-    begin = jax.lax.cummax(jnp.where(fresh, ranks, 0), axis=1)
-    later = jax.lax.cummin(jnp.where(fresh, ranks, matches), axis=1, reverse=True)
-    end = jnp.pad(later[:, 1:], ((0, 0), (0, 1), (0, 0)), constant_values=matches)
-    counts = end - begin
-
-    # By count, then by depth, then by place; unlike for every prefix.
-    score = (counts * size + (size - 1 - levels)) * matches + (matches - 1 - ranks)
-    score = jnp.where(fresh & (follow != _NOTHING), score, -1).reshape(batch, -1)
-    # XLA's CPU selects the best floats, but sorts integers: 0.016 against 0.29 ms for 64 of 2,560.
-    score, chosen = jax.lax.top_k(score.astype(jnp.float32), nodes)
-    valid = score >= 0
-
-    def pick(array):
-        return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
-
-    # The parent is the run one level up that holds this one.
-    above = jnp.pad(begin[:, :, :-1] * size + levels[:-1], ((0, 0), (0, 0), (1, 0)))
-    parents = 1 + (chosen[:, None, :] == pick(above)[:, :, None]).argmax(-1)
-    parents = jnp.where(valid & (chosen % size > 0), parents, 0)
-    return Tree(
-        tokens=jnp.concatenate([root[:, None], jnp.where(valid, pick(follow), 0)], axis=1),
-        parents=jnp.concatenate(
-            [jnp.full((batch, 1), NO_PARENT, jnp.int32), parents.astype(jnp.int32)], axis=1
-        ),
-        valid=jnp.pad(valid, ((0, 0), (1, 0)), constant_values=True),
-        depth=size,
-        width=min(nodes, matches),
-        value=jnp.pad(
-            jnp.where(valid, pick(_worth(follow, counts)), 0), ((0, 0), (1, 0)), constant_values=1
-        ),
-    )
-
-
-def _worth(follow: Int[Array, "B R F"], counts: Int[Array, "B R F"]) -> Float[Array, "B R F"]:
-    """Chance of each prefix: along its path, each token's share of the matches that lead to it,
-    `_UNSEEN` added to them for what none showed (an escape as in PPM, Cleary and Witten 1984).
-    """
-    matched = (follow[:, :, :1] != _NOTHING).sum(1, keepdims=True)
-    before = jnp.concatenate(
-        [jnp.broadcast_to(matched, counts[:, :, :1].shape), counts[:, :, :-1]], axis=-1
-    )
-    return jnp.cumprod(counts / (before + _UNSEEN), axis=-1)
+    return jnp.where(places <= last, tokens, NOTHING)

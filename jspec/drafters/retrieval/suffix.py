@@ -1,6 +1,9 @@
 """Suffix decoding: what followed the longest endings of the text when they stood somewhere before.
 
 Of the family of SAM-Decoding (Hu et al. 2024) and SuffixDecoding (Oliaro et al. 2024).
+
+Axes besides those of `jspec.base`: `searched` are the tokens that a row may draft from, `matches`
+the places among them that vote, `depth` the levels of the tree.
 """
 
 from dataclasses import dataclass, replace
@@ -12,65 +15,76 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.arguments import check_integer, check_number
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.growth.prefix_vote import top_prefixes
-from jspec.drafters.retrieval.prompt_lookup import History
+from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
 from jspec.errors import InputError
-from jspec.ragged import append
 
 _GAP = -1
-"""Where no text is: between past outputs, and before the first."""
-_MOST = 128
-"""Tokens of a match, places, levels: each costs steps that are compiled one by one."""
+"""Stands between past outputs, and where there is no text."""
 _NOTHING = -2
-"""What the text ends with before its first token; equal to nothing."""
+"""Stands before a row's first token; it equals no token and no gap."""
+_MOST = 128
+"""Bound of `max_match`, `num_matches` and `max_depth`: their steps are compiled one by one."""
 
 
 @struct.dataclass
 class SuffixState:
     """What was said: by each row in this call, and by all rows that ended."""
 
-    history: History
-    openings: Int[Array, " B"]
+    text: TextState
+    prompt_lengths: Int[Array, " B"]
     """Where each row's output begins."""
-    kept: Bool[Array, " B"]
+    archived: Bool[Array, " B"]
     """Rows whose output is among the past ones already."""
-    past: Int[Array, " M"]
+    past: Int[Array, " capacity"]
     """Past outputs, the newest at the end, each behind a gap."""
 
 
 @dataclass(frozen=True)
 class Suffix:
-    """Drafts a tree of the continuations of all places whose text ends like the row's does now.
+    """Drafts a tree of what followed wherever the text had the same last tokens as now.
 
-    Places are found in the row's prompt and output and in the outputs of rows that ended, of this
-    call and, with `drafter_state`, of earlier ones. The `places` of longest match vote, at equal
-    length the newest: those of the longest match share the chance that such a match is right, the
-    next ones that of theirs where the longer are wrong, and so on. As a match that proves right
-    has grown, a long one is trusted far; at most `offset + factor * match` tokens. A
-    continuation that reaches the end of the row's own text goes on with itself, as in LZ77, so
-    that a loop is drafted to any depth.
+    Of the family of SAM-Decoding (Hu et al. 2024, arXiv 2411.10666) and SuffixDecoding (Oliaro et
+    al. 2024, arXiv 2411.04975). In the order of the algorithm:
 
-    The search compares every place with the last `max_match` tokens: exact and without an index,
-    which would cost more at these sizes. Memory: 4 bytes for each token of `capacity`, which all
-    rows share, and of the rows' own texts.
+    1. Search. A row drafts from its prompt and output, and from the outputs of rows that ended, in
+       this call and, with `drafter_state`, in earlier ones. At every place, the match is how many
+       tokens up to there equal the last tokens of the row. All places are compared: that is exact,
+       and at these sizes cheaper than an index.
+    2. Select. The `num_matches` places with the longest matches vote; of equal ones the newest.
+    3. Continue. Each place votes for the tokens that follow it. Those of the row's own text go on
+       with themselves when they reach its end, as in LZ77, so that a loop is drafted to any depth.
+    4. Weigh. The longest matches come first: they are right with the measured rate of matches of
+       that length. Shorter ones are right where all longer ones are wrong. The further tokens of a
+       continuation are as sure as a match that has grown by the ones before.
+    5. Grow. The nodes with the most weight make the tree.
+
+    Memory: 4 bytes for each token of `capacity`, which all rows share, and of the rows' own texts.
 
     Args:
         num_speculative_tokens: drafted nodes.
-        max_depth: longest path.
-        min_match: shortest match that is drafted from.
+        max_depth: most levels.
+        min_match: shortest match to draft from, in tokens.
         max_match: longest match that is told from longer ones.
-        factor: how fast the longest path grows with the match; SAM-Decoding has 4, and Arctic's
-            SuffixDecoding 1.
-        offset: and where it starts; SAM-Decoding has 1, Arctic 0.
-        threshold: nodes of no more worth are not drafted. Arctic has 0.1; a node left out saves
-            nothing but its share in a mixture.
+        factor: how fast the longest path grows with the match, to at most
+            `offset + factor * match` tokens. SAM-Decoding has 4, Arctic's SuffixDecoding 1.
+        offset: SAM-Decoding has 1, Arctic 0.
+        threshold: nodes with no larger probability are not drafted. Arctic has 0.1. A node left out
+            saves nothing, but leaves its place to other drafters in `jspec.merge`.
         capacity: tokens of past outputs, all rows together, the oldest forgotten first; 0: only
             the row's own text is searched.
         num_matches: most places that vote.
 
     Raises:
-        InputError: if an option is out of range.
+        InputError: if an option is of another type or out of range.
+
+    Example:
+        >>> import jspec
+        >>> drafter = jspec.Suffix(num_speculative_tokens=8, capacity=1024)
+        >>> drafter.init(batch=2, slots=64, earlier=None).past.shape
+        (1024,)
     """
 
     num_speculative_tokens: int = 16
@@ -84,56 +98,51 @@ class Suffix:
     num_matches: int = 16
 
     def __post_init__(self):
-        for name in ("num_speculative_tokens", "max_depth", "num_matches"):
-            if (value := getattr(self, name)) < 1:
-                raise InputError(f"{name} is {value}; choose at least 1")
-        for name in ("max_depth", "max_match", "num_matches"):
-            if (value := getattr(self, name)) > _MOST:
-                raise InputError(f"{name} is {value}; choose at most {_MOST}")
-        if not 1 <= self.min_match <= self.max_match:
-            raise InputError(
-                f"min_match is {self.min_match} and max_match is {self.max_match}; "
-                "choose 1 <= min <= max"
-            )
-        if not self.offset + self.factor * self.min_match >= 1 or not self.factor >= 0:
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
+        check_match(self.min_match, self.max_match, _MOST)
+        for name in ("max_depth", "num_matches"):
+            check_integer(name, getattr(self, name), 1, _MOST)
+        check_integer("capacity", self.capacity, 0, None)
+        check_number("factor", self.factor, 0, None)
+        check_number("offset", self.offset, float("-inf"), None, above_low=True)
+        check_number("threshold", self.threshold, 0, 1, below_high=True)
+        if self.offset + self.factor * self.min_match < 1:
             raise InputError(
                 f"factor is {self.factor} and offset is {self.offset}, which drafts nothing after "
-                f"a match of {self.min_match}; choose factor >= 0 and "
-                f"offset + factor * {self.min_match} >= 1"
+                f"a match of {self.min_match}; choose offset + factor * {self.min_match} >= 1"
             )
-        if not 0 <= self.threshold < 1:
-            raise InputError(f"threshold is {self.threshold}; choose 0 <= threshold < 1")
-        if self.capacity < 0:
-            raise InputError(f"capacity is {self.capacity}; keep 0 tokens or more")
 
     @cached_property
-    def right(self) -> np.ndarray:
-        """[match], 0 .. max_match: how often what followed a match of that length follows again."""
+    def hit_rate(self) -> Float[np.ndarray, " match"]:
+        """How often what followed a match of 0 .. max_match tokens follows again."""
         # Fitted to greedy texts of the bundled model: 0.33, 0.51, 0.56, 0.65, 0.79, .., 0.92 at 16.
         match = np.arange(1, self.max_match + 1)
         return np.append(0, 1 - 0.7 / match**0.65).astype(np.float32)
 
+    @cached_property
+    def survival(self) -> Float[np.ndarray, "match depth"]:
+        """How often a continuation whose first token is right is right for d more tokens.
+
+        Each right token makes the match longer. Beyond the length that the match allows it is 0.
+        """
+        match = np.arange(self.max_match + 1)[:, None]
+        step = np.arange(self.max_depth)[None]
+        grown = np.minimum(match + step, self.max_match)
+        survival = np.cumprod(np.where(step > 0, self.hit_rate[grown], 1), axis=1)
+        allowed = (match > 0) & (step < np.floor(self.offset + self.factor * match))
+        return np.where(allowed, survival, 0).astype(np.float32)
+
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> SuffixState:
-        if earlier is None:
-            past = jnp.full(self.capacity, _GAP, jnp.int32)
-        else:
-            past = getattr(earlier, "past", None)
-            shape, dtype = getattr(past, "shape", None), getattr(past, "dtype", None)
-            if shape != (self.capacity,) or dtype != np.int32:
-                raise InputError(
-                    f"drafter_state holds past outputs of shape {shape} and dtype {dtype}, and "
-                    f"this drafter's have {(self.capacity,)} of int32; pass the state of a "
-                    "Suffix drafter with the same capacity"
-                )
+        """No text, and the past outputs of the earlier state."""
+        past = jnp.full(self.capacity, _GAP, jnp.int32)
+        if earlier is not None:
+            self._check_state(earlier)
+            past = jnp.asarray(earlier.past)
         return SuffixState(
-            # One more than the cache: the last emitted token needs no slot there.
-            history=History(
-                tokens=jnp.zeros((batch, slots + 1), jnp.int32),
-                lengths=jnp.zeros(batch, jnp.int32),
-            ),
-            openings=jnp.zeros(batch, jnp.int32),
-            kept=jnp.zeros(batch, bool),
-            past=jnp.asarray(past),
+            text=TextState.empty(batch, slots),
+            prompt_lengths=jnp.zeros(batch, jnp.int32),
+            archived=jnp.zeros(batch, bool),
+            past=past,
         )
 
     def prefill(
@@ -144,108 +153,130 @@ class Suffix:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> SuffixState:
+        """The prompts, and the past as it was."""
         del params, output
-        size = state.history.tokens.shape[1]
-        known = prompt[:, :size]
-        tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
-        return replace(state, history=History(tokens=tokens, lengths=lengths), openings=lengths)
+        text = state.text.begin(prompt, lengths)
+        return replace(state, text=text, prompt_lengths=text.lengths)
 
     def draft(self, params: PyTree, state: SuffixState, frame: Frame) -> tuple[Tree, SuffixState]:
+        """The five steps of the class's docstring."""
         del params
-        texts, matches = self._matches(state)
-        count = min(self.num_matches, texts.shape[1])
-        # Newest first: among equals the first is taken.
-        match, back = jax.lax.top_k(matches[:, ::-1].astype(jnp.float32), count)
-        match, place = match.astype(jnp.int32), texts.shape[1] - 1 - back
-
-        end = self.capacity + state.history.lengths[:, None, None]
-        steps = jnp.arange(self.max_depth)
-        start = place[..., None] + 1
-        own = start > self.capacity
-        ahead = start + jnp.where(own, steps % jnp.maximum(end + 1 - start, 1), steps)
-        tokens = jnp.take_along_axis(texts[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
-        there = jax.lax.cummin((tokens != _GAP).astype(jnp.int32), axis=2) > 0
-        weights = self._shares(match)[..., None] * jnp.asarray(self._lasting)[match]
-        weights = jnp.where(there, weights, 0)
+        self._check_state(state)
+        searched, match = self._search(state)
+        match, place = self._select(match)
+        tokens = self._continue(searched, place, state.text.lengths)
+        known = jax.lax.cummin((tokens != _GAP).astype(jnp.int32), axis=2) > 0
+        weights = self._follow_probs(match)[..., None] * jnp.asarray(self.survival)[match]
+        weights = jnp.where(known, weights, 0.0)
         nodes = self.num_speculative_tokens
         return top_prefixes(frame.root, tokens, weights, nodes, self.threshold), state
 
     def update(self, params: PyTree, state: SuffixState, feedback: Feedback) -> SuffixState:
+        """The text and what was emitted; the outputs of rows that ended join the past."""
         del params
-        texts = state.history
-        state = replace(
-            state,
-            history=History(
-                tokens=append(texts.tokens, texts.lengths, feedback.emitted, feedback.counts),
-                lengths=texts.lengths + feedback.counts,
-            ),
-        )
+        state = replace(state, text=state.text.extend(feedback))
         if not self.capacity:
             return state
-        wrote = state.history.lengths > state.openings
-        ended = feedback.done & ~state.kept & wrote
-        past = jax.lax.cond(ended.any(), lambda: self._remember(state, ended), lambda: state.past)
-        return replace(state, past=past, kept=feedback.done)
+        wrote = state.text.lengths > state.prompt_lengths
+        ended = feedback.done & ~state.archived & wrote
+        # Most rounds end no row: what the archive costs, they do not pay.
+        past = jax.lax.cond(ended.any(), lambda: self._archive(state, ended), lambda: state.past)
+        return replace(state, past=past, archived=feedback.done)
 
-    def _matches(self, state: SuffixState) -> tuple[Int[Array, "B L"], Int[Array, "B L"]]:
-        """All text that a row may draft from, and how far it agrees up to each place with the
-        row's end: 0 .. max_match, and 0 where nothing is to be drafted.
+    def _search(
+        self, state: SuffixState
+    ) -> tuple[Int[Array, "B searched"], Int[Array, "B searched"]]:
+        """(what is searched, the match at each place), the match 0 where nothing can be drafted.
+
+        What is searched: past outputs, a gap, and the row's own text, which is the newest.
         """
-        own, lengths = state.history.tokens, state.history.lengths[:, None]
+        own, lengths = state.text.tokens, state.text.lengths[:, None]
         batch, size = own.shape
-        past = jnp.broadcast_to(state.past, (batch, self.capacity))
-        # The row's own text is the newest, and nothing is newer than its end.
-        own = jnp.where(jnp.arange(size) < lengths, own, _GAP)
-        texts = jnp.pad(past, ((0, 0), (0, 1)), constant_values=_GAP)
-        texts = jnp.concatenate([texts, own], axis=1)
-        width = texts.shape[1]
-        padded = jnp.pad(texts, ((0, 0), (self.max_match - 1, 1)), constant_values=_GAP)
-        alike = jnp.ones(texts.shape, bool)
-        match = jnp.zeros(texts.shape, jnp.int32)
+        own = jnp.where(jnp.arange(size, dtype=jnp.int32)[None] < lengths, own, _GAP)
+        past = jnp.broadcast_to(state.past[None], (batch, self.capacity))
+        gap = jnp.full((batch, 1), _GAP, jnp.int32)
+        searched = jnp.concatenate([past, gap, own], axis=1)
+
+        width = searched.shape[1]
+        padded = jnp.pad(searched, ((0, 0), (self.max_match - 1, 1)), constant_values=_GAP)
+        alike = jnp.ones(searched.shape, bool)
+        match = jnp.zeros(searched.shape, jnp.int32)
         for back in range(self.max_match):
+            # Whether the token so far back from each place is the one so far back from the end.
             at = lengths - 1 - back
-            tail = jnp.take_along_axis(own, jnp.maximum(at, 0), axis=1)
-            tail = jnp.where(at >= 0, tail, _NOTHING)
-            offset = self.max_match - 1 - back
-            alike &= padded[:, offset : offset + width] == tail
-            match += alike
+            wanted = jnp.take_along_axis(own, jnp.maximum(at, 0), axis=1)
+            wanted = jnp.where(at >= 0, wanted, _NOTHING)
+            first = self.max_match - 1 - back
+            alike &= padded[:, first : first + width] == wanted
+            match += alike.astype(jnp.int32)
         followed = padded[:, self.max_match :] != _GAP
-        return texts, jnp.where(followed & (match >= self.min_match), match, 0)
+        return searched, jnp.where(followed & (match >= self.min_match), match, 0)
 
-    def _shares(self, match: Int[Array, "B C"]) -> Float[Array, "B C"]:
-        """The chance that each place is the one to follow; at most 1 together."""
-        right = jnp.asarray(self.right)[match]
-        equal = (match[:, :, None] == match[:, None, :]).sum(-1)
-        # The logarithm of "all longer matches are wrong"; each of equal ones has a part of it.
-        wrong = jnp.log1p(-right) / equal
+    def _select(
+        self, match: Int[Array, "B searched"]
+    ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
+        """(match, place) of the longest matches, the newest first among equals."""
+        width = match.shape[1]
+        # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.
+        count = min(self.num_matches, width)
+        best, back = jax.lax.top_k(match[:, ::-1].astype(jnp.float32), count)
+        return best.astype(jnp.int32), width - 1 - back
+
+    def _continue(
+        self,
+        searched: Int[Array, "B searched"],
+        place: Int[Array, "B matches"],
+        lengths: Int[Array, " B"],
+    ) -> Int[Array, "B matches depth"]:
+        """The tokens that follow each place; from a gap on they mean nothing."""
+        start = place[..., None] + 1
+        step = jnp.arange(self.max_depth, dtype=jnp.int32)[None, None]
+        # In the row's own text, what stands between the place and the end repeats itself.
+        period = jnp.maximum(self.capacity + 1 + lengths[:, None, None] - start, 1)
+        ahead = start + jnp.where(start > self.capacity, step % period, step)
+        return jnp.take_along_axis(searched[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
+
+    def _follow_probs(self, match: Int[Array, "B matches"]) -> Float[Array, "B matches"]:
+        """The probability that what followed a place follows now; at most 1 over all places.
+
+        With h(m) the hit rate of a match of m tokens and n(m) the number of places with it:
+        h(m) / n(m) times the product of 1 - h(l) over all longer matches l that there are.
+        """
+        hit = jnp.asarray(self.hit_rate)[match]
+        equal = (match[:, :, None] == match[:, None, :]).sum(-1).astype(jnp.float32)
+        # In logarithms. Each of the n(l) places with a match of l has an equal part of 1 - h(l).
+        missed = jnp.log1p(-hit) / equal
         longer = match[:, None, :] > match[:, :, None]
-        return right / equal * jnp.exp(jnp.where(longer, wrong[:, None, :], 0).sum(-1))
+        return hit / equal * jnp.exp(jnp.where(longer, missed[:, None, :], 0.0).sum(-1))
 
-    @cached_property
-    def _lasting(self) -> np.ndarray:
-        """[match, d]: the chance that a continuation whose first token was right is right for d
-        more; 0 beyond the length that the match allows.
-        """
-        match = np.arange(self.max_match + 1)[:, None]
-        steps = np.arange(self.max_depth)
-        grown = np.minimum(match + steps, self.max_match)
-        lasting = np.cumprod(np.where(steps > 0, self.right[grown], 1), axis=1)
-        allowed = (match > 0) & (steps < np.floor(self.offset + self.factor * match))
-        return np.where(allowed, lasting, 0).astype(np.float32)
+    def _archive(self, state: SuffixState, ended: Bool[Array, " B"]) -> Int[Array, " capacity"]:
+        """The past with the outputs of rows that ended at its end; as many old tokens go.
 
-    def _remember(self, state: SuffixState, ended: Bool[Array, " B"]) -> Int[Array, " M"]:
-        """The past with the outputs of rows that ended, each behind a gap and a little of its
-        prompt, by which the output's beginning is found.
+        Before each output stand a gap and the prompt's last tokens, which the beginning of the
+        output is found by.
         """
-        tokens, lengths = state.history.tokens, state.history.lengths
-        first = jnp.maximum(state.openings - self.max_match, 0)
+        tokens, lengths = state.text.tokens, state.text.lengths
+        first = jnp.maximum(state.prompt_lengths - self.max_match, 0)
         counts = jnp.where(ended, lengths - first, 0)
-        taken = counts + ended
-        total = taken.sum()
-        older = jnp.arange(self.capacity) + total
+        taken = counts + ended.astype(jnp.int32)
+        total = taken.sum(dtype=jnp.int32)
+        older = jnp.arange(self.capacity, dtype=jnp.int32) + total
         past = jnp.take(state.past, older, mode="fill", fill_value=_GAP)
-        starts = self.capacity - total + jnp.cumsum(taken) - counts
-        lanes = jnp.arange(tokens.shape[1]) - first[:, None]
-        places = starts[:, None] + lanes
-        inside = (lanes >= 0) & (lanes < counts[:, None]) & (places >= 0)
-        return past.at[jnp.where(inside, places, self.capacity)].set(tokens, mode="drop")
+        starts = self.capacity - total + jnp.cumsum(taken, dtype=jnp.int32) - counts
+        lane = jnp.arange(tokens.shape[1], dtype=jnp.int32)[None] - first[:, None]
+        place = starts[:, None] + lane
+        inside = (lane >= 0) & (lane < counts[:, None]) & (place >= 0)
+        # What does not fit, or is no part of it, goes off the end.
+        return past.at[jnp.where(inside, place, self.capacity)].set(tokens, mode="drop")
+
+    def _check_state(self, state: PyTree) -> None:
+        if not isinstance(state, SuffixState):
+            given = f"is a {type(state).__name__}"
+        elif state.past.shape != (self.capacity,) or state.past.dtype != np.int32:
+            given = f"holds past outputs of shape {state.past.shape} and dtype {state.past.dtype}"
+        else:
+            return
+        raise InputError(
+            f"drafter_state {given}, and this Suffix needs a SuffixState with past outputs of "
+            f"{(self.capacity,)} and int32; pass the state of a Suffix with the same capacity"
+        )

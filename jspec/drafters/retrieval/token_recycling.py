@@ -10,14 +10,13 @@ from jaxtyping import Array, Bool, Float, Int
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.arguments import check_integer
+from jspec.base import Frame, PyTree, Tree
+from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, owners, write_lines
 from jspec.errors import InputError
-from jspec.request import check_vocabulary
 from jspec.sampling import top_k
 from jspec.tree import Template, likeliest
 
-# Fig. 5 of the paper: 80 drafted nodes in 6 levels, 81 tokens per forward with the root. (The text
-# counts "80 including the root"; the figure and the authors' code have 80 besides it.)
 PUBLISHED = Template(
     tuple(
         tuple(map(int, path))
@@ -32,6 +31,8 @@ PUBLISHED = Template(
         """.split()
     )
 )
+"""80 nodes, Fig. 5 of the paper: 6 levels, 81 tokens a forward with the root. (The text counts "80
+including the root"; the figure and the authors' code have 80 besides it.)"""
 
 MEASURED = Template(
     tuple(
@@ -51,62 +52,65 @@ MEASURED = Template(
     )
 )
 """80 nodes by measured acceptance of the bundled model on articles, plays, instructions, novels
-and addresses (`benchmarks.prompts.LEARNING`): `python -m benchmarks.recycling_tree --count 20`
-printed it on 2026-11-21 (two x86 cores). The same command finds the best tree of another model."""
+and addresses (`benchmarks.prompts.LEARNING`), as printed by
+`python -m benchmarks.recycling.measured_tree --count 20` on 2026-11-21 (two x86 cores). The same
+command finds the best tree of another model."""
 
 # How often a child of each rank is right where its parent was, with a warm matrix: between what a
 # model of 260,000 parameters (0.45, 0.10, ..) and the bundled one (0.75, 0.12, ..) gave.
-_ACCEPTED = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
+_ACCEPTANCE = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 
 
-def fitted(nodes: int, k: int = 8) -> Template:
-    """The likeliest tree of so many drafted nodes, for devices on which 81 tokens a forward cost
-    more than they bring.
+def fitted(num_speculative_tokens: int, k: int = 8) -> Template:
+    """The tree of so many drafted nodes that is likely to be accepted furthest.
 
-    Args:
-        nodes: drafted nodes, without the root.
-        k: candidates that the matrix holds, 1 .. 8.
-    """
-    return likeliest(_ACCEPTED[:k], nodes + 1)
-
-
-def write(cells: Array, line: Int[Array, "B N"], live: Bool[Array, "B N"], new: Array) -> Array:
-    """Cells [R, V, k] with lines replaced; of equal lines the last one that is live wins.
+    It is for devices on which the published 81 tokens a forward cost more than they bring.
 
     Args:
-        cells: of any type.
-        line: which of the R x V lines each node writes.
-        live: whether it writes at all.
-        new: [B, N, k] what it writes.
+        num_speculative_tokens: drafted nodes, without the root.
+        k: candidates that the matrix holds per token; the tree drafts ranks below 8.
+
+    Raises:
+        InputError: if one of them is no integer of at least 1.
+
+    Example:
+        >>> fitted(4).paths
+        ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))
     """
-    flat = cells.reshape(-1, cells.shape[-1])
-    line = jnp.where(live, line, len(flat)).ravel()
-    # A scatter with repeated indices has no order: find each line's last writer, drop the rest.
-    order = jnp.arange(line.shape[0], dtype=jnp.int32)
-    last = jnp.full(len(flat), -1, jnp.int32).at[line].max(order, mode="drop")
-    wins = last.at[line].get(mode="fill", fill_value=-1) == order
-    line = jnp.where(wins, line, len(flat))
-    return flat.at[line].set(new.reshape(-1, new.shape[-1]), mode="drop").reshape(cells.shape)
+    check_integer("num_speculative_tokens", num_speculative_tokens, 1, None)
+    check_integer("k", k, 1, None)
+    return likeliest(_ACCEPTANCE[:k], num_speculative_tokens)
 
 
 @dataclass(frozen=True)
-class TokenRecycling:
-    """Drafts from an adjacency matrix M: row t holds the tokens that last looked likely after t.
+class TokenRecycling(MatrixDrafter):
+    """Drafts a fixed tree of ranks from an adjacency matrix: what last looked likely after a token.
 
-    M starts at zero and survives calls (`Result.drafter_state`). Its only source is the logits of
-    verified nodes, the rejected ones included; nothing is trained.
+    Luo et al. 2024, "Turning Trash into Treasure", arXiv 2408.08696. Line t of the matrix holds
+    the k tokens that the target last thought likeliest after token t, and a node of rank r below
+    token t drafts the r-th of them (Algorithm 1). The matrix starts at zero, is filled by the
+    logits of all verified nodes, rejected ones included, and survives calls
+    (`Result.drafter_state`). Nothing is trained.
 
     Args:
         vocab_size: V of the target.
-        template: which ranks are drafted (section 3.2). The cost of a tree depends on the device:
-            the published one suits GPUs, 8 to 16 nodes suit CPUs.
+        template: which ranks are drafted (section 3.2 of the paper). What a tree costs depends on
+            the device: the published 80 nodes, the default, suit GPUs; 8 to 16 suit CPUs, see
+            `jspec.drafters.retrieval.token_recycling.fitted`.
         k: candidates kept per token.
-        update_on_prefill: fill M from the prompt's logits too, all T x V of which are then computed
-            at once. The paper does not.
+        update_on_prefill: fill the matrix from the prompt's logits too, all T x V of which are then
+            computed at once. The paper does not.
         per_row: a matrix for each row of the batch, instead of one that all rows share.
 
     Raises:
-        InputError: if the template asks for a rank that the matrix does not hold.
+        InputError: if an option is of another type or out of range, or if the template asks for a
+            rank that the matrix does not hold.
+
+    Example:
+        >>> import jspec
+        >>> drafter = jspec.TokenRecycling(32_000, jspec.tree.branching([2, 1]), k=2)
+        >>> drafter.template.num_nodes, drafter.init(1, 64, None).shape
+        (5, (1, 32000, 2))
     """
 
     vocab_size: int
@@ -116,8 +120,12 @@ class TokenRecycling:
     per_row: bool = False
 
     def __post_init__(self):
-        if not 1 <= self.k <= self.vocab_size:
-            raise InputError(f"k is {self.k}; keep 1 .. {self.vocab_size} candidates per token")
+        self.check_options()
+        if not isinstance(self.template, Template):
+            raise InputError(
+                f"template is {self.template!r:.80}; pass a jspec.Template, such as "
+                "jspec.tree.branching([3, 1])"
+            )
         if self.template.max_rank >= self.k:
             raise InputError(
                 f"the template drafts rank {self.template.max_rank} and the matrix holds "
@@ -127,62 +135,38 @@ class TokenRecycling:
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
         """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
         del slots
-        wanted = (batch if self.per_row else 1, self.vocab_size, self.k)
         if earlier is None:
-            return jnp.zeros(wanted, jnp.int32)
-        shape, dtype = getattr(earlier, "shape", None), getattr(earlier, "dtype", None)
-        if shape != wanted or dtype != np.int32:
-            raise InputError(
-                f"drafter_state is a matrix of shape {shape} and dtype {dtype}, and this call "
-                f"needs {wanted} of int32; pass the state of a drafter with the same vocab_size, "
-                "k and per_row"
-            )
+            return jnp.zeros(self.shape(batch), jnp.int32)
+        self.check_state(earlier, batch)
         return jnp.asarray(earlier)
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: Int[Array, "R V k"],
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> Int[Array, "R V k"]:
-        del params
-        check_vocabulary("TokenRecycling", self.vocab_size, output.logits.shape[-1])
-        if not self.update_on_prefill:
-            return state
-        return self._recycle(
-            state, prompt, output.logits, jnp.arange(prompt.shape[1]) < lengths[:, None]
-        )
+    def check_state(self, state: PyTree, batch: int) -> None:
+        """Raises InputError unless the state is a matrix of this drafter."""
+        shape, dtype = getattr(state, "shape", None), getattr(state, "dtype", None)
+        if shape != self.shape(batch) or dtype != np.int32:
+            given = f"a matrix of shape {shape} and dtype {dtype}"
+            raise InputError(
+                f"drafter_state is {given if shape else f'a {type(state).__name__}'}, and this "
+                f"TokenRecycling needs a matrix of {self.shape(batch)} of int32; pass the state of "
+                "a drafter with the same vocab_size, k and per_row"
+            )
 
     def draft(
         self, params: PyTree, state: Int[Array, "R V k"], frame: Frame
     ) -> tuple[Tree, Int[Array, "R V k"]]:
         """Level by level, one gather each (Algorithm 1): child of rank r is M[parent, r]."""
         del params
-        template = self.template
-        owner = self._owner(state, len(frame.root))[:, None]
+        template, batch = self.template, len(frame.root)
+        self.check_state(state, batch)
+        owner = owners(state.shape[0], batch)
         tokens = frame.root[:, None]
         for level in template.levels:
             parents = tokens[:, template.parents[level]]
-            children = state[owner, parents, template.ranks[level]]
+            children = state[owner, parents, template.ranks[level][None]]
             tokens = jnp.concatenate([tokens, children], axis=1)
         return template.fill(tokens), state
 
-    def update(
-        self, params: PyTree, state: Int[Array, "R V k"], feedback: Feedback
-    ) -> Int[Array, "R V k"]:
-        """All nodes teach, accepted or not; not those of a row's last round (as published)."""
-        del params
-        tree, output = feedback.scored.tree, feedback.scored.output
-        live = tree.valid & ~feedback.done[:, None]
-        return self._recycle(state, tree.tokens, output.logits, live)
-
-    def _owner(self, state: Int[Array, "R V k"], batch: int) -> Int[Array, " B"]:
-        """Which matrix each row reads."""
-        return jnp.arange(batch) % state.shape[0]
-
-    def _recycle(
+    def recycle(
         self,
         state: Int[Array, "R V k"],
         tokens: Int[Array, "B N"],
@@ -191,21 +175,31 @@ class TokenRecycling:
     ) -> Int[Array, "R V k"]:
         """M[token] = its top k tokens, in order (section 3.4); the last of equal tokens wins."""
         _, best = top_k(logits, self.k)
-        line = self._owner(state, tokens.shape[0])[:, None] * self.vocab_size + tokens
-        return write(state, line, live, best)
+        return write_lines(state, tokens, live, best)
 
     def save(self, state: Int[Array, "R V k"], path: str | os.PathLike) -> None:
-        """Writes the matrix to a safetensors file; if interrupted, an older file stays whole."""
+        """Writes the matrix to a safetensors file; if interrupted, an older file stays whole.
+
+        Args:
+            state: a matrix of this drafter, such as `Result.drafter_state`.
+            path: of the file.
+        """
         path = Path(path)
         temporary = path.with_name(path.name + ".part")
         save_file({"matrix": np.asarray(state)}, temporary)
         os.replace(temporary, path)
 
     def restore(self, path: str | os.PathLike) -> Int[Array, "R V k"]:
-        """A matrix written by `save`, for `drafter_state`.
+        """Reads a matrix that `save` wrote.
+
+        Args:
+            path: of the file.
+
+        Returns:
+            The matrix, for the argument `drafter_state`.
 
         Raises:
-            InputError: if the file is damaged, or of another vocabulary or k.
+            InputError: if the file is missing or damaged, or of another vocabulary or k.
         """
         if not Path(path).is_file():
             raise InputError(f"{path} is no file; save a matrix there first")

@@ -1,0 +1,104 @@
+"""Which child is kept, by rank; the trees that follow for Sequoia, and the one that pays here.
+
+python -m benchmarks.dyspec.acceptance --pair bundled
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.table import Table
+
+from benchmarks import model_pairs
+from benchmarks.dyspec.contenders import Workload, template
+from benchmarks.harness import console, headline, paired, record
+from jspec.base import PyTree
+from jspec.drafters.draft_model import sequoia_tree
+from jspec.protocols import CausalLM
+from jspec.verify import schemes
+
+
+def main(
+    pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
+    temperatures: Annotated[str, typer.Option(help="of the target, comma-separated")] = "0,0.6,1",
+    budgets: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "4,8,16,32,64",
+    width: Annotated[int, typer.Option(min=1, help="children of a node")] = 16,
+    max_depth: Annotated[int, typer.Option(min=1)] = 12,
+    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 4,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    repeats: Annotated[int, typer.Option(min=1)] = 20,
+    out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
+) -> None:
+    """Measures on the target's own texts; the draft's temperature is the target's, at least 0.6."""
+    found = model_pairs.find(pair)
+    # No seeds: all prompts are there to learn from.
+    work = Workload(found, count, 0, prompt_tokens, new_tokens)
+    sizes = [int(budget) for budget in budgets.split(",")]
+    headline(f"{pair}: acceptance by rank, over {len(work.kinds)} texts of {new_tokens} tokens")
+
+    costs = {size: cost(found.target, size + 1, repeats) for size in (0, *sizes)}
+    drafting = cost(found.draft, 2, repeats)
+    console.print(
+        "target forward of N drafted nodes and the root: "
+        + ", ".join(f"{nodes} {1e3 * time:.1f} ms" for nodes, time in costs.items())
+        + f"; draft forward {1e3 * drafting:.1f} ms"
+    )
+    table = Table("T", "scheme", "P(rank), percent", *(f"N {s}\nE, depth" for s in sizes), "pays")
+    for temperature in map(float, temperatures.split(",")):
+        draft_temperature = max(temperature, 0.6)
+        for name, scheme in (("recursive", schemes.RECURSIVE), ("coupled", schemes.COUPLED)):
+            vector = work.vector(temperature, draft_temperature, scheme, width)
+            solved = sequoia_tree.solve(vector, max(sizes), max_depth).tokens
+            trees = {size: template(vector, size, max_depth) for size in sizes}
+            best = sequoia_tree.choose(vector, costs, drafting, max_depth)
+            gain = costs[0] / best.time
+            table.add_row(
+                f"{temperature:g}",
+                name,
+                " ".join(f"{100 * chance:.1f}" for chance in vector[:8]),
+                *(f"{solved[s].max():.2f}, {trees[s].depth}" for s in sizes),
+                f"{best.num_speculative_tokens} of depth {best.max_depth}: {gain:.2f}x",
+            )
+            record(
+                out,
+                {
+                    "bench": "acceptance",
+                    "pair": pair,
+                    "temperature": temperature,
+                    "draft_temperature": draft_temperature,
+                }
+                | {"scheme": name, "vector": vector}
+                | {"expected": {size: float(solved[size].max()) for size in sizes}}
+                | {"paths": {size: trees[size].paths for size in sizes}}
+                | {"costs": costs, "draft_cost": drafting, "choice": best._asdict()},
+            )
+    console.print(table)
+    console.print(
+        "E: tokens that a round is expected to emit with the best tree of N drafted nodes. "
+        "Pays: the tree of least time per token and its speed-up, if rounds took their forwards' "
+        "time alone."
+    )
+
+
+def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
+    """Seconds of a forward over that many nodes, in a row of 1, behind `past` tokens."""
+    model: CausalLM = loaded.model
+    cache = replace(model.init_cache(1, past + nodes), lengths=jnp.array([past]))
+    tokens = jnp.asarray(np.random.default_rng(0).integers(1, model.vocab_size, (1, nodes)))
+    positions = past + jnp.arange(nodes)[None]
+    mask = jnp.tril(jnp.ones((1, nodes, nodes), bool))
+
+    @jax.jit
+    def forward(params: PyTree, cache):
+        return model.apply(params, tokens, positions, mask, cache)
+
+    return float(np.median(paired({"": lambda: forward(loaded.params, cache)}, repeats)[""]))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,200 @@
+"""Fig. 4 of DySpec: where the time of a round goes.
+
+The pieces of a round, each compiled by itself and run on the very states that decoding passes
+through; and the whole round, as `decode` compiles it, on the same states.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from rich.table import Table
+
+import jspec
+from benchmarks.dyspec import figures
+from benchmarks.dyspec.contenders import LEARNING, Workload, drafter
+from benchmarks.harness import console, headline
+from benchmarks.ledger import Ledger
+from jspec import round as rounds
+from jspec.base import Frame, PyTree, State, Tree, TreeKV, Verdict
+from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.protocols import CausalLM
+
+PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
+
+
+def report(
+    ledger: Ledger,
+    work: Workload,
+    names: Sequence[str],
+    budget: int,
+    temperature: float,
+    draft_temperature: float,
+    num_rounds: int,
+    picture: Path | None,
+) -> None:
+    """Measures what the ledger lacks, prints the table and draws it."""
+    headline(f"{work.pair.name}: a round's parts at {budget} nodes, batch 1, T {temperature:g}")
+    about = dict(
+        bench="components", pair=work.pair.name, budget=budget, temperature=temperature,
+        rounds=num_rounds,
+    )  # fmt: skip
+    for name in names:
+        if not ledger.find(**about, method=name):
+            method = drafter(name, work, budget, temperature, draft_temperature)
+            times = Pieces(work, method, name in LEARNING, temperature).measure(num_rounds)
+            ledger.add(**about, method=name, **times)
+    rows = {name: ledger.find(**about, method=name)[-1] for name in names}
+    shown = Table("ms a round", *PIECES, "sum", "whole", "construction + verification", "levels")
+    for name, row in rows.items():
+        total = sum(row[piece] for piece in PIECES)
+        own = row["construction"] + row["verification"]
+        shown.add_row(
+            name,
+            *(f"{1e3 * row[piece]:.2f}" for piece in PIECES),
+            f"{1e3 * total:.2f}",
+            f"{1e3 * row['whole']:.2f}",
+            f"{1e3 * own:.2f}: {own / row['whole']:.0%}",
+            f"{row['levels']:.1f}",
+        )
+    console.print(shown)
+    console.print(
+        "Medians over rounds of one text. Construction is the whole draft less its forwards, timed "
+        "alone over as many levels. Each piece pays for its own start and for arrays that the "
+        "whole never writes out."
+    )
+    if picture is not None:
+        figures.components(picture, rows, PIECES, f"{work.pair.name}, {budget} nodes")
+        console.print(f"figure: {picture}")
+
+
+class Pieces:
+    """One method's round, cut up."""
+
+    def __init__(self, work: Workload, method: DraftModel, learning: bool, temperature: float):
+        self.work, self.method, self.temperature = work, method, temperature
+        self.learning = learning
+        self.draft = jax.jit(method.draft)
+        self.forwards = jax.jit(self._forwards)
+        self.score = jax.jit(self._score)
+        self.verdict = jax.jit(self._verdict)
+        # As in the loop, the caches are written where they stand.
+        self.commit = jax.jit(self._commit, donate_argnums=(0, 1))
+
+    @property
+    def target(self) -> tuple[CausalLM, PyTree]:
+        return self.work.pair.target.model, self.work.pair.target.params
+
+    @property
+    def weights(self) -> PyTree:
+        return self.work.pair.draft.params
+
+    def measure(self, num_rounds: int) -> dict[str, float]:
+        """Seconds of each piece and of the whole: medians over rounds, the first left out."""
+        prompt = self.work.prompts(-1)[:1]
+        how: dict[str, Any] = dict(drafter=self.method, drafter_params=self.weights)
+        learnt = None
+        if self.learning:
+            learnt = self.work.decode(prompt, self.temperature, 1, **how).drafter_state
+        model, params = self.target
+        # Every round may emit a whole path, and the limit must not end the text.
+        most = (num_rounds + 1) * (self.method.depth + 1)
+        if model.context is not None:
+            most = min(most, model.context - prompt.shape[1])
+        state = jspec.prefill(
+            model, params, prompt, drafter=self.method, drafter_params=self.weights,
+            drafter_state=learnt, max_new_tokens=most,
+            sampling=jspec.Sampling(temperature=self.temperature), key=0,
+        )  # fmt: skip
+        seen: list[dict[str, float]] = []
+        while len(seen) <= num_rounds and not state.done.all():
+            seen.append(self.round(state))
+            state = jspec.step(
+                model, params, state, drafter=self.method, drafter_params=self.weights
+            )
+        return {name: float(np.median([times[name] for times in seen[1:]])) for name in seen[0]}
+
+    def round(self, state: State, repeats: int = 3) -> dict[str, float]:
+        """The pieces of the round that starts from a state, in turn."""
+        model, params = self.target
+        frame = rounds.frame(state)
+        drawn, drafted = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
+        levels = self.levels(drafted.kv)
+        tree = rounds.admit(drawn, frame.root, model.vocab_size)
+        output = self.score(params, tree, frame, state.cache)
+        verdict = self.verdict(drawn, output.logits, frame)
+
+        def whole(state: State) -> State:
+            return jspec.step(
+                model, params, state, drafter=self.method, drafter_params=self.weights
+            )
+
+        runs: dict[str, tuple[Callable, tuple]] = {
+            "draft": (self.draft, (self.weights, state.drafter_state, frame)),
+            "draft forwards": (self.forwards, (self.weights, state.drafter_state, frame, levels)),
+            "target forward": (self.score, (params, tree, frame, state.cache)),
+            "verification": (self.verdict, (drawn, output.logits, frame)),
+            "commit": (
+                self.commit,
+                (state.cache, drafted.cache, state, drafted, tree, output, verdict),
+            ),
+            "whole": (whole, (state,)),
+        }
+        times: dict[str, list[float]] = {name: [] for name in runs}
+        for repeat in range(repeats + 1):
+            for name, (run, arguments) in runs.items():
+                if name in ("commit", "whole"):  # these donate, so they get copies
+                    arguments = jax.block_until_ready(jax.tree.map(jnp.copy, arguments))
+                start = time.perf_counter()
+                jax.block_until_ready(run(*arguments))
+                if repeat:
+                    times[name].append(time.perf_counter() - start)
+        seconds = {name: float(np.median(taken)) for name, taken in times.items()}
+        seconds["construction"] = seconds["draft"] - seconds["draft forwards"]
+        return seconds | {"levels": float(levels)}
+
+    def levels(self, kv: TreeKV) -> jax.Array:
+        """Forwards that the draft just took, the root's included: the levels that left keys."""
+        below = kv.keys[0][0, :, 2:].any((0, 2)).reshape(self.method.depth - 1, -1)
+        return 1 + below.any(-1).sum().astype(jnp.int32)
+
+    def _scorer(self, params: PyTree, state: PyTree, frame: Frame) -> ModelScorer:
+        size = NUM_FIRST + self.method.num_scored
+        return ModelScorer(self.method.model, params, state.cache, state.previous, frame, size)
+
+    def _forwards(self, params: PyTree, state: PyTree, frame: Frame, levels: jax.Array):
+        """The draft's forwards and its cache's growth; tokens are the last level's likeliest."""
+        scorer = self._scorer(params, state, frame)
+        level = scorer.root()
+        width = self.method.num_scored // max(1, self.method.depth - 1)
+        best = level.logits.argmax(-1).astype(jnp.int32)
+        tokens = jnp.broadcast_to(best, (1, width))
+        seen = jnp.broadcast_to(level.inherited, (1, width, level.inherited.shape[-1]))
+
+        def deeper(depth, carry):
+            tokens, seen, kv = carry
+            below = scorer.below(depth, 2 + (depth - 1) * width, tokens, seen, kv)
+            # All logits have to be there, as they are for a draw.
+            likeliest = below.logits.argmax(-1).astype(jnp.int32)
+            return likeliest, below.inherited, below.kv
+
+        return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.kv))
+
+    def _score(self, params: PyTree, tree: Tree, frame: Frame, cache: jspec.Cache):
+        return rounds.score(self.target[0], params, tree, frame, cache)
+
+    def _verdict(self, tree: Tree, logits: jax.Array, frame: Frame) -> Verdict:
+        tree = rounds.admit(tree, frame.root, self.target[0].vocab_size)
+        return self.method.verifier.verdict(tree, logits, frame)
+
+    def _commit(self, cache, own, state: State, draft, tree: Tree, output, verdict: Verdict):
+        """The state after the round: both caches, and what the method learns."""
+        after, feedback = rounds.settle(replace(state, cache=cache), tree, output, verdict)
+        learnt = self.method.update(self.weights, replace(draft, cache=own), feedback)
+        return replace(after, drafter_state=learnt)

@@ -1,0 +1,180 @@
+"""Methods with a draft model at one budget of drafted nodes, and what they have to know first."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jspec
+from benchmarks.model_pairs import Pair
+from jspec.drafters.draft_model import acceptance_vector, sequoia_tree
+from jspec.drafters.draft_model.base import DraftModel
+from jspec.verify import schemes
+
+LONGEST = 24
+"""Tokens of a chain at most, whatever the budget."""
+BEAMS = {4: (2, 2), 8: (2, 4), 16: (4, 4), 32: (4, 8), 64: (8, 8), 128: (8, 16), 768: (24, 32)}
+"""Width and length of RSD-S by budget: near the squares that the paper's larger budgets take."""
+
+
+@dataclass(frozen=True, eq=False)
+class Workload:
+    """Prompts of a pair, a slice of each class for each seed, and one more to learn from."""
+
+    pair: Pair
+    count: int
+    """Prompts of each class for each seed."""
+    seeds: int
+    prompt_tokens: int
+    new_tokens: int
+
+    @cached_property
+    def _prompts(self) -> dict[str, np.ndarray]:
+        slices = self.seeds + 1
+        return {
+            kind: self.pair.prompts(kind, self.count * slices, self.prompt_tokens)
+            for kind in self.pair.classes
+        }
+
+    def prompts(self, seed: int) -> np.ndarray:
+        """[classes x count, T]; those of seed -1 are for learning alone."""
+        slices = self.seeds + 1
+        return np.concatenate([rows[seed % slices :: slices] for rows in self._prompts.values()])
+
+    @property
+    def kinds(self) -> list[str]:
+        """The class of each row."""
+        return [kind for kind in self.pair.classes for _ in range(self.count)]
+
+    def decode(self, prompts: np.ndarray, temperature: float, key: int, **options) -> jspec.Result:
+        """No text ends before its time."""
+        target = self.pair.target
+        return jspec.decode(
+            target.model, target.params, prompts, max_new_tokens=self.new_tokens,
+            sampling=jspec.Sampling(temperature=temperature), key=key, **options,
+        )  # fmt: skip
+
+    @lru_cache  # noqa: B019 -- one workload a run
+    def text(self, temperature: float) -> np.ndarray:
+        """[B, T] the prompts to learn from, with what the target made of them."""
+        prompts = self.prompts(-1)
+        made = self.decode(prompts, temperature, key=-1 % 2**31)
+        return np.concatenate([prompts, made.tokens], axis=1)
+
+    @lru_cache  # noqa: B019
+    def trials(
+        self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int
+    ) -> acceptance_vector.Trials:
+        """What becomes of children over `text`; the prompts in it do not count.
+
+        Args:
+            temperature: the target's.
+            draft_temperature: the draft's.
+            scheme: how children are drawn and verified.
+            width: children of a node.
+        """
+        tokens, pair = self.text(temperature), self.pair
+
+        @jax.jit
+        def run(params, draft_params, tokens):
+            return acceptance_vector.trials(
+                pair.target.model, params, pair.draft.model, draft_params,
+                tokens, jnp.full(len(tokens), tokens.shape[1]), width=width,
+                sampling=jspec.Sampling(temperature=temperature),
+                draft_sampling=jspec.Sampling(temperature=draft_temperature), scheme=scheme, key=0,
+            )  # fmt: skip
+
+        seen = run(pair.target.params, pair.draft.params, tokens)
+        return jax.tree.map(lambda array: np.asarray(array)[:, self.prompt_tokens - 1 : -1], seen)
+
+    def vector(
+        self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int = 16
+    ) -> list[float]:
+        """[W] the acceptance vector over `text`, as in `jspec.acceptance_vector.measure`."""
+        width = min(width, self.pair.draft.model.vocab_size)
+        return np.mean(
+            self.trials(temperature, draft_temperature, scheme, width).kept, axis=(0, 1)
+        ).tolist()
+
+
+def template(vector: Sequence[float], budget: int, depth: int) -> jspec.Template:
+    """Sequoia's tree, at the least depth that is as good as any up to `depth`."""
+    table = sequoia_tree.solve(vector, budget, depth)
+    return table.template(budget, int(table.tokens[budget].argmax()))
+
+
+METHODS = (
+    "speculative_decoding",
+    "rsd_s",
+    "sequoia",
+    "dyspec",
+    "calibrated_dyspec",
+    "coupled_tree",
+    "speculative_decoding coupled",
+    "rsd_s coupled",
+    "sequoia coupled",
+    "dyspec coupled",
+    "calibrated_dyspec coupled",
+)
+"""As published, with recursive rejection, unless they are called coupled."""
+EXTRA = ("threshold", "specinfer")
+LEARNING = ("calibrated_dyspec", "calibrated_dyspec coupled", "coupled_tree")
+"""These start from what they learnt of the prompts to learn from, as Sequoia has its vector."""
+
+
+def drafter(
+    name: str,
+    work: Workload,
+    budget: int,
+    temperature: float,
+    draft_temperature: float,
+    beam: int = 8,
+    max_depth: int = 12,
+) -> DraftModel:
+    """A method with `budget` drafted nodes.
+
+    Args:
+        name: of `METHODS` or `EXTRA`.
+        work: what its tree may be learnt from.
+        budget: drafted nodes, without the root.
+        temperature: the target's, which Sequoia's tree is made for.
+        draft_temperature: the draft's temperature.
+        beam: nodes scored per level where the tree grows.
+        max_depth: most levels, of chains excepted.
+    """
+    model, method = work.pair.draft.model, name.removesuffix(" coupled")
+    scheme = schemes.COUPLED if name.endswith(" coupled") else schemes.RECURSIVE
+    if method == "specinfer":
+        scheme = schemes.MULTI_ROUND
+    how: dict[str, Any] = dict(
+        scheme=scheme, sampling=jspec.Sampling(temperature=draft_temperature)
+    )
+    grown: dict[str, Any] = dict(
+        num_speculative_tokens=budget, max_depth=max_depth, beam=min(beam, budget)
+    )
+    match method:
+        case "speculative_decoding":
+            return jspec.SpeculativeDecoding(model, min(budget, LONGEST), **how)
+        case "rsd_s":
+            return jspec.RSDS(model, *BEAMS[budget], **how)
+        case "specinfer":
+            # As many sequences as they are long, as Sequoia's authors compare with it.
+            width = next(w for w in range(int(budget**0.5), 0, -1) if budget % w == 0)
+            branching = (width, *(1,) * (budget // width - 1))
+            return jspec.SpecInfer(model, branching, **how)
+        case "sequoia":
+            vector = work.vector(temperature, draft_temperature, scheme)
+            return jspec.Sequoia(model, template(vector, budget, max_depth), **how)
+        case "dyspec":
+            return jspec.DySpec(model, **grown, **how)
+        case "threshold":
+            return jspec.DySpec(model, **grown, **how, threshold=1 / budget)
+        case "calibrated_dyspec":
+            return jspec.CalibratedDySpec(model, **grown, **how)
+        case "coupled_tree":
+            return jspec.CoupledTree(model, **grown)
+    raise ValueError(f"no method {name!r}; there are {', '.join((*METHODS, *EXTRA))}")

@@ -1,0 +1,1 @@
+"""The experiments of Lyanna (Chen et al. 2026), EAGLE beside it."""

@@ -1,0 +1,182 @@
+"""Table 1 of Lyanna (Chen et al. 2026): is a drafted token accepted, if the one before it was?
+
+python -m benchmarks.lyanna.acceptance RUN... --out acceptance.jsonl
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from jaxtyping import Float, Int
+from rich import box
+from rich.table import Table
+
+import jspec
+from benchmarks import model_pairs
+from benchmarks.harness import console, headline
+from benchmarks.ledger import Ledger
+from benchmarks.lyanna import trained_heads
+from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, Run
+from benchmarks.model_pairs import Pair
+from jspec.base import PyTree
+from jspec.drafters.draft_head.eagle import EAGLE2
+from jspec.drafters.draft_head.lyanna import Lyanna
+
+PAPER = {
+    "Lyanna w/o token info": (0.90, 0.73, 0.64),
+    "Lyanna w/o first token": (0.84, 0.71, 0.63),
+    "Lyanna": (0.91, 0.80, 0.70),
+}
+"""LLaMA-2-7B, temperature 0."""
+BOOTSTRAP_DRAWS = 2000
+
+
+def main(
+    runs: Annotated[list[Path], typer.Argument(help="folders of `jspec train`")],
+    nodes: Annotated[
+        int, typer.Option(min=1, help="drafted; the paper verifies 16, root too")
+    ] = 15,
+    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
+    ] = None,
+) -> None:
+    """Decodes the same prompts greedily with every head, without re-sampling."""
+    pair, ledger = model_pairs.find("bundled"), Ledger(out)
+    prompts = {kind: pair.prompts(kind, count, prompt_tokens) for kind in pair.classes}
+    about: dict[str, Any] = dict(
+        bench="lyanna_acceptance", nodes=nodes, count=count, prompt_tokens=prompt_tokens,
+        new_tokens=new_tokens,
+    )  # fmt: skip
+    headline(
+        f"Table 1: {pair.target.model.vocab_size:,} tokens of vocabulary, trees of depth {DEPTH} "
+        f"and width {WIDTH}, {nodes + 1} verified tokens, {count * len(prompts)} prompts"
+    )
+    trained = [Run(folder) for folder in runs]
+    for run in trained:
+        if not ledger.find(**about, head=run.digest):
+            head, variables = run.load(pair.target)
+            drafter = trained_heads.tree(head, nodes)
+            rows = np.concatenate(list(prompts.values()))
+            with console.status(run.name):
+                found = histograms(pair, drafter, variables, rows, new_tokens)
+            ledger.add(**about, head=run.digest, run=run.name, histograms=found.tolist())
+    seen = {
+        run: np.array(ledger.find(**about, head=run.digest)[-1]["histograms"]) for run in trained
+    }
+    console.print(table(seen))
+    console.print(by_class(seen, list(prompts), count))
+    for line in words(seen):
+        console.print(line, highlight=False)
+
+
+def histograms(
+    pair: Pair,
+    drafter: EAGLE2 | Lyanna,
+    variables: PyTree,
+    prompts: Int[np.ndarray, "B T"],
+    new_tokens: int,
+) -> Int[np.ndarray, "B P"]:
+    """Rounds of each row by accepted drafts, up to the one that passes `new_tokens`.
+
+    That one counts whole: no limit cuts a round, which would hide what it accepted.
+    """
+    chunks = jspec.stream(
+        pair.target.model, pair.target.params, prompts, drafter=drafter, drafter_params=variables,
+        max_new_tokens=new_tokens + drafter.depth,
+    )  # fmt: skip
+    counted = np.zeros((len(prompts), drafter.depth + 1), np.int64)
+    before = np.zeros(len(prompts), np.int64)
+    for chunk in chunks:
+        histogram, lengths = jax.device_get((chunk.state.stats.histogram, chunk.state.lengths))
+        counted = np.where((before < new_tokens)[:, None], histogram, counted)
+        if (lengths >= new_tokens).all():
+            break
+        before = lengths
+    return counted
+
+
+def conditional(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A P-1"]:
+    """Acceptance at each draft step, given that all before were accepted; NaN if none ever were."""
+    reached = np.cumsum(histogram[..., ::-1], axis=-1)[..., ::-1]
+    return reached[..., 1:] / np.where(reached[..., :-1] > 0, reached[..., :-1], np.nan)
+
+
+def tokens_per_round(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A"]:
+    """The bonus token included."""
+    return (histogram * np.arange(1, histogram.shape[-1] + 1)).sum(-1) / histogram.sum(-1)
+
+
+def lead(
+    one: Int[np.ndarray, "B P"], other: Int[np.ndarray, "B P"]
+) -> tuple[Float[np.ndarray, " P-1"], Float[np.ndarray, " P-1"]]:
+    """How much more `one` accepts at each draft step, and the standard error over prompts.
+
+    Bootstrapped: prompts are drawn for both at once, since they are the same.
+    """
+    drawn = np.random.default_rng(0).integers(len(one), size=(BOOTSTRAP_DRAWS, len(one)))
+    again = [conditional(rows[drawn].sum(1)) for rows in (one, other)]
+    gap = conditional(one.sum(0)) - conditional(other.sum(0))
+    return gap, (again[0] - again[1]).std(0, ddof=1)
+
+
+def table(seen: dict[Run, np.ndarray]) -> Table:
+    """The layout of Table 1, the paper's figure beside each of ours."""
+    steps = [f"draft step {step + 1}" for step in range(DEPTH)]
+    shown = Table(
+        "setting", "trained", *steps, "tokens per round", "paper: LLaMA-2-7B", box=box.MARKDOWN
+    )
+    for run, rows in seen.items():
+        shares = conditional(rows.sum(0))
+        paper = PAPER.get(run.setting)
+        shown.add_row(
+            run.setting,
+            f"{len(run.curve)} steps",
+            *(f"{share:.1%}" for share in shares),
+            f"{tokens_per_round(rows.sum(0)):.2f}",
+            "" if paper is None else " ".join(f"{share:.0%}" for share in paper),
+        )
+    return shown
+
+
+def by_class(seen: dict[Run, np.ndarray], kinds: Sequence[str], count: int) -> Table:
+    shown = Table("tokens per round", "trained", *kinds, box=box.MARKDOWN)
+    for run, rows in seen.items():
+        parts = rows.reshape(len(kinds), count, -1).sum(1)
+        shown.add_row(
+            run.setting,
+            f"{len(run.curve)} steps",
+            *(f"{value:.2f}" for value in tokens_per_round(parts)),
+        )
+    return shown
+
+
+def words(seen: dict[Run, np.ndarray]) -> list[str]:
+    """The full head against each other that was trained for as many steps."""
+    lines = ["Differences by draft step +- standard error over prompts; sure beyond two of them."]
+    for group in trained_heads.alike(list(seen)).values():
+        full = [run for run in group if run.setting == "Lyanna"]
+        for one in full[:1]:
+            for other in group:
+                if other is not one:
+                    gaps = ", ".join(
+                        f"{100 * gap:+.1f} +- {100 * error:.1f}{verdict(gap, error)}"
+                        for gap, error in zip(*lead(seen[one], seen[other]), strict=True)
+                    )
+                    lines.append(f"{one.name} against {other.setting}: {gaps} points.")
+    return lines
+
+
+def verdict(gap: float, error: float) -> str:
+    if abs(gap) <= 2 * error:
+        return " (level)"
+    return "" if gap > 0 else " (behind)"
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,79 @@
+"""What re-sampling adds to Lyanna's tokens per round, by depth; no clock is read.
+
+python -m benchmarks.lyanna.resampling --out resampling.jsonl
+"""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+from benchmarks import model_pairs
+from benchmarks.harness import console, headline
+from benchmarks.ledger import Ledger
+from benchmarks.lyanna import trained_heads
+from benchmarks.lyanna.acceptance import histograms, tokens_per_round
+from benchmarks.lyanna.trained_heads import WIDTH
+from jspec.drafters.draft_head.lyanna_resampling import Fused, Resampling, Separate
+
+
+def main(
+    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
+    depths: Annotated[str, typer.Option(help="comma-separated")] = "3,5",
+    nodes: Annotated[int, typer.Option(min=1, help="drafted, of the fresh tree")] = 11,
+    again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
+    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
+    ] = None,
+) -> None:
+    """Decodes greedily. Beside each fused tree stands a fresh one of as many nodes."""
+    pair, ledger = model_pairs.find("bundled"), Ledger(out)
+    head, variables = trained_heads.trained("lyanna", lyanna, pair.target)
+    texts = [pair.prompts(kind, count, prompt_tokens) for kind in pair.classes]
+    prompts = np.concatenate(texts)
+    headline(f"Re-sampling: width {WIDTH}, {nodes} fresh nodes, {len(prompts)} prompts")
+    ways: dict[str, tuple[int, Resampling | None]] = {"off": (nodes, None)}
+    for more in map(int, again.split(",")):
+        ways[f"apart +{more}"] = nodes, Separate(more)
+        ways[f"fused +{more}"] = nodes, Fused(more)
+        ways[f"off, {nodes + more} nodes"] = nodes + more, None
+    columns = [f"depth {depth}" for depth in depths.split(",")]
+    shown = Table("tokens per round", *columns, box=box.MARKDOWN)
+    cells: dict[str, list[str]] = {name: [] for name in ways}
+    for depth in map(int, depths.split(",")):
+        for name, (size, resampling) in ways.items():
+            about: dict[str, Any] = dict(
+                bench="lyanna_resampling", head=trained_heads.digest(variables), depth=depth,
+                nodes=nodes, way=name, count=count, prompt_tokens=prompt_tokens,
+                new_tokens=new_tokens,
+            )  # fmt: skip
+            if not ledger.find(**about):
+                drafter = trained_heads.tree(head, size, resampling, depth)
+                with console.status(f"depth {depth}, {name}"):
+                    found = histograms(pair, drafter, variables, prompts, new_tokens)
+                ledger.add(**about, histogram=found.sum(0).tolist())
+            histogram = np.array(ledger.find(**about)[-1]["histogram"])
+            share = "" if isinstance(resampling, Separate) else f" ({left(histogram):.0%})"
+            cells[name].append(f"{tokens_per_round(histogram):.3f}{share}")
+    for name, row in cells.items():
+        shown.add_row(name, *row)
+    console.print(shown)
+    console.print(
+        "In brackets: rounds after which levels of the chain are left, the only ones that a second "
+        "tree can follow. Apart, each tree takes a round of its own."
+    )
+
+
+def left(histogram: np.ndarray) -> float:
+    """Share of rounds that accepted so few that N - a - 1 is above 0."""
+    return float(histogram[:-2].sum() / histogram.sum())
+
+
+if __name__ == "__main__":
+    typer.run(main)

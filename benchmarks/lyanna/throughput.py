@@ -1,0 +1,298 @@
+"""Figs. 8 to 12 of Lyanna (Chen et al. 2026): throughput by batch, and what re-sampling is worth.
+
+python -m benchmarks.lyanna.throughput --out throughput.jsonl
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich import box
+from rich.table import Table
+
+import jspec
+from benchmarks import model_pairs
+from benchmarks.harness import console, headline, paired
+from benchmarks.ledger import Ledger
+from benchmarks.lyanna import figures, trained_heads
+from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, Head
+from benchmarks.model_pairs import Pair
+from jspec.base import PyTree
+from jspec.drafters.draft_head import lyanna_resampling
+from jspec.protocols import Drafter
+
+PLAIN, SD, SD_TREE, NGRAM, EAGLE, OFF = (
+    "plain",
+    "draft model, chain",
+    "draft model, tree",
+    "n-gram",
+    "EAGLE",
+    "Lyanna off",
+)
+PAPER = (
+    ("{fused} over {sd}", 2, "3.0x, 3.3x (LLaMA-2-7B, H800, A800); 2.3x, 2.6x (Vicuna-7B)"),
+    ("{fused} over {sd}", 16, "2.6x, 2.2x (LLaMA-2-7B, H800, A800); 1.7x, 1.7x (Vicuna-7B)"),
+    ("{fused} over {eagle}", 2, "1.4x (LLaMA-2-7B, H800)"),
+    ("{fused} over {eagle}", 16, "1.2x (LLaMA-2-7B, H800)"),
+    ("{apart} over {off}", 2, "0.84x (LLaMA-2-7B), 0.79x (Vicuna-7B)"),
+    ("{fused} over {off}", 2, "1.23x (LLaMA-2-7B), 1.19x (Vicuna-7B)"),
+    ("{fused} over {equal}", 2, "not measured"),
+)
+"""Ratios of throughput, the batch, and what the paper says of it."""
+APART, FUSED = (0.839, 0.794), (1.231, 1.187)
+"""Fig. 12: over re-sampling off at batch 2, LLaMA-2-7B and Vicuna-7B."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One of those that are compared."""
+
+    drafter: Drafter
+    weights: PyTree = None
+    warm: bool = False
+    """Whether it starts from what it saw of other prompts."""
+
+
+def main(
+    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
+    eagle: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
+    batches: Annotated[str, typer.Option(help="comma-separated")] = "1,2,4,8,16",
+    nodes: Annotated[
+        int, typer.Option(min=1, help="drafted; the paper verifies 12, root too")
+    ] = 11,
+    again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
+    count: Annotated[int, typer.Option(min=1, help="prompts, a multiple of each batch")] = 16,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
+    ] = None,
+) -> None:
+    """Decodes greedily, all methods in turn on each batch of prompts, which mix all classes."""
+    pair, ledger = model_pairs.find("bundled"), Ledger(out)
+    second = [int(size) for size in again.split(",")]
+    ours = trained_heads.trained("lyanna", lyanna, pair.target)
+    theirs = trained_heads.trained("eagle", eagle, pair.target)
+    built = methods(pair, ours, theirs, nodes, second)
+    about: dict[str, Any] = dict(
+        bench="lyanna_throughput", heads=[trained_heads.digest(held) for _, held in (ours, theirs)],
+        nodes=nodes, count=count, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
+    )  # fmt: skip
+    sizes = [int(size) for size in batches.split(",")]
+    if uneven := [size for size in sizes if count % size]:
+        raise typer.BadParameter(f"--count {count} is no multiple of the batch {uneven[0]}")
+    headline(
+        f"Throughput: depth {DEPTH}, width {WIDTH}, {nodes + 1} verified tokens, {new_tokens} new "
+        f"ones after {prompt_tokens}, {count} prompts"
+    )
+    trial = Trial(pair, built, count, prompt_tokens, new_tokens)
+    rows = {size: trial.measure(ledger, size, repeats, about) for size in sizes}
+    found = {size: {name: summary(rows[size], name) for name in built} for size in sizes}
+    for size in sizes:
+        console.print(table(found[size], size))
+        wrong = {row["method"] for row in rows[size] if row["differing"]}
+        if wrong:
+            console.print(f"other tokens than plain decoding: {', '.join(sorted(wrong))}")
+    for more in second:
+        console.print(ratios(found, more, nodes))
+    console.print(
+        "tokens/s: of `decode`, which ends with its slowest row. full batch: if rows that end were "
+        "replaced at once, as a server does; the paper's. A round is one forward of the target."
+    )
+    if out is not None:
+        picture = out.with_suffix(".png")
+        full = {size: {name: one.full for name, one in of.items()} for size, of in found.items()}
+        ablation = [OFF]
+        shares = {}
+        for more in second:
+            ablation += [apart(more), fused(more), equal(nodes, more)]
+            shares |= {apart(more): APART, fused(more): FUSED}
+        figures.throughput(picture, full, ablation, shares)
+        console.print(f"figure: {picture}", soft_wrap=True)
+
+
+def fused(nodes: int) -> str:
+    return f"Lyanna fused +{nodes}"
+
+
+def apart(nodes: int) -> str:
+    return f"Lyanna apart +{nodes}"
+
+
+def equal(nodes: int, more: int) -> str:
+    """Without re-sampling, at the total of a fused tree."""
+    return f"Lyanna off, {nodes + more} drafted"
+
+
+def methods(
+    pair: Pair, lyanna: Head, eagle: Head, nodes: int, resampled: Sequence[int]
+) -> dict[str, Method]:
+    """Plain decoding, the baselines, and Lyanna with re-sampling off, apart and fused."""
+    draft = pair.draft
+    (module, variables), (other, weights) = lyanna, eagle
+    chain = jspec.SpeculativeDecoding(draft.model, DEPTH)
+    grown = jspec.DySpec(draft.model, num_speculative_tokens=nodes, max_depth=DEPTH, beam=WIDTH)
+    built = {
+        PLAIN: Method(jspec.Autoregressive()),
+        SD: Method(chain, draft.params),
+        # What SGLang makes of a draft model: the tree of EAGLE-2.
+        SD_TREE: Method(grown, draft.params),
+        NGRAM: Method(jspec.Suffix(nodes), warm=True),
+        EAGLE: Method(trained_heads.tree(other, nodes), weights),
+        OFF: Method(trained_heads.tree(module, nodes), variables),
+    }
+    for more in resampled:
+        for name, drafter in {
+            apart(more): trained_heads.tree(module, nodes, lyanna_resampling.Separate(more)),
+            fused(more): trained_heads.tree(module, nodes, lyanna_resampling.Fused(more)),
+            equal(nodes, more): trained_heads.tree(module, nodes + more),
+        }.items():
+            built[name] = Method(drafter, variables)
+    return built
+
+
+@dataclass(frozen=True, eq=False)
+class Trial:
+    """Prompts that all methods decode, at every batch size the same."""
+
+    pair: Pair
+    built: dict[str, Method]
+    count: int
+    prompt_tokens: int
+    new_tokens: int
+
+    @cached_property
+    def _prompts(self) -> np.ndarray:
+        """[2, count, T]: classes in turn; those to warm up with stand between the measured."""
+        kinds = self.pair.classes
+        each = -(-self.count // len(kinds))
+        texts = [self.pair.prompts(kind, 2 * each, self.prompt_tokens) for kind in kinds]
+        mixed = np.stack(texts, axis=1).reshape(each, 2, len(kinds), -1).swapaxes(0, 1)
+        return mixed.reshape(2, each * len(kinds), -1)[:, : self.count]
+
+    @cached_property
+    def warm_states(self) -> dict[str, PyTree]:
+        """The states, after other prompts, of the methods that start warm."""
+        return {
+            name: self.decode(name, self._prompts[1], None).drafter_state
+            for name, method in self.built.items()
+            if method.warm
+        }
+
+    def prompts(self, size: int, group: int) -> np.ndarray:
+        """[size, T]."""
+        return self._prompts[0, group * size : (group + 1) * size]
+
+    def decode(self, name: str, prompts: np.ndarray, drafter_state: PyTree) -> jspec.Result:
+        method, target = self.built[name], self.pair.target
+        return jspec.decode(
+            target.model, target.params, prompts, drafter=method.drafter,
+            drafter_params=method.weights, drafter_state=drafter_state,
+            max_new_tokens=self.new_tokens,
+        )  # fmt: skip
+
+    def measure(self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]) -> list[dict]:
+        """A row for each method and group of prompts, from the ledger where it has them."""
+        found = []
+        for group in range(self.count // size):
+            here = dict(about, batch=size, group=group, repeats=repeats)
+            if not all(ledger.find(**here, method=name) for name in self.built):
+                with console.status(f"batch {size}, prompts {group + 1}"):
+                    for name, row in self.compare(self.prompts(size, group), repeats).items():
+                        ledger.add(**here, method=name, **row)
+            found += [ledger.find(**here, method=name)[-1] for name in self.built]
+        return found
+
+    def compare(self, prompts: np.ndarray, repeats: int) -> dict[str, dict[str, Any]]:
+        """All methods on the same prompts, in turn."""
+        results: dict[str, jspec.Result] = {}
+
+        def run(name: str):
+            results[name] = self.decode(name, prompts, self.warm_states.get(name))
+            return results[name].tokens
+
+        seconds = paired({name: partial(run, name) for name in self.built}, repeats)
+        plain = np.asarray(results[PLAIN].tokens)
+        return {
+            name: dict(
+                seconds=seconds[name].tolist(),
+                rounds=np.asarray(result.stats.num_rounds).tolist(),
+                emitted=np.asarray(result.lengths).tolist(),
+                drafted=np.asarray(result.stats.num_draft_tokens).tolist(),
+                differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
+            )
+            for name, result in results.items()
+        }
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A method at one batch size."""
+
+    tokens_per_round: float
+    milliseconds: float
+    """A round, prefill shared out."""
+    rate: float
+    """Tokens a second of `decode`."""
+    full: float
+    """Tokens a second if no row idled."""
+
+
+def summary(rows: Sequence[dict], method: str) -> Summary:
+    """Sums up a method over all groups; a group's seconds are the median of its repeats."""
+    mine = [row for row in rows if row["method"] == method]
+    seconds = np.array([np.median(row["seconds"]) for row in mine])
+    rounds = np.array([row["rounds"] for row in mine])
+    emitted = sum(sum(row["emitted"]) for row in mine)
+    longest = rounds.max(1)
+    return Summary(
+        tokens_per_round=emitted / rounds.sum(),
+        milliseconds=1e3 * float((seconds / longest).mean()),
+        rate=emitted / seconds.sum(),
+        full=emitted / float((seconds * rounds.mean(1) / longest).sum()),
+    )
+
+
+def table(found: dict[str, Summary], size: int) -> Table:
+    names = ("tokens per round", "ms a round", "tokens/s", "x plain", "full batch", "x plain")
+    shown = Table(f"batch {size}", *names, box=box.MARKDOWN)
+    for name, one in found.items():
+        shown.add_row(
+            name,
+            f"{one.tokens_per_round:.2f}",
+            f"{one.milliseconds:.2f}",
+            f"{one.rate:.0f}",
+            f"{one.rate / found[PLAIN].rate:.2f}",
+            f"{one.full:.0f}",
+            f"{one.full / found[PLAIN].full:.2f}",
+        )
+    return shown
+
+
+def ratios(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
+    """Ratios of the full batch's throughput beside those of the paper."""
+    names = dict(
+        fused=fused(more),
+        apart=apart(more),
+        off=OFF,
+        equal=equal(nodes, more),
+        sd=SD_TREE,
+        eagle=EAGLE,
+    )
+    shown = Table("throughput", "batch", "here: jspec-7m", "paper", box=box.MARKDOWN)
+    for what, size, paper in PAPER:
+        if size in found:
+            one, other = (part.format(**names) for part in what.split(" over "))
+            ratio = found[size][one].full / found[size][other].full
+            shown.add_row(f"{one} over {other}", str(size), f"{ratio:.2f}x", paper)
+    return shown
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,125 @@
+"""The tree of Token Recycling from measured acceptance: by depth and rank, by Sequoia's programme.
+
+python -m benchmarks.recycling.measured_tree --out tree.json
+python -m benchmarks.recycling.measured_tree --models jspec-7m,DIR --nodes 15 --out tree.json
+jspec generate ... --method token_recycling --speculative-config "$(cat tree.json)"
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import jax.numpy as jnp
+import numpy as np
+import typer
+from rich.table import Table
+
+import jspec
+from benchmarks.harness import console, headline
+from benchmarks.prompts import LEARNING
+from benchmarks.recycling.bench import Bench
+from benchmarks.recycling.questions import Question, shared
+from jspec.drafters.draft_model import sequoia_tree
+from jspec.tree import Template, likeliest
+
+WIDE = (0.75, 0.3, 0.22, 0.18, 0.15, 0.13, 0.12, 0.11)
+"""Rates that make the tree to measure with: so even that it has every rank at many nodes."""
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Token Recycling that counts, node by node, how often it was accepted."""
+
+    inner: jspec.TokenRecycling
+
+    def init(self, batch, slots, earlier):
+        matrix, visits = (None, None) if earlier is None else earlier
+        if visits is None:
+            visits = jnp.zeros(self.inner.template.num_nodes, jnp.int32)
+        return self.inner.init(batch, slots, matrix), visits
+
+    def prefill(self, params, state, prompt, lengths, output):
+        return self.inner.prefill(params, state[0], prompt, lengths, output), state[1]
+
+    def draft(self, params, state, frame):
+        tree, matrix = self.inner.draft(params, state[0], frame)
+        return tree, (matrix, state[1])
+
+    def update(self, params, state, feedback):
+        # Not those of a round that was cut short: what its last nodes led to is not known.
+        path, counts = feedback.verdict.path, feedback.verdict.counts
+        seen = (jnp.arange(path.shape[1]) < counts[:, None]) & ~feedback.done[:, None]
+        nodes = jnp.where(seen, path, state[1].shape[0])
+        visits = state[1].at[nodes].add(1, mode="drop")
+        return self.inner.update(params, state[0], feedback), visits
+
+
+def measured(bench: Bench, questions: Sequence[Question], template: Template) -> np.ndarray:
+    """[N] visits of each node of the template; the matrix goes from question to question."""
+    drafter, state = Counted(jspec.TokenRecycling(bench.target.model.vocab_size, template)), None
+    for question in questions:
+        ids = bench.read(question, [])
+        limits = np.array([bench.limit(ids)])
+        result = bench.decode(ids, limits=limits, drafter=drafter, drafter_state=state)
+        state = result.drafter_state
+    assert state is not None, "no questions"
+    return np.asarray(state[1])
+
+
+def rates(template: Template, visits: np.ndarray, ranks: int) -> np.ndarray:
+    """[D, K] how often the child of each rank was taken where its parent, at depth d, was."""
+    tried, taken = np.zeros((2, template.depth, ranks))
+    for path, node in zip(template.paths, range(1, template.num_nodes), strict=True):
+        tried[len(path) - 1, path[-1]] += visits[template.parents[node]]
+        taken[len(path) - 1, path[-1]] += visits[node]
+    # Each level starts from what the level above it has, which a hundred visits outweigh.
+    found, prior = np.zeros_like(tried), np.full(ranks, 1 / (ranks + 1))
+    for level in range(template.depth):
+        found[level] = (taken[level] + 20 * prior) / (tried[level] + 20)
+        found[level] /= max(found[level].sum(), 1.0)
+        prior = found[level]
+    return found
+
+
+def main(
+    models: Annotated[str, typer.Option(help="folders, bundled names or hub ids")] = "jspec-7m",
+    classes: Annotated[str, typer.Option(help="comma-separated")] = ",".join(LEARNING),
+    nodes: Annotated[int, typer.Option(min=1, help="drafted, without the root")] = 80,
+    max_depth: Annotated[int, typer.Option(min=1)] = 10,
+    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 48,
+    new_tokens: Annotated[int, typer.Option(min=2)] = 128,
+    wide: Annotated[int, typer.Option(min=8, help="nodes of the tree to measure with")] = 240,
+    out: Annotated[Path | None, typer.Option(help="writes the template here")] = None,
+) -> None:
+    """Decodes greedily at batch 1, each text until it repeats itself.
+
+    Of several models the rounds of each count the same.
+    """
+    headline(f"{models}: acceptance by depth and rank, {count} prompts of {classes} each")
+    template = likeliest(WIDE, wide)
+    found, rounds = [], 0
+    for model in models.split(","):
+        bench = Bench(model, new_tokens, prompt_tokens, timed=False, loops=False)
+        visits = measured(bench, shared(count, classes), template)
+        found.append(visits / visits[0])
+        rounds += int(visits[0])
+        console.print(f"{model}: {visits.sum() / visits[0]:.2f} tokens per round of {visits[0]}")
+    mean = rates(template, rounds * np.mean(found, axis=0), len(WIDE))
+    table = Table("depth", *(f"rank {rank}" for rank in range(len(WIDE))))
+    for level, row in enumerate(mean, 1):
+        table.add_row(str(level), *(f"{chance:.3f}" for chance in row))
+    console.print(table)
+    best = sequoia_tree.best_template(mean, nodes, max_depth)
+    text = json.dumps({"template": [list(path) for path in best.paths]}, separators=(",", ":"))
+    console.print(f"{nodes} nodes in {best.depth} levels: {[len(level) for level in best.levels]}")
+    if out is None:
+        print(text)
+    else:
+        out.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    typer.run(main)

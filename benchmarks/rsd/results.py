@@ -1,0 +1,165 @@
+"""What the rows of `benchmarks.rsd` say: efficiencies, their spread, and which of two is larger."""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.rsd.settings import EXPERIMENTS, METHODS, Group, Shape
+from jspec.drafters.draft_model.sequoia_tree import memory_bound_speedup
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One tree at one temperature. Axis U: a prompt under a seed, alike in all trees."""
+
+    method: str
+    shape: Shape
+    ratio: float
+    seeds: np.ndarray
+    classes: np.ndarray
+    tokens: np.ndarray
+    calls: np.ndarray
+
+    @property
+    def efficiency(self) -> float:
+        """Tokens per target call, the target's own and the row's last ones included."""
+        return float(self.tokens.sum() / self.calls.sum())
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation over seeds; not a number if there is but one."""
+        each = [self._where(self.seeds == seed) for seed in np.unique(self.seeds)]
+        return float(np.std(each, ddof=1)) if len(each) > 1 else float("nan")
+
+    @property
+    def nodes(self) -> int:
+        return METHODS[self.method].nodes(self.shape)
+
+    @property
+    def cost(self) -> float:
+        """L r + 1: a round over a target call in time, if reading weights is all that counts."""
+        return METHODS[self.method].length(self.shape) * self.ratio + 1
+
+    @property
+    def mbsu(self) -> float:
+        length = METHODS[self.method].length(self.shape)
+        return memory_bound_speedup(self.efficiency, length, self.ratio)
+
+    @property
+    def spec(self) -> str:
+        return METHODS[self.method].text(self.shape)
+
+    def of_class(self, kind: str) -> float:
+        return self._where(self.classes == kind)
+
+    def lead(self, other: "Measured") -> tuple[float, float]:
+        """Efficiency beyond the other's, and the standard error, over the U that they share."""
+        influence = self._influence() - other._influence()
+        return self.efficiency - other.efficiency, float(np.sqrt(np.square(influence).sum()))
+
+    def _influence(self) -> np.ndarray:
+        """[U] how far each moves the efficiency: the delta method for a ratio of sums."""
+        return (self.tokens - self.efficiency * self.calls) / self.calls.sum()
+
+    def _where(self, chosen: np.ndarray) -> float:
+        return float(self.tokens[chosen].sum() / self.calls[chosen].sum())
+
+
+@dataclass(frozen=True)
+class Results:
+    """All trees of a pair at one temperature."""
+
+    title: str
+    measured: dict[tuple[str, Shape], Measured]
+    rates: dict[tuple[str, Shape], float]
+
+    def groups(self, number: int) -> dict[int, Group]:
+        """What an experiment compares, by draft length or budget, where no tree is missing."""
+        return {
+            size: group
+            for size, group in EXPERIMENTS[number].items()
+            if all((name, shape) in self.measured for name in group for shape in group[name])
+        }
+
+    def trees(self, group: Group) -> list[Measured]:
+        return [self.measured[name, shape] for name in group for shape in group[name]]
+
+    def best(self, group: Group) -> dict[str, Measured]:
+        """The most efficient of each method's trees that the paper compares."""
+        best = {tree.method: tree for tree in sorted(self.trees(group), key=_efficiency)}
+        return {method: best[method] for method in group}
+
+    def chain(self, nodes: int) -> Measured:
+        """The shortest chain measured of at least as many tokens, else the longest."""
+        chains = sorted(
+            shape[0] for method, shape in self.measured if method == "speculative_decoding"
+        )
+        enough = [length for length in chains if length >= nodes]
+        return self.measured["speculative_decoding", (enough[0] if enough else chains[-1],)]
+
+
+def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]:
+    """The results of each pair, by (temperature, top-p).
+
+    Raises:
+        ValueError: if a pair was measured with different prompts or lengths, or trees with
+            different seeds: they could not be compared.
+    """
+    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    asked: dict[str, set] = defaultdict(set)
+    cells: dict = defaultdict(lambda: defaultdict(dict))
+    rates: dict = defaultdict(lambda: defaultdict(dict))
+    for row in rows:
+        sampling, tree = (row["temperature"], row["top_p"]), (row["method"], tuple(row["shape"]))
+        asked[row["pair"]].add((row["count"], row["prompt"], row["new"]))
+        if row["bench"] == "rsd_rate":
+            rates[row["pair"]][sampling][tree] = row["rate"]
+        else:
+            cells[row["pair"]][sampling].setdefault(tree, {})[row["seed"], row["class"]] = row
+    for pair, ways in asked.items():
+        if len(ways) > 1:
+            raise ValueError(f"{pair} was measured with {sorted(ways)} (prompts, tokens, new)")
+    return {
+        pair: {
+            sampling: Results(
+                title=_title(pair, *sampling),
+                measured=_complete(trees),
+                rates=rates[pair][sampling],
+            )
+            for sampling, trees in sorted(by_sampling.items())
+        }
+        for pair, by_sampling in cells.items()
+    }
+
+
+def _efficiency(tree: Measured) -> float:
+    return tree.efficiency
+
+
+def _title(pair: str, temperature: float, top_p: float) -> str:
+    return f"{pair}, temperature {temperature}" + (f", top-p {top_p}" if top_p < 1 else "")
+
+
+def _complete(trees: dict) -> dict[tuple[str, Shape], Measured]:
+    """The trees that were measured with every seed and class that any was."""
+    wanted = sorted(set().union(*trees.values()))
+    found = {}
+    for (method, shape), cells in trees.items():
+        if sorted(cells) != wanted:
+            continue
+        rows = [cells[at] for at in wanted]
+        prompts = [len(row["calls"]) for row in rows]
+        found[method, shape] = Measured(
+            method,
+            shape,
+            rows[0]["ratio"],
+            seeds=np.repeat([row["seed"] for row in rows], prompts),
+            classes=np.repeat([row["class"] for row in rows], prompts),
+            tokens=np.concatenate([row["tokens"] for row in rows]),
+            calls=np.concatenate([row["calls"] for row in rows]),
+        )
+    return found

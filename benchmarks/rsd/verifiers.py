@@ -1,0 +1,187 @@
+"""Which rule keeps a drafted child how often: figure 1 of RSD (Jeon et al. 2024), and beyond it.
+
+python -m benchmarks.rsd.verifiers --out verifiers.png
+"""
+
+import itertools
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import matplotlib.pyplot as plt
+import numpy as np
+import typer
+from jaxtyping import Array, Float, Int
+from rich.table import Table
+
+from benchmarks.harness import console, headline
+from jspec.protocols import NodeRule
+from jspec.verify import rules
+
+Acceptance = Callable[[Float[Array, " V"], Float[Array, " V"]], Float[Array, ""]]
+"""The chance that one of K children is kept, from p and q."""
+
+NOISES = 4096
+"""Draws of noise for the coupled rule, which has no finite sum; the error is at most 0.008."""
+
+PUBLISHED = ((0.5, 0.5), (0.1, 0.9), (0.2, 0.6), (0.3, 0.8), (0.25, 0.75), (0.05, 0.5))
+"""(draft, target) of the table: chances of the second of two tokens."""
+
+
+def main(
+    out: Annotated[Path | None, typer.Option(help="write the figure here")] = None,
+    pairs: Annotated[int, typer.Option(min=2, help="random pairs of distributions")] = 200,
+    vocabulary: Annotated[int, typer.Option(min=4, max=10)] = 8,
+    concentration: Annotated[float, typer.Option(help="of their Dirichlet distribution")] = 0.5,
+) -> None:
+    """Sums over all draws of the children, with jspec's own rules; only coupling is sampled."""
+    headline("verifiers: the chance that one of K children is kept")
+    toy = np.array([[[1 - target, target], [1 - draft, draft]] for draft, target in PUBLISHED])
+    table = Table("draft, target", *verifiers(2, 2))
+    kept = {name: _over(rule, toy) for name, rule in verifiers(2, 2).items()}
+    for row, pair in enumerate(PUBLISHED):
+        table.add_row("Ber({}), Ber({})".format(*pair), *(f"{v[row]:.4f}" for v in kept.values()))
+    console.print("K = 2 children of two tokens, as in the paper's figure 1:", table)
+
+    distributions = np.random.default_rng(0).dirichlet(
+        np.full(vocabulary, concentration), (pairs, 2)
+    )
+    children = (1, 2, 3, 4)
+    by_number = [
+        {name: _over(rule, distributions) for name, rule in verifiers(vocabulary, number).items()}
+        for number in children
+    ]
+    table = Table("K", *by_number[0])
+    for number, kept in zip(children, by_number, strict=True):
+        table.add_row(str(number), *(f"{v.mean():.3f} ± {v.std():.3f}" for v in kept.values()))
+    console.print(
+        f"{pairs} random pairs over {vocabulary} tokens, mean ± standard deviation:", table
+    )
+    for name in ("multi-round", "K-SEQ", "coupled"):
+        ahead = [float((kept["RRS"] >= kept[name] - 1e-5).mean()) for kept in by_number]
+        words = ", ".join(f"{a:.0%} (K = {k})" for a, k in zip(ahead, children, strict=True))
+        console.print(f"RRS keeps at least as often as {name} on {words} of the pairs.")
+    above = [float((kept["RRS"] > kept["optimal"] + 1e-5).mean()) for kept in by_number]
+    words = ", ".join(f"{a:.0%} (K = {k})" for a, k in zip(above, children, strict=True))
+    console.print(f"It beats what is best for independent children on {words} of them.")
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        draw(by_number, children, vocabulary, out)
+        console.print(f"figure in {out}", soft_wrap=True)
+
+
+def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
+    """The five of the figure, and jspec's coupling."""
+    draws = jnp.array(list(itertools.product(range(vocabulary), repeat=number)))
+    return {
+        "multi-round": partial(summed, rules.multi_round, independent, draws),
+        "K-SEQ": partial(summed, rules.k_seq, independent, draws),
+        "optimal": partial(optimal, number),
+        "RRS": partial(summed, rules.recursive, without_replacement, draws),
+        "coupled": partial(coupled, number),
+    }
+
+
+def summed(
+    rule: NodeRule,
+    weigh: Callable[[Float[Array, " V"], Int[Array, " K"]], Float[Array, ""]],
+    draws: Int[Array, "D K"],
+    p: Float[Array, " V"],
+    q: Float[Array, " V"],
+) -> Float[Array, ""]:
+    """The chance summed over all draws of the children, each weighed by its own."""
+    valid, noise = jnp.ones(draws.shape[1], bool), jnp.zeros_like(p)
+
+    def refused(children):
+        accept, _ = rule(p, q, children, valid, noise)
+        weight = weigh(q, children)
+        return jnp.where(weight > 0, weight * jnp.prod(1 - accept), 0.0)
+
+    return 1 - jax.vmap(refused)(draws).sum()
+
+
+def independent(q: Float[Array, " V"], children: Int[Array, " K"]) -> Float[Array, ""]:
+    return jnp.prod(q[children])
+
+
+def without_replacement(q: Float[Array, " V"], children: Int[Array, " K"]) -> Float[Array, ""]:
+    def draw(left, child):
+        total = left.sum()
+        return left.at[child].set(0.0), left[child] / jnp.where(total > 0, total, 1.0)
+
+    return jnp.prod(jax.lax.scan(draw, q, children)[1])
+
+
+def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
+    """The best that any rule can do with K independent children: optimal transport.
+
+    The least of 1 + p(A) - q(A)^K over all sets A of tokens (OTM; SpecTr, Sun et al. 2023). Of two
+    tokens: 1 - max(0, (1 - P)^2 - (1 - Q)) - max(0, P^2 - Q) at K = 2, P the draft's and Q the
+    target's chance of one of them.
+    """
+    sets = jnp.array(list(itertools.product((0.0, 1.0), repeat=len(p))))
+    return (1 + sets @ p - (sets @ q) ** number).min()
+
+
+def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
+    """The K largest of log q + noise, over draws of the noise that decides the target's token."""
+    noises = jax.random.gumbel(jax.random.key(0), (NOISES, len(p)))
+
+    def kept(noise):
+        _, children = jax.lax.top_k(jnp.log(q) + noise, number)
+        accept, _ = rules.coupled(p, None, children, jnp.ones(number, bool), noise)
+        return 1 - jnp.prod(1 - accept)
+
+    return jax.vmap(kept)(noises).mean()
+
+
+def _over(rule: Acceptance, distributions: np.ndarray) -> np.ndarray:
+    """A verifier on pairs [.., 2, V] of distributions, p first."""
+    each = jax.jit(lambda distributions: jax.lax.map(lambda pair: rule(*pair), distributions))
+    return np.asarray(each(jnp.asarray(distributions, jnp.float32)))
+
+
+_LOOKS = {
+    "multi-round": dict(color="#e6842a", marker="s"),
+    "K-SEQ": dict(color="#3b8f4e", marker="^"),
+    "optimal": dict(color="#7f7f7f", marker="o"),
+    "RRS": dict(color="#c23b3b", marker="D"),
+    "coupled": dict(color="#2b6cb0", marker="P", linestyle="--"),
+}
+
+
+def draw(
+    by_number: list[dict[str, np.ndarray]],
+    children: tuple[int, ...],
+    vocabulary: int,
+    file: Path,
+) -> None:
+    """Left, two tokens and two children as the target's distribution moves; right, random pairs."""
+    targets, drafts = np.linspace(0.0, 1.0, 21), (0.1, 0.3, 0.5)
+    figure, axes = plt.subplots(1, 4, figsize=(13, 3.5), sharey=True, layout="constrained")
+    for axis, draft in zip(axes, drafts, strict=False):
+        distributions = np.array([[[1 - target, target], [1 - draft, draft]] for target in targets])
+        for name, rule in verifiers(2, 2).items():
+            axis.plot(targets, _over(rule, distributions), label=name, markersize=4, **_LOOKS[name])
+        axis.set_title(f"draft Ber({draft}), K = 2", fontsize=10)
+        axis.set_xlabel("target Ber(x)")
+    for name, look in _LOOKS.items():
+        axes[3].plot(children, [kept[name].mean() for kept in by_number], markersize=5, **look)
+    axes[3].set_title(f"random pairs over {vocabulary} tokens", fontsize=10)
+    axes[3].set_xlabel("children K")
+    axes[3].set_xticks(children)
+    axes[0].set_ylabel("chance that a child is kept")
+    for axis in axes:
+        axis.grid(alpha=0.25)
+        axis.spines[["top", "right"]].set_visible(False)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
+    figure.savefig(file, dpi=150)
+    plt.close(figure)
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,1 @@
+"""How fast: plain decoding, every method by class of prompt, several devices."""

@@ -1,0 +1,73 @@
+"""A draft model as a scorer: the forwards of one round, and the keys and values they leave."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Cache, Frame, PyTree, TreeKV
+from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
+from jspec.protocols import CausalLM
+
+NUM_FIRST = 2
+"""Tokens of the first forward in a round: the one before the root, and the root."""
+
+
+@dataclass(frozen=True)
+class ModelScorer:
+    """Scores the nodes of one round's tree with a draft model.
+
+    What a node hands on to its children is a mask: which entries of `LevelOutput.kv` are its
+    ancestors and itself.
+
+    Args:
+        model: the draft model.
+        params: its weights.
+        cache: keys and values of the tokens before `previous`.
+        previous: the token before the root.
+        frame: of the round.
+        size: nodes to make room for, the token before the root and the root among them.
+    """
+
+    model: CausalLM
+    params: PyTree
+    cache: Cache
+    previous: Int[Array, " B"]
+    frame: Frame
+    size: int
+
+    def root(self) -> LevelOutput:
+        """Scores the token before the root at index 0, and the root at index 1."""
+        frame = self.frame
+        tokens = jnp.stack([self.previous, frame.root], axis=1)
+        positions = jnp.maximum(frame.positions[:, None] + jnp.array([-1, 0]), 0)
+        follows = frame.positions > 0
+        mask = jnp.array([[True, False], [True, True]]) & (
+            follows[:, None, None] | jnp.eye(2, dtype=bool)
+        )
+        output = self.model.apply(self.params, tokens, positions, mask, self.cache)
+        room = self.size - NUM_FIRST
+
+        def make_room(new: Float[Array, "B H 2 D"]) -> Float[Array, "B H M D"]:
+            return jnp.pad(new, ((0, 0), (0, 0), (0, room), (0, 0)))
+
+        return LevelOutput(
+            logits=output.logits[:, 1:],
+            inherited=jnp.pad(mask[:, 1:], ((0, 0), (0, 0), (0, room))),
+            kv=TreeKV(*jax.tree.map(make_room, (output.keys, output.values))),
+        )
+
+    def below(
+        self,
+        level: Int[Array, ""] | int,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: Bool[Array, "B W M"],
+        kv: TreeKV,
+    ) -> LevelOutput:
+        """As in `jspec.drafters.growth.scorer.Scorer`."""
+        positions = jnp.broadcast_to((self.frame.positions + level)[:, None], tokens.shape)
+        mask = attention_mask(inherited)
+        output = self.model.apply(self.params, tokens, positions, mask, self.cache, kv)
+        return LevelOutput(output.logits, *append_kv(inherited, kv, output, kv_index))

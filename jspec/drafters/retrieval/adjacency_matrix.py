@@ -1,0 +1,116 @@
+"""What the two Token Recyclings share: a matrix that the logits of verified nodes fill.
+
+Line t of an adjacency matrix [V, k] holds k tokens that looked likely after token t. R matrices
+are one that all rows of the batch share (R = 1), or one for each row (R = B).
+"""
+
+from abc import ABC, abstractmethod
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Shaped
+
+from jspec.arguments import check_integer
+from jspec.base import Feedback, Output, PyTree
+from jspec.request import check_vocabulary
+
+
+def owners(num_matrices: int, batch: int) -> Int[Array, "B 1"]:
+    """Which of the R matrices each row reads and writes."""
+    return jnp.arange(batch, dtype=jnp.int32)[:, None] % num_matrices
+
+
+def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Shaped[Array, "B N k"]:
+    """The line of each token."""
+    return matrix[owners(matrix.shape[0], tokens.shape[0]), tokens]
+
+
+def write_lines(
+    matrix: Shaped[Array, "R V k"],
+    tokens: Int[Array, "B N"],
+    live: Bool[Array, "B N"],
+    lines: Shaped[Array, "B N k"],
+) -> Shaped[Array, "R V k"]:
+    """The matrix with the lines of some tokens replaced.
+
+    Where several nodes write one line, the last of them wins, row after row of the batch.
+
+    Args:
+        matrix: cells of any type.
+        tokens: whose line each node writes.
+        live: whether it writes at all.
+        lines: what it writes.
+    """
+
+    def write(matrix, tokens, live, lines):
+        size = matrix.shape[0]
+        line = jnp.where(live, tokens, size)
+        # A scatter with repeated indices has no order: find each line's last writer, drop the rest.
+        order = jnp.arange(line.shape[0], dtype=jnp.int32)
+        last = jnp.full(size, -1, jnp.int32).at[line].max(order, mode="drop")
+        wins = last.at[line].get(mode="fill", fill_value=-1) == order
+        return matrix.at[jnp.where(wins, line, size)].set(lines, mode="drop")
+
+    def split(array):
+        return array.reshape(matrix.shape[0], -1, *array.shape[2:])
+
+    # Matrix by matrix: one index over all cells would not fit into 32 bits for many rows.
+    return jax.vmap(write)(matrix, split(tokens), split(live), split(lines))
+
+
+class MatrixDrafter(ABC):
+    """When a matrix learns: from the prompt if asked to, and from every node of every round."""
+
+    vocab_size: int
+    k: int
+    update_on_prefill: bool
+    per_row: bool
+
+    def check_options(self) -> None:
+        """Raises InputError if there can be no such matrix."""
+        check_integer("vocab_size", self.vocab_size, 1, None)
+        check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
+
+    def shape(self, batch: int) -> tuple[int, int, int]:
+        """(R, V, k)."""
+        return batch if self.per_row else 1, self.vocab_size, self.k
+
+    @abstractmethod
+    def check_state(self, state: PyTree, batch: int) -> None:
+        """Raises InputError unless the state is this drafter's, for such a batch."""
+
+    @abstractmethod
+    def recycle(
+        self,
+        state: PyTree,
+        tokens: Int[Array, "B N"],
+        logits: Float[Array, "B N V"],
+        live: Bool[Array, "B N"],
+    ) -> PyTree:
+        """The state after the target scored these tokens."""
+
+    def prefill(
+        self,
+        params: PyTree,
+        state: PyTree,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> PyTree:
+        """The state itself, or with `update_on_prefill` what the prompt's logits make of it."""
+        del params
+        check_vocabulary(type(self).__name__, self.vocab_size, output.logits.shape[-1])
+        if not self.update_on_prefill:
+            return state
+        live = jnp.arange(prompt.shape[1], dtype=jnp.int32)[None] < lengths[:, None]
+        return self.recycle(state, prompt, output.logits, live)
+
+    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+        """Every node that was verified fills the matrix, whoever drafted it, accepted or not.
+
+        A row's last round teaches nothing, as published: its text goes no further.
+        """
+        del params
+        scored = feedback.scored
+        live = scored.tree.valid & ~feedback.done[:, None]
+        return self.recycle(state, scored.tree.tokens, scored.output.logits, live)

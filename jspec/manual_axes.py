@@ -1,0 +1,32 @@
+"""Loops under `jax.shard_map`: a carry varies over the mesh axes that its loop's data vary over.
+
+`shard_map` checks which values differ between devices (`check_vma`). A loop may not begin with a
+constant, the same on all devices, and go on with data of its own device: such constants are made to
+vary first. Elsewhere nothing happens.
+"""
+
+import jax
+from jaxtyping import PyTree
+
+
+def vary(carry: PyTree, *like: PyTree) -> PyTree:
+    """The carry, varying over all axes that some leaf of `like` or of itself varies over.
+
+    Args:
+        carry: of a loop, before its first step.
+        like: data that the loop reads.
+    """
+    axes = frozenset().union(*map(_varies_over, jax.tree.leaves((carry, like))))
+
+    def cast(leaf):
+        missing = tuple(sorted(axes - _varies_over(leaf)))
+        return jax.lax.pcast(leaf, missing, to="varying") if missing else leaf
+
+    return jax.tree.map(cast, carry) if axes else carry
+
+
+def _varies_over(leaf) -> frozenset[str]:
+    kind = jax.typeof(leaf)
+    # JAX has renamed it: `vma` until 0.10, which is part of `manual_axis_type` since.
+    known = getattr(kind, "manual_axis_type", None)
+    return kind.vma if known is None else known.varying

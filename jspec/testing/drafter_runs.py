@@ -1,0 +1,141 @@
+"""Promises of a drafter that are further runs of one compiled program."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec.base import PyTree, Result
+from jspec.errors import InputError
+from jspec.request import prepare
+from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
+from jspec.testing.subject import Subject
+from jspec.testing.watch import NEVER, Log, WatchedDrafter, traced
+
+
+def _insides(log: Log, row: int) -> Iterator[int]:
+    """Places in a row's output inside an accepted path: more of the same round follows."""
+    start = 0
+    for count in log.counts[:, row].tolist():
+        yield from range(start, start + count - 1)
+        start += count
+
+
+def check_cuts(
+    subject: Subject,
+    drafter: WatchedDrafter,
+    params: PyTree,
+    plain: Result,
+    log: Log,
+    report: Report,
+) -> None:
+    """One run in which half the rows meet an end token, and half a limit."""
+    tokens = np.asarray(plain.tokens)
+    eos = np.full((subject.batch, 1), -1)
+    limits = np.full(subject.batch, subject.max_new_tokens)
+    inside = 0
+    for row in range(subject.batch):
+        places = list(_insides(log, row))
+        first = [at for at in places if tokens[row, at] not in tokens[row, :at]]
+        if row % 2 == 0 and first:
+            eos[row] = tokens[row, first[-1]]
+        elif places:
+            limits[row] = places[len(places) // 2] + 1
+        else:
+            limits[row] = row % 4
+        inside += bool(places)
+    request = dict(eos=eos, limits=limits)
+    what = "end tokens and limits cut exactly"
+    result = subject.run(drafter, params, **request)
+    same_tokens(result, subject.plain(**request), what)
+    consistent_stats(result, what)
+    if inside:
+        report.checked.append(f"{what}, inside accepted paths of {inside} rows")
+    else:
+        report.skipped.append(
+            "end tokens and limits inside an accepted path: no drafted token was accepted; pass a "
+            "model, params or prompts with which some are"
+        )
+
+
+def check_rows(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+    """Other neighbours, and none that run: the tokens of a row are the same."""
+    what = "a row does not see its neighbours"
+    order = np.roll(np.arange(subject.batch), 1)[::-1]
+    same_tokens(
+        subject.run(drafter, params, order=order),
+        subject.plain(),
+        f"{what} (rows in another order, under their ids)",
+        rows=order,
+    )
+    for row in range(2):
+        alone = np.where(np.arange(subject.batch) == row, subject.max_new_tokens, 0)
+        same_tokens(
+            subject.run(drafter, params, limits=alone),
+            subject.plain(limits=alone),
+            f"{what} (only row {row} runs)",
+        )
+    report.checked.append(what)
+
+
+def check_nan(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+    """The target gives NaN for one row from its prompt on, and for another after some tokens."""
+    spoiled = np.full(subject.batch, NEVER)
+    spoiled[0] = subject.lengths[0] + 5
+    spoiled[1] = 0
+    same_tokens(
+        subject.run(drafter, params, spoiled=spoiled),
+        subject.plain(spoiled=spoiled),
+        "a row of NaN ends alone (row 1 from its prompt on, row 0 after some tokens)",
+    )
+    report.checked.append("a row of NaN ends alone")
+
+
+def _shapes(state: PyTree) -> Any:
+    leaves, structure = jax.tree.flatten(state)
+    return [(np.shape(leaf), jax.numpy.result_type(leaf)) for leaf in leaves], structure
+
+
+def check_hot_start(
+    subject: Subject,
+    drafter: WatchedDrafter,
+    params: PyTree,
+    first: Result,
+    report: Report,
+) -> None:
+    name = type(drafter.inner).__name__
+    asked = subject.request()
+    del asked["params"]
+    slots = prepare(**asked).slots
+    for batch, room in ((subject.batch, slots), (subject.batch + 1, slots + 16)):
+        cold = drafter.inner.init(batch, room, None)
+        try:
+            hot = drafter.inner.init(
+                batch, room, jax.tree.map(jax.numpy.copy, first.drafter_state.inner)
+            )
+        except InputError as error:
+            promise(
+                batch != subject.batch,
+                f"a hot start goes on from a state of the same sizes: {name} refused "
+                f"its own: {error}",
+            )
+            continue
+        for part, a, b in zip(("leaves", "structure"), _shapes(cold), _shapes(hot), strict=True):
+            promise(
+                a == b,
+                "a hot start compiles nothing: the memory that init gives should have the same "
+                f"{part} with and without an earlier state; cold {a}, hot {b}",
+            )
+    hot, programs = traced(
+        subject.model,
+        lambda: subject.run(drafter, params, drafter_state=first.drafter_state),
+    )
+    promise(
+        programs == 0,
+        f"a hot start compiles nothing: it traced the model {programs} times more",
+    )
+    same_tokens(hot, subject.plain(), "a hot start changes no token")
+    again = subject.run(drafter, params)
+    same_tokens(again, subject.plain(), "a cold start after a hot one changes no token")
+    report.checked.append("a hot start changes no token and compiles nothing")

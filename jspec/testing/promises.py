@@ -1,0 +1,100 @@
+"""How a broken promise is said, and what a check reports when none is broken."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from jspec.base import Result, Status
+from jspec.errors import InputError
+
+
+@dataclass
+class Report:
+    """What a check found. A broken promise is no report but an AssertionError."""
+
+    checked: list[str] = field(default_factory=list)
+    """Promises that were kept."""
+    skipped: list[str] = field(default_factory=list)
+    """What was not checked, each with its reason."""
+    remarks: list[str] = field(default_factory=list)
+    """What costs speed and breaks nothing."""
+
+    def __str__(self) -> str:
+        parts = [("kept", self.checked), ("not checked", self.skipped), ("remark", self.remarks)]
+        return "\n".join(f"{what}: {line}" for what, lines in parts for line in lines)
+
+
+def promise(kept: Any, sentence: str) -> None:
+    """Raises AssertionError with the sentence if the promise is not kept.
+
+    Not the statement `assert`, which `python -O` takes out.
+    """
+    if not kept:
+        raise AssertionError(sentence)
+
+
+@contextmanager
+def accepted_by_the_engine(what: str) -> Iterator[None]:
+    """What jspec refuses while code under test runs is a promise that this code broke."""
+    try:
+        yield
+    except InputError as error:
+        raise AssertionError(f"{what}: jspec refuses it: {error}") from error
+
+
+def same_tokens(result: Result, plain: Result, what: str, rows: np.ndarray | None = None) -> None:
+    """Raises AssertionError unless tokens, lengths and status are those of plain decoding.
+
+    Args:
+        result: of the code under test.
+        plain: what it should be.
+        what: the promise, as the beginning of the sentence.
+        rows: rows of `plain` that those of `result` are; None: the same.
+    """
+    found = [np.asarray(x) for x in (result.tokens, result.lengths, result.status)]
+    wanted = [np.asarray(x) for x in (plain.tokens, plain.lengths, plain.status)]
+    if rows is not None:
+        wanted = [x[rows] for x in wanted]
+    for row in range(len(found[0])):
+        unlike = np.flatnonzero(found[0][row] != wanted[0][row])
+        if unlike.size:
+            at = int(unlike[0])
+            part = slice(max(0, at - 2), at + 6)
+            promise(
+                False,
+                f"{what}: row {row} leaves plain decoding at token {at}; tokens {part.start} to "
+                f"{part.stop - 1} should be {wanted[0][row, part].tolist()} and are "
+                f"{found[0][row, part].tolist()}",
+            )
+        promise(
+            found[1][row] == wanted[1][row],
+            f"{what}: row {row} should emit {wanted[1][row]} tokens and emitted {found[1][row]}",
+        )
+        promise(
+            found[2][row] == wanted[2][row],
+            f"{what}: row {row} should end with status {Status(wanted[2][row]).name} and has "
+            f"{Status(found[2][row]).name}",
+        )
+
+
+def consistent_stats(result: Result, what: str) -> None:
+    """Raises AssertionError unless the rounds add up to the tokens that were emitted."""
+    histogram, lengths = np.asarray(result.stats.histogram), np.asarray(result.lengths)
+    total = (histogram * (1 + np.arange(histogram.shape[1]))).sum(-1)
+    for row in range(len(lengths)):
+        promise(
+            total[row] == lengths[row],
+            f"{what}: the rounds of row {row} should add up to the {lengths[row]} tokens that it "
+            f"emitted and add up to {total[row]}; histogram {histogram[row].tolist()}",
+        )
+    taken = np.asarray(result.stats.num_accepted_tokens)
+    drafted = np.asarray(result.stats.num_draft_tokens)
+    for row in np.flatnonzero(taken > drafted):
+        promise(
+            False,
+            f"{what}: row {row} should not accept more drafted tokens than were verified, "
+            f"{drafted[row]}, and accepted {taken[row]}",
+        )

@@ -1,0 +1,68 @@
+"""Trees as they were drafted: what the engine would silently take for absent is said here."""
+
+from typing import Any
+
+import numpy as np
+
+from jspec.base import NO_PARENT
+from jspec.testing.promises import Report, promise
+from jspec.testing.watch import Log
+
+
+def check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
+    """Round by round: the engine would silently take for absent what is caught here."""
+    twins = total = 0
+    for at, row in np.argwhere(~log.done).tolist():
+        tokens, parents, valid = (x[at, row] for x in (log.tokens, log.parents, log.valid))
+        where = f"a tree is a tree: round {at}, row {row}"
+        promise(
+            tokens[0] == log.root[at, row],
+            f"{where}: node 0 should be the last emitted token, {log.root[at, row]}, and is "
+            f"{tokens[0]}",
+        )
+        promise(
+            parents[0] == NO_PARENT and valid[0],
+            f"{where}: node 0 should be there with the parent -1; its parent is {parents[0]} and "
+            f"valid is {valid[0]}",
+        )
+        value = None if log.value is None else log.value[at, row]
+        depth, children = {0: 0}, {0: []}
+        for node in np.flatnonzero(valid)[1:].tolist():
+            above, token = int(parents[node]), int(tokens[node])
+            promise(
+                0 <= above < node,
+                f"{where}: the parent of node {node} should be an earlier node and is {above}",
+            )
+            promise(
+                above in depth,
+                f"{where}: node {node} hangs from node {above}, which is absent",
+            )
+            promise(
+                0 <= token < vocab_size,
+                f"{where}: node {node} should hold a token of the vocabulary, 0 to "
+                f"{vocab_size - 1}, and holds {token}",
+            )
+            depth[node], children[node] = depth[above] + 1, []
+            promise(
+                depth[node] <= tree.depth,
+                f"{where}: node {node} stands {depth[node]} deep and the tree's declared depth is "
+                f"{tree.depth}",
+            )
+            if value is not None:
+                promise(
+                    0 <= value[node] <= 1 + 1e-5,
+                    f"{where}: the value of node {node} should lie in 0 .. 1 and is {value[node]}",
+                )
+            twins += token in children[above]
+            total += 1
+            children[above].append(token)
+            promise(
+                len(children[above]) <= tree.width,
+                f"{where}: node {above} has more children than the declared width, {tree.width}",
+            )
+    report.checked.append("trees are trees, as they were drafted")
+    if twins:
+        report.remarks.append(
+            f"{twins} of {total} drafted nodes repeat the token of an earlier sibling: the target "
+            "scores them for nothing"
+        )

@@ -1,0 +1,188 @@
+"""What stands between the engine and the code under test, and writes down what passes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Cache, Feedback, Frame, Output, PyTree, Tree, TreeKV
+from jspec.protocols import CausalLM, Drafter
+
+NEVER = 2**31 - 1
+"""The `Poisoned.start` of a row that stays as it is."""
+
+
+@struct.dataclass
+class Poisoned:
+    """The params of a `WatchedModel`: which rows it spoils. Data, so that it costs no program."""
+
+    params: PyTree
+    start: Int[Array, " B"]
+    """Position from which all that the model gives for a row is NaN."""
+
+
+@dataclass(frozen=True)
+class WatchedModel:
+    """A model that counts how often it is traced, and that can give NaN on demand.
+
+    Every new program traces the model, so the count says whether a call compiled anything.
+    """
+
+    inner: CausalLM
+    traces: list = field(default_factory=list, compare=False)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def context(self) -> int | None:
+        return self.inner.context
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        return self.inner.init_cache(batch, slots)
+
+    def apply(
+        self,
+        params: Poisoned,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        self.traces.append(tokens.shape)
+        earlier = () if nodes is None else (nodes,)
+        output = self.inner.apply(params.params, tokens, positions, mask, cache, *earlier)
+        bad = positions >= params.start[:, None]
+
+        def spoil(array: Array) -> Array:
+            # [B, N, _] of logits and states, [B, H, N, D] of keys and values.
+            here = bad[:, :, None] if array.ndim == 3 else bad[:, None, :, None]
+            return jnp.where(here, jnp.nan, array)
+
+        return jax.tree.map(spoil, output)
+
+
+@struct.dataclass
+class Log:
+    """The trees of a run as they were drafted, before the engine looked at them.
+
+    R: rounds that there is room for.
+    """
+
+    tokens: Int[Array, "R B N"]
+    parents: Int[Array, "R B N"]
+    valid: Bool[Array, "R B N"]
+    value: Float[Array, "R B N"] | None
+    root: Int[Array, "R B"]
+    positions: Int[Array, "R B"]
+    done: Bool[Array, "R B"]
+    counts: Int[Array, "R B"]
+    """Tokens that the round emitted."""
+    rounds: Int[Array, ""]
+
+
+@struct.dataclass
+class Watched:
+    """State of a `WatchedDrafter`."""
+
+    inner: PyTree
+    log: Log
+
+
+@dataclass(frozen=True)
+class WatchedDrafter:
+    """A drafter that writes down its trees, in a state that the engine carries anyway.
+
+    Args:
+        inner: the drafter under test.
+        tree: of `ShapeDtypeStruct`, what it drafts.
+        rounds: how many rounds there is room for.
+    """
+
+    inner: Drafter
+    tree: Any = field(compare=False)
+    rounds: int
+
+    @property
+    def verifier(self) -> Any:
+        return getattr(self.inner, "verifier", None)
+
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Watched:
+        def room(like: Any) -> Array:
+            return jnp.zeros((self.rounds, batch, like.shape[1]), like.dtype)
+
+        def rows(dtype: Any = jnp.int32) -> Array:
+            return jnp.zeros((self.rounds, batch), dtype)
+
+        tree = self.tree
+        log = Log(
+            tokens=room(tree.tokens),
+            parents=room(tree.parents),
+            valid=room(tree.valid),
+            value=None if tree.value is None else room(tree.value),
+            root=rows(),
+            positions=rows(),
+            done=rows(bool),
+            counts=rows(),
+            rounds=jnp.int32(0),
+        )
+        kept = None if earlier is None else earlier.inner
+        return Watched(inner=self.inner.init(batch, slots, kept), log=log)
+
+    def prefill(
+        self,
+        params: PyTree,
+        state: Watched,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> Watched:
+        return replace(
+            state, inner=self.inner.prefill(params, state.inner, prompt, lengths, output)
+        )
+
+    def draft(self, params: PyTree, state: Watched, frame: Frame) -> tuple[Tree, Watched]:
+        tree, inner = self.inner.draft(params, state.inner, frame)
+        log, at = state.log, state.log.rounds
+
+        def note(kept: Array, new: Array) -> Array:
+            return kept.at[at].set(new.astype(kept.dtype), mode="drop")
+
+        log = replace(
+            log,
+            tokens=note(log.tokens, tree.tokens),
+            parents=note(log.parents, tree.parents),
+            valid=note(log.valid, tree.valid),
+            value=None if tree.value is None or log.value is None else note(log.value, tree.value),
+            root=note(log.root, frame.root),
+            positions=note(log.positions, frame.positions),
+            done=note(log.done, frame.done),
+        )
+        return tree, Watched(inner=inner, log=log)
+
+    def update(self, params: PyTree, state: Watched, feedback: Feedback) -> Watched:
+        inner = self.inner.update(params, state.inner, feedback)
+        log, at = state.log, state.log.rounds
+        counts = log.counts.at[at].set(feedback.counts.astype(jnp.int32), mode="drop")
+        return Watched(inner=inner, log=replace(log, counts=counts, rounds=at + 1))
+
+
+def drafted(state: Watched) -> Log:
+    """The log of a run on the host, cut to the rounds that there were."""
+    log = jax.device_get(state.log)
+    rounds = int(log.rounds)
+    return jax.tree.map(lambda kept: kept if np.ndim(kept) == 0 else kept[:rounds], log)
+
+
+def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
+    """What a call returns, and how many programs it traced the model for."""
+    before = len(model.traces)
+    result = call()
+    return result, len(model.traces) - before

@@ -1,0 +1,220 @@
+"""EAGLE's drafters propose the trees of the oracle, from a head without a cache."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import eagle as oracle
+
+import jspec
+from jspec import tree as trees
+from jspec.base import Frame
+from jspec.drafters.draft_head.base import child_probability
+from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
+from jspec.models import heads
+from jspec.models.heads.eagle import EAGLEHead
+from jspec.tree import Template
+from jspec.verify.proposals import Candidates
+
+TARGET = tiny.model()
+HEAD = EAGLEHead(tiny.draft().config)
+ROWS = range(len(tiny.PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def params():
+    return tiny.params(TARGET)
+
+
+@pytest.fixture(scope="module")
+def variables(params):
+    """Large enough that the head's distributions are far from uniform."""
+    one = jnp.zeros((1, 1), jnp.int32)
+    fresh = HEAD.init(jax.random.key(3), jnp.zeros((1, 1, 16)), one, one, jnp.ones((1, 1, 1), bool))
+    grown = jax.tree.map(lambda leaf: leaf * 12 if leaf.ndim > 1 else leaf, fresh["params"])
+    return {"params": grown, heads.TARGET: heads.borrow(HEAD, params)}
+
+
+@pytest.fixture(scope="module")
+def causal():
+    """(states, scores) of the head after each of some pairs, by one whole forward."""
+
+    @jax.jit
+    def forward(variables, hidden, tokens):
+        count = tokens.shape[1]
+        mask = jnp.tril(jnp.ones((1, count, count), bool))
+        output = HEAD.apply(variables, hidden, tokens, jnp.arange(count)[None], mask, None)
+        return output.hidden, output.logits
+
+    size = 16  # one program; what stands behind the last pair is not seen by it
+
+    def run(variables, hidden, tokens):
+        filled = np.zeros((1, size, 16), np.float32)
+        filled[0, : len(hidden)] = hidden
+        ids = np.zeros((1, size), np.int32)
+        ids[0, : len(tokens)] = tokens
+        states, scores = forward(variables, filled, ids)
+        return np.asarray(states[0, : len(tokens)]), np.asarray(scores[0, : len(tokens)])
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def scores(params, variables, causal):
+    """`scores(row)(path)`: the head's after a prompt and drafted tokens, each from its parent's."""
+
+    def of(row):
+        prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]]
+        size = len(prompt)
+        mask = jnp.tril(jnp.ones((1, size, size), bool))
+        output = TARGET.apply(params, prompt[None], jnp.arange(size)[None], mask, None)
+        true = np.asarray(output.hidden[0])[: size - 1]
+
+        @cache
+        def after(path):
+            """States that the last pair reads: all true ones, then the path's own."""
+            if not path:
+                states, probs = causal(variables, true, prompt[1:])
+                return np.concatenate([true, states[-1:]]), probs[-1]
+            hidden, _ = after(path[:-1])
+            states, probs = causal(variables, hidden, [*prompt[1:], *path])
+            return np.concatenate([hidden, states[-1:]]), probs[-1]
+
+        return lambda path: after(path)[1]
+
+    return [of(row) for row in ROWS]
+
+
+def proposed(drafter, params, variables):
+    """The tree of the first round, each node of each row by its path of tokens."""
+    prompt, lengths = jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS)
+    rows, size = prompt.shape
+
+    @jax.jit
+    def run():
+        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
+        mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
+        output = TARGET.apply(params, prompt, positions, mask, None)
+        state = drafter.prefill(variables, drafter.init(rows, 32, None), prompt, lengths, output)
+        root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]
+        frame = Frame(root, lengths - 1, None, None, jnp.zeros(rows, bool))
+        return drafter.draft(variables, state, frame)[0]
+
+    tree = jax.device_get(run())
+    found = []
+    for row in range(rows):
+        paths = [()]
+        for node in range(1, tree.tokens.shape[1]):
+            assert tree.valid[row, node]
+            paths.append((*paths[tree.parents[row, node]], int(tree.tokens[row, node])))
+        found.append(paths[1:])
+    return found
+
+
+def test_the_published_template_is_the_oracle_s():
+    assert list(PUBLISHED.paths) == oracle.TEMPLATE
+
+
+@pytest.mark.parametrize("template", [PUBLISHED, Template(((0,), (2,), (0, 1), (0, 1, 0)))])
+def test_static_trees(params, variables, scores, template):
+    found = proposed(EAGLE(HEAD, template), params, variables)
+    for row in ROWS:
+        expected = oracle.static(scores[row], list(template.paths))
+        assert found[row] == [path for path, _ in expected]
+
+
+@pytest.mark.parametrize(("nodes", "depth", "beam"), [(7, 3, 3), (12, 4, 4), (20, 3, 4), (3, 1, 3)])
+def test_dynamic_trees(params, variables, scores, nodes, depth, beam):
+    """The same nodes; their order is the drafter's own."""
+    drafter = EAGLE2(HEAD, num_speculative_tokens=nodes, max_depth=depth, beam=beam)
+    found = proposed(drafter, params, variables)
+    for row in ROWS:
+        expected = oracle.rerank(oracle.expand(scores[row], depth - 1, beam), nodes + 1)
+        assert sorted(found[row]) == sorted(path for path, _ in expected)
+
+
+@pytest.mark.parametrize("spoilt", [jnp.nan, jnp.inf])
+def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, variables, spoilt):
+    broken = jax.tree.map(lambda leaf: leaf * spoilt, variables["params"])
+    broken = {**variables, "params": broken}
+    drafter = EAGLE2(HEAD, num_speculative_tokens=3, max_depth=2, beam=4)
+    call = dict(max_new_tokens=8)
+    plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, **call)
+    result = jspec.decode(
+        TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=broken, **call
+    )
+    np.testing.assert_array_equal(result.tokens, plain.tokens)
+    assert (result.stats.num_draft_tokens == 0).all()
+
+
+def drawn(probs):
+    probs = jnp.asarray(probs, jnp.float32)
+    return Candidates(
+        jnp.arange(probs.shape[-1])[None, None],
+        jnp.log(probs)[None, None],
+        probs[None, None],
+        probs[None, None],
+        None,
+    )
+
+
+def test_worth_is_the_published_probability_or_a_power_of_it():
+    probs = np.array([0.5, 0.2, 0.1])
+    np.testing.assert_allclose(child_probability(drawn(probs))[0, 0], probs, rtol=1e-6)
+    power = np.append(probs, 0.2) ** 3
+    np.testing.assert_allclose(
+        child_probability(drawn(probs), 3.0)[0, 0], (power / power.sum())[:3], rtol=1e-5
+    )
+
+
+def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
+    call = dict(drafter_params=variables, max_new_tokens=24)
+    plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=24)
+    drafted = []
+    for sharpness in (0.2, 6.0):
+        drafter = EAGLE2(HEAD, num_speculative_tokens=5, max_depth=4, beam=4, sharpness=sharpness)
+        result = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
+        np.testing.assert_array_equal(result.tokens, plain.tokens)
+        state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
+        at = Frame(state.root, state.cache.lengths, None, None, state.done)
+        tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, at)
+        drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
+    assert drafted[0] < drafted[1]
+
+
+@pytest.mark.parametrize("sharpness", [0.0, -1.0, float("nan"), 101.0, None, "1", True])
+def test_a_sharpness_out_of_range_is_refused(sharpness):
+    with pytest.raises(ValueError, match=r"sharpness is .*; pass a number x with 0 < x <= 100"):
+        EAGLE2(HEAD, sharpness=sharpness)
+
+
+@pytest.mark.parametrize("drafter", [EAGLE, EAGLE2])
+@pytest.mark.parametrize("head", [None, EAGLEHead, "jspec-7m/eagle", TARGET])
+def test_what_is_no_head_is_refused(drafter, head):
+    with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.protocols.DraftHead,"):
+        drafter(head)
+
+
+@pytest.mark.parametrize("template", [None, Template, 7, ((0,),)])
+def test_what_is_no_template_is_refused(template):
+    with pytest.raises(jspec.InputError, match=r"^the draft's tree is .*; pass a jspec.Template"):
+        EAGLE(HEAD, template)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer in 1"),
+        (dict(num_speculative_tokens=None), "num_speculative_tokens is None; pass an integer in 1"),
+        (dict(max_depth=3.0), "max_depth is 3.0; pass an integer of at least 1"),
+        (dict(beam=int), "beam is <class 'int'>; pass an integer in 1 .. 23, the vocabulary"),
+        (dict(min_gain="0"), "min_gain is '0'; pass a number"),
+        (dict(min_gain=1.0), "min_gain is 1.0; pass a number x with 0 <= x < 1"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(jspec.InputError, match=f"^{message}"):
+        EAGLE2(HEAD, **changes)

@@ -1,0 +1,256 @@
+"""Lyanna's chain, trees and second trees: against the oracle, and against the training."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import lyanna as oracle
+
+import jspec
+from jspec import tree as trees
+from jspec.base import Frame
+from jspec.drafters.draft_head.lyanna import Lyanna
+from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Separate
+from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
+from jspec.models.heads.lyanna import LyannaHead, collapse
+from jspec.training.unroll import Unrolled, states_of
+
+LEVELS, BATCH = 3, 2
+
+
+@pytest.fixture(scope="module", params=[0, 9], ids=["dense", "hot"])
+def head(request):
+    """(head, variables, the oracle's token info)."""
+    head = tiny.lyanna(hot_tokens=request.param)
+    variables = tiny.variables(head)
+    hot = None
+    if request.param:
+        hot = np.array([2, 3, 5, 7, 11, 13, 17, 19, 22])
+        variables["hot"] = {"info": {"ids": jnp.asarray(hot)}}
+    info, embed = variables["params"]["info"], variables["target"]["embed"]
+
+    def of(token):
+        return oracle.token_info(
+            token, embed, info["down"], info["up"], info["scale"], eps=1e-6, hot=hot
+        )
+
+    return head, variables, of
+
+
+@pytest.fixture(scope="module")
+def logits():
+    draws = np.random.default_rng(0).normal(size=(BATCH, LEVELS, tiny.VOCAB)) * 2
+    return jnp.asarray(draws, jnp.float32)
+
+
+def frame(root=(3, 8)):
+    zeros = jnp.zeros(len(root), jnp.int32)
+    return Frame(jnp.array(root), zeros + 4, None, None, zeros > 0)
+
+
+def nodes_of(tree, row):
+    """The set of (path of tokens, worth) of a row's drafted nodes."""
+    tokens, parents, valid = (np.asarray(a[row]) for a in (tree.tokens, tree.parents, tree.valid))
+    found = {}
+    for node in range(1, len(tokens)):
+        if valid[node]:
+            path, at = [], node
+            while at:
+                path.insert(0, int(tokens[at]))
+                at = parents[at]
+            assert tuple(path) not in found, "a path stands in the tree twice"
+            found[tuple(path)] = float(tree.value[row, node])
+    return found
+
+
+def same(found, wanted):
+    assert found.keys() == dict(wanted).keys()
+    for path, joint in wanted:
+        assert found[path] == pytest.approx(joint, rel=2e-5)
+
+
+@pytest.mark.parametrize("budget", [36, 15, 11, 3])
+def test_the_tree_is_that_of_algorithm_1(head, logits, budget):
+    module, variables, info = head
+    first = jnp.zeros(BATCH, jnp.int32)
+    scorer = ChainScorer(module, variables, logits, first, frame())
+    tree = jax.jit(lambda: token_info_tree(scorer, LEVELS, 4, budget))()
+    for row, root in enumerate((3, 8)):
+        whole = oracle.listed(oracle.build_subtree(np.asarray(logits[row]), root, 4, info))
+        assert len(whole) == 36  # k + (N - 1) k^2
+        same(nodes_of(tree, row), oracle.prune(whole, budget))
+
+
+@pytest.mark.parametrize("threshold", [0, 1])
+@pytest.mark.parametrize("used", [1, 2, 3])
+def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
+    module, variables, info = head
+    leftover = ChainCache(logits, jnp.full(BATCH, used), jnp.zeros(BATCH, bool))
+    assert (leftover.num_reusable == LEVELS - (used - 1) - 1).all()
+
+    def grown(logits, first, depth, nodes):
+        scorer = ChainScorer(module, variables, logits, first, frame())
+        return token_info_tree(scorer, depth, 4, nodes)
+
+    fused = Fused(num_speculative_tokens=6, threshold=threshold)
+    tree = jax.jit(lambda: fused.second(leftover, grown))()
+    for row, root in enumerate((3, 8)):
+        remaining = oracle.reusable(np.asarray(logits[row]), used - 1)
+        again = oracle.resample(remaining, root, 4, info, threshold)
+        same(nodes_of(tree, row), oracle.prune(oracle.listed(again), 6))
+
+
+def propose(head, variables, resampling, leftover, state, at, nodes=7):
+    drafter = Lyanna(head, num_speculative_tokens=nodes, beam=3, resampling=resampling)
+    return jax.jit(drafter.propose)(variables, replace(state, memory=leftover), at)
+
+
+@pytest.fixture(scope="module")
+def begun():
+    """(head, variables, state after the prompt, the first round)."""
+    module = tiny.lyanna()
+    variables = tiny.variables(module)
+    drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
+    target = tiny.model()
+    state = jspec.prefill(
+        target, tiny.params(target), tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
+        drafter_params=variables, max_new_tokens=16,
+    )  # fmt: skip
+    at = Frame(state.root, state.cache.lengths, None, None, state.done)
+    return module, variables, state.drafter_state, at
+
+
+def test_fusion_is_the_best_of_both_trees(begun):
+    module, variables, state, at = begun
+    levels = np.random.default_rng(1).normal(size=(3, LEVELS, tiny.VOCAB)) * 2
+    left = ChainCache(jnp.asarray(levels, jnp.float32), jnp.array([1, 2, 3]), jnp.zeros(3, bool))
+    fresh, _ = propose(module, variables, None, left, state, at)
+    larger, _ = propose(module, variables, None, left, state, at, nodes=7 + 4)
+    fused, _ = propose(module, variables, Fused(num_speculative_tokens=4), left, state, at)
+    # Nothing fresh counts for rows that verify what is left alone; the third has nothing left.
+    alone, kept = propose(module, variables, Separate(num_speculative_tokens=4), left, state, at)
+    np.testing.assert_array_equal(kept.resampled, [True, True, False])
+    for row in range(3):
+        second = {} if row == 2 else nodes_of(alone, row)
+        assert len(second) == (0 if row == 2 else min(4, 3 if row == 1 else 4))
+        # A path of both counts as the fresh tree has it, and no node for more than one above it.
+        joined = dict(oracle.fuse(nodes_of(larger, row).items(), second.items()))
+        joined |= nodes_of(larger, row)
+        fallen = [
+            (path, min(joined[path[: depth + 1]] for depth in range(len(path)))) for path in joined
+        ]
+        same(nodes_of(fused, row), oracle.prune(fallen, 7 + 4))
+    assert nodes_of(alone, 2) == pytest.approx(nodes_of(fresh, 2))
+    np.testing.assert_array_equal(trees.depths(fused) <= LEVELS, True)
+
+
+def test_a_chain_is_spent_after_its_second_tree():
+    spent = ChainCache.init(3, LEVELS, tiny.VOCAB)
+    assert (spent.num_reusable == 0).all()
+    left = replace(spent, resampled=jnp.array([True, False, False]))
+
+    counts = jnp.array([1, 1, 3])
+    np.testing.assert_array_equal(left.decide(counts).num_reusable, [0, 2, 0])
+
+
+def test_the_collapsed_table_gives_the_same_scores(head, logits):
+    module, variables, _ = head
+    tokens = jnp.array([[3, 4, 22], [0, 8, 2]])
+    factored = module.inform(variables, logits, tokens)
+    table = collapse(module, variables)
+    assert table["table"]["info"]["rows"].shape[0] == (module.config.hot_tokens or tiny.VOCAB)
+    read = module.inform(table, logits, tokens)
+    np.testing.assert_allclose(read, factored, rtol=1e-5, atol=1e-6)
+    assert not np.allclose(factored, logits)
+
+
+def test_the_chain_is_the_one_that_training_unrolls(begun):
+    """States, positions and masks of drafting and training are the same, or training is in vain."""
+    module, variables, state, at = begun
+    target = tiny.model()
+    drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
+    chain = jax.jit(drafter.chain)(variables, state, at)
+    tokens = jnp.asarray(tiny.PROMPTS)
+    states = states_of(target, tiny.params(target), tokens)
+    steps = list(Unrolled(target, module, LEVELS).predictions(variables, states, tokens))
+    for row, length in enumerate(tiny.LENGTHS):
+        want = jnp.stack([step.hidden[row, length - 2] for step in steps])
+        np.testing.assert_allclose(chain[row], want, rtol=2e-4, atol=2e-4)
+
+
+def test_a_chain_follows_the_accepted_text(begun):
+    """After rounds of decoding, the head's cache is what it is when the text is a prompt."""
+    module, variables, _, _ = begun
+    drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
+    target = tiny.model()
+    call = dict(drafter=drafter, drafter_params=variables, max_new_tokens=16)
+    weights = tiny.params(target)
+    state = jspec.prefill(target, weights, tiny.PROMPTS, tiny.LENGTHS, **call)
+    for _ in range(3):
+        state = jspec.step(target, weights, state, drafter=drafter, drafter_params=variables)
+    for row in range(3):
+        text = [*tiny.PROMPTS[row, : tiny.LENGTHS[row]], *state.out[row, : state.lengths[row]]]
+        again = jspec.prefill(target, weights, np.array([text]), **call)
+        np.testing.assert_allclose(
+            state.drafter_state.hidden[row], again.drafter_state.hidden[0], rtol=2e-4, atol=2e-4
+        )
+        assert (
+            state.drafter_state.cache.lengths[row]
+            == again.drafter_state.cache.lengths[0]
+            == len(text) - 1
+        )
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer in 1 .. 36"),
+        (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer"),
+        (dict(max_depth=None), "max_depth is None; pass an integer of at least 1"),
+        (dict(beam="4"), "beam is '4'; pass an integer in 1 .. 23, the vocabulary"),
+        (dict(sharpness=None), "sharpness is None; pass a number"),
+        (dict(max_depth=0), "max_depth is 0"),
+        (dict(beam=24), "beam is 24; pass an integer in 1 .. 23, the vocabulary"),
+        (dict(resampling=True), "resampling is True"),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        Lyanna(tiny.lyanna(), **changes)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer of at"),
+        (dict(num_speculative_tokens=2.0), "num_speculative_tokens is 2.0; pass an integer"),
+        (dict(threshold=-1), "threshold is -1; pass an integer of at least 0"),
+        (dict(threshold=None), "threshold is None; pass an integer"),
+    ],
+)
+@pytest.mark.parametrize("resampling", [Fused, Separate])
+def test_bad_settings_of_the_second_tree_are_refused(resampling, change, message):
+    with pytest.raises(jspec.InputError, match=f"^{message}"):
+        resampling(**change)
+
+
+@pytest.mark.parametrize("head", [None, LyannaHead, 3, tiny.model()])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.protocols.DraftHead,"):
+        Lyanna(head)
+
+
+def test_a_head_of_another_target_is_refused():
+    target = tiny.model(vocab_size=24)
+    head = tiny.lyanna()
+    with pytest.raises(ValueError, match="the draft head has 23 tokens and the target 24"):
+        jspec.decode(
+            target, tiny.params(target), tiny.PROMPTS, tiny.LENGTHS, drafter=Lyanna(head),
+            drafter_params=tiny.variables(head),
+        )  # fmt: skip
+    model = tiny.model()
+    with pytest.raises(ValueError, match="drafter_params is None"):
+        jspec.decode(model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS, drafter=Lyanna(head))

@@ -1,0 +1,201 @@
+"""Medusa's trees are those of the oracle, round by round."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import medusa as oracle
+
+import jspec
+from jspec.base import Frame
+from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fitted, published
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+
+LIMIT = 30
+HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2))
+SMALL = jspec.Template(((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 0, 0)))
+
+
+def weights(seed=3, scale=0.5):
+    draw = np.random.default_rng(seed)
+    like = fresh(HEADS, tiny.params(tiny.model()))
+    return {
+        "params": jax.tree.map(
+            lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), jnp.float32), like
+        )
+    }
+
+
+@pytest.fixture(scope="module")
+def forward(target):
+    """(logits, states) of a whole sequence, by one forward without a cache."""
+    causal = jnp.tril(jnp.ones((1, 48, 48), bool))
+    run = jax.jit(lambda tokens: target[0].apply(target[1], tokens, jnp.arange(48)[None], causal))
+
+    def score(tokens):
+        padded = np.zeros((1, 48), np.int32)
+        padded[0, : len(tokens)] = tokens
+        output = run(padded)
+        last = len(tokens) - 1
+        return np.float64(output.logits[0, last]), np.float64(output.hidden[0, last])
+
+    return score
+
+
+def by_hand(variables):
+    params = jax.tree.map(np.float64, variables["params"])
+    blocks = [
+        [
+            (params[f"block_{i}_{layer}"]["kernel"].T, params[f"block_{i}_{layer}"]["bias"])
+            for layer in range(2)
+        ]
+        for i in range(4)
+    ]
+    matrices = [params[f"head_{i}"]["kernel"].T for i in range(4)]
+    return lambda state: oracle.scores(state, blocks, matrices)
+
+
+@pytest.mark.parametrize("template", [PUBLISHED, SMALL], ids=["published", "small"])
+def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, template):
+    variables = weights()
+    heads = by_hand(variables)
+    drafter = Medusa(HEADS, template)
+    result = jspec.decode(
+        *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
+        max_new_tokens=LIMIT,
+    )  # fmt: skip
+    accepted = 0
+    for row, length in enumerate(tiny.LENGTHS):
+        tokens, rounds = oracle.decode(
+            lambda context: forward(context)[0],
+            lambda context: forward(context)[1],
+            heads,
+            tiny.PROMPTS[row, :length].tolist(),
+            LIMIT,
+            template.paths,
+        )
+        assert result.tokens[row].tolist() == tokens
+        histogram = np.bincount(rounds, minlength=template.depth + 2)[1:]
+        assert result.stats.histogram[row].tolist() == histogram.tolist()
+        accepted += LIMIT - len(rounds)
+    assert accepted > 0, "heads that are never right test nothing"
+
+
+def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forward):
+    variables = weights()
+    drafter = Medusa(HEADS)
+    state = jspec.prefill(
+        *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
+        max_new_tokens=LIMIT,
+    )  # fmt: skip
+    frame = Frame(state.root, state.cache.lengths, None, None, state.done)
+    tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
+    for row, length in enumerate(tiny.LENGTHS):
+        _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())
+        want = oracle.tree(by_hand(variables)(hidden))
+        assert set(want) == set(PUBLISHED.paths)
+        for node, ranks in enumerate(PUBLISHED.paths, 1):
+            tokens, value = want[ranks]
+            assert tree.tokens[row, node] == tokens[-1]
+            np.testing.assert_allclose(tree.value[row, node], value, rtol=1e-3)
+    assert tree.valid.all()
+    assert (tree.value[:, 0] == 1).all()
+    above = np.take_along_axis(np.asarray(tree.value), np.maximum(tree.parents, 0), axis=1)
+    assert (above >= tree.value).all()
+
+
+def test_in_sampling_the_known_noise_moves_the_tree(target):
+    """The same seed, the same tokens; and more of them are guessed than by the likeliest alone."""
+    model, params = target
+    variables = {"params": fresh(HEADS, params)}
+    options = dict(sampling=jspec.Sampling(temperature=1.5), key=3, max_new_tokens=LIMIT)
+    plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **options)
+    drafter = Medusa(HEADS, SMALL)
+    ours = jspec.decode(
+        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
+        **options,
+    )  # fmt: skip
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    state = jspec.prefill(
+        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
+        **options,
+    )  # fmt: skip
+    request, positions = state.request, state.cache.lengths
+    frame = Frame(state.root, positions, request.keys, request.sampling, state.done)
+    tree, _ = jax.jit(drafter.draft)(variables, jnp.zeros((3, 16)), frame)
+    noise = jspec.sampling.gumbel(request.keys, positions, tiny.VOCAB)
+    # Zero states score all tokens alike, so that the noise alone decides.
+    np.testing.assert_array_equal(tree.tokens[:, 1], noise.argmax(-1))
+
+
+def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
+    variables = weights()
+    state = jspec.prefill(
+        *target, [[4], [9]], drafter=Medusa(HEADS, SMALL), drafter_params=variables,
+        max_new_tokens=6,
+    )  # fmt: skip
+    frame = Frame(state.root, state.cache.lengths, None, None, state.done)
+    tree, _ = jax.jit(Medusa(HEADS, SMALL).draft)(variables, state.drafter_state, frame)
+    np.testing.assert_array_equal(tree.valid.sum(-1), [1, 1])
+    result = jspec.decode(
+        *target, [[4], [9]], drafter=Medusa(HEADS, SMALL), drafter_params=variables,
+        max_new_tokens=6,
+    )  # fmt: skip
+    plain = jspec.decode(*target, [[4], [9]], max_new_tokens=6)
+    np.testing.assert_array_equal(result.tokens, plain.tokens)
+    drafted, steps = np.asarray(result.stats.num_draft_tokens), np.asarray(result.stats.num_rounds)
+    np.testing.assert_array_equal(drafted, 7 * (steps - 1))
+
+
+def test_fitted_trees_take_the_best_nodes():
+    accuracies = [[0.6, 0.2, 0.1], [0.5, 0.3], [0.9]]
+    value = {
+        path: float(np.prod([accuracies[head][rank] for head, rank in enumerate(path)]))
+        for path in jspec.tree.branching([3, 2, 1]).paths
+    }
+    for nodes in (1, 4, 9, len(value)):
+        chosen = fitted(accuracies, nodes).paths
+        best = sorted(value.values(), reverse=True)[:nodes]
+        np.testing.assert_allclose(sorted((value[path] for path in chosen), reverse=True), best)
+
+
+def test_smaller_published_trees_are_its_first_nodes():
+    assert set(PUBLISHED.paths) == set(oracle.TEMPLATE)
+    assert set(published(11).paths) == set(oracle.TEMPLATE[:11])
+    shallow = [path for path in oracle.TEMPLATE if len(path) <= 2]
+    assert set(published(30, depth=2).paths) == set(shallow[:30])
+    with pytest.raises(ValueError, match=r"nodes is 64; pass an integer in 1 \.\. 63"):
+        published(64)
+
+
+@pytest.mark.parametrize("head", [None, MedusaHeads, 4, tiny.eagle()])
+def test_what_is_no_head_is_refused(head):
+    with pytest.raises(jspec.InputError, match=r"^head is .*; pass Medusa's heads, such as"):
+        Medusa(head)
+
+
+def test_options_that_do_not_fit_are_refused(target):
+    with pytest.raises(ValueError, match=r"has 5 levels and there are 4 Medusa heads"):
+        Medusa(HEADS, jspec.tree.chain(5))
+    with pytest.raises(ValueError, match=r"nodes is 16 and a tree .* has 1 \.\. 15"):
+        fitted([[0.5] * 3, [0.5], [0.5] * 3], 16)
+    with pytest.raises(ValueError, match=r"pass probabilities"):
+        fitted([[0.5], [1.5]], 2)
+    call = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=4)
+    with pytest.raises(ValueError, match="drafter_params is None"):
+        jspec.decode(*target, **call, drafter=Medusa(HEADS))
+    with pytest.raises(ValueError, match="reads states 16 wide and the target's are 32"):
+        jspec.decode(
+            target[0].clone(taps=(0, 1)), target[1], **call, drafter=Medusa(HEADS),
+            drafter_params=weights(),
+        )  # fmt: skip
+
+
+def test_fresh_heads_score_as_the_target_does(target):
+    tokens = jnp.asarray(tiny.PROMPTS[:1])
+    causal = jnp.tril(jnp.ones((1, 8, 8), bool))
+    output = jax.jit(target[0].apply)(target[1], tokens, jnp.arange(8)[None], causal)
+    scores = jax.jit(HEADS.apply)({"params": fresh(HEADS, target[1])}, output.hidden)
+    for head in range(4):
+        np.testing.assert_allclose(scores[:, :, head], output.logits, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,178 @@
+"""Acceptance by rank: against sums over all draws, a closed form, and what `decode` accepts."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tables
+import tiny
+
+import jspec
+from jspec.drafters.draft_model import acceptance_vector
+from jspec.verify import schemes
+
+SIZE, WIDTH = 5, 3
+ROWS, LENGTH = 64, 40
+SAMPLED = jspec.Sampling(temperature=1.0)
+RULES = {
+    "recursive": (schemes.RECURSIVE, oracle.recursive, oracle.draws_swor),
+    "multi_round": (schemes.MULTI_ROUND, oracle.multi_round, oracle.draws_iid),
+    "k_seq": (schemes.K_SEQ, oracle.k_seq, oracle.draws_iid),
+}
+
+
+def text(rows=ROWS, length=LENGTH):
+    return jnp.zeros((rows, length), jnp.int32), jnp.full(rows, length)
+
+
+def pair(seed=0, zeros=0.0):
+    """Two distributions, the same after every token: then all draws of a text are of the same
+    distribution.
+    """
+    rng = np.random.default_rng(seed)
+    return (tables.distributions(rng, 1, SIZE, 0, zeros)[0] for _ in range(2))
+
+
+def measured(p, q, tokens, lengths, **options):
+    distributions = [np.broadcast_to(probs, (1, SIZE, SIZE)) for probs in (p, q)]
+    return np.asarray(over_text(distributions, tokens, lengths, **options)[0])
+
+
+def over_text(distributions, tokens, lengths, **options):
+    """What `measure` and `trials` give for two tables of distributions."""
+    model = tables.Table(SIZE)
+    options = dict(width=WIDTH, sampling=SAMPLED, key=0) | options
+
+    @jax.jit
+    def run(target, draft):
+        text = model, target, model, draft, tokens, lengths
+        return acceptance_vector.measure(*text, **options), acceptance_vector.trials(
+            *text, **options
+        )
+
+    return run(*(jnp.asarray(tables.logits(probs)) for probs in distributions))
+
+
+def by_rank(rule, p, q, draws):
+    """The first of equal siblings is the one that the walk goes to."""
+    kept = np.zeros(WIDTH)
+    for children, weight in draws:
+        accept, _ = rule(p, q, children)
+        for rank, token in enumerate(children):
+            chance = accept[rank] * np.prod(1 - accept[:rank])
+            kept[children.index(token)] += weight * chance
+    return kept
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("zeros", [0.0, 0.5])
+def test_sums_over_all_draws(name, zeros):
+    scheme, rule, draws = RULES[name]
+    p, q = pair(1, zeros)
+    found = measured(p, q, *text(), scheme=scheme)
+    wanted = by_rank(rule, p, q, draws(q, WIDTH))
+    # 2560 means of numbers in 0 .. 1, whose deviation is 0.5 at most.
+    np.testing.assert_allclose(found, wanted, atol=4.5 * 0.5 / np.sqrt(ROWS * LENGTH))
+    assert found.sum() <= 1 + 1e-6
+
+
+def test_one_coupled_child_is_a_closed_form():
+    """Two argmaxes under one noise meet at x with 1 / sum_y max(p_y / p_x, q_y / q_x)."""
+    p, q = pair(2)
+    found = measured(p, q, *text(), width=1)
+    meet = (1 / np.maximum(p / p[:, None], q / q[:, None]).sum(-1)).sum()
+    np.testing.assert_allclose(found, [meet], atol=4.5 * 0.5 / np.sqrt(ROWS * LENGTH))
+
+
+@pytest.mark.parametrize("scheme", [schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND])
+def test_a_draft_that_is_the_target_is_kept_at_once(scheme):
+    p, _ = pair(3)
+    found = measured(p, p, *text(4, 8), scheme=scheme)
+    np.testing.assert_allclose(found, [1, 0, 0], atol=1e-5)
+
+
+def test_greedy_is_the_rank_of_the_likeliest_token():
+    p, q = np.array([0.1, 0.2, 0.3, 0.4, 0.0]), np.array([0.3, 0.2, 0.1, 0.25, 0.15])
+    for key in (None, 0):
+        found = measured(p, q, *text(2, 4), sampling=None, key=key)
+        np.testing.assert_array_equal(found, [0, 1, 0])
+
+
+def test_a_draw_at_random_finds_the_greedy_token_as_often_as_it_draws_it():
+    p, q = pair(4)
+    drawn = measured(p, q, *text(), sampling=None, scheme=schemes.RECURSIVE, draft_sampling=SAMPLED)
+    certain = np.eye(SIZE)[p.argmax()]
+    wanted = by_rank(oracle.recursive, certain, q, oracle.draws_swor(q, WIDTH))
+    np.testing.assert_allclose(drawn, wanted, atol=4.5 * 0.5 / np.sqrt(ROWS * LENGTH))
+
+
+def test_padding_does_not_count():
+    distributions = [
+        tables.distributions(np.random.default_rng(seed), 1, SIZE, 1) for seed in range(2)
+    ]
+    tokens = np.random.default_rng(5).integers(0, SIZE, (2, 6))
+    mean, trials = over_text(distributions, tokens, jnp.array([6, 3]))
+    real = np.concatenate([trials.kept[0], trials.kept[1, :3]])
+    np.testing.assert_allclose(mean, real.mean(0), rtol=1e-6)
+
+
+@dataclass(frozen=True)
+class Counting(jspec.RSDC):
+    """Remembers how often the walk went to the child of each rank."""
+
+    def init_memory(self, batch, earlier):
+        return jnp.zeros((batch, self.branching[0]), jnp.int32)
+
+    def learn(self, memory, feedback):
+        went = feedback.verdict.counts > 1
+        ranks = jnp.arange(1, memory.shape[1] + 1)
+        return memory + (went[:, None] & (feedback.verdict.path[:, 1:2] == ranks))
+
+
+@pytest.mark.parametrize("scheme", [schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND])
+def test_decode_accepts_by_rank_what_was_measured(scheme):
+    """One round after every beginning of a text: same key, same rows, hence the very same draws."""
+    model, draft = tiny.model(), tiny.draft()
+    params, draft_params = tiny.params(model), tiny.params(draft)
+    rows, length = 4, 48
+    tokens = np.random.default_rng(0).integers(0, tiny.VOCAB, (rows, length))
+    lengths = np.full(rows, length)
+
+    run = jax.jit(
+        lambda params, draft_params: acceptance_vector.measure(
+            model, params, draft, draft_params, tokens, lengths,
+            width=WIDTH, sampling=SAMPLED, scheme=scheme, key=7,
+        )
+    )  # fmt: skip
+    wanted = np.asarray(run(params, draft_params))
+
+    result = jspec.decode(
+        model,
+        params,
+        np.repeat(tokens, length, axis=0),
+        np.tile(np.arange(1, length + 1), rows),
+        rows=np.repeat(np.arange(rows), length),
+        drafter=Counting(draft, (WIDTH,), scheme=scheme),
+        drafter_params=draft_params,
+        max_new_tokens=1,
+        sampling=SAMPLED,
+        key=7,
+    )
+    counts = np.asarray(result.drafter_state.memory).sum(0)
+    found = counts / (rows * length)
+    if scheme is schemes.COUPLED:  # no uniforms
+        np.testing.assert_allclose(found, wanted, atol=1e-6)
+    np.testing.assert_allclose(found, wanted, atol=4.5 * 0.5 / np.sqrt(rows * length))
+    assert counts.sum() > rows
+
+
+def test_errors():
+    with pytest.raises(ValueError, match=r"width is 6; pass an integer in 1 .. 5, the vocabulary"):
+        measured(np.ones(SIZE), np.ones(SIZE), *text(1, 2), width=6)
+    with pytest.raises(ValueError, match="decides about whole paths"):
+        measured(np.ones(SIZE), np.ones(SIZE), *text(1, 2), scheme=schemes.BLOCK)
+    with pytest.raises(ValueError, match="sampling needs a key"):
+        measured(np.ones(SIZE), np.ones(SIZE), *text(1, 2), key=None)

@@ -1,0 +1,321 @@
+"""What is wrong with a drafter or a call is said in one sentence, before anything is compiled."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tables
+
+import jspec
+from jspec import tree as trees
+from jspec.verify import rules, schemes
+
+SIZE = 5
+MODEL = tables.Table(SIZE)
+WEIGHTS = np.random.default_rng(0).normal(size=(1, SIZE, SIZE)).astype(np.float32)
+PROMPT = np.array([[1, 2, 3], [2, 2, 0]])
+SAMPLED = dict(sampling=jspec.Sampling(1.0), key=0)
+RECURSIVE = dict(scheme=schemes.RECURSIVE)
+CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: jspec.SpecInfer(MODEL, ()), r"branching is \(\); give each level"),
+        (lambda: jspec.RSDC(MODEL, (2, 0)), r"branching is \(2, 0\); give each level"),
+        (lambda: jspec.RSDC(MODEL, [2, 2]), r"branching is \[2, 2\]; give .* in a tuple"),
+        (lambda: jspec.RSDC(MODEL, 3), "branching is 3; give .* in a tuple"),
+        (lambda: jspec.RSDC(MODEL, (6,)), "a node 6 children and the vocabulary has 5"),
+        (
+            lambda: jspec.SpeculativeDecoding(MODEL, 0),
+            "num_speculative_tokens is 0; pass an integer of at least 1",
+        ),
+        (lambda: jspec.Sequoia(MODEL, trees.Template(())), "no node below the root"),
+        (lambda: jspec.Sequoia(MODEL, ((0,),)), "pass a jspec.Template"),
+        (lambda: jspec.SpecTr(MODEL, 2, 0), "max_depth is 0; pass an integer of at least 1"),
+        (
+            lambda: jspec.SpecTr(MODEL, 6, 1),
+            r"num_chains is 6; pass an integer in 1 \.\. 5, the vocabulary",
+        ),
+        (lambda: jspec.RSDS(MODEL, 2, 0), "max_depth is 0; pass an integer of at least 1"),
+        (
+            lambda: jspec.RSDS(MODEL, 6, 1),
+            r"beam is 6; pass an integer in 1 \.\. 5, the vocabulary",
+        ),
+        (lambda: jspec.DySpec(MODEL, max_depth=0, beam=2), "max_depth is 0; pass an integer of"),
+        (lambda: jspec.DySpec(MODEL, beam=6), r"beam is 6; pass an integer in 1 \.\. 5"),
+        (
+            lambda: jspec.DySpec(MODEL, num_speculative_tokens=7, max_depth=2, beam=2),
+            r"tokens is 7; pass an integer in 1 \.\. 6, what a beam of 2 over 2 levels offers",
+        ),
+        (
+            lambda: jspec.DySpec(MODEL, beam=4, threshold=1.0),
+            "threshold is 1.0; pass a number x with 0 <= x < 1",
+        ),
+        *[
+            (lambda bad=bad: jspec.SpeculativeDecoding(MODEL, bad), "tokens is .*; pass an integer")
+            for bad in (2.0, "3", None, int, True, [2])
+        ],
+        (lambda: jspec.SpeculativeDecoding(None, 2), "draft model is None; pass a jspec.CausalLM"),
+        (lambda: jspec.RSDC(tables.Table, (2,)), "draft model is <class .*; pass a jspec.CausalLM"),
+        (lambda: jspec.SpecTr(MODEL, 2.0, 2), "num_chains is 2.0; pass an integer"),
+        (lambda: jspec.RSDS(MODEL, 2, "2"), "max_depth is '2'; pass an integer"),
+        (lambda: jspec.RSDC(MODEL, (2.0, 1)), r"branching is \(2.0, 1\); .* of integers"),
+        (lambda: jspec.SpecInfer(MODEL, (True,)), r"branching is \(True,\); .* of integers"),
+        (lambda: jspec.DySpec(MODEL, 3.5, beam=2), "tokens is 3.5; pass an integer"),
+        (lambda: jspec.DySpec(MODEL, beam=None), "beam is None; pass an integer"),
+        (lambda: jspec.DySpec(MODEL, beam=4, threshold="0"), "threshold is '0'; pass a number"),
+        (lambda: jspec.CoupledTree(MODEL, beam=4, min_gain=None), "min_gain is None; pass"),
+        (lambda: jspec.DySpec(MODEL, beam=4, order="depth"), "order is 'depth'; pass a function"),
+        *[
+            (
+                lambda bad=bad: jspec.SpecTr(MODEL, sampling=jspec.Sampling(**bad)),
+                "the drafter's sampling: .*; pass",
+            )
+            for bad in (
+                dict(top_p=0.0),
+                dict(top_p=1.5),
+                dict(min_p=2.0),
+                dict(temperature=float("nan")),
+                dict(temperature="hot"),
+                dict(top_k=-1),
+                dict(top_k=1.5),
+            )
+        ],
+        (lambda: jspec.CoupledTree.published(MODEL), "CoupledTree is jspec's own and has no pub"),
+        (lambda: jspec.CalibratedDySpec.published(MODEL), "jspec's own and has no published"),
+        (lambda: jspec.RSDS.published(MODEL, beam=6), r"beam is 6; pass an integer in 1 \.\. 5"),
+        (
+            lambda: jspec.CoupledTree(MODEL, beam=4, **RECURSIVE),
+            "only the coupled rule allows; leave out scheme, or take DySpec",
+        ),
+    ],
+)
+def test_a_drafter_that_cannot_be(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def decode(drafter, drafter_params=WEIGHTS, **options):
+    return jspec.decode(
+        MODEL,
+        WEIGHTS,
+        PROMPT,
+        drafter=drafter,
+        drafter_params=drafter_params,
+        max_new_tokens=4,
+        **options,
+    )
+
+
+PLAIN = np.asarray(jspec.decode(MODEL, WEIGHTS, PROMPT, max_new_tokens=4).tokens)
+
+
+def test_a_draft_model_serves_whatever_text_fits_its_context():
+    """3 + 4 tokens; what the engine makes room for is rounded up, and no text."""
+    result = decode(jspec.SpeculativeDecoding(tables.Table(SIZE, context=7), 3))
+    np.testing.assert_array_equal(result.tokens, PLAIN)
+    # Its last levels would be beyond the context.
+    assert result.stats.num_rounds.max() < 4
+    short = jspec.SpeculativeDecoding(tables.Table(SIZE, context=5), 3)
+    np.testing.assert_array_equal(decode(short, limits=[2, 1]).tokens[:, :1], PLAIN[:, :1])
+
+
+def test_a_tree_may_be_deeper_than_the_text():
+    np.testing.assert_array_equal(decode(jspec.SpeculativeDecoding(MODEL, 64)).tokens, PLAIN)
+
+    @jax.jit
+    def run(prompt):  # no rounding: a cache of 2 slots
+        return jspec.decode(
+            MODEL, WEIGHTS, prompt, drafter=CHAIN, drafter_params=WEIGHTS, max_new_tokens=1
+        ).tokens
+
+    one = jspec.decode(MODEL, WEIGHTS, PROMPT[:, :1], max_new_tokens=1).tokens
+    np.testing.assert_array_equal(run(PROMPT[:, :1]), one)
+
+
+@pytest.mark.parametrize(
+    ("method", "scheme", "settings"),
+    [
+        (jspec.SpeculativeDecoding, schemes.RECURSIVE, {}),
+        (jspec.SpecTr, schemes.K_SEQ, {}),
+        (jspec.SpecInfer, schemes.MULTI_ROUND, {}),
+        (jspec.RSDC, schemes.RECURSIVE, {}),
+        (jspec.RSDS, schemes.RECURSIVE, {}),
+        (jspec.Sequoia, schemes.RECURSIVE, {}),
+        (
+            jspec.DySpec,
+            schemes.RECURSIVE,
+            dict(num_speculative_tokens=64, sampling=jspec.Sampling(temperature=0.6)),
+        ),
+    ],
+)
+def test_a_papers_name_has_the_papers_algorithm(method, scheme, settings):
+    """By `published`; the constructor's own default says in its first line that it differs."""
+    options = dict(template=trees.chain(2)) if method is jspec.Sequoia else {}
+    model = tables.Table(100)
+    drafter = method.published(model, **options)
+    assert drafter.scheme == scheme
+    assert drafter.verifier == scheme.verifier
+    for name, value in settings.items():
+        assert getattr(drafter, name) == value
+    own = method(model, **options)
+    assert own.scheme == schemes.COUPLED
+    assert "coupled scheme" in method.__doc__.splitlines()[0]
+    assert f"{method.__name__}.published(" in method.__doc__
+    assert method.published(model, scheme=schemes.MULTI_ROUND, **options).scheme == (
+        schemes.MULTI_ROUND
+    )
+
+
+def state(memory):
+    """The state of an earlier call, as far as it is looked at."""
+    start = CHAIN.init(2, 16, None)
+    return start.replace(memory=memory)
+
+
+CALIBRATED = jspec.CalibratedDySpec(MODEL, num_speculative_tokens=3, max_depth=2, beam=2)
+COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, beam=2)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            # The longest row is 3 + 4 tokens.
+            lambda: decode(jspec.SpeculativeDecoding(tables.Table(SIZE, context=6), 2)),
+            "the drafter's context is 6 and a row may hold 7 tokens; shorten the prompt",
+        ),
+        (
+            lambda: decode(
+                jspec.merge(
+                    jspec.PromptLookup(),
+                    jspec.SpeculativeDecoding(tables.Table(SIZE, context=6), 2),
+                ),
+                (None, WEIGHTS),
+            ),
+            "the drafter's context is 6 and a row may hold 7 tokens",
+        ),
+        (
+            lambda: decode(CHAIN, WEIGHTS[..., :4]),
+            "drafter_params score 4 tokens and the draft model has 5; pass the weights",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(tables.Table(3), 2)),
+            r"has 3 tokens and the target 5, 2 apart; take two models of one tokenizer(\n|$)",
+        ),
+        (lambda: decode(CHAIN, None), "drafter_params is None and a draft model needs its weights"),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, scheme=rules.recursive)),
+            "pass a draw with its verifier, such as jspec.schemes.RECURSIVE",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, sampling=0.6)),
+            "the drafter's sampling is 0.6; pass jspec.Sampling of plain numbers",
+        ),
+        (
+            lambda: decode(
+                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(jnp.ones(2)))
+            ),
+            "the drafter's sampling: temperature is Array.*; pass a number x with 0 <= x",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(-1.0))),
+            "temperature is -1.0; pass a number x with 0 <= x",
+        ),
+        (
+            lambda: decode(jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE), key=0),
+            (
+                "the draft's temperature is 0, which leaves .* no distribution to draw from; give "
+                "the drafter"
+            ),
+        ),
+        (
+            lambda: decode(
+                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(0.0), **RECURSIVE),
+                **SAMPLED,
+            ),
+            "the draft's temperature is 0",
+        ),
+        (
+            lambda: decode(
+                jspec.SpeculativeDecoding(MODEL, 2, sampling=jspec.Sampling(0.6), **RECURSIVE)
+            ),
+            "scheme draws at random and key is None; pass key=0",
+        ),
+        (
+            lambda: decode(jspec.with_verifier(CHAIN, rules.recursive), **SAMPLED),
+            "rule is recursive and the drafter's draws are lossless under coupled alone",
+        ),
+        (
+            # The noise that drew the children would draw what follows them.
+            lambda: decode(
+                jspec.with_verifier(
+                    jspec.merge(CHAIN, jspec.PromptLookup(2)), rules.deterministic_proposal
+                ),
+                (WEIGHTS, None),
+                **SAMPLED,
+            ),
+            (
+                "rule is deterministic_proposal and the drafter's draws are lossless under coupled "
+                "alone"
+            ),
+        ),
+        (
+            lambda: decode(
+                jspec.with_verifier(jspec.RSDC(MODEL, (2, 2), **RECURSIVE), rules.multi_round),
+                **SAMPLED,
+            ),
+            "rule is multi_round and the drafter's draws are lossless under recursive alone, or",
+        ),
+        (
+            lambda: decode(jspec.RSDC(MODEL, (2, 2), scheme=schemes.BLOCK), **SAMPLED),
+            "block verification judges chains and a node of this tree has up to 2 children",
+        ),
+        (
+            lambda: decode(
+                jspec.merge(
+                    jspec.SpeculativeDecoding(MODEL, 2, **RECURSIVE), jspec.PromptLookup(2)
+                ),
+                (WEIGHTS, None),
+                **SAMPLED,
+            ),
+            "draws have a verifier of their own; .* give this one scheme=jspec.schemes.COUPLED",
+        ),
+        (
+            lambda: decode(CHAIN, drafter_state=jnp.zeros((SIZE, 8), jnp.int32)),
+            (
+                "drafter_state is a .* and a draft model keeps a DraftModelState; pass the "
+                "state of a call"
+            ),
+        ),
+        (
+            lambda: decode(CALIBRATED, drafter_state=state(())),
+            "the memory of another method, a tuple, and this one keeps a AcceptanceRates",
+        ),
+        (
+            lambda: decode(CHAIN, drafter_state=state(COUPLED_TREE.init_memory(2, None))),
+            "the memory of another method, a InverseTemperature, and this one keeps a tuple",
+        ),
+    ],
+)
+def test_a_call_that_cannot_be(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_a_vocabulary_that_is_padded_is_said_to_be():
+    drafter = jspec.SpeculativeDecoding(tables.Table(32_000), 2)
+    seen = jspec.Output(jax.ShapeDtypeStruct((1, 3, 32_064), jnp.float32), None, (), ())
+    with pytest.raises(
+        ValueError, match=r"has 32000 tokens and the target 32064, 64 apart; .* is a multiple of 64"
+    ):
+        drafter.prefill(None, drafter.init(1, 16, None), PROMPT[:1], np.array([3]), seen)
+
+
+@pytest.mark.parametrize("drafter", [CALIBRATED, COUPLED_TREE])
+def test_what_was_learnt_serves_a_batch_of_another_size(drafter):
+    earlier = drafter.init(3, 16, None)
+    again = drafter.init(2, 24, earlier)
+    assert jax.tree.all(jax.tree.map(lambda leaf: leaf.shape[0] == 2, again.memory))

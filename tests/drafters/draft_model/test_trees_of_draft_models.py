@@ -1,0 +1,478 @@
+"""Trees of the draft models, token for token those of the oracles that grow them one by one.
+
+The draft model is a table whose logits carry, behind the distribution of the next token, what is
+drawn
+there: so each node's draws are given from outside, as they are to the oracles. One call grows the
+trees of hundreds of rows, each with a model of its own.
+"""
+
+import dataclasses
+import itertools
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tables
+
+import jspec
+from jspec.base import Frame, Output
+from jspec.drafters.draft_model.best_first import GrowthLog
+from jspec.drafters.draft_model.calibrated_dyspec import (
+    AcceptanceRates,
+    RateTable,
+    _residual_probabilities,
+)
+from jspec.drafters.growth.best_first import NodeValues
+from jspec.drafters.growth.pool import DrawnChildren
+from jspec.tree import Template
+from jspec.verify import rules
+from jspec.verify.proposals import Candidates
+from jspec.verify.schemes import Scheme
+from jspec.verify.tree_verifier import TreeVerifier
+
+CONTEXT = (1, 1, 0)
+
+
+def written(size):
+    """A draw that reads tokens from the logits, behind those of the distribution; -1 where none is
+    left.
+    """
+
+    def draw(logits, sampling, frame, level, count):
+        probs = jax.nn.softmax(logits[..., :size])
+        order = logits[..., size : size + count].astype(jnp.int32)
+        tokens = jnp.maximum(order, 0)
+        there = order >= 0
+        return Candidates(
+            tokens=tokens,
+            scores=jnp.where(there, -jnp.arange(count, dtype=jnp.float32), -jnp.inf),
+            chances=jnp.where(there, jnp.take_along_axis(probs, tokens, axis=-1), 0),
+            probs=probs,
+            q=probs,
+        )
+
+    return Scheme(draw, TreeVerifier(rules.recursive))
+
+
+def perturbed(size):
+    """A draw that reads the Gumbel noise from the logits."""
+
+    def draw(logits, sampling, frame, level, count):
+        probs = jax.nn.softmax(logits[..., :size])
+        scores, tokens = jax.lax.top_k(jnp.log(probs) + logits[..., size:], count)
+        chances = jnp.take_along_axis(probs, tokens, axis=-1)
+        return Candidates(tokens, scores, chances, probs, probs)
+
+    return Scheme(draw, TreeVerifier(rules.recursive))
+
+
+def grown(drafter, distributions, extra, change=lambda state: state):
+    """The trees of a call in which each row has its own distributions and draws."""
+    batch = len(extra)
+    shape = (batch, *distributions.shape[1:-1])
+    table = np.concatenate(
+        [np.broadcast_to(tables.logits(distributions), (*shape, distributions.shape[-1])), extra],
+        axis=-1,
+    ).astype(np.float32)
+    prompt = np.tile(np.array(CONTEXT, np.int32), (batch, 1))
+    lengths = np.full(batch, len(CONTEXT), np.int32)
+    return _grown(drafter, change, table, prompt, lengths)
+
+
+@partial(jax.jit, static_argnums=(0, 1))
+def _grown(drafter, change, table, prompt, lengths):
+    batch = len(prompt)
+    size = drafter.model.vocab_size
+    seen = Output(jnp.zeros((*prompt.shape, size)), None, (), ())
+    state = drafter.init(batch, 64, None)
+    state = drafter.prefill(table, state, prompt, lengths, seen)
+    frame = Frame(
+        root=prompt[:, -1],
+        positions=lengths - 1,
+        keys=None,
+        sampling=None,
+        done=jnp.zeros(batch, bool),
+    )
+    return drafter.draft(table, change(state), frame)[0]
+
+
+def orders_of(rng, distributions):
+    """[B, V, .., V, V]: draws without replacement, -1 where the support ends."""
+    with np.errstate(divide="ignore"):
+        values = np.log(distributions) + rng.gumbel(size=distributions.shape)
+    return np.where(np.isfinite(np.sort(values)[..., ::-1]), np.argsort(-values), -1)
+
+
+def at(array, row=0):
+    return tables.after(array[row], CONTEXT)
+
+
+def drawn_at(draws, row):
+    return lambda prefix: draws[row][(*CONTEXT, *prefix)[-2:]].tolist()
+
+
+def order_at(orders, row):
+    return lambda prefix: [token for token in drawn_at(orders, row)(prefix) if token >= 0]
+
+
+def equal(tree, row, wanted):
+    assert oracle.children_of(tables.tree_of(tree, row)) == oracle.children_of(wanted)
+
+
+# ---- one by one or level by level ----------------------------------------------------------------
+
+ROWS, WIDE = 150, 8
+
+
+@pytest.fixture(scope="module")
+def models():
+    """Distributions and orders of many rows, half of them with tokens that are impossible."""
+    rng = np.random.default_rng(0)
+    found = np.concatenate(
+        [tables.distributions(rng, ROWS // 2, WIDE, 2, zeros) for zeros in (0, 0.4)], axis=0
+    )
+    found = found**2  # more certain, so that trees are deep
+    found = found / found.sum(-1, keepdims=True)
+    return found, orders_of(rng, found)
+
+
+def best_first(method, **options):
+    return method(tables.Table(WIDE), beam=WIDE, scheme=WRITTEN, **options)
+
+
+WRITTEN = written(WIDE)
+
+
+@pytest.mark.parametrize("budget", [4, 7, 12])
+def test_dyspec_from_a_forward_per_level_is_the_heaps(models, budget):
+    """Algorithm 1. No level asks for more than 8 nodes or children, none is below the 12th."""
+    distributions, orders = models
+    tree = grown(
+        best_first(jspec.DySpec, num_speculative_tokens=budget, max_depth=budget),
+        distributions,
+        orders,
+    )
+    depths = set()
+    for row in range(ROWS):
+        wanted = oracle.dyspec_greedy(at(distributions, row), order_at(orders, row), budget)
+        equal(tree, row, wanted)
+        depths.add(1 + max(map(len, oracle.children_of(wanted))))
+    assert len(depths) > 2
+    assert np.asarray(tree.valid).all()
+
+
+def test_a_threshold_is_the_layer_by_layer_tree(models):
+    """Algorithm 2; the budget is never reached."""
+    distributions, orders = models
+    tree = grown(
+        best_first(jspec.DySpec, num_speculative_tokens=40, max_depth=20, threshold=0.15),
+        distributions,
+        orders,
+    )
+    for row in range(ROWS):
+        wanted = oracle.dyspec_threshold(at(distributions, row), order_at(orders, row), 0.15, 10**6)
+        equal(tree, row, wanted)
+
+
+def test_a_row_that_needs_no_more_levels_is_not_changed_by_those_of_others(models):
+    """Growth ends when no row hopes for more, so a row sees more levels in company than alone."""
+    distributions, orders = models
+    drafter = best_first(jspec.DySpec, num_speculative_tokens=7, max_depth=7)
+    together, rows = grown(drafter, distributions, orders), range(40, 46)
+    for row in rows:
+        alone = grown(drafter, distributions[[row]], orders[[row]])
+        for name in ("tokens", "parents", "valid"):
+            np.testing.assert_array_equal(getattr(alone, name)[0], getattr(together, name)[row])
+        inner = np.unique(alone.parents[0][1:])  # the only distributions that are read
+        mine, theirs = alone.q[0][alone.q_row[0]], together.q[row][together.q_row[row]]
+        np.testing.assert_allclose(mine[inner], theirs[inner], rtol=1e-5)
+    depths = [max(map(len, oracle.children_of(tables.tree_of(together, row)))) for row in rows]
+    assert len(set(depths)) > 1
+
+
+# ---- sizes that are known, and beams -------------------------------------------------------------
+
+
+def test_constant_branching_is_the_oracles(models):
+    distributions, orders = models
+    tree = grown(jspec.RSDC(tables.Table(WIDE), (3, 2, 1), scheme=WRITTEN), distributions, orders)
+    for row in range(ROWS):
+        equal(tree, row, oracle.rsd_c(order_at(orders, row), (3, 2, 1)))
+
+
+def test_a_template_is_filled_rank_by_rank(models):
+    """Sequoia: the child of rank r is the r-th draw, whatever shape the others have."""
+    distributions, orders = models
+    paths = ((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 1, 0), (0, 1, 1), (2, 0, 0))
+    drafter = jspec.Sequoia(tables.Table(WIDE), Template(paths), scheme=WRITTEN)
+    tree = grown(drafter, distributions, orders)
+    for row in range(ROWS):
+        draws, children = order_at(orders, row), {}
+        prefixes = {(): ()}
+        for path in paths:
+            above = prefixes.get(path[:-1])
+            if above is None or path[-1] >= len(draws(above)):
+                continue
+            prefixes[path] = (*above, draws(above)[path[-1]])
+            children.setdefault(above, []).append(prefixes[path][-1])
+        assert oracle.children_of(tables.tree_of(tree, row)) == children
+
+
+def test_specinfer_is_the_oracles(models):
+    distributions, _ = models
+    draws = np.random.default_rng(1).integers(WIDE, size=(ROWS, WIDE, WIDE, 4))
+    tree = grown(
+        jspec.SpecInfer(tables.Table(WIDE), (4, 3, 2), scheme=WRITTEN), distributions, draws
+    )
+    for row in range(ROWS):
+        equal(tree, row, oracle.specinfer(drawn_at(draws, row), (4, 3, 2)))
+
+
+def test_spectr_is_the_oracles():
+    rng, chains, length, size = np.random.default_rng(2), 4, 3, 3
+    sequences = rng.integers(size, size=(ROWS, chains, length))
+
+    def draw(logits, sampling, frame, level, count):
+        column = jnp.take(jnp.asarray(sequences), level, axis=2)
+        tokens = column[:, None] if count == chains else column[:, :, None]
+        probs = jax.nn.softmax(logits)
+        some = jnp.zeros(tokens.shape)
+        return Candidates(tokens, some, some, probs, probs)
+
+    drafter = jspec.SpecTr(
+        tables.Table(size + 1), chains, length, scheme=Scheme(draw, TreeVerifier(rules.k_seq))
+    )
+    distributions = tables.distributions(rng, 1, size + 1, 2)
+    tree = grown(drafter, distributions, np.zeros((ROWS, size + 1, size + 1, 0)))
+    for row in range(ROWS):
+        equal(tree, row, oracle.spectr(sequences[row].tolist()))
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_stochastic_beam_search_is_the_oracles(models, width):
+    distributions, _ = models
+    noise = np.random.default_rng(3).gumbel(size=distributions.shape).astype(np.float32)
+    drafter = jspec.RSDS(tables.Table(WIDE), width, 3, scheme=perturbed(WIDE))
+    tree = grown(drafter, distributions, noise)
+    for row in range(ROWS):
+        equal(tree, row, oracle.rsd_s(at(distributions, row), at(noise, row), width, 3))
+
+
+@pytest.mark.parametrize(
+    "drafter",
+    [
+        jspec.SpeculativeDecoding(tables.Table(WIDE), 1, scheme=WRITTEN),
+        jspec.SpecTr(tables.Table(WIDE), 3, 1, scheme=WRITTEN),
+        jspec.RSDC(tables.Table(WIDE), (3,), scheme=WRITTEN),
+        jspec.RSDS(tables.Table(WIDE), 3, 1, scheme=perturbed(WIDE)),
+        best_first(jspec.DySpec, num_speculative_tokens=3, max_depth=1),
+    ],
+    ids=lambda drafter: type(drafter).__name__,
+)
+def test_one_level_is_the_first_of_the_roots_draws(models, drafter):
+    distributions, orders = models
+    noise = np.random.default_rng(4).gumbel(size=distributions.shape)
+    beam = isinstance(drafter, jspec.RSDS)
+    tree = grown(drafter, distributions, noise if beam else orders)
+    for row in range(ROWS):
+        with np.errstate(divide="ignore"):
+            perturbed = np.log(at(distributions, row)(())) + at(noise, row)(())
+        order = np.argsort(-perturbed).tolist() if beam else order_at(orders, row)(())
+        num = min(tree.width, np.count_nonzero(at(distributions, row)(())))
+        assert oracle.children_of(tables.tree_of(tree, row)) == {(): order[: min(num, 3)]}
+
+
+# ---- all draws summed out ------------------------------------------------------------------------
+
+
+def every_draw(probs, size, depth):
+    """(orders [B, V, .., V, V], weights [B]): all that may be drawn at nodes above `depth`."""
+    prefixes = [s for level in range(depth) for s in itertools.product(range(size), repeat=level)]
+    places = [((*CONTEXT, *prefix)[-depth:]) for prefix in prefixes]
+    assert len(set(places)) == len(places)  # or the draws at two nodes would be the same
+    ways = [oracle.draws_swor(probs(prefix), size) for prefix in prefixes]
+    every = list(itertools.product(*ways))
+    orders = np.zeros((len(every), *[size] * depth, size))
+    for row, drawn in enumerate(every):
+        for place, (order, _) in zip(places, drawn, strict=True):
+            orders[(row, *place)] = [*order, *[-1] * (size - len(order))]
+    return orders, np.array([np.prod([weight for _, weight in drawn]) for drawn in every])
+
+
+def error(drafter, depth, zeros=(0.0, 0.0), seed=1, change=lambda state: state):
+    """Largest error of the joint distribution of `depth` tokens, over all draws of the drafter's
+    trees.
+    """
+    size, rng = drafter.model.vocab_size, np.random.default_rng(seed)
+    found = [tables.distributions(rng, 1, size, depth, some) for some in zeros]
+    p, q = (tables.after(array[0], CONTEXT) for array in found)
+    orders, weights = every_draw(q, size, depth)
+    assert weights.sum() == pytest.approx(1, abs=1e-12)
+    tree = grown(drafter, found[1], orders, change)
+    chances = {}
+    for row, weight in enumerate(weights):
+        tokens, parents = tables.tree_of(tree, row)
+        key = tuple(tokens), tuple(parents)
+        chances[key] = chances.get(key, 0) + weight
+    assert len(chances) > 1
+    probs = sum(
+        chance * oracle.walk_distribution(tree, oracle.recursive, p, q, depth)
+        for tree, chance in chances.items()
+    )
+    return np.abs(probs - tables.joint(p, size, depth)).max()
+
+
+THREE, TWO = tables.Table(3), tables.Table(2)
+SWOR = dict(scheme=written(3))
+PAIR = dict(scheme=written(2))
+ENUMERATED = {
+    "dyspec_3": (jspec.DySpec(THREE, num_speculative_tokens=3, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_5": (jspec.DySpec(THREE, num_speculative_tokens=5, max_depth=2, beam=3, **SWOR), 2),
+    "dyspec_narrow": (
+        jspec.DySpec(THREE, num_speculative_tokens=4, max_depth=2, beam=2, **SWOR),
+        2,
+    ),
+    "dyspec_threshold": (
+        jspec.DySpec(THREE, num_speculative_tokens=8, max_depth=2, beam=3, threshold=0.2, **SWOR),
+        2,
+    ),
+    "dyspec_deep": (jspec.DySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
+    "rsd_c": (jspec.RSDC(THREE, (2, 2), **SWOR), 2),
+    "rsd_c_deep": (jspec.RSDC(TWO, (1, 2, 1), **PAIR), 3),
+}
+gaps = pytest.mark.parametrize("zeros", [(0, 0), (0.4, 0), (0, 0.4)], ids=["full", "p", "q"])
+
+
+@gaps
+@pytest.mark.parametrize(("drafter", "depth"), ENUMERATED.values(), ids=ENUMERATED)
+def test_trees_of_recursive_rejection_are_lossless(drafter, depth, zeros):
+    assert error(drafter, depth, zeros) < 1e-12
+
+
+def learnt(state):
+    """Rates that no walk would teach, the same in all rows: the tree must be lossless anyway."""
+    rng = np.random.default_rng(7)
+    batch = len(state.previous)
+
+    def rates():
+        taken = np.broadcast_to(rng.uniform(size=(1, 4, 16)), (batch, 4, 16))
+        return RateTable(tried=jnp.ones((batch, 4, 16)), taken=jnp.asarray(taken, jnp.float32))
+
+    return state.replace(memory=AcceptanceRates(slots=rates(), tokens=rates()))
+
+
+CALIBRATED = {
+    "wide": (
+        jspec.CalibratedDySpec(THREE, num_speculative_tokens=4, max_depth=2, beam=3, **SWOR),
+        2,
+    ),
+    "threshold": (
+        jspec.CalibratedDySpec(
+            THREE, num_speculative_tokens=6, max_depth=2, beam=2, threshold=0.15, **SWOR
+        ),
+        2,
+    ),
+    "deep": (jspec.CalibratedDySpec(TWO, num_speculative_tokens=5, max_depth=3, beam=2, **PAIR), 3),
+}
+
+
+@gaps
+@pytest.mark.parametrize(("drafter", "depth"), CALIBRATED.values(), ids=CALIBRATED)
+def test_whatever_rates_were_learnt_the_tree_is_lossless(drafter, depth, zeros):
+    assert error(drafter, depth, zeros, change=learnt) < 1e-12
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy(jspec.DySpec):
+    """Wrong: a child is worth its own probability, which is known only once it is drawn."""
+
+    def value_fn(self, memory):
+        def own(drawn, value):
+            value = value[..., None] * drawn.chances
+            return NodeValues(value, value)
+
+        return own
+
+
+@dataclasses.dataclass(frozen=True)
+class Foreseen(jspec.CalibratedDySpec):
+    """Wrong: the slot's rate is looked up by the probability of the very token drawn for it."""
+
+    def value_fn(self, memory):
+        def expected(drawn, value):
+            _, token = _residual_probabilities(drawn)
+            taken = memory.slots(token)
+            value = value[..., None] * taken
+            return NodeValues(value, value)
+
+        return expected
+
+
+@pytest.mark.parametrize(
+    ("method", "change"), [(Greedy, lambda state: state), (Foreseen, learnt)], ids=["own", "rate"]
+)
+def test_a_worth_that_looks_at_the_drawn_token_is_caught(method, change):
+    drafter = method(THREE, num_speculative_tokens=3, max_depth=2, beam=3, **SWOR)
+    size = error(drafter, 2, change=change)
+    print(f"{size:.3f}")
+    assert size > 0.01
+
+
+# ---- what is learnt beside another drafter -------------------------------------------------------
+
+
+def beside_another(drafter):
+    """What a round teaches whose root had the children 0 and 1, and a neighbour's 2 was taken."""
+    drawn = DrawnChildren(
+        tokens=jnp.array([[[0, 1]]]), notes=(jnp.array([[[0.6, 0.3]]]),) * drafter_notes(drafter)
+    )
+    log = GrowthLog(drafter.init_memory(1, None), drawn, jnp.array([[1, 0, 0]]))
+    tree = jspec.Tree(
+        tokens=jnp.array([[2, 0, 1]]),
+        parents=jnp.array([[-1, 0, 0]]),
+        valid=jnp.ones((1, 3), bool),
+        depth=1,
+        width=2,
+    )
+    output = jspec.Output(jnp.zeros((1, 3, 3)), None, (), ())
+    verdict = jspec.Verdict(
+        path=jnp.array([[0, -1]]),
+        counts=jnp.array([2]),
+        bonus=jnp.array([1]),
+        failed=jnp.zeros(1, bool),
+    )
+    feedback = jspec.Feedback(
+        tree=tree,
+        output=output,
+        verdict=verdict,
+        emitted=jnp.array([[2, 1]]),
+        counts=jnp.array([2]),
+        positions=jnp.array([4]),
+        done=jnp.zeros(1, bool),
+        merged=jspec.Scored(tree, output, verdict),
+    )
+    return log.memory, drafter.learn(log, feedback)
+
+
+def drafter_notes(drafter):
+    return 2 if isinstance(drafter, jspec.CalibratedDySpec) else 1
+
+
+def test_children_that_a_neighbours_was_taken_over_were_all_refused():
+    before, after = beside_another(
+        jspec.CalibratedDySpec(THREE, num_speculative_tokens=2, max_depth=1, beam=2)
+    )
+    for old, new in ((before.slots, after.slots), (before.tokens, after.tokens)):
+        tried = (new.tried - old.tried).sum((0, 2))
+        np.testing.assert_allclose(tried, [1, 1, 0, 0], atol=1e-5)
+        np.testing.assert_allclose(new.taken, old.taken, rtol=1e-6)
+
+
+def test_a_neighbours_token_that_was_not_drawn_here_teaches_no_temperature():
+    before, after = beside_another(
+        jspec.CoupledTree(THREE, num_speculative_tokens=2, max_depth=1, beam=2)
+    )
+    np.testing.assert_array_equal(after.log, before.log)

@@ -1,0 +1,136 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from oracle import dynamic_token_recycling as oracle
+
+import jspec
+from jspec.base import Frame
+from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
+
+K = 3
+
+
+def held(state):
+    """The matrix as the oracle has it."""
+    tokens, probs = np.asarray(state.tokens[0]), np.asarray(state.probs[0], np.float64)
+    return {
+        token: list(zip(tokens[token].tolist(), probs[token].tolist(), strict=True))
+        for token in range(tiny.VOCAB)
+        if probs[token].any()
+    }
+
+
+def drafted(tree, row):
+    """{path: value} of the present nodes."""
+    found, above = {}, {0: ()}
+    for node in range(1, tree.tokens.shape[1]):
+        if tree.valid[row, node]:
+            path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
+            above[node], found[path] = path, float(tree.value[row, node])
+    return found
+
+
+@pytest.fixture(scope="module")
+def probs(target):
+    """A text's distribution of what follows it."""
+
+    @jax.jit
+    def forward(tokens):
+        size = tokens.shape[1]
+        causal = jnp.tril(jnp.ones((1, size, size), bool))
+        return target[0].apply(target[1], tokens, jnp.arange(size)[None], causal, None).logits[0]
+
+    def after(text):
+        padded = np.zeros((1, 64), np.int32)
+        padded[0, : len(text)] = text
+        logits = np.asarray(forward(padded)[len(text) - 1], np.float64)
+        weights = np.exp(logits - logits.max())
+        return weights / weights.sum()
+
+    return after
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.6])
+def test_rounds_are_those_of_a_heap_over_paths(target, probs, decay):
+    """Every round's tree, and what it leaves in the matrix and in the corrections."""
+    drafter = DynamicTokenRecycling(
+        tiny.VOCAB, num_speculative_tokens=9, max_depth=4, beam=K**3, decay=decay, k=K
+    )
+    draft = jax.jit(drafter.draft)
+    prompt = tiny.PROMPTS[0]
+    state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=30)
+    matrix, beliefs, full, again = {}, ({}, {}), 0, 0
+    while True:
+        frame = Frame(state.root, state.cache.lengths, None, None, state.done)
+        tree, _ = draft(None, state.drafter_state, frame)
+        got = drafted(tree, 0)
+        want = oracle.grown(matrix, beliefs[0], int(state.root[0]), 9, 4)
+        assert got.keys() == want.keys()
+        for path, value in want.items():
+            assert got[path] == pytest.approx(value, rel=5e-3)
+        full += len(got) == 9
+        text = [*prompt.tolist(), *np.asarray(state.out[0, : int(state.lengths[0])]).tolist()]
+        begin = int(state.lengths[0])
+        state = jspec.step(*target, state, drafter=drafter)
+        if state.done.all():
+            break
+        said = [text[-1], *np.asarray(state.out[0, begin : int(state.lengths[0])]).tolist()]
+        beliefs = oracle.learnt(matrix, beliefs, said)
+        nodes = [(), *got]
+        tokens = [path[-1] if path else text[-1] for path in nodes]
+        again += sum(token in matrix for token in tokens)
+        matrix = oracle.visited(matrix, tokens, [probs([*text, *p]) for p in nodes], decay, K)
+        found = held(state.drafter_state)
+        assert found.keys() == matrix.keys()
+        for token, line in matrix.items():
+            assert dict(found[token]) == pytest.approx(dict(line), rel=2e-3, abs=1e-5)
+        bias = np.asarray(state.drafter_state.acceptance.bias)
+        assert bias[0] == pytest.approx(beliefs[0].get(None, 0.0), abs=5e-3)
+        for kind, value in beliefs[0].items():
+            if kind is not None:
+                assert bias[1 + kind] == pytest.approx(value, abs=5e-3)
+    assert full > 3 and again > 5
+
+
+def test_cells_hold_the_models_probabilities(target):
+    drafter = DynamicTokenRecycling(tiny.VOCAB, k=K, update_on_prefill=True)
+    prompt = tiny.PROMPTS[0]
+    state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=4)
+    logits = tiny.plain_logits(*target, prompt)
+    for place, token in enumerate(prompt):
+        if token in prompt[place + 1 :]:
+            continue  # a later one wrote the line
+        probs = np.exp(logits[place]) / np.exp(logits[place]).sum()
+        best = np.argsort(-probs)[:K]
+        assert state.drafter_state.tokens[0, token].tolist() == best.tolist()
+        np.testing.assert_allclose(state.drafter_state.probs[0, token], probs[best], rtol=1e-4)
+    unseen = sorted(set(range(tiny.VOCAB)) - set(prompt.tolist()))
+    assert not np.asarray(state.drafter_state.probs[0, unseen]).any()
+
+
+def test_lines_that_were_never_written_are_not_drafted(target):
+    drafter = DynamicTokenRecycling(tiny.VOCAB, num_speculative_tokens=5)
+    tree, _ = jax.jit(drafter.draft)(
+        None,
+        drafter.init(2, 8, None),
+        Frame(jnp.array([1, 2]), jnp.zeros(2, int), None, None, jnp.zeros(2, bool)),
+    )
+    assert tree.valid.tolist() == [[True] + [False] * 5] * 2
+
+
+def test_options_and_states_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"k is 0; pass an integer in 1 \.\. 23"):
+        DynamicTokenRecycling(23, k=0)
+    with pytest.raises(ValueError, match="tokens is 0; pass an integer of at least 1"):
+        DynamicTokenRecycling(23, num_speculative_tokens=0)
+    with pytest.raises(ValueError, match="beam is -1; pass an integer of at least 1"):
+        DynamicTokenRecycling(23, beam=-1)
+    with pytest.raises(ValueError, match=r"decay is 1; pass a number x with 0 <= x < 1"):
+        DynamicTokenRecycling(23, decay=1)
+    other = DynamicTokenRecycling(23, k=2).init(1, 8, None)
+    with pytest.raises(ValueError, match=r"of \(1, 23, 2\) and .*State of \(1, 23, 3\)"):
+        DynamicTokenRecycling(23, k=3).init(1, 8, other)
+    with pytest.raises(ValueError, match="drafter_state is a tuple, and this Dynamic"):
+        DynamicTokenRecycling(23).init(1, 8, ())

@@ -1,0 +1,135 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tiny
+
+import jspec
+from jspec.base import Frame
+
+LIMIT = 30
+
+
+def held(pool):
+    """{first token: tails, oldest first} of one pool [V, G, L]."""
+    return {
+        first: [tuple(tail) for tail in line[::-1] if tail[0] != -1]
+        for first, line in enumerate(np.asarray(pool).tolist())
+        if line[0][0] != -1
+    }
+
+
+@pytest.mark.parametrize(
+    ("window", "ngram", "guesses", "from_prompt"),
+    [(7, 5, 7, False), (3, 3, 2, True), (1, 2, 1, False), (4, 2, 3, True)],
+)
+def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
+    target, next_logits, window, ngram, guesses, from_prompt
+):
+    drafter = jspec.Lookahead(tiny.VOCAB, window, ngram, guesses, pool_from_prompt=from_prompt)
+    state = pool = None
+    accepted = 0
+    for row, length in enumerate(tiny.LENGTHS):
+        prompt = tiny.PROMPTS[row, :length]
+        result = jspec.decode(
+            *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
+        )
+        first = drafter.first_window(jnp.asarray(prompt), jnp.asarray(length))
+        assert set(np.asarray(first).ravel().tolist()) <= set(prompt.tolist())
+        tokens, histogram, pool = oracle.lookahead(
+            next_logits, prompt, LIMIT, np.asarray(first).tolist(), ngram, guesses, pool=pool,
+            pool_from_prompt=from_prompt,
+        )  # fmt: skip
+        state = result.drafter_state
+        assert result.tokens[0].tolist() == tokens
+        assert result.stats.histogram[0].tolist() == histogram[1:]
+        assert held(state.pool[0]) == pool
+        accepted += int(result.stats.num_accepted_tokens[0])
+    assert accepted > 0
+
+
+def test_a_tree_holds_every_path_once_and_values_fall(target):
+    drafter = jspec.Lookahead(tiny.VOCAB, 3, 4, 4, pool_from_prompt=True)
+    state = jspec.prefill(*target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, max_new_tokens=20)
+    for _ in range(8):
+        state = jspec.step(*target, state, drafter=drafter)
+    frame = jspec.Frame(
+        root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
+    )
+    tree, _ = jax.jit(drafter.draft)(None, state.drafter_state, frame)
+    assert tree.tokens.shape[1] == 3 * (3 + 4)
+    for row in range(3):
+        nodes = np.flatnonzero(tree.valid[row])[1:]
+        edges = {(int(tree.parents[row, n]), int(tree.tokens[row, n])) for n in nodes}
+        assert len(edges) == len(nodes)
+        above = np.asarray(tree.value[row])[np.asarray(tree.parents[row])[nodes]]
+        assert (np.asarray(tree.value[row])[nodes] <= above).all()
+
+
+def test_a_batch_shares_one_pool_or_has_its_own():
+    first = jnp.array([[1, 1, 2], [1, 3, 2]])
+    tails = jnp.array([[[4], [5], [6]], [[4], [7], [8]]])
+    live = jnp.array([[True, True, True], [True, True, False]])
+    shared = jspec.Lookahead(9, 1, 2, 2)
+    pool = shared.insert_ngrams(shared.init(2, 0, None).pool, first, tails, live)
+    assert held(pool[0]) == {1: [(5,), (4,)], 2: [(6,)], 3: [(7,)]}
+    own = jspec.Lookahead(9, 1, 2, 2, per_row=True)
+    pool = own.insert_ngrams(own.init(2, 0, None).pool, first, tails, live)
+    assert held(pool[0]) == {1: [(4,), (5,)], 2: [(6,)]}
+    assert held(pool[1]) == {1: [(4,)], 3: [(7,)]}
+
+
+def test_the_window_learns_in_a_mixture_too(target):
+    """The mixture's nodes have other numbers, and equal paths of two drafters are one node."""
+    look = jspec.Lookahead(tiny.VOCAB, 3, 3, 2)
+    alone = jspec.decode(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
+    merged = jspec.merge(jspec.Suffix(num_speculative_tokens=3, max_depth=1, capacity=0), look)
+    state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=merged, max_new_tokens=8)
+    one = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=look, max_new_tokens=8)
+    state = jspec.step(*target, state, drafter=merged)
+    one = jspec.step(*target, one, drafter=look)
+    np.testing.assert_array_equal(state.drafter_state.members[1].window, one.drafter_state.window)
+    assert alone.lengths[0] == 8
+
+
+def test_a_pool_of_another_shape_is_refused():
+    state = jspec.Lookahead(9, 2, 3, 2).init(1, 4, None)
+    with pytest.raises(ValueError, match=r"pool of shape \(1, 9, 2, 2\).*\(1, 9, 2, 3\) of int32"):
+        jspec.Lookahead(9, 2, 4, 2).init(1, 4, state)
+
+
+@pytest.mark.parametrize("name", ["window", "ngram", "guesses", "vocab_size"])
+def test_options_out_of_range_are_refused(name):
+    options = dict(vocab_size=9) | {name: 0}
+    with pytest.raises(ValueError, match=f"{name} is 0; pass an integer of at least"):
+        jspec.Lookahead(**options)
+
+
+def test_trees_have_a_bound():
+    with pytest.raises(ValueError, match=r"\(N - 1\)\(W \+ G\) = 4098 tokens; stay within 4096"):
+        jspec.Lookahead(9, window=2000, ngram=3, guesses=49)
+
+    with pytest.raises(ValueError, match=r"a tree of 299 levels.*; stay within 256"):
+        jspec.Lookahead(9, window=300, ngram=2, guesses=1)
+
+
+def test_all_of_a_full_pool_is_drafted():
+    """The shares of its oldest would be less than float32 can hold."""
+    look = jspec.Lookahead(300, window=1, ngram=2, guesses=200)
+    state = look.init(1, 8, None)
+    state = state.replace(pool=state.pool.at[0, 3, :, 0].set(jnp.arange(200)))
+    frame = Frame(jnp.array([3]), jnp.array([4]), None, None, jnp.zeros(1, bool))
+    tree, _ = jax.jit(look.draft)(None, state, frame)
+    assert set(tree.tokens[0, 1:][tree.valid[0, 1:]].tolist()) == set(range(200))
+
+
+def test_a_wide_window_is_drafted_to_its_end():
+    """Its deepest value would be less than float32 can hold."""
+    look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)
+    prompt = jnp.arange(9)[None]
+    window = jax.vmap(look.first_window)(prompt, jnp.array([9]))
+    state = look.init(1, 300, None).replace(window=window)
+    frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
+    tree, _ = jax.jit(look.draft)(None, state, frame)
+    assert tree.valid[0].sum() == 130

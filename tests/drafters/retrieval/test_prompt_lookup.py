@@ -1,0 +1,48 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+
+import jspec
+from jspec.base import Frame
+from jspec.drafters.retrieval.prompt_lookup import TextState
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(("most", "least", "num"), [(3, 1, 4), (2, 2, 1), (4, 1, 10)])
+def test_the_draft_is_the_oracles_for_random_texts(whole, most, least, num):
+    drafter = jspec.PromptLookup(most, least, num, whole=whole)
+    rng = np.random.default_rng(most * 10 + num)
+    texts = [rng.integers(0, 3, rng.integers(1, 24)).tolist() for _ in range(60)]
+    tokens = np.full((60, 24), 9, np.int32)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = text
+    lengths = jnp.array([len(text) for text in texts])
+    roots = jnp.array([text[-1] for text in texts])
+    frame = Frame(
+        root=roots, positions=lengths - 1, keys=None, sampling=None, done=jnp.zeros(60, bool)
+    )
+    tree, _ = jax.jit(drafter.draft)(None, TextState(jnp.asarray(tokens), lengths), frame)
+    for row, text in enumerate(texts):
+        want = oracle.prompt_lookup(text, n_max=most, n_min=least, num=num, full=whole)
+        valid = np.asarray(tree.valid[row, 1:])
+        assert tree.tokens[row, 1:][valid].tolist() == want, text
+
+
+def test_the_latest_place_can_be_asked_for():
+    text = [1, 2, 7, 1, 2, 8, 1, 2]
+    state = TextState(jnp.array([text]), jnp.array([8]))
+    frame = Frame(
+        root=jnp.array([2]), positions=jnp.array([7]), keys=None, sampling=None,
+        done=jnp.zeros(1, bool),
+    )  # fmt: skip
+    for latest, want in ((False, 7), (True, 8)):
+        drafter = jspec.PromptLookup(num_speculative_tokens=2, latest=latest)
+        assert jax.jit(drafter.draft)(None, state, frame)[0].tokens[0, 1] == want
+
+
+@pytest.mark.parametrize("options", [(2, 3, 1), (3, 0, 1), (3, 1, 0)])
+def test_options_out_of_range_are_refused(options):
+    with pytest.raises(ValueError, match=r"m(in|ax)_match is|num_speculative_tokens is"):
+        jspec.PromptLookup(*options)

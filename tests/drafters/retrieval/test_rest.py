@@ -1,0 +1,160 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tiny
+
+import jspec
+from jspec import datastore
+from jspec.base import Frame
+from jspec.drafters.retrieval.rest import continuations, longest_match
+
+
+def drafted(drafter, store, texts):
+    """The trees after these texts, each in a row of its own, on the host."""
+    tokens = np.zeros((len(texts), max(map(len, texts))), np.int32)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = text
+    lengths = jnp.array([len(text) for text in texts])
+    frame = Frame(
+        root=jnp.array([text[-1] for text in texts]), positions=lengths - 1, keys=None,
+        sampling=None, done=jnp.zeros(len(texts), bool),
+    )  # fmt: skip
+    output = jspec.Output(jnp.zeros((len(texts), 1, store.vocab_size)), None, (), ())
+
+    @jax.jit
+    def tree(store):
+        state = drafter.init(len(texts), 99, None)
+        state = drafter.prefill(store, state, jnp.asarray(tokens), lengths, output)
+        return drafter.draft(store, state, frame)[0]
+
+    return jax.device_get(tree(store))
+
+
+def nodes(tree, row):
+    """[(path, value)] of the drafted nodes, in their order."""
+    paths = {0: ()}
+    for node in np.flatnonzero(tree.valid[row])[1:]:
+        paths[node] = (*paths[tree.parents[row, node]], int(tree.tokens[row, node]))
+    return [(path, tree.value[row, node]) for node, path in paths.items() if path]
+
+
+@pytest.mark.parametrize(
+    ("vocab", "size", "drafter"),
+    [
+        (2, 60, jspec.REST(5, 2, num_speculative_tokens=12, max_depth=4, num_matches=7)),
+        (4, 200, jspec.REST(num_matches=32)),
+        (6, 300, jspec.REST(3, 1, num_speculative_tokens=9, max_depth=3, num_matches=50)),
+        (70_000, 40, jspec.REST(4, 1, num_speculative_tokens=5, max_depth=3)),
+        (3, 1, jspec.REST(2, 1, num_speculative_tokens=3, max_depth=2, num_matches=3)),
+    ],
+)
+def test_the_tree_is_the_oracles_for_random_corpora(vocab, size, drafter):
+    rng = np.random.default_rng(size)
+    # A few tokens of the vocabulary, the largest among them, so that matches are long.
+    words = np.unique(np.linspace(0, vocab - 1, 6).astype(int))
+    corpus = rng.choice(words, size)
+    store = datastore.build(corpus, vocab)
+    texts = [rng.choice(words, rng.integers(1, 24)).tolist() for _ in range(30)]
+    # Quotations, the end of the corpus among them, so that long suffixes are found too.
+    for _ in range(30):
+        end = rng.integers(1, size + 1)
+        texts.append([int(words[0]), *corpus[max(0, end - rng.integers(1, 20)) : end].tolist()])
+    tree = drafted(drafter, store, texts)
+    sizes = dict(
+        longest=drafter.max_match, shortest=drafter.min_match,
+        nodes=drafter.num_speculative_tokens, continuation=drafter.max_depth,
+        matches=drafter.num_matches,
+    )  # fmt: skip
+    hits = 0
+    for row, text in enumerate(texts):
+        want = oracle.rest(corpus, text, **sizes)
+        got = nodes(tree, row)
+        assert [path for path, _ in got] == [path for path, _, _ in want], text
+        np.testing.assert_allclose([w for _, w in got], [w for _, _, w in want], rtol=1e-5)
+        hits += bool(want)
+    assert hits or size == 1
+
+
+def test_the_range_of_every_match_is_the_oracles():
+    rng = np.random.default_rng(5)
+    corpus = rng.integers(0, 3, 150)
+    store = datastore.build(corpus, 3)
+    texts = rng.integers(0, 3, (40, 9))
+    first, count, length = longest_match(store, jnp.asarray(texts, jnp.int32), 2)
+    for row, text in enumerate(texts):
+        places, n = oracle.longest_match(corpus, text, 9, 2)
+        assert (count[row], length[row]) == (len(places), n)
+        assert store.suffixes[first[row] : first[row] + count[row]].tolist() == places
+
+
+def test_of_many_matches_evenly_spaced_ones_are_read():
+    store = datastore.build(np.tile([1, 2, 0], 2000), 3)
+    follow = continuations(store, jnp.array([0]), jnp.array([5000]), jnp.array([0]), 4, 1)
+    every = continuations(store, jnp.array([0]), jnp.array([5000]), jnp.array([0]), 5000, 1)
+    assert follow[0].tolist() == [every[0, i].tolist() for i in (0, 1250, 2500, 3750)]
+
+
+def test_values_fall_along_every_path():
+    corpus = np.random.default_rng(0).integers(0, 3, 400)
+    tree = drafted(jspec.REST(), datastore.build(corpus, 6), [[5, *corpus[:2].tolist()]])
+    above = np.take_along_axis(tree.value, np.maximum(tree.parents, 0), axis=1)
+    live = tree.valid & (tree.parents >= 0)
+    assert live.sum() == 64 and (tree.value[live] < above[live]).all()
+    assert tree.value[:, 0] == 1 and (tree.value[live] > 0).all()
+
+
+def test_the_tail_follows_the_text():
+    """In the loop the memory is what a prompt of the same text would give."""
+    model = tiny.model()
+    params = tiny.params(model)
+    store = datastore.build(np.arange(tiny.VOCAB), tiny.VOCAB)
+    drafter = jspec.REST(max_match=4, num_speculative_tokens=3, max_depth=3)
+    result = jspec.decode(
+        model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=store,
+        max_new_tokens=10, limits=[10, 1, 0],
+    )  # fmt: skip
+    for row, length in enumerate(tiny.LENGTHS):
+        text = tiny.PROMPTS[row, :length].tolist()
+        text += result.tokens[row, : result.lengths[row]].tolist()
+        assert result.drafter_state[row].tolist() == ([-1] * 4 + text)[-4:]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (dict(min_match=0), "min_match is 0"),
+        (dict(max_match=2, min_match=3), r"min_match is 3; pass an integer in 1 \.\. 2"),
+        (dict(max_match=257), r"max_match is 257; pass an integer in 1 \.\. 256"),
+        (dict(max_depth=0), "max_depth is 0"),
+        (dict(max_depth=257), "max_depth is 257"),
+        (dict(num_matches=0), "num_matches is 0"),
+        (
+            dict(num_matches=1295),
+            r"num_matches is 1295; pass an integer in 1 \.\. 1294, with max_depth 10",
+        ),
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
+        (
+            dict(num_speculative_tokens=7, num_matches=2, max_depth=3),
+            r"integer in 1 \.\. 6, what 2 matches",
+        ),
+    ],
+)
+def test_options_out_of_range_are_refused(options, said):
+    with pytest.raises(ValueError, match=said):
+        jspec.REST(**options)
+
+
+@pytest.mark.parametrize(
+    ("params", "said"),
+    [(None, "is a NoneType; pass a datastore"), (30, "vocabulary of 30 and the model one of 23")],
+)
+def test_params_that_do_not_fit_are_refused(params, said):
+    model = tiny.model()
+    store = params and datastore.build(np.arange(10), params)
+    with pytest.raises(ValueError, match=said):
+        jspec.decode(
+            model, tiny.params(model), tiny.PROMPTS, tiny.LENGTHS, drafter=jspec.REST(),
+            drafter_params=store, max_new_tokens=4,
+        )  # fmt: skip

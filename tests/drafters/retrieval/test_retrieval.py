@@ -1,0 +1,199 @@
+"""What every drafter that looks tokens up refuses, and JAX's strict promotion."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jspec
+from jspec.base import Feedback, Frame, Output, Verdict
+from jspec.drafters.retrieval.adjacency_matrix import write_lines
+from jspec.drafters.retrieval.token_recycling import fitted
+
+V, SLOTS = 6, 12
+DRAFTERS = {
+    "token_recycling": jspec.TokenRecycling(V, jspec.tree.branching([2]), k=2),
+    "token_recycling_per_row": jspec.TokenRecycling(
+        V, jspec.tree.branching([2]), k=2, update_on_prefill=True, per_row=True
+    ),
+    "dynamic_token_recycling": jspec.DynamicTokenRecycling(
+        V, 3, max_depth=2, k=2, update_on_prefill=True
+    ),
+    "prompt_lookup": jspec.PromptLookup(num_speculative_tokens=2, whole=False),
+    "suffix": jspec.Suffix(num_speculative_tokens=3, max_depth=2, capacity=8),
+    "lookahead": jspec.Lookahead(V, window=2, ngram=3, guesses=2, pool_from_prompt=True),
+    "rest": jspec.REST(max_match=3, num_speculative_tokens=3, max_depth=2, num_matches=4),
+}
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: jspec.TokenRecycling(None), "vocab_size is None; pass an integer"),
+        (lambda: jspec.TokenRecycling(9.0), r"vocab_size is 9.0; pass an integer"),
+        (lambda: jspec.TokenRecycling(9, k="8"), r"k is '8'; pass an integer in 1 \.\. 9"),
+        (
+            lambda: jspec.TokenRecycling(6, template=[(0,)], k=2),
+            r"template is \[\(0,\)\]; pass a jspec.Template",
+        ),
+        (lambda: fitted(2.5), "num_speculative_tokens is 2.5; pass an integer"),
+        (
+            lambda: jspec.DynamicTokenRecycling(6, num_speculative_tokens=2.5, k=2),
+            "num_speculative_tokens is 2.5; pass an integer",
+        ),
+        (lambda: jspec.DynamicTokenRecycling("6"), "vocab_size is '6'; pass an integer"),
+        (lambda: jspec.DynamicTokenRecycling(9, beam=None), "beam is None; pass an integer"),
+        (lambda: jspec.DynamicTokenRecycling(9, max_depth=True), "max_depth is True; pass an int"),
+        (lambda: jspec.DynamicTokenRecycling(9, decay="0.5"), "decay is '0.5'; pass a number"),
+        (
+            lambda: jspec.DynamicTokenRecycling(9, decay=float("nan")),
+            "decay is nan; pass a number",
+        ),
+        (
+            lambda: jspec.PromptLookup(num_speculative_tokens=2.5),
+            "num_speculative_tokens is 2.5; pass an integer",
+        ),
+        (
+            lambda: jspec.PromptLookup(num_speculative_tokens="3"),
+            "num_speculative_tokens is '3'; pass an integer",
+        ),
+        (lambda: jspec.PromptLookup(2.5), "max_match is 2.5; pass an integer"),
+        (lambda: jspec.PromptLookup(3, None), "min_match is None; pass an integer"),
+        (lambda: jspec.Suffix(capacity=2.5), "capacity is 2.5; pass an integer"),
+        (lambda: jspec.Suffix(max_match="4"), "max_match is '4'; pass an integer"),
+        (lambda: jspec.Suffix(factor=None), "factor is None; pass a number"),
+        (lambda: jspec.Suffix(offset="1"), "offset is '1'; pass a number"),
+        (lambda: jspec.Suffix(offset=float("nan")), "offset is nan; pass a number"),
+        (lambda: jspec.Suffix(threshold=None), "threshold is None; pass a number"),
+        (lambda: jspec.Lookahead(6, window=2.5), "window is 2.5; pass an integer"),
+        (lambda: jspec.Lookahead(None), "vocab_size is None; pass an integer"),
+        (lambda: jspec.Lookahead(6, ngram="5"), "ngram is '5'; pass an integer"),
+        (lambda: jspec.REST(max_match=3.5), "max_match is 3.5; pass an integer"),
+        (lambda: jspec.REST(num_matches=None), "num_matches is None; pass an integer"),
+        (lambda: jspec.REST(num_speculative_tokens=2.0), "num_speculative_tokens is 2.0; pass"),
+        (lambda: jspec.datastore.build([1], "6"), "vocab_size is '6'; pass an integer"),
+        (lambda: jspec.datastore.build([], 6), "the corpus has 0 tokens"),
+        (lambda: jspec.datastore.build(None, 6), "dtype object; pass a list of token ids"),
+    ],
+)
+def test_arguments_of_another_type_are_refused_when_they_are_given(make, said):
+    with pytest.raises(jspec.InputError, match=said):
+        make()
+
+
+def test_numpy_integers_are_integers():
+    assert jspec.Suffix(capacity=np.int64(8), max_match=np.int32(3)).capacity == 8
+
+
+def frame(batch=2):
+    return Frame(
+        root=jnp.zeros(batch, jnp.int32), positions=jnp.full(batch, 2, jnp.int32), keys=None,
+        sampling=None, done=jnp.zeros(batch, bool),
+    )  # fmt: skip
+
+
+FOREIGN = {name: drafter.init(2, SLOTS, None) for name, drafter in DRAFTERS.items()} | {
+    "a tuple": (),
+    "text": "x",
+    "a number": 3,
+}
+
+
+@pytest.mark.parametrize("name", sorted(DRAFTERS))
+def test_states_of_other_drafters_are_refused(name):
+    """Both where a call begins with one and in the middle, where another drafter takes over."""
+    drafter = DRAFTERS[name]
+    store = jspec.datastore.build([0, 1, 2], V)
+    for other, state in FOREIGN.items():
+        if other == name:
+            continue
+        with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
+            drafter.init(2, SLOTS, state)
+        with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
+            jax.eval_shape(lambda state=state: drafter.draft(store, state, frame()))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "other"),
+    [
+        (jspec.TokenRecycling(V, jspec.tree.chain(1), k=2), jspec.TokenRecycling(V, k=3,
+            template=jspec.tree.chain(1))),
+        (jspec.TokenRecycling(V, jspec.tree.chain(1), k=2), jspec.TokenRecycling(V, k=2,
+            template=jspec.tree.chain(1), per_row=True)),
+        (jspec.DynamicTokenRecycling(V, k=2), jspec.DynamicTokenRecycling(V, k=3)),
+        (jspec.Lookahead(V), jspec.Lookahead(V, guesses=3)),
+        (jspec.Suffix(capacity=8), jspec.Suffix(capacity=9)),
+        (jspec.REST(max_match=4), jspec.REST(max_match=5)),
+    ],
+)  # fmt: skip
+def test_states_of_other_sizes_are_refused_in_the_middle_too(drafter, other):
+    with pytest.raises(jspec.InputError, match=r"drafter_state .*; pass the state"):
+        jax.eval_shape(lambda: drafter.draft(None, other.init(2, SLOTS, None), frame()))
+
+
+@pytest.mark.parametrize("name", sorted(DRAFTERS))
+@pytest.mark.parametrize("x64", [False, True])
+def test_rounds_pass_under_strict_promotion(name, x64):
+    drafter = DRAFTERS[name]
+    rng = np.random.default_rng(0)
+
+    def output(nodes):
+        logits = rng.normal(size=(2, nodes, V)).astype(np.float32)
+        return Output(jnp.asarray(logits), None, (), ())
+
+    def run():
+        store = jspec.datastore.build([0, 1, 2, 0, 1], V)
+        prompt = jnp.array([[0, 1, 0], [2, 2, 0]], jnp.int32)
+        state = drafter.init(2, SLOTS, None)
+        lengths = jnp.array([3, 2], jnp.int32)
+        state = drafter.prefill(store, state, prompt, lengths, output(3))
+        for done in ([False, False], [False, True]):
+            tree, state = drafter.draft(store, state, frame())
+            width = tree.depth + 1
+            counts = jnp.array([2, 1], jnp.int32)
+            feedback = Feedback(
+                tree=tree,
+                output=output(tree.tokens.shape[1]),
+                verdict=Verdict(
+                    jnp.zeros((2, width), jnp.int32), counts, jnp.zeros(2, jnp.int32),
+                    jnp.zeros(2, bool),
+                ),
+                emitted=jnp.zeros((2, width), jnp.int32),
+                counts=counts,
+                positions=jnp.full(2, 2, jnp.int32),
+                done=jnp.array(done),
+            )  # fmt: skip
+            before = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
+            state = drafter.update(store, state, feedback)
+            assert before == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
+
+    strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
+    with strict[0], strict[1], jax.enable_x64(x64):
+        jax.eval_shape(run)  # types are those of tracing
+
+
+def test_a_matrix_for_each_of_many_rows_needs_no_index_of_64_bits():
+    """2^14 rows of V = 2^17: traced alone, since it would take 8 GiB."""
+    drafter = jspec.TokenRecycling(2**17, jspec.tree.chain(1), k=1, per_row=True)
+    batch = 2**14
+
+    def call(state, tokens, lines):
+        live = jnp.ones(tokens.shape, bool)
+        return drafter.draft(None, state, frame(batch)), write_lines(state, tokens, live, lines)
+
+    state = jax.ShapeDtypeStruct((batch, 2**17, 1), jnp.int32)
+    tokens = jax.ShapeDtypeStruct((batch, 3), jnp.int32)
+    _, written = jax.eval_shape(call, state, tokens, jax.ShapeDtypeStruct((batch, 3, 1), jnp.int32))
+    assert written.shape == state.shape
+
+
+def test_a_matrix_for_each_row_is_written_by_its_row_alone():
+    rng = np.random.default_rng(1)
+    matrix = rng.integers(0, 9, (3, 5, 2)).astype(np.int32)
+    tokens, live = rng.integers(0, 5, (3, 6)), rng.uniform(size=(3, 6)) < 0.7
+    lines = rng.integers(10, 99, (3, 6, 2)).astype(np.int32)
+    want = matrix.copy()
+    for row, node in np.argwhere(live):
+        want[row, tokens[row, node]] = lines[row, node]
+    got = write_lines(*map(jnp.asarray, (matrix, tokens.astype(np.int32), live, lines)))
+    np.testing.assert_array_equal(got, want)

@@ -1,0 +1,158 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tiny
+
+import jspec
+from jspec.base import Frame
+from jspec.drafters.retrieval.prompt_lookup import TextState
+
+ROWS, SIZE = 40, 24
+
+
+def memory(drafter, texts, past):
+    """The state that holds these texts, and the round that drafts after them."""
+    tokens = np.full((len(texts), SIZE), 9, np.int32)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = text
+    lengths = jnp.array([len(text) for text in texts], jnp.int32)
+    held = [token for output in past for token in (-1, *output)]
+    held = [-1] * (drafter.capacity - len(held)) + held
+    state = drafter.init(len(texts), SIZE - 1, None)
+    state = state.replace(
+        text=TextState(jnp.asarray(tokens), lengths), past=jnp.array(held, jnp.int32)
+    )
+    frame = Frame(
+        root=jnp.array([text[-1] for text in texts], jnp.int32), positions=lengths - 1, keys=None,
+        sampling=None, done=jnp.zeros(len(texts), bool),
+    )  # fmt: skip
+    return state, frame
+
+
+def drafted(tree, row):
+    """[(path, value)] in node order."""
+    paths, found = {0: ()}, []
+    for node in np.flatnonzero(tree.valid[row])[1:]:
+        path = (*paths[int(tree.parents[row, node])], int(tree.tokens[row, node]))
+        paths[node] = path
+        found.append((path, float(tree.value[row, node])))
+    return found
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(num_speculative_tokens=9, max_depth=4, num_matches=64),
+        dict(num_speculative_tokens=6, max_depth=5, num_matches=5, max_match=3),
+        dict(num_speculative_tokens=30, max_depth=6, factor=1.0, offset=0.0, threshold=0.1),
+        dict(num_speculative_tokens=5, max_depth=3, min_match=2, max_match=4, num_matches=3),
+        dict(num_speculative_tokens=8, max_depth=3, capacity=0),
+    ],
+)
+def test_trees_are_the_oracles_for_random_texts(options):
+    drafter = jspec.Suffix(**{"capacity": 60, **options})
+    rng = np.random.default_rng(len(str(options)))
+    texts = [rng.integers(0, 3, rng.integers(1, SIZE)).tolist() for _ in range(ROWS)]
+    past = [rng.integers(0, 3, size).tolist() for size in (14, 1, 20)] if drafter.capacity else []
+    state, frame = memory(drafter, texts, past)
+    tree, _ = jax.jit(drafter.draft)(None, state, frame)
+    sizes = set()
+    for row, text in enumerate(texts):
+        names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
+        want = oracle.suffix(
+            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
+            places=drafter.num_matches,
+            **{name: getattr(drafter, name) for name in names},
+        )  # fmt: skip
+        got = drafted(tree, row)
+        # Between nodes of equal value the choice is free; the values are not.
+        np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
+        trie = oracle.suffix_trie(
+            oracle.suffix_places(
+                text, past, drafter.min_match, drafter.max_match, drafter.max_depth
+            ),
+            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
+        )  # fmt: skip
+        assert len({path for path, _ in got}) == len(got)
+        for path, value in got:
+            assert value == pytest.approx(trie[path], rel=1e-5)
+        sizes.add(len(got))
+    assert max(sizes) > 1
+
+
+def test_the_longest_match_leads_and_a_loop_goes_on():
+    drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=4, capacity=16)
+    state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
+    draft = jax.jit(drafter.draft)
+    tree, _ = draft(None, state, frame)
+    assert drafted(tree, 0)[0][0] == (7,)
+    assert [path for path, _ in drafted(tree, 1)] == [(6,), (6, 4), (6, 4, 6), (6, 4, 6, 4)]
+    # What another row said before counts like what this one did.
+    state, frame = memory(drafter, [[1, 2, 3]], [[1, 2, 3, 7, 5], [3, 9]])
+    paths = [path for path, _ in drafted(draft(None, state, frame)[0], 0)]
+    assert paths == [(7,), (7, 5), (9,)]
+
+
+@pytest.mark.parametrize("capacity", [200, 48, 7])
+def test_outputs_are_remembered_in_the_order_in_which_rows_end(capacity):
+    model = tiny.model()
+    target = model, tiny.params(model)
+    drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=capacity, max_match=3)
+    held, state = [-1] * capacity, None
+    for limits in ([9, 20, 4], [0, 6, 6]):
+        result = jspec.decode(
+            *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_state=state,
+            max_new_tokens=20, limits=limits,
+        )  # fmt: skip
+        state = result.drafter_state
+        steps = np.asarray(result.stats.num_rounds)
+        for row in sorted(range(3), key=lambda row: (steps[row], row)):
+            prompt = tiny.PROMPTS[row, : tiny.LENGTHS[row]].tolist()
+            output = result.tokens[row, : result.lengths[row]].tolist()
+            held += [-1, *prompt[-3:], *output] if output else []
+        assert state.past.tolist() == held[-capacity:]
+
+
+def test_the_past_of_a_larger_vocabulary_changes_no_token():
+    model = tiny.model()
+    target, ask = (model, tiny.params(model), [[1, 5, 3]]), dict(max_new_tokens=8)
+    drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=3, capacity=8)
+    state = drafter.init(1, 8, None)
+    state = state.replace(past=jnp.array([-1, -1, 5, 3, 30_000, 31_000, 5, 3], jnp.int32))
+    frame = Frame(jnp.array([3]), jnp.array([2]), None, None, jnp.zeros(1, bool))
+    started = jax.jit(drafter.prefill)(None, state, jnp.array([[1, 5, 3]]), jnp.array([3]), None)
+    assert 30_000 in jax.jit(drafter.draft)(None, started, frame)[0].tokens[0].tolist()
+    hot = jspec.decode(*target, drafter=drafter, drafter_state=state, **ask)
+    np.testing.assert_array_equal(hot.tokens, jspec.decode(*target, **ask).tokens)
+
+
+def test_a_past_of_another_size_is_refused():
+    state = jspec.Suffix(capacity=8).init(1, 4, None)
+    with pytest.raises(ValueError, match=r"past outputs of shape \(8,\).*\(16,\) and int32"):
+        jspec.Suffix(capacity=16).init(1, 4, state)
+    with pytest.raises(ValueError, match="drafter_state is a dict"):
+        jspec.Suffix(capacity=16).init(1, 4, {"past": 1})
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0"),
+        (dict(max_depth=0), "max_depth is 0"),
+        (dict(num_matches=0), "num_matches is 0"),
+        (dict(min_match=0), "min_match is 0"),
+        (dict(min_match=5, max_match=4), "min_match is 5; pass an integer in 1 .. 4"),
+        (dict(factor=-1.0), "factor is -1.0"),
+        (dict(factor=0.5, offset=0.0), "drafts nothing after a match of 1"),
+        (dict(threshold=1.0), "threshold is 1.0"),
+        (dict(capacity=-1), "capacity is -1"),
+        (dict(max_match=129), "max_match is 129; pass an integer in 1 .. 128"),
+        (dict(num_matches=129), "num_matches is 129"),
+        (dict(max_depth=129), "max_depth is 129"),
+    ],
+)
+def test_options_out_of_range_are_refused(options, told):
+    with pytest.raises(ValueError, match=told):
+        jspec.Suffix(**options)

@@ -1,0 +1,116 @@
+import jax.numpy as jnp
+import numpy as np
+import oracle
+import pytest
+import tiny
+
+import jspec
+from jspec.drafters.retrieval.token_recycling import PUBLISHED
+
+LIMIT = 30
+
+
+def test_rounds_and_matrix_are_the_published_algorithms_cold_and_hot(target, next_logits):
+    drafter = jspec.TokenRecycling(tiny.VOCAB)
+    state = matrix = None
+    for row, length in enumerate(tiny.LENGTHS):
+        prompt = tiny.PROMPTS[row, :length]
+        result = jspec.decode(
+            *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
+        )
+        tokens, steps, matrix, histogram = oracle.token_recycling(
+            next_logits, prompt, LIMIT, matrix=matrix
+        )
+        state = result.drafter_state
+        assert result.tokens[0].tolist() == tokens
+        assert int(result.stats.num_rounds[0]) == steps
+        assert result.stats.histogram[0].tolist() == histogram[1:]
+        np.testing.assert_array_equal(state[0], matrix)
+        assert result.stats.num_draft_tokens[0] <= 80 * steps
+
+
+def test_equal_paths_of_the_published_tree_are_verified_once(target):
+    """Lines that were never written hold zeros, so that siblings are equal: one of them is left."""
+    drafter = jspec.TokenRecycling(tiny.VOCAB)
+    state = jspec.prefill(*target, tiny.PROMPTS[:1], drafter=drafter, max_new_tokens=LIMIT)
+    distinct = []
+    while not state.done.all():
+        tokens, parents = oracle.token_recycling_tree(
+            np.asarray(state.drafter_state[0]), oracle.TEMPLATE, int(state.root[0])
+        )
+        paths = [()]
+        for token, parent in zip(tokens[1:], parents[1:], strict=True):
+            paths.append((*paths[parent], token))
+        distinct.append(len(set(paths)) - 1)
+        state = jspec.step(*target, state, drafter=drafter)
+        assert state.stats.num_draft_tokens[0] == sum(distinct)
+    assert distinct[0] == 6 and max(distinct) > 40
+
+
+def test_an_end_token_leaves_the_last_round_out_of_the_matrix(target, next_logits):
+    prompt = tiny.PROMPTS[0]
+    plain = oracle.greedy(next_logits, prompt.tolist(), LIMIT)
+    end = plain[9]
+    result = jspec.decode(
+        *target, prompt[None], drafter=jspec.TokenRecycling(tiny.VOCAB), max_new_tokens=LIMIT,
+        eos=end,
+    )  # fmt: skip
+    tokens, steps, matrix, _ = oracle.token_recycling(next_logits, prompt, LIMIT, eos=(end,))
+    assert result.tokens[0, : len(tokens)].tolist() == tokens
+    assert int(result.stats.num_rounds[0]) == steps
+    np.testing.assert_array_equal(result.drafter_state[0], matrix)
+
+
+def test_a_batch_shares_one_matrix_and_the_last_row_wins():
+    drafter = jspec.TokenRecycling(6, jspec.tree.chain(1), k=2)
+    logits = jnp.asarray(np.random.default_rng(0).normal(size=(2, 3, 6)), jnp.float32)
+    tokens = jnp.array([[1, 2, 1], [2, 5, 2]])
+    live = jnp.array([[True, True, True], [True, True, False]])
+    state = drafter.recycle(drafter.init(2, 0, None), tokens, logits, live)
+    best = np.argsort(-np.asarray(logits), axis=-1)[..., :2]
+    want = np.zeros((6, 2), int)
+    want[1], want[2], want[5] = best[0, 2], best[1, 0], best[1, 1]
+    np.testing.assert_array_equal(state[0], want)
+
+    own = jspec.TokenRecycling(6, jspec.tree.chain(1), k=2, per_row=True)
+    state = own.recycle(own.init(2, 0, None), tokens, logits, live)
+    np.testing.assert_array_equal(state[0, 2], best[0, 1])
+    np.testing.assert_array_equal(state[1, 2], best[1, 0])
+
+
+def test_update_on_prefill_fills_the_matrix_from_the_prompt(target, next_logits):
+    drafter = jspec.TokenRecycling(tiny.VOCAB, update_on_prefill=True)
+    prompt = tiny.PROMPTS[0]
+    state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=4)
+    want = oracle.token_recycling_update(
+        np.zeros((tiny.VOCAB, 8), int),
+        prompt,
+        [oracle.top_candidates(next_logits(prompt[: i + 1]), 8) for i in range(len(prompt))],
+    )
+    np.testing.assert_array_equal(state.drafter_state[0], want)
+
+
+def test_the_matrix_survives_the_disk(tmp_path):
+    drafter = jspec.TokenRecycling(7, jspec.tree.chain(2), k=3)
+    matrix = jnp.arange(21, dtype=jnp.int32).reshape(1, 7, 3) % 7
+    path = tmp_path / "matrix.safetensors"
+    drafter.save(matrix, path)
+    np.testing.assert_array_equal(drafter.restore(path), matrix)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    with pytest.raises(ValueError, match=r"shape \(1, 7, 3\).*\[rows, 7, 2\]"):
+        jspec.TokenRecycling(7, jspec.tree.chain(2), k=2).restore(path)
+    drafter.save(matrix - 1, path)
+    with pytest.raises(ValueError, match=r"tokens -1 .. 5, outside the vocabulary of 7"):
+        drafter.restore(path)
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(ValueError, match="not a matrix saved by TokenRecycling"):
+        drafter.restore(path)
+    with pytest.raises(ValueError, match="no file"):
+        drafter.restore(tmp_path / "missing")
+
+
+def test_options_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"drafts rank 7.*ranks 0 .. 3; pass k=8"):
+        jspec.TokenRecycling(100, PUBLISHED, k=4)
+    with pytest.raises(ValueError, match=r"k is 0; pass an integer in 1 .. 100"):
+        jspec.TokenRecycling(100, k=0)

@@ -1,0 +1,53 @@
+"""Every command of benchmarks/ can be imported and says how it is called."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "benchmarks"
+
+
+def command(file: Path) -> str:
+    """What stands behind `python -m`."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__main__" else parts)
+
+
+COMMANDS = {
+    command(file): file
+    for file in sorted(FOLDER.rglob("*.py"))
+    if re.search(r"^def main\(", file.read_text("utf-8"), re.MULTILINE)
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_answers_help(name, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    module = importlib.import_module(
+        f"{name}.__main__" if COMMANDS[name].name == "__main__.py" else name
+    )
+    app = typer.Typer()
+    app.command()(module.main)
+    result = CliRunner().invoke(app, ["--help"], env={"TERM": "dumb"})
+    assert result.exit_code == 0, result.output
+    assert "Usage:" in result.output
+
+
+def test_the_readme_lists_every_command():
+    listed = re.findall(r"`python -m (benchmarks[\w.]*)", (FOLDER / "README.md").read_text("utf-8"))
+    assert set(listed) == set(COMMANDS)
+
+
+def test_no_page_names_a_command_that_is_not_there():
+    folders = ("benchmarks", "jspec", "models", "docs", "examples")
+    pages = [page for name in folders for page in (ROOT / name).rglob("*")]
+    for page in pages:
+        if page.suffix not in (".py", ".md"):
+            continue
+        named = set(re.findall(r"python -m (benchmarks[\w.]*\w)", page.read_text("utf-8")))
+        assert named <= set(COMMANDS), page

@@ -1,0 +1,171 @@
+"""The contract of models catches the models that break it, with the right sentence."""
+
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import pytest
+import tables
+import tiny
+
+import jspec
+from jspec.testing import PrefixLM, check_model
+
+MODEL = PrefixLM()
+PARAMS = MODEL.init()
+
+
+def sentence(model, params=PARAMS):
+    with pytest.raises(AssertionError) as caught:
+        check_model(model, params)
+    return str(caught.value)
+
+
+def test_sound_models_pass():
+    assert not check_model(MODEL, PARAMS).skipped
+    model = tiny.model()
+    assert not check_model(model, tiny.params(model)).skipped
+
+
+def test_a_model_whose_logits_are_a_table_passes():
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    table = jnp.asarray(tables.logits(tables.distributions(rng, 1, 7, 2)))
+    check_model(tables.Table(7), table)
+
+
+def test_a_model_without_nodes_serves_as_a_target():
+    @dataclass(frozen=True)
+    class TargetOnly(PrefixLM):
+        def apply(self, params, tokens, positions, mask, cache):
+            return PrefixLM.apply(self, params, tokens, positions, mask, cache)
+
+    assert "a tree by levels" in check_model(TargetOnly(), PARAMS).skipped[0]
+
+
+def changed(change):
+    """The built-in model, with the arguments of `apply` changed."""
+
+    @dataclass(frozen=True)
+    class Changed(PrefixLM):
+        def apply(self, params, tokens, positions, mask, cache, nodes=None):
+            arguments = change(tokens, positions, mask, cache, nodes)
+            return PrefixLM.apply(self, params, *arguments)
+
+    return Changed()
+
+
+def causal(tokens, positions, mask, cache, nodes):
+    """Siblings see each other: every earlier token is seen."""
+    count, size = mask.shape[1:]
+    seen = jnp.arange(size) <= jnp.arange(count)[:, None] + size - count
+    return tokens, positions, jnp.broadcast_to(seen, mask.shape), cache, nodes
+
+
+def by_index(tokens, positions, mask, cache, nodes):
+    """Positions are counted instead of read."""
+    start = 0 if cache is None else cache.lengths[:, None]
+    earlier = mask.shape[2] - mask.shape[1]
+    counted = start + earlier + jnp.arange(tokens.shape[1])
+    return tokens, jnp.broadcast_to(counted, tokens.shape), mask, cache, nodes
+
+
+def beyond(tokens, positions, mask, cache, nodes):
+    """One more slot is read than is committed."""
+    if cache is not None:
+        cache = replace(cache, lengths=cache.lengths + 1)
+    return tokens, positions, mask, cache, nodes
+
+
+def short(tokens, positions, mask, cache, nodes):
+    """The last committed slot is not read."""
+    if cache is not None:
+        cache = replace(cache, lengths=cache.lengths - 1)
+    return tokens, positions, mask, cache, nodes
+
+
+def mixed(tokens, positions, mask, cache, nodes):
+    """Every row reads the tokens of row 0."""
+    return jnp.broadcast_to(tokens[:1], tokens.shape), positions, mask, cache, nodes
+
+
+def forgetful(tokens, positions, mask, cache, nodes):
+    """Nodes that were scored before are not seen."""
+    if nodes is not None:
+        earlier = mask.shape[2] - mask.shape[1]
+        mask = mask & (jnp.arange(mask.shape[2]) >= earlier)
+    return tokens, positions, mask, cache, nodes
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (causal, "the mask is honoured: row 0, node 2 sees nodes that are not above it"),
+        (by_index, "positions are those given"),
+        (short, "a text in chunks is scored as the whole: row 0"),
+        (mixed, "rows are independent"),
+        (forgetful, "a tree by levels is scored as at once"),
+    ],
+)
+def test_a_broken_forward_is_said(change, said):
+    assert said in sentence(changed(change))
+
+
+def test_reading_beyond_the_cache_is_said():
+    """With zeros beyond, the sum of what is seen may be right: NaN there is not."""
+
+    @dataclass(frozen=True)
+    class Multiplying(PrefixLM):
+        """Masks by a product: 0 * NaN is NaN."""
+
+        def apply(self, params, tokens, positions, mask, cache, nodes=None):
+            output = PrefixLM.apply(self, params, tokens, positions, mask, cache, nodes)
+            if cache is None:
+                return output
+            live = jnp.arange(cache.slots) < cache.lengths[:, None]
+            rest = (cache.values[0][:, 0, :, 0] * ~live * 0).sum(-1)
+            return replace(output, logits=output.logits + rest[:, None, None])
+
+    assert "slots at or beyond Cache.lengths are never read" in sentence(Multiplying())
+    assert "a text in chunks" in sentence(changed(beyond))
+
+
+def output_of(change):
+    @dataclass(frozen=True)
+    class Changed(PrefixLM):
+        def apply(self, params, tokens, positions, mask, cache, nodes=None):
+            return change(PrefixLM.apply(self, params, tokens, positions, mask, cache, nodes))
+
+    return Changed()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda output: replace(output, logits=output.logits[:, -1]), "Output.logits are floats"),
+        (lambda output: replace(output, hidden=output.hidden[0]), "Output.hidden is None or"),
+        (lambda output: replace(output, keys=output.keys * 2), "an array for each layer"),
+        (lambda output: replace(output, logits=output.logits * jnp.nan), "are numbers"),
+    ],
+)
+def test_an_output_of_the_wrong_kind_is_said(change, said):
+    assert said in sentence(output_of(change))
+
+
+def test_a_short_context_is_wrong_use():
+    with pytest.raises(jspec.InputError, match="context is 8"):
+        check_model(PrefixLM(context=8), PARAMS)
+
+
+def test_a_context_of_the_wrong_kind_is_said():
+    @dataclass(frozen=True)
+    class Zero(PrefixLM):
+        @property
+        def context(self):
+            return 0
+
+        def __init__(self):
+            object.__setattr__(self, "vocab_size", 23)
+            object.__setattr__(self, "hidden_size", 16)
+
+    assert "context is a positive int, or None" in sentence(Zero())
