@@ -1,4 +1,4 @@
-"""A drafter in 25 lines: it remembers which token followed each token last time."""
+"""A drafter in 30 lines: it remembers which token followed each token last time."""
 
 from dataclasses import dataclass
 
@@ -28,12 +28,15 @@ class Bigram:
         return learn(state, jnp.asarray(prompt), lengths)
 
     def draft(self, params, state, frame):
-        """A chain. An unknown follower is -1, which is no token: the engine leaves it out."""
+        """A chain. An unknown follower is -1 in the table, and no node from there on."""
         tokens = [frame.root]
         for _ in range(self.num_speculative_tokens):
-            last = jnp.maximum(tokens[-1], 0)[:, None]
-            tokens.append(jnp.take_along_axis(state, last, axis=1)[:, 0])
-        return jspec.tree.chain(self.num_speculative_tokens).fill(jnp.stack(tokens, axis=1)), state
+            last = tokens[-1]
+            follower = jnp.take_along_axis(state, jnp.maximum(last, 0)[:, None], axis=1)[:, 0]
+            tokens.append(jnp.where(last < 0, -1, follower))
+        tokens = jnp.stack(tokens, axis=1)
+        tree = jspec.tree.chain(self.num_speculative_tokens).fill(jnp.maximum(tokens, 0))
+        return tree.replace(valid=tokens >= 0), state
 
     def update(self, params, state, feedback):
         """Learns from the root and the tokens that the round added."""
