@@ -165,20 +165,10 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     asked = subject.request()
     del asked["params"]
     prepared = prepare(**asked)
-    call = prepared.arrays
+    call = jax.tree.map(jax.numpy.asarray, prepared.arrays)  # as the engine traces them
     batch, width = call.prompt.shape
     positions, causal = sequence(batch, width)
     weights = subject.request()["params"]
-    leaves = jax.tree.leaves_with_path(drafter.init(batch, prepared.slots, None))
-    known: dict[int, str] = {}
-    for path, leaf in leaves:
-        place = jax.tree_util.keystr(path)
-        promise(
-            not isinstance(leaf, jax.Array) or id(leaf) not in known,
-            f"init makes an array for each leaf of the state: {place} and {known.get(id(leaf))} "
-            "are one array, and the engine donates both; make two",
-        )
-        known[id(leaf)] = place
 
     def first_tree(params: PyTree, weights: Poisoned) -> Any:
         output = subject.model.apply(weights, call.prompt, positions, causal, None)
@@ -191,7 +181,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
             sampling=call.sampling,
             done=call.lengths < 0,
         )
-        returned = drafter.draft(params, state, jax.tree.map(jax.numpy.asarray, frame))
+        returned = drafter.draft(params, state, frame)
         promise(
             isinstance(returned, tuple) and len(returned) == 2,
             f"draft returns (tree, state): that of {_name(drafter)} returned "

@@ -36,15 +36,7 @@ class Candidates:
 
 
 class ChildSampler(Protocol):
-    """Draws `size` children of each node from the draft's logits.
-
-    Args:
-        logits: the draft's, at M nodes of the same depth.
-        sampling: the draft's; None is the target's.
-        round: keys, positions and the target's sampling.
-        level: depth of the nodes.
-        size: K.
-    """
+    """A way to draw the children of a node. It belongs to a rule, see `jspec.schemes`."""
 
     def __call__(
         self,
@@ -53,7 +45,17 @@ class ChildSampler(Protocol):
         frame: Frame,
         level: Int[Array, ""] | int,
         size: int,
-    ) -> Candidates: ...
+    ) -> Candidates:
+        """Draws `size` children of each node from the draft's logits.
+
+        Args:
+            logits: the draft's, at M nodes of the same depth.
+            sampling: the draft's; None is the target's.
+            frame: keys, positions and the target's sampling.
+            level: depth of the nodes.
+            size: K.
+        """
+        ...
 
 
 def coupled(
