@@ -368,7 +368,7 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
         (dict(drafter=jspec.TokenRecycling(7, k=7, template=jspec.tree.chain(1))), "7 and the"),
         (
             dict(drafter=jspec.TokenRecycling(23), drafter_state=jnp.zeros((2, 23, 8), jnp.int32)),
-            r"shape \(2, 23, 8\) .*needs \(1, 23, 8\)",
+            r"shape \(2, 23, 8\) .*needs a matrix of \(1, 23, 8\)",
         ),
     ],
 )

@@ -103,6 +103,7 @@ def test_depth_first_is_the_preorder_of_the_same_tree():
             parents=jnp.asarray(parents[None]),
             valid=jnp.asarray(valid[None]),
             depth=8,
+            width=8,
         )
         order = trees.depth_first(tree)
         live = int(valid.sum())

@@ -62,5 +62,6 @@ def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
     output = subject.model.apply(asked["params"], tokens, positions, causal, None)
     last = jnp.asarray(asked["lengths"] - 1)[:, None, None]
     logits = jnp.take_along_axis(output.logits, last, axis=1)
-    sampling = jax.tree.map(jnp.asarray, asked["sampling"])
+    rows = len(asked["prompt"])
+    sampling = jax.tree.map(lambda value: jnp.broadcast_to(value, (rows,)), asked["sampling"])
     return np.asarray(samplings.node_probabilities(logits, sampling)[:, 0], np.float64)

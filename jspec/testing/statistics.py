@@ -1,11 +1,11 @@
 """Whether counts fit a distribution."""
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Num
 
 
 def distance(
-    counts: Int[np.ndarray, "..."], probs: Float[np.ndarray, "..."], alarms: float = 4.75
+    counts: Num[np.ndarray, "..."], probs: Float[np.ndarray, "..."], alarms: float = 4.75
 ) -> float:
     """Chi-squared over its bound, which it passes once in a million runs where the distribution is
     right.

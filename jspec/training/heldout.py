@@ -58,7 +58,7 @@ def evaluate(
     sequences = tokens[starts + np.arange(length + 1)]
     live = (starts + np.arange(length)) < count
     nats = sum(
-        float(total(model, params, sequences[i : i + batch], live[i : i + batch]))
+        float(total(model, params, live[i : i + batch], sequences[i : i + batch]))
         for i in range(0, rows, batch)
     )
     return Score(nats, count, sum(len(text.encode()) for text in texts))
@@ -68,8 +68,8 @@ def evaluate(
 def total(
     model: CausalLM,
     params: PyTree,
-    sequences: Int[Array, "B T+1"],
     live: Bool[Array, "B T"],
+    sequences: Int[Array, "B T+1"],
 ) -> Float[Array, ""]:
     return (lm.losses(model, params, sequences) * live).sum()
 

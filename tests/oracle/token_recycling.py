@@ -142,7 +142,13 @@ def token_recycling(
         histogram[len(kept)] += 1
 
         if update_on_last or not ended:
-            topk = [top_candidates(row, k) for row in logits]
-            matrix = token_recycling_update(matrix, tokens, topk)
+            # The paper leaves open which of several nodes of one token writes last. Nodes of one
+            # path (siblings of a line that holds a token twice) are one node, the first.
+            paths = [
+                tuple(tokens[a] for a in _lineage(parents, node)) for node in range(len(tokens))
+            ]
+            first = [node for node, path in enumerate(paths) if paths.index(path) == node]
+            topk = [top_candidates(logits[node], k) for node in first]
+            matrix = token_recycling_update(matrix, [tokens[node] for node in first], topk)
 
     return emitted, sum(histogram), np.array(matrix), histogram

@@ -133,15 +133,6 @@ def test_a_state_that_changes_its_type_is_refused():
     assert "jspec refuses it" in sentence(Widening())
 
 
-def test_an_array_in_two_places_of_a_state_is_said():
-    @dataclass(frozen=True)
-    class Twice(Chain):
-        def init(self, batch, slots, earlier):
-            return (jnp.zeros(batch, jnp.int32),) * 2
-
-    assert "init makes an array for each leaf of the state: [1] and [0]" in sentence(Twice())
-
-
 def test_a_draft_without_a_state_is_said():
     @dataclass(frozen=True)
     class Stateless(Chain):

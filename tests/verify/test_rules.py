@@ -47,7 +47,9 @@ def test_point_mass_emits_the_target_distribution_for_any_children(num):
     for p in distributions(0, 4):
         for children in itertools.product(range(4), repeat=num):
             for valid in itertools.product([True, False], repeat=num):
-                probs = emitted(POINT_MASS, p, np.array(children), np.array(valid), None)
+                probs = emitted(
+                    POINT_MASS, p, np.array(children), np.array(valid), np.zeros_like(p)
+                )
                 worst = max(worst, np.abs(probs - p).max())
     assert worst < 1e-12
 
@@ -56,7 +58,7 @@ def test_point_mass_is_the_oracles():
     for p in distributions(1, 5):
         for children in itertools.product(range(5), repeat=3):
             accept, residual = POINT_MASS(
-                jnp.asarray(p), None, jnp.asarray(children), jnp.ones(3, bool), None
+                jnp.asarray(p), None, jnp.asarray(children), jnp.ones(3, bool), jnp.zeros(5)
             )
             want_accept, want_residual = oracle.deterministic_proposal(p, list(children))
             np.testing.assert_allclose(accept, want_accept, atol=1e-12)
@@ -82,7 +84,7 @@ def test_the_test_can_fail():
         return p[children], POINT_MASS(p, q, children, valid, noise)[1]
 
     p = np.array([0.5, 0.3, 0.2])
-    probs = emitted(greedy_ratio, p, np.array([0, 1]), np.ones(2, bool), None)
+    probs = emitted(greedy_ratio, p, np.array([0, 1]), np.ones(2, bool), np.zeros_like(p))
     assert np.abs(probs - p).max() > 0.05
 
 
@@ -127,7 +129,7 @@ def verdicts(rule, cases, dtype=np.float64):
     """(accept [., 3], residual [., V]) of cases (p, q, at most three children)."""
     children = np.array([(*c, *[-1] * (3 - len(c))) for _, _, c in cases], np.int32)
     p, q = (np.array([case[i] for case in cases], dtype) for i in (0, 1))
-    accept, residual = rule(p, q, children, children >= 0, None)
+    accept, residual = rule(p, q, children, children >= 0, np.zeros(p.shape[-1]))
     assert accept.dtype == residual.dtype == dtype
     assert np.isfinite(accept).all() and np.isfinite(residual).all()
     return np.asarray(accept, np.float64), np.asarray(residual, np.float64)
@@ -196,9 +198,11 @@ def test_absent_children_change_nothing_wherever_they_stand(rule, reference, dra
     children = np.random.default_rng(0).integers(4, size=(len(p), 3), dtype=np.int32)
     for there in itertools.product([True, False], repeat=3):
         there = np.broadcast_to(there, children.shape)
-        accept, residual = rule(p, q, np.where(there, children, -1), there, None)
+        accept, residual = rule(p, q, np.where(there, children, -1), there, np.zeros(p.shape[-1]))
         first = np.argsort(~there[0], kind="stable")
-        front_accept, front_residual = rule(p, q, children[:, first], there[:, first], None)
+        front_accept, front_residual = rule(
+            p, q, children[:, first], there[:, first], np.zeros(p.shape[-1])
+        )
         np.testing.assert_array_equal(np.asarray(accept)[:, first], front_accept)
         np.testing.assert_array_equal(residual, front_residual)
         assert not np.asarray(accept)[~there].any()

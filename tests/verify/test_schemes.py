@@ -174,8 +174,7 @@ def test_united_with_another_drafter_it_reads_what_was_emitted(nodes):
         drafter_params=(DRAFT, None),
         max_new_tokens=40,
     )
-    states = result.drafter_state if nodes is None else result.drafter_state.members
-    state = states[0]
+    state = result.drafter_state.members[0]
     for row, at in enumerate((0, 1, -1)):
         text = [*PROMPTS[at, : LENGTHS[at]], *np.asarray(result.tokens[row])]
         assert state.cache.lengths[row] == len(text) - 2
