@@ -31,6 +31,9 @@ def admit(tree: Tree, root: Int[Array, " B"], vocab_size: int | None = None) -> 
         vocab_size: V of the target; None: ids are not looked at.
     """
     num_nodes = tree.tokens.shape[1]
+    if num_nodes == 1:  # plain decoding: nothing but the root, which is written here
+        only = trees.root_only(root)
+        return replace(tree, tokens=only.tokens, parents=only.parents, valid=only.valid)
     nodes = jnp.arange(num_nodes, dtype=jnp.int32)
     is_root = nodes == 0
     tokens = jnp.where(is_root, root[:, None], tree.tokens)
