@@ -45,9 +45,7 @@ print(sharded.sharding)
 # 2. shard_map: each device runs a loop of its own and stops when its own rows have ended.
 data, everywhere = PartitionSpec("data"), PartitionSpec()
 mapped = jax.jit(
-    jax.shard_map(
-        generate, mesh=mesh, in_specs=(everywhere, data, data), out_specs=data, check_vma=False
-    )
+    jax.shard_map(generate, mesh=mesh, in_specs=(everywhere, data, data), out_specs=data)
 )(target.params, prompt, row_ids)
 
 # Rows draw different noise, and the same tokens on one device and on eight.

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from contract.methods import DRAFTERS
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
@@ -75,6 +76,27 @@ def test_shard_map(target, generate, want):
     )
     tokens, _ = sharded(target[1], PROMPTS, LENGTHS, ROWS, jax.random.key(0))
     np.testing.assert_array_equal(tokens, want)
+
+
+@pytest.mark.parametrize("name", sorted(DRAFTERS.keys() - {"scripted"}))
+def test_shard_map_finds_no_fault_with_any_drafter(target, name):
+    """Its check of what varies between devices, which happens while it traces: no loop may begin
+    with a constant. (A script has a row for each row of the batch.)
+    """
+    drafter, weights = DRAFTERS[name]
+    rows, whole = PartitionSpec("data"), PartitionSpec()
+
+    def call(params, weights, prompt, lengths, ids):
+        return jspec.decode(
+            target[0], params, prompt, lengths, drafter=drafter, drafter_params=weights,
+            max_new_tokens=6, sampling=SAMPLING, key=0, rows=ids,
+        ).tokens  # fmt: skip
+
+    sharded = jax.shard_map(
+        call, mesh=data_mesh(), in_specs=(whole, whole, rows, rows, rows), out_specs=rows
+    )
+    arrays = (jnp.asarray(PROMPTS, jnp.int32), jnp.asarray(LENGTHS), jnp.asarray(ROWS))
+    assert jax.eval_shape(sharded, target[1], weights, *arrays).shape == (BATCH, 6)
 
 
 def test_a_sharded_batch_stays_sharded(target, generate, want):

@@ -18,6 +18,7 @@ from jspec import tree as trees
 from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Feedback, Tree
 from jspec.drafters.growth.union import union
+from jspec.manual_axes import vary
 
 
 @struct.dataclass
@@ -127,7 +128,10 @@ class Separate(Resampling):
         second = self.second(cache, grow)
         shape = jax.eval_shape(lambda: fresh(0))
         blank = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shape)
-        first, logits = jax.lax.cond((reuses | done).all(), lambda: blank, lambda: fresh(0))
+        blank = vary(blank, done)
+        first, logits = jax.lax.cond(
+            (reuses | done).all(), lambda: blank, lambda: vary(fresh(0), done)
+        )
         first = replace(  # a blank tree has a root too
             first,
             parents=first.parents.at[:, 0].set(NO_PARENT),

@@ -17,6 +17,7 @@ from jspec.arguments import check_integer, check_number
 from jspec.base import Frame, PyTree, Sampling
 from jspec.drafters.growth.pool import DrawnChildren, Limits, Pool, empty_pool, flat, put
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, inherit
+from jspec.manual_axes import vary
 from jspec.verify.proposals import Candidates, ChildSampler
 
 
@@ -136,7 +137,7 @@ def grow(
     drawn = draw(scored.logits, sampling, frame, 0, beam)
     growth = _first_level(frame, scored, drawn, value_fn, limits)
     if max_depth > 1:  # else the scorer has no room for the level that the loop would trace
-        growth = jax.lax.while_loop(goes_on, add_level, growth)
+        growth = jax.lax.while_loop(goes_on, add_level, vary(growth, frame))
     return growth.pool.best(limits, growth.kv, growth.q), growth.pool.children(beam)
 
 

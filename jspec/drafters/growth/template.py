@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Int
 from jspec.base import Sampling, Tree
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, concat_levels
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 from jspec.tree import Template
 from jspec.verify.proposals import Candidates, ChildSampler
 
@@ -97,7 +98,7 @@ def fill(
 
     (*_, kv), (tokens, valid, q) = jax.lax.scan(
         score_level,
-        hand_on(root_level, first, first_valid, layout.scored[0]),
+        vary(hand_on(root_level, first, first_valid, layout.scored[0]), frame),
         (jnp.arange(1, template.depth), layout.scored[1:]),
     )
     nodes_tokens = _by_node(template, layout, frame.root[:, None], first.tokens, tokens)

@@ -22,6 +22,7 @@ from jspec.drafters.retrieval.datastore import Datastore
 from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
 from jspec.drafters.retrieval.prompt_lookup import check_match
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 _MOST = 256
 """Bound of `max_match` and `max_depth`."""
@@ -187,7 +188,7 @@ def longest_match(
 
     shape = (suffix.shape[0], lengths.shape[0], 2)
     bounds = jnp.zeros(shape, jnp.int32), jnp.full(shape, size, jnp.int32)
-    ends, _ = jax.lax.fori_loop(0, size.bit_length(), halve, bounds)
+    ends, _ = jax.lax.fori_loop(0, size.bit_length(), halve, vary(bounds, suffix))
     counts = ends[..., 1] - ends[..., 0]
     # A row's text may be shorter than the pattern.
     found = (counts > 0) & (patterns[:, :, 0, 0] != NOTHING)
