@@ -3,13 +3,12 @@
 The sentence of the project is `_round`; everything else here prepares it or repeats it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
@@ -155,56 +154,6 @@ def step(
         InputError: if the state was made for another drafter.
     """
     return _advance(model, params, state, drafter, drafter_params, 1)
-
-
-@struct.dataclass
-class Chunk:
-    """What `stream` yields: the tokens since the last chunk, on the host."""
-
-    tokens: list[list[int]]
-    """Per row."""
-    drafted: list[list[bool]]
-    """Whether each token was a draft that the target confirmed; False: the round's last token, the
-    target's own draw (if an end token or a limit cut the round, it may have been drafted too)."""
-    state: State
-    """Valid until the next chunk is asked for, which donates it."""
-
-
-def stream(
-    model: CausalLM,
-    params: PyTree,
-    prompt: ArrayLike,
-    lengths: ArrayLike | None = None,
-    *,
-    drafter: Drafter = Autoregressive(),
-    drafter_params: PyTree = None,
-    **request,
-) -> Iterator[Chunk]:
-    """`decode`, round by round. Yields a `Chunk` after each; together they are decode's tokens.
-
-    Runs the very program that `decode` runs, one round at a time. Arguments and errors as in
-    `decode`; they are checked before the first chunk is asked for.
-    """
-    state = prefill(
-        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
-    )
-
-    def rounds(state: State) -> Iterator[Chunk]:
-        seen = jax.device_get(state.lengths)
-        while not jax.device_get(state.done).all():
-            state = _advance(model, params, state, drafter, drafter_params, 1)
-            out, ends = jax.device_get((state.out, state.lengths))
-            yield Chunk(
-                tokens=[out[row, seen[row] : ends[row]].tolist() for row in range(len(ends))],
-                drafted=[
-                    [True] * (count - 1) + [False] * min(count, 1)
-                    for count in (ends - seen).tolist()
-                ],
-                state=state,
-            )
-            seen = ends
-
-    return rounds(state)
 
 
 @partial(

@@ -33,6 +33,7 @@ CORE = [
     "jspec.seeds",
     "jspec.request",
     "jspec.engine",
+    "jspec.streaming",
     "jspec.public",
 ]
 # What a part must not import, itself or anything below it; what it may is everything else.
@@ -50,7 +51,10 @@ FORBIDDEN = {
     "jspec.models": ["jspec.engine", "jspec.drafters", "jspec.training", "jspec.app"],
 }
 # Drafters that the core itself uses: the default of `decode`, and the list of public names.
-KNOWN_DRAFTERS = {"jspec.engine": {"jspec.drafters.autoregressive"}}
+KNOWN_DRAFTERS = {
+    "jspec.engine": {"jspec.drafters.autoregressive"},
+    "jspec.streaming": {"jspec.drafters.autoregressive"},
+}
 COMPILERS = {"jit", "pmap", "pjit"}
 
 

@@ -1,0 +1,76 @@
+"""`decode`, round by round, for those who want the tokens as they come."""
+
+from collections.abc import Iterator
+
+import jax
+from flax import struct
+from jax.typing import ArrayLike
+
+from jspec.base import PyTree, State
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.engine import prefill, step
+from jspec.protocols import CausalLM, Drafter
+
+
+@struct.dataclass
+class Chunk:
+    """The tokens of one round, on the host: what `stream` yields."""
+
+    tokens: list[list[int]]
+    """Per row."""
+    drafted: list[list[bool]]
+    """True for a draft that the target confirmed. False for the round's last token, the target's
+    own draw; if an end token or a limit cut the round, it may have been drafted too."""
+    state: State
+    """Valid until the next chunk is asked for, which donates it."""
+
+
+def stream(
+    model: CausalLM,
+    params: PyTree,
+    prompt: ArrayLike,
+    lengths: ArrayLike | None = None,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    **request,
+) -> Iterator[Chunk]:
+    """`decode`, round by round. Yields a `Chunk` after each; together they are decode's tokens.
+
+    Runs the very program that `decode` runs, one round at a time.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        prompt: [B, T] token ids, padded on the right.
+        lengths: [B] tokens per row; None: every row is full.
+        drafter: proposes the trees; static.
+        drafter_params: its weights, if it has any.
+        request: all else as in `decode`.
+
+    Returns:
+        An iterator of chunks, one a round, until every row has ended.
+
+    Raises:
+        InputError: as in `decode`, before the first chunk is asked for.
+    """
+    state = prefill(
+        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+    )
+
+    def rounds(state: State) -> Iterator[Chunk]:
+        seen = jax.device_get(state.lengths)
+        while not jax.device_get(state.done).all():
+            state = step(model, params, state, drafter=drafter, drafter_params=drafter_params)
+            out, ends = jax.device_get((state.out, state.lengths))
+            yield Chunk(
+                tokens=[out[row, seen[row] : ends[row]].tolist() for row in range(len(ends))],
+                drafted=[
+                    [True] * (count - 1) + [False] * min(count, 1)
+                    for count in (ends - seen).tolist()
+                ],
+                state=state,
+            )
+            seen = ends
+
+    return rounds(state)
