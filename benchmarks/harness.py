@@ -1,4 +1,4 @@
-"""What all benches share: paired timing, prompts, models, and where a number came from."""
+"""Helpers that all benches share: paired timing, memory speed, and the provenance of a number."""
 
 import json
 import os
@@ -15,13 +15,13 @@ from rich.console import Console
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
-"""Where the checkpoints and texts lie that the project does not ship."""
+"""The folder of the checkpoints and texts that the project does not ship."""
 
 console = Console(width=None if sys.stdout.isatty() else 140)
 
 
 def provenance() -> dict[str, str]:
-    """Where, when and with what a number was measured."""
+    """The date, device and versions that a number was measured with."""
     device = jax.devices()[0]
     return {
         "date": date.today().isoformat(),

@@ -7,7 +7,7 @@ from benchmarks.harness import provenance, record
 
 
 class Ledger:
-    """What was measured so far; without a file it is forgotten when the process ends."""
+    """The rows measured so far; without a file they are forgotten when the process ends."""
 
     def __init__(self, path: Path | None):
         self.path = path

@@ -11,16 +11,16 @@ from jspec.base import Cache, TreeKV
 
 
 class Past(NamedTuple):
-    """What a layer may attend to besides the new tokens."""
+    """The keys and values that a layer may attend to besides those of the new tokens."""
 
     cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]] | None
-    """Cached keys, values, and how many slots of each row are live."""
+    """Cached keys, cached values, and the number of live slots of each row."""
     nodes: tuple[Float[Array, "B H M D"], Float[Array, "B H M D"]] | None
     """Keys and values of tree nodes that were scored before."""
 
 
 def past(cache: Cache | None, nodes: TreeKV | None, layer: int) -> Past:
-    """What a layer of the cache and of the nodes holds."""
+    """The keys and values of one layer, from the cache and from the nodes."""
     return Past(
         cached=None if cache is None else (cache.keys[layer], cache.values[layer], cache.lengths),
         nodes=None if nodes is None else (nodes.keys[layer], nodes.values[layer]),

@@ -1,4 +1,4 @@
-"""What the networks of transformer blocks share: their sizes, and a cache of these."""
+"""The base of networks of transformer blocks: their sizes, and a cache of these."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ class Decoder(nn.Module):
 
     @property
     def vocab_size(self) -> int:
-        """V, tokens."""
+        """V, number of tokens in the vocabulary."""
         return self.config.vocab_size
 
     @property

@@ -1,4 +1,4 @@
-"""Which weights these are, told quickly and in any dtype that they may be loaded in."""
+"""A fingerprint of weights, quick to take and the same in any dtype they are loaded in."""
 
 import hashlib
 

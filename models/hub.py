@@ -18,7 +18,7 @@ WANTED = [
 ]
 
 HEADS = [*WANTED, "*.bin", "*.pt"]
-"""Of a draft head: few are published as safetensors."""
+"""The files of a draft head: few are published as safetensors."""
 
 ZOO = Path(__file__).resolve().parent / "zoo"
 

@@ -23,7 +23,7 @@ ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
         "gelu_new": partial(jax.nn.gelu, approximate=True),
     }
 )
-"""By their Hugging Face names."""
+"""Activation functions by their Hugging Face names."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class LearnedPositionConfig:
     activation: str = "gelu_new"
     norm_eps: float = 1e-5
     norm_first: bool = True
-    """Norms stand before attention and MLP; False: behind each one's residual sum."""
+    """True where norms stand before attention and MLP; else behind each one's residual sum."""
     norm_affine: bool = True
     final_norm: bool = True
     bias: bool = True
@@ -51,7 +51,7 @@ class LearnedPositionConfig:
 
     @property
     def num_kv_heads(self) -> int:
-        """As many as query heads: these families share no keys."""
+        """Key-value heads: as many as query heads, since these families share no keys."""
         return self.num_heads
 
     @property

@@ -53,13 +53,13 @@ class LlamaConfig:
     """Base of the rotary frequencies."""
     rope_scaling: RopeScaling | None = None
     tied: bool = False
-    """Whether the head is the embedding."""
+    """True where the head is the embedding."""
     qkv_bias: bool = False
-    """Qwen2 has these biases."""
+    """True where queries, keys and values have biases, as in Qwen2."""
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
-    """Qwen3 has a norm of each head's queries and keys."""
+    """True where each head's queries and keys have a norm, as in Qwen3."""
 
 
 def frequencies(config: LlamaConfig) -> Float[np.ndarray, " D/2"]:
@@ -121,7 +121,7 @@ class Block(nn.Module):
     dtype: Any
     param_dtype: Any
     input_norm: bool = True
-    """Draft heads leave it out: what they read has been through a norm."""
+    """False in draft heads, where what the block reads has been through a norm."""
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)

@@ -1,4 +1,4 @@
-"""Which axis of a device mesh each axis of a parameter or of the cache is split over: one table.
+"""The axis of a device mesh that each axis of a parameter or of the cache is split over.
 
 A mesh has an axis "data", over which rows of the batch are split, and an axis "model", over which
 weights are; either may be left out. Nothing else in the project knows of devices: XLA carries the

@@ -31,8 +31,9 @@ METHODS = (
     "specinfer",
     "speculative_decoding",
 )
-"""Plain names: recursive rejection at the draft's temperature, at T = 0 too. `sequoia coupled` at
-T = 0 takes the draft's likeliest tokens, as Sequoia's authors do when decoding greedily."""
+"""Methods of the table. Those not called coupled verify by rejection, at the draft's temperature
+at T = 0 too. `sequoia coupled` at T = 0 takes the draft's likeliest tokens, as Sequoia's authors
+do when decoding greedily."""
 SIZES = (4, 8, 16, 32, 64, 128)
 GROWING = ("dyspec", "calibrated_dyspec", "coupled_tree", "sequoia")
 ALIKE = ("threshold", "sequoia coupled", "specinfer")
@@ -45,10 +46,12 @@ def main(
     pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
     budget: Annotated[int, typer.Option(min=1, help="drafted nodes; 64 and 768 in the paper")] = 64,
     parts: Annotated[
-        str, typer.Option(help="of table, sizes, rates, components")
+        str, typer.Option(help="parts to run: table, sizes, rates, components")
     ] = "table,rates,components,sizes",
     methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
-    temperatures: Annotated[str, typer.Option(help="of the target, comma-separated")] = "0,0.6",
+    temperatures: Annotated[
+        str, typer.Option(help="temperatures of the target, comma-separated")
+    ] = "0,0.6",
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 1,
     prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,

@@ -1,4 +1,4 @@
-"""Which child is kept, by rank; the trees that follow for Sequoia, and the one that pays here.
+"""Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays here.
 
 python -m benchmarks.dyspec.acceptance --pair bundled
 """
@@ -24,7 +24,9 @@ from jspec.verify import schemes
 
 def main(
     pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
-    temperatures: Annotated[str, typer.Option(help="of the target, comma-separated")] = "0,0.6,1",
+    temperatures: Annotated[
+        str, typer.Option(help="temperatures of the target, comma-separated")
+    ] = "0,0.6,1",
     budgets: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "4,8,16,32,64",
     width: Annotated[int, typer.Option(min=1, help="children of a node")] = 16,
     max_depth: Annotated[int, typer.Option(min=1)] = 12,

@@ -20,7 +20,9 @@ from benchmarks.ledger import Ledger
 def main(
     pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
     budgets: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "4,8,16,32,64",
-    temperatures: Annotated[str, typer.Option(help="of the target, comma-separated")] = "0,0.6,1",
+    temperatures: Annotated[
+        str, typer.Option(help="temperatures of the target, comma-separated")
+    ] = "0,0.6,1",
     methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 1,
@@ -106,7 +108,7 @@ Means = dict[tuple[str, int, float], np.ndarray]
 def collect(
     ledger: Ledger, work: Workload, names: list[str], sizes: list[int], temperatures: list[float]
 ) -> Means:
-    """What the ledger holds of these settings."""
+    """Tokens per round of each seed, measured or from the ledger, for all these settings."""
     return {
         (name, size, temperature): np.array(
             [
@@ -121,17 +123,17 @@ def collect(
 
 
 def shown(values: np.ndarray) -> str:
-    """Mean and deviation."""
+    """Mean and deviation as text."""
     return f"{values.mean():.2f} +- {spread(values):.2f}"
 
 
 def spread(values: np.ndarray) -> float:
-    """Deviation of a sample; 0 of one value."""
+    """Standard deviation of a sample; 0 for one value."""
     return float(values.std(ddof=1)) if len(values) > 1 else 0.0
 
 
 def verdict(values: np.ndarray, others: np.ndarray) -> str:
-    """How one method stands to another, seed by seed: prompts and keys are the same."""
+    """The lead of one method over another, from differences taken seed by seed."""
     gap = values - others
     sure = len(gap) > 1 and abs(gap.mean()) > 2 * spread(gap) / np.sqrt(len(gap))
     word = "leads by" if gap.mean() > 0 else "loses by"

@@ -69,7 +69,7 @@ class Workload:
     def trials(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int
     ) -> acceptance_vector.Trials:
-        """What becomes of children over `text`; the prompts in it do not count.
+        """Trials of drafted children at each position of `text`, its prompts left out.
 
         Args:
             temperature: the target's.
@@ -120,10 +120,10 @@ METHODS = (
     "dyspec coupled",
     "calibrated_dyspec coupled",
 )
-"""As published, with recursive rejection, unless they are called coupled."""
+"""Names of the methods. Those not called coupled verify by recursive rejection, as published."""
 EXTRA = ("threshold", "specinfer")
 LEARNING = ("calibrated_dyspec", "calibrated_dyspec coupled", "coupled_tree")
-"""These start from what they learnt of the prompts to learn from, as Sequoia has its vector."""
+"""Methods that start with what they learnt from separate prompts, as Sequoia has its vector."""
 
 
 def drafter(

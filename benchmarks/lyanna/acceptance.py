@@ -30,14 +30,14 @@ PAPER = {
     "Lyanna w/o first token": (0.84, 0.71, 0.63),
     "Lyanna": (0.91, 0.80, 0.70),
 }
-"""LLaMA-2-7B, temperature 0."""
+"""The acceptance of each draft step in the paper's Table 1: LLaMA-2-7B, temperature 0."""
 BOOTSTRAP_DRAWS = 2000
 
 
 def main(
     runs: Annotated[list[Path], typer.Argument(help="folders of `jspec train`")],
     nodes: Annotated[
-        int, typer.Option(min=1, help="drafted; the paper verifies 16, root too")
+        int, typer.Option(min=1, help="drafted nodes; the paper verifies 16 with the root")
     ] = 15,
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
     prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
@@ -108,14 +108,14 @@ def conditional(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A P-1
 
 
 def tokens_per_round(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A"]:
-    """The bonus token included."""
+    """Mean tokens per round, the bonus token included."""
     return (histogram * np.arange(1, histogram.shape[-1] + 1)).sum(-1) / histogram.sum(-1)
 
 
 def lead(
     one: Int[np.ndarray, "B P"], other: Int[np.ndarray, "B P"]
 ) -> tuple[Float[np.ndarray, " P-1"], Float[np.ndarray, " P-1"]]:
-    """How much more `one` accepts at each draft step, and the standard error over prompts.
+    """The lead of `one` over `other` in acceptance at each draft step, and its standard error.
 
     Bootstrapped: prompts are drawn for both at once, since they are the same.
     """

@@ -24,17 +24,21 @@ from benchmarks.lyanna.trained_heads import DEPTH, WIDTH
 PARTS = ("layer", "head", "softmax", "sampling and tree")
 WHOLE = ("draft", "update")
 CHAIN = 5
-"""How many draft steps the paper's Fig. 13 (a) has."""
+"""Number of draft steps in the paper's Fig. 13 (a)."""
 
 
 def main(
-    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
-    eagle: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
+    lyanna: Annotated[
+        Path | None, typer.Option(help="run of Lyanna; else the bundled head")
+    ] = None,
+    eagle: Annotated[Path | None, typer.Option(help="run of EAGLE; else the bundled head")] = None,
     batch: Annotated[int, typer.Option(min=1)] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="drafted")] = 11,
+    nodes: Annotated[int, typer.Option(min=1, help="drafted nodes")] = 11,
     prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    rounds: Annotated[int, typer.Option(min=1, help="of decoding, timed at each")] = 8,
-    repeats: Annotated[int, typer.Option(min=1, help="at each round")] = 30,
+    rounds: Annotated[
+        int, typer.Option(min=1, help="rounds of decoding whose states are timed")
+    ] = 8,
+    repeats: Annotated[int, typer.Option(min=1, help="timings at each round")] = 30,
     out: Annotated[
         Path | None, typer.Option(help="append JSON lines here; a PNG goes beside it")
     ] = None,
@@ -134,7 +138,7 @@ def parts_table(times: Mapping[str, float]) -> Table:
 
 
 def total(times: Mapping[str, float], name: str, parts: Sequence[str]) -> float | None:
-    """None where the parts were not timed."""
+    """The sum of the parts' seconds; None where one was not timed."""
     found = [times.get(f"{name}, {part}") for part in parts]
     return None if None in found else sum(filter(None, found))
 

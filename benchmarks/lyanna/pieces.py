@@ -1,4 +1,4 @@
-"""What Lyanna's and EAGLE's drafting is made of, piece by piece, on states of real decoding."""
+"""The pieces of Lyanna's and EAGLE's drafting, timed on states of real decoding."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -33,12 +33,12 @@ class Piece:
     run: Callable[..., Any]
     arguments: tuple
     donates: bool = False
-    """Whether the arguments are gone after a call."""
+    """True where a call donates its arguments, which are then gone."""
 
 
 @dataclass(frozen=True)
 class Given:
-    """Scores that are there already, for a tree to grow on."""
+    """Scores that are computed already, for a tree to grow on."""
 
     logits: Float[Array, "B L W V"]
     frame: Frame
@@ -131,7 +131,7 @@ class Side:
         return inherited, kv
 
     def _states(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
-        """Lyanna's chain."""
+        """The states of Lyanna's chain."""
         del tokens
         return Lyanna(self.head, self.nodes, DEPTH, WIDTH).chain(params, state, frame)
 
@@ -163,7 +163,7 @@ class Side:
 
 
 def in_turn(function: Callable[[Array], Array]) -> Callable[[Sequence[Array]], list[Array]]:
-    """Each waits for the one before, as where it depends on a token of that."""
+    """Calls of a function in which each waits for the one before, as for a token of that."""
 
     def run(parts: Sequence[Array]) -> list[Array]:
         done: list[Array] = []
@@ -212,7 +212,7 @@ class Steps:
         }
 
     def _inform(self, params: PyTree, logits: Float[Array, "B N V"], root: Int[Array, " B"]):
-        """Token by token here too: each step's scores wait for the token before."""
+        """Token info token by token: each step's scores wait for the token before."""
         token, chosen = root[:, None], []
         for step in range(self.count):
             row = logits[:, step : step + 1]

@@ -1,4 +1,4 @@
-"""What re-sampling adds to Lyanna's tokens per round, by depth; no clock is read.
+"""Tokens per round that re-sampling adds to Lyanna, by depth; no clock is read.
 
 python -m benchmarks.lyanna.resampling --out resampling.jsonl
 """
@@ -21,9 +21,11 @@ from jspec.drafters.draft_head.lyanna_resampling import Fused, Resampling, Separ
 
 
 def main(
-    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
-    depths: Annotated[str, typer.Option(help="comma-separated")] = "3,5",
-    nodes: Annotated[int, typer.Option(min=1, help="drafted, of the fresh tree")] = 11,
+    lyanna: Annotated[
+        Path | None, typer.Option(help="run of Lyanna; else the bundled head")
+    ] = None,
+    depths: Annotated[str, typer.Option(help="depths of trees, comma-separated")] = "3,5",
+    nodes: Annotated[int, typer.Option(min=1, help="drafted nodes of the fresh tree")] = 11,
     again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
     prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,

@@ -44,25 +44,27 @@ PAPER = (
 )
 """Ratios of throughput, the batch, and what the paper says of it."""
 APART, FUSED = (0.839, 0.794), (1.231, 1.187)
-"""Fig. 12: over re-sampling off at batch 2, LLaMA-2-7B and Vicuna-7B."""
+"""Ratios of Fig. 12 over re-sampling off, at batch 2: LLaMA-2-7B and Vicuna-7B."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """One of those that are compared."""
+    """A method of the comparison."""
 
     drafter: Drafter
     weights: PyTree = None
     warm: bool = False
-    """Whether it starts from what it saw of other prompts."""
+    """True where the method starts with the state that other prompts left it."""
 
 
 def main(
-    lyanna: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
-    eagle: Annotated[Path | None, typer.Option(help="its run, if not the bundled head")] = None,
-    batches: Annotated[str, typer.Option(help="comma-separated")] = "1,2,4,8,16",
+    lyanna: Annotated[
+        Path | None, typer.Option(help="run of Lyanna; else the bundled head")
+    ] = None,
+    eagle: Annotated[Path | None, typer.Option(help="run of EAGLE; else the bundled head")] = None,
+    batches: Annotated[str, typer.Option(help="batch sizes, comma-separated")] = "1,2,4,8,16",
     nodes: Annotated[
-        int, typer.Option(min=1, help="drafted; the paper verifies 12, root too")
+        int, typer.Option(min=1, help="drafted nodes; the paper verifies 12 with the root")
     ] = 11,
     again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
     count: Annotated[int, typer.Option(min=1, help="prompts, a multiple of each batch")] = 16,
@@ -126,7 +128,7 @@ def apart(nodes: int) -> str:
 
 
 def equal(nodes: int, more: int) -> str:
-    """Without re-sampling, at the total of a fused tree."""
+    """The name of Lyanna without re-sampling, at the total of a fused tree."""
     return f"Lyanna off, {nodes + more} drafted"
 
 
@@ -186,7 +188,7 @@ class Trial:
         }
 
     def prompts(self, size: int, group: int) -> np.ndarray:
-        """[size, T]."""
+        """Prompts [size, T] of a group."""
         return self._prompts[0, group * size : (group + 1) * size]
 
     def decode(self, name: str, prompts: np.ndarray, drafter_state: PyTree) -> jspec.Result:

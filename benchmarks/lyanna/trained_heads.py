@@ -78,7 +78,7 @@ class Run:
 
 
 def setting(trained: Mapping[str, Any]) -> str:
-    """What the paper calls a head of these settings."""
+    """The paper's name of a head with these settings."""
     if trained["kind"] == "eagle":
         return "EAGLE"
     if not trained["rank"]:

@@ -30,20 +30,28 @@ from jspec.errors import InputError
 
 
 def main(
-    out: Annotated[Path | None, typer.Option(help="rows, and where to go on from")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
+    ] = None,
     model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
     parts: Annotated[str, typer.Option(help=f"comma-separated, of {', '.join(PARTS)}")] = "table",
     only: Annotated[str | None, typer.Option(help="labels of rows, separated by ;")] = None,
     questions: Annotated[Path | None, typer.Option(help="a file in Spec-Bench's schema")] = None,
     count: Annotated[int, typer.Option(min=0, help="per class; 0: all questions of a file")] = 4,
     nodes: Annotated[int | None, typer.Option(min=1, help="drafted nodes, for all alike")] = None,
-    datastore: Annotated[Path | None, typer.Option(help="of jspec datastore, for REST")] = None,
-    tree: Annotated[Path | None, typer.Option(help="of benchmarks.recycling.measured_tree")] = None,
-    prompt_tokens: Annotated[int, typer.Option(min=1, help="most that are read")] = 48,
+    datastore: Annotated[
+        Path | None, typer.Option(help="file of jspec datastore, for REST")
+    ] = None,
+    tree: Annotated[
+        Path | None, typer.Option(help="template of benchmarks.recycling.measured_tree")
+    ] = None,
+    prompt_tokens: Annotated[
+        int, typer.Option(min=1, help="most tokens of a prompt that are read")
+    ] = 48,
     new_tokens: Annotated[int, typer.Option(min=1)] = 128,
     timed: Annotated[bool, typer.Option("--timed/--untimed")] = True,
     loops: Annotated[bool, typer.Option(help="go on where a text only repeats itself")] = False,
-    seed: Annotated[int, typer.Option(help="of the shuffled order")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the shuffled order")] = 0,
 ) -> None:
     """Decodes greedily at batch 1; a method without a trained head or datastore is left out."""
     bench = Bench(model, new_tokens, prompt_tokens, timed, loops)

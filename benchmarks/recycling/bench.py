@@ -1,4 +1,4 @@
-"""How a method answers questions, and what its answers say."""
+"""A method's answers to questions, and their summary."""
 
 import time
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ _DEEPEST = 32
 
 
 class Bench:
-    """One target, and how a method answers questions with it.
+    """One target, which answers questions with any method.
 
     An answer ends at an end token, or where the target begins to repeat itself: small models run
     into loops, and a drafter that copies text is right in a loop without end. What the target
@@ -50,7 +50,7 @@ class Bench:
         return ids[-self.longest :] if question.chat else ids[: self.longest]
 
     def limit(self, ids: list[int]) -> int:
-        """How many tokens the answer to this prompt has."""
+        """Number of tokens in the answer to this prompt."""
         if self.loops:
             return self.new_tokens
         if (known := tuple(ids)) not in self._limits:
@@ -115,7 +115,7 @@ def summary(found: list[dict[str, Any]]) -> tuple[float, float, float]:
 
 
 def ahead(answered: dict[str, list[dict[str, Any]]]) -> dict[str, list[float]]:
-    """How far each mixture's MAT is ahead of the best single method's, class by class."""
+    """Relative lead of each mixture's MAT over the best single method's, class by class."""
     kinds = dict.fromkeys(row["kind"] for found in answered.values() for row in found)
     length = {
         label: [summary([row for row in found if row["kind"] == kind])[0] for kind in kinds]

@@ -86,7 +86,7 @@ def rates(template: Template, visits: np.ndarray, ranks: int) -> np.ndarray:
 def main(
     models: Annotated[str, typer.Option(help="folders, bundled names or hub ids")] = "jspec-7m",
     classes: Annotated[str, typer.Option(help="comma-separated")] = ",".join(LEARNING),
-    nodes: Annotated[int, typer.Option(min=1, help="drafted, without the root")] = 80,
+    nodes: Annotated[int, typer.Option(min=1, help="drafted nodes, without the root")] = 80,
     max_depth: Annotated[int, typer.Option(min=1)] = 10,
     count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 8,
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 48,

@@ -32,10 +32,10 @@ class Question:
     kind: str
     turns: tuple[str, ...]
     chat: bool = True
-    """Whether the turns stand in the chat template; else the text is the prompt."""
+    """True where the turns are put in the chat template; else the text is the prompt."""
 
     def prompt(self, answers: list[str]) -> str:
-        """What the model reads at the turn after these answers."""
+        """The text that the model reads at the turn after these answers."""
         if not self.chat:
             return self.turns[len(answers)]
         text = SYSTEM

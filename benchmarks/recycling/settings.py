@@ -1,4 +1,4 @@
-"""What each part of `benchmarks.recycling` runs: rows of a table, by label."""
+"""The runs of each part of `benchmarks.recycling`: rows of a table, by label."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ from jspec.methods.device_defaults import lookahead
 
 PARTS = ("table", "shuffled", "breadth", "depth", "update", "time")
 Rows = dict[str, tuple[str, dict[str, Any]]]
-"""By label, a method's name on the command line and its options."""
+"""A method's name on the command line and its options, by label."""
 TABLE: Rows = {
     "prompt lookup": ("prompt_lookup", {}),
     "suffix": ("suffix", {}),
@@ -70,7 +70,7 @@ def digest(path: Path) -> str:
 
 
 def rows(part: str, table: Rows) -> Rows:
-    """What a part runs.
+    """The rows that a part runs.
 
     Raises:
         ValueError: if there is no such part.

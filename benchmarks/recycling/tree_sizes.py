@@ -1,4 +1,4 @@
-"""What a forward of N tokens costs here, and which tree of Token Recycling pays.
+"""The cost of a forward of N tokens here, and the tree of Token Recycling that pays.
 
 python -m benchmarks.recycling.tree_sizes                      # the bundled model
 """

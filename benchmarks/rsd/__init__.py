@@ -1,1 +1,1 @@
-"""The experiments of RSD (Jeon et al. 2024), and which verification rule keeps how much."""
+"""The experiments of RSD (Jeon et al. 2024), and the share of drafts that each rule keeps."""

@@ -170,7 +170,7 @@ _KEY = (
 
 
 def _key(row: dict) -> Key:
-    """What tells one measurement from another."""
+    """The fields that tell one measurement from another, as text."""
     return tuple(json.dumps(row.get(name)) for name in _KEY)
 
 

@@ -1,5 +1,6 @@
-"""Which rule keeps a child how often, on the distributions of two real models; see
-`benchmarks.rsd.verifiers`.
+"""The share of children that each rule keeps, on the distributions of two real models.
+
+The rules are those of `benchmarks.rsd.verifiers`.
 
 python -m benchmarks.rsd.node_verifiers --pair bundled
 """
@@ -31,11 +32,13 @@ SCHEMES = {
 
 def main(
     pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
-    children: Annotated[str, typer.Option(help="K, comma-separated")] = "1,2,3,5",
+    children: Annotated[
+        str, typer.Option(help="children K of a node, comma-separated")
+    ] = "1,2,3,5",
     count: Annotated[int, typer.Option(min=2, help="prompts per class")] = 4,
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
     tokens: Annotated[int, typer.Option(min=1, help="new tokens a prompt")] = 64,
-    draws: Annotated[int, typer.Option(min=1, help="of all children")] = 2,
+    draws: Annotated[int, typer.Option(min=1, help="draws of all children at each position")] = 2,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
     """Draws children at the target's own samples; what a rule makes of them is exact."""

@@ -22,7 +22,9 @@ OURS = (("coupled_tree", "rsd_s"), ("coupled_tree", "dyspec"), ("rsd_s", "dyspec
 
 
 def main(
-    files: Annotated[list[Path], typer.Argument(help="of benchmarks.rsd", exists=True)],
+    files: Annotated[
+        list[Path], typer.Argument(help="files that benchmarks.rsd wrote", exists=True)
+    ],
     out: Annotated[Path, typer.Option(help="folder for tables and figures")],
 ) -> None:
     """Writes PAIR.md and PAIR_1.png, PAIR_2.png for each pair in the files."""

@@ -1,4 +1,4 @@
-"""What the rows of `benchmarks.rsd` say: efficiencies, their spread, and which of two is larger."""
+"""Block efficiencies from the rows of `benchmarks.rsd`: their spread, and the larger of two."""
 
 import json
 from collections import defaultdict
@@ -78,7 +78,7 @@ class Results:
     rates: dict[tuple[str, Shape], float]
 
     def groups(self, number: int) -> dict[int, Group]:
-        """What an experiment compares, by draft length or budget, where no tree is missing."""
+        """The complete groups of trees of an experiment, by draft length or budget."""
         return {
             size: group
             for size, group in EXPERIMENTS[number].items()

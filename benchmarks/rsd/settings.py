@@ -81,7 +81,7 @@ Group = Mapping[str, tuple[Shape, ...]]
 
 
 def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Group:
-    """What is compared at a draft length; jspec's get as many nodes as the full binary tree."""
+    """The trees compared at a draft length; jspec's get as many nodes as the full binary tree."""
     paths = tuple((beam, length) for beam in beams)
     nodes = 2 ** (length + 1) - 2
     return {
@@ -95,7 +95,7 @@ def _length(length: int, beams: tuple[int, int], widths: tuple[int, int]) -> Gro
 
 
 def _budget(nodes: int, paths: tuple[Shape, Shape], branchings: tuple[Shape, ...]) -> Group:
-    """What is compared at a budget, the chain of as many tokens among it."""
+    """The trees compared at a budget, and the chain of as many tokens."""
     return {
         "speculative_decoding": ((nodes,),),
         "spectr": paths,
@@ -121,7 +121,7 @@ EXPERIMENTS: Mapping[int, Mapping[int, Group]] = {
         30: _budget(30, ((5, 6), (6, 5)), ((2, 2, 2, 2), _one(5, 6), _one(6, 5))),
     },
 }
-"""By experiment, by draft length (1) or budget (2), by method."""
+"""Shapes of the trees by experiment, by draft length (1) or budget (2), and by method."""
 
 
 def settings(experiments: list[int]) -> list[tuple[str, Shape]]:

@@ -1,4 +1,4 @@
-"""Which rule keeps a drafted child how often: figure 1 of RSD (Jeon et al. 2024), and beyond it.
+"""The chance that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024), and more.
 
 python -m benchmarks.rsd.verifiers --out verifiers.png
 """
@@ -35,7 +35,9 @@ def main(
     out: Annotated[Path | None, typer.Option(help="write the figure here")] = None,
     pairs: Annotated[int, typer.Option(min=2, help="random pairs of distributions")] = 200,
     vocabulary: Annotated[int, typer.Option(min=4, max=10)] = 8,
-    concentration: Annotated[float, typer.Option(help="of their Dirichlet distribution")] = 0.5,
+    concentration: Annotated[
+        float, typer.Option(help="concentration of their Dirichlet distribution")
+    ] = 0.5,
 ) -> None:
     """Sums over all draws of the children, with jspec's own rules; only coupling is sampled."""
     headline("verifiers: the chance that one of K children is kept")
@@ -74,7 +76,7 @@ def main(
 
 
 def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
-    """The five of the figure, and jspec's coupling."""
+    """The five rules of the figure, and jspec's coupling."""
     draws = jnp.array(list(itertools.product(range(vocabulary), repeat=number)))
     return {
         "multi-round": partial(summed, rules.multi_round, independent, draws),

@@ -1,1 +1,1 @@
-"""How fast: plain decoding, every method by class of prompt, several devices."""
+"""Speed of plain decoding, of every method by class of prompt, and of several devices."""

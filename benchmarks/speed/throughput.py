@@ -11,7 +11,7 @@ import typer
 
 
 def main(
-    devices: Annotated[str, typer.Option(help="comma-separated")] = "1,2,4,8",
+    devices: Annotated[str, typer.Option(help="numbers of devices, comma-separated")] = "1,2,4,8",
     batch: Annotated[int, typer.Option(min=1, help="rows per device")] = 4,
     new_tokens: Annotated[int, typer.Option(min=1)] = 64,
     repeats: Annotated[int, typer.Option(min=1)] = 5,

@@ -23,13 +23,13 @@ class Group:
     """Rows that run together, padded to one shape for all groups."""
 
     rows: list[int]
-    """Which prompts, counted from 0; their randomness follows from it."""
+    """The prompts' places, counted from 0; their randomness follows from these."""
     prompt: np.ndarray
-    """[B, T], padded on the right."""
+    """Token ids [B, T], padded on the right."""
     lengths: np.ndarray
-    """[B]"""
+    """Tokens of each prompt, [B]."""
     limits: np.ndarray
-    """[B]; 0 in rows that only fill up the last group."""
+    """Most new tokens of each row, [B]; 0 in rows that only fill up the last group."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Runner:
     """Runs groups one after the other and carries the drafter's memory from each to the next."""
 
     def __init__(self, session: Session, settings: RunSettings, plain: bool = False):
-        """Args: plain: whether to leave the session's drafter out, for a comparison."""
+        """A runner; `plain` leaves the session's drafter out, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
 
         self._session = session

@@ -18,10 +18,10 @@ from jspec.methods import DEFAULT
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-"""What a shell reports of a program that SIGINT or SIGPIPE ended."""
+"""The exit codes that a shell reports for a program that SIGINT or SIGPIPE ended."""
 
 ClickException: Any = typer.BadParameter.__mro__[2]
-"""Of click, or of typer's own copy of it."""
+"""The base of usage errors, from click or from typer's own copy of it."""
 
 app = typer.Typer(
     help="Lossless speculative decoding for JAX.",
@@ -146,7 +146,10 @@ def generate(
         float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
     ] = 0.0,
     seed: Annotated[
-        int, typer.Option(parser=integer, metavar="S", help="Line i draws from (seed, i).")
+        int,
+        typer.Option(
+            parser=integer, metavar="S", help="Seed of the sampling; line i draws from (seed, i)."
+        ),
     ] = 0,
     ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
     batch_file: Annotated[

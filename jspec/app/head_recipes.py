@@ -23,12 +23,12 @@ STATE_LOSSES: Mapping[str, Callable[..., Any]] = {
     "squared": optax.losses.squared_error,
     "smooth": optax.losses.huber_loss,
 }
-"""By name: the mean square, and EAGLE's smooth L1."""
+"""The losses of states by name: the mean square, and EAGLE's smooth L1."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One kind.
+    """One kind of draft head, as it is trained.
 
     Args:
         job: its settings, where neither recipe nor options say otherwise.

@@ -9,7 +9,7 @@ from rich.table import Table
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS
 
 _WIDTH = 100
-"""Where no terminal says how wide it is."""
+"""The width of the table where no terminal tells its own."""
 
 
 def show() -> None:

@@ -142,7 +142,7 @@ def _decode(content: bytes, source: str) -> str:
 
 
 def _piped() -> bool:
-    """Whether standard input is a pipe or a file. A terminal, and /dev/null, hold no prompt."""
+    """True where standard input is a pipe or a file. A terminal, and /dev/null, hold no prompt."""
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode
     except (AttributeError, ValueError, io.UnsupportedOperation):  # closed, or a stand-in

@@ -13,7 +13,7 @@ _SEEDS = 2**32
 
 @dataclass(frozen=True)
 class RunSettings:
-    """How the prompts of a run are continued.
+    """The settings by which the prompts of a run are continued.
 
     Args:
         max_new_tokens: most tokens per prompt.

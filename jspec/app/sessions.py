@@ -28,7 +28,7 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
         model: a folder, a bundled model's name, or a hub id; None is the bundled model.
         draft_model: the same of the draft model, for a method that needs one.
         choice: the method.
-        dtype: of both models; None is the device's default.
+        dtype: dtype of both models; None is the device's default.
 
     Raises:
         InputError: if a model cannot be loaded, or the two have different vocabularies.

@@ -25,7 +25,7 @@ def lm(
         Path | None, typer.Option(help="TOML file with the texts and settings of --model.")
     ] = None,
     data: Annotated[Path, typer.Option(help="Folder that the recipe's paths start from.")] = Path(),
-    model: Annotated[str, typer.Option(help="Which of the recipe's models to train.")] = "",
+    model: Annotated[str, typer.Option(help="The recipe's model to train.")] = "",
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder with a tokenizer.json; else one is trained.")
     ] = None,

@@ -114,13 +114,13 @@ class Run:
     job: head_jobs.HeadJob
     target: Loaded
     fingerprint: str
-    """Of the target's weights."""
+    """The fingerprint of the target's weights."""
     text: Text
     whole: Sequences
     """The training text of all classes."""
     head: Any
     variables: PyTree
-    """Of the head, before training."""
+    """The variables of the head, before training."""
     devices: parallel.Devices
 
     @property
@@ -141,7 +141,7 @@ class Run:
         return self.devices.copy({"target": self.target.params, "borrowed": borrowed})
 
     def batch(self, text: Sequences, rows: np.ndarray, hidden: np.ndarray | None) -> Batch:
-        """On the devices, each row on one of them."""
+        """A batch of some rows on the devices, each row on one of them."""
         return Batch(*self.devices.share((text.tokens[rows], text.live[rows], hidden)))
 
 

@@ -127,7 +127,7 @@ LYANNA = (
         "Most frequent tokens that have token info; 0 is all.",
         kind=int,
     ),
-    Setting("first_token", True, "Whether the first draft step is told the token."),
+    Setting("first_token", True, "Tell the first draft step the token."),
 )
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),

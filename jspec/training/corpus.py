@@ -10,7 +10,7 @@ from pathlib import Path
 from jspec.errors import InputError
 
 END = "<|endoftext|>"
-"""Separates documents in a text file, and in the stream of tokens."""
+"""The separator of documents in a text file, and in the stream of tokens."""
 
 CHUNK = 8000
 """Characters after which a text file without separators is cut, at the next blank line."""

@@ -30,14 +30,14 @@ PERIOD = 64
 
 @dataclass(frozen=True)
 class Recipe:
-    """Which rows to write. Row i is a function of it, of the texts and of i alone.
+    """The recipe of the rows to write. Row i is a function of it, of the texts and of i alone.
 
     Args:
         max_new_tokens: most tokens after a prompt.
         shortest: least tokens of a prompt.
         longest: most tokens of a prompt.
         temperatures: pairs (temperature, share of the rows).
-        seed: of the choice of prompts and of the sampling.
+        seed: seed of the choice of prompts and of the sampling.
 
     Raises:
         InputError: if one is out of range.
@@ -69,7 +69,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Start:
-    """What one row starts from."""
+    """The prompt and temperature that one row starts with."""
 
     row: int
     label: str
@@ -176,7 +176,7 @@ def write(
 
 
 def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
-    """How many tokens to keep: up to where a repetition has gone on for long.
+    """The number of tokens to keep: up to where a repetition has gone on for long.
 
     A repetition of period p <= PERIOD has gone on for long once each of the last max(LOOP, p)
     tokens equals the one p before it. Greedy text of small models runs into such loops, and a
@@ -194,7 +194,7 @@ def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
 
 
 def record(start: Start, tokens: Sequence[int], finish: str, text: str) -> dict[str, Any]:
-    """What one line of the file holds."""
+    """The object in one line of the file."""
     return {
         "tokens": list(tokens),
         "prompt_tokens": len(start.prompt),
@@ -260,7 +260,7 @@ class Lines:
 
 
 def settings(recipe: Recipe, weights: Mapping[str, float], texts: str, target: str) -> dict:
-    """What decides the rows.
+    """The settings that decide the rows.
 
     Args:
         texts: digest of the documents.

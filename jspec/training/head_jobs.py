@@ -12,15 +12,15 @@ from jspec.training.loop import Recipe
 
 @dataclass(frozen=True)
 class HeadJob:
-    """A run.
+    """A training run of a draft head.
 
     Args:
-        recipe: how to optimise.
+        recipe: settings of the optimiser and its schedule.
         shape: what is left open of the head's config once the target is known.
         loss: what is left open of the objective once target and head are known.
         batch_size: sequences per update.
         sequence: tokens per sequence that are predicted from.
-        seed: of the weights and the order of the data.
+        seed: seed of the weights and of the order of the data.
         heldout: share of the text that is only evaluated on.
     """
 
@@ -33,7 +33,7 @@ class HeadJob:
     heldout: float = 0.05
 
     def settings(self) -> dict[str, Any]:
-        """What must not change when a run is resumed, as JSON values."""
+        """The settings that must not change when a run is resumed, as JSON values."""
         kept = ("learning_rate", "warmup", "floor", "weight_decay", "beta2", "clip")
         return {
             **{name: getattr(self.recipe, name) for name in kept},

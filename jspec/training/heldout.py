@@ -1,4 +1,4 @@
-"""How well a model predicts text that it was not trained on."""
+"""Scores of a model on text that it was not trained on."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -31,7 +31,7 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable between tokenizers."""
+        """Bits per byte of text, comparable between tokenizers."""
         return self.nats / math.log(2) / self.bytes
 
 

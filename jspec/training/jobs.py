@@ -27,7 +27,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Job:
-    """A run.
+    """A training run of a language model.
 
     Args:
         weights: share of the training rows per class; an absent class counts 1.
@@ -46,7 +46,7 @@ class Job:
     heldout: float = 0.05
 
     def settings(self, corpus: Corpus, vocabulary: str) -> dict[str, Any]:
-        """What must not change when a run is resumed, as JSON values.
+        """The settings that must not change when a run is resumed, as JSON values.
 
         The number of steps may: a run whose cooldown has not begun can be lengthened or cut.
 

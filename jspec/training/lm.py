@@ -1,4 +1,4 @@
-"""What a causal language model is trained for: the next token."""
+"""The objective of a causal language model: the next token."""
 
 from dataclasses import dataclass
 

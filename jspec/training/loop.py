@@ -21,7 +21,7 @@ Metrics = Mapping[str, Float[Array, "..."]]
 
 
 class Objective(Protocol):
-    """What is to become small. Static and hashable, as a model is."""
+    """The loss to minimise. An objective is static and hashable, as a model is."""
 
     def loss(
         self, params: PyTree, frozen: PyTree, batch: PyTree
@@ -38,7 +38,7 @@ class Objective(Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """How to optimise.
+    """The settings of the optimiser and its schedule.
 
     Args:
         steps: updates in all.
@@ -63,7 +63,7 @@ class Recipe:
 
 @struct.dataclass
 class TrainState:
-    """What the next update needs; the data order follows from the step alone."""
+    """The weights and the optimiser's state; the data order follows from the step alone."""
 
     params: PyTree
     optimizer: optax.OptState
@@ -71,7 +71,7 @@ class TrainState:
 
 @dataclass(frozen=True)
 class Report:
-    """What one update tells."""
+    """The figures of one update."""
 
     step: int
     """Updates done, this one included."""
@@ -80,7 +80,7 @@ class Report:
     norm: float
     """Global norm of the gradient, before clipping."""
     metrics: Mapping[str, float | list[float]] = field(default_factory=dict)
-    """What else the objective tells."""
+    """The other figures that the objective gives."""
 
 
 class TrainingError(RunStopped):

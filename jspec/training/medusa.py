@@ -1,4 +1,4 @@
-"""What Medusa's heads are trained for: the tokens of the text, each head's one place further on."""
+"""The objective of Medusa's heads: the text's tokens, each head's one place further on."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -61,7 +61,7 @@ class Ahead:
 def accuracies(
     target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch, ranks: int
 ) -> Float[Array, "K R"]:
-    """How often the token of each rank of each head is right: what a tree is fitted to."""
+    """The share of right tokens for each head and rank, which a tree is fitted to."""
     scores, tokens, live = _ahead(target, head, params, frozen, batch)
     _, likely = top_k(scores, ranks)
     right = likely == tokens[..., None]
@@ -83,7 +83,7 @@ def _ahead(
 
 
 def _mean(values: Array, live: Array) -> Array:
-    """Over rows and positions."""
+    """The mean of live values over rows and positions."""
     live = jnp.broadcast_to(live, values.shape)
     total = jnp.where(live, values, 0).sum((0, 1), dtype=jnp.float32)
     return total / jnp.maximum(live.sum((0, 1)), 1)

@@ -13,7 +13,7 @@ Encode = Callable[[str], Sequence[int]]
 
 @dataclass(frozen=True)
 class Plan:
-    """Which sequence each row of each step reads."""
+    """The sequences of a run, and those that each step reads."""
 
     sequences: Int[np.ndarray, "M T+1"]
     """All training sequences; neighbours overlap by one token, so every token is predicted once."""

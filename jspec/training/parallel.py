@@ -20,7 +20,7 @@ class Devices:
 
     @classmethod
     def of(cls, devices: Sequence[Any] | None = None) -> "Devices":
-        """These, or all there are."""
+        """The given devices, or all there are."""
         return cls(Mesh(np.array(jax.devices() if devices is None else devices), ("rows",)))
 
     def copy(self, tree: PyTree) -> PyTree:

@@ -1,4 +1,4 @@
-"""What draft heads are trained on: token rows of one length, and which of their tokens are text."""
+"""The sequences that draft heads are trained on: token rows of one length, padded at the end."""
 
 import hashlib
 import json
@@ -15,11 +15,11 @@ from jspec.training import corpus, packing
 
 @dataclass(frozen=True)
 class Sequences:
-    """M rows."""
+    """M rows of tokens, all of one length."""
 
     tokens: Int[np.ndarray, "M T+1"]
     live: Bool[np.ndarray, "M T+1"]
-    """Which tokens are text; the others fill up, behind it."""
+    """True where a token is text; the others are padding behind it."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -31,7 +31,7 @@ class Sequences:
         return hashlib.sha256(shape + self.tokens.tobytes() + self.live.tobytes()).hexdigest()[:16]
 
     def counts(self, vocab_size: int) -> Int[np.ndarray, " V"]:
-        """How often each token stands in the text."""
+        """The number of times that each token stands in the text."""
         return np.bincount(self.tokens[self.live], minlength=vocab_size)
 
 
@@ -65,7 +65,7 @@ def fill(rows: Iterable[Sequence[int]], length: int) -> Sequences:
 
 
 def starts(row: Sequence[int], room: int) -> range:
-    """Where the pieces of a row begin; a single token at its end teaches nothing."""
+    """Offsets at which the pieces of a row begin; a single token at its end teaches nothing."""
     return range(0, max(len(row) - 1, 0), room)
 
 
@@ -81,7 +81,7 @@ def cut(rows: Iterable[Sequence[int]], length: int) -> Sequences:
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether a file holds rows of tokens, as `jspec train data` writes them."""
+    """True where a file holds rows of tokens, as `jspec train data` writes them."""
     if path.suffix != ".jsonl" or not path.is_file():
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
@@ -126,7 +126,7 @@ def split(
 
 
 def join(parts: Sequence[Sequences]) -> Sequences:
-    """All of them, one behind the other; of classes in their order as `packing.order` counts."""
+    """The sequences of all parts, one behind the other; classes come in `packing.order`'s order."""
     return Sequences(
         np.concatenate([part.tokens for part in parts]),
         np.concatenate([part.live for part in parts]),

@@ -1,4 +1,4 @@
-"""What draft heads over hidden states are trained for: the target's next states, several ahead."""
+"""The objective of draft heads over hidden states: the target's next states, several ahead."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,11 +18,11 @@ from jspec.training.loop import Metrics
 
 @struct.dataclass
 class Batch:
-    """Text, and what the target thought of it."""
+    """Tokens of text, and the target's states over them."""
 
     tokens: Int[Array, "B T+1"]
     live: Bool[Array, "B T+1"]
-    """Which tokens are text; the others fill up, behind it."""
+    """True where a token is text; the others are padding behind it."""
     hidden: Float[Array, "B T+1 E"] | None = None
     """The target's states if they are at hand; None: they are computed on the fly."""
 
@@ -105,7 +105,7 @@ class Unrolled:
         states: Float[Array, "B T+1 F"],
         tokens: Int[Array, "B T+1"],
     ) -> Iterator[Output]:
-        """What the head makes of every pair j = 0 .. T - 1, step by step.
+        """The head's outputs for every pair j = 0 .. T - 1, step by step.
 
         Step s (from 0) of pair j stands at position j + s and predicts the state at j + 1 + s.
         """
@@ -131,7 +131,7 @@ class Unrolled:
 
 
 def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"]:
-    """What stands `step + 1` places on; for the last `step` places, something else."""
+    """The entries `step + 1` places further on; those of the last `step` places wrap around."""
     return jnp.roll(array, -1 - step, axis=1)[:, :-1]
 
 

@@ -1,4 +1,4 @@
-"""What draft heads of one transformer layer share: their shape, and what they borrow."""
+"""The base of draft heads of one transformer layer: their shape, and the arrays they borrow."""
 
 from typing import Any
 
@@ -20,8 +20,8 @@ class TransformerHead(Decoder):
 
     Args:
         config: shape of the layer; vocabulary and width are the target's.
-        dtype: of activations and cache.
-        param_dtype: that weights are created in.
+        dtype: dtype of activations and cache.
+        param_dtype: dtype that weights are created in.
     """
 
     config: LlamaConfig

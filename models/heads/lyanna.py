@@ -154,7 +154,7 @@ class TokenInfo(nn.Module):
         return embed[self.ids.value] if self.config.hot_tokens else embed
 
     def places(self) -> Int[Array, " V"]:
-        """Which of the hot tokens each token is; behind the last for a cold one."""
+        """The place of each token among the hot ones; one behind the last for a cold token."""
         size = self.config.hot_tokens
         ids = self.ids.value
         return (

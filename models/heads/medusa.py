@@ -49,7 +49,7 @@ class MedusaHeads(nn.Module):
 
     Args:
         config: shape of the heads.
-        dtype: of activations; scores are float32.
+        dtype: dtype of activations; scores are float32.
         param_dtype: that weights are created in.
     """
 
@@ -63,7 +63,7 @@ class MedusaHeads(nn.Module):
 
     @property
     def features(self) -> int:
-        """E, of the target's state that they read."""
+        """E, width of the target's state that the heads read."""
         return self.config.hidden_size
 
     @property

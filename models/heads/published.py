@@ -37,12 +37,12 @@ for what was cast twice."""
 
 
 class Layout(NamedTuple):
-    """What a folder holds, once its config is read."""
+    """The contents of a head's folder, as its config describes them."""
 
     config: Any
     table: list[Weight]
     beside: tuple[str, ...]
-    """Tensors that are no parameters, and are looked at."""
+    """Names of tensors that are no parameters and yet are read."""
 
 
 def read(

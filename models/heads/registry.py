@@ -35,9 +35,9 @@ class HeadKind:
 
     module: Callable[..., Any]
     reads_tokens: bool = True
-    """Whether it reads pairs of state and token, as `jspec.protocols.DraftHead`; else states."""
+    """True where it reads pairs of state and token, as `jspec.protocols.DraftHead`; else states."""
     prepare: Callable[[Any, PyTree], PyTree] = _as_they_are
-    """The variables to decode with: what can be computed beforehand, is."""
+    """Computes, from the trained variables, those to decode with."""
 
 
 HEAD_KINDS: Mapping[str, HeadKind] = {

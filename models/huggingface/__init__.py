@@ -1,1 +1,1 @@
-"""What Hugging Face calls things: the fields of config.json and the tensors of each family."""
+"""Hugging Face's names for the fields of config.json and the tensors of each family."""

@@ -13,7 +13,7 @@ from jspec.models.llama import LlamaConfig
 EMBED = "embed_tokens.weight"
 """A copy of the target's embeddings, which some heads hold."""
 OFFSETS, MASK = "d2t", "t2d"
-"""EAGLE-3: what to add to a draft token for the target's, and which of these there are."""
+"""EAGLE-3's tables: offsets from draft tokens to target tokens, and a mask of target tokens."""
 _BUFFERS = r".*\.rotary_emb\.inv_freq"
 _LAYER = "layers.0"
 _MEDUSA = r"(?:medusa_heads?\.)?(\d+\.\d+\.(?:linear\.)?(?:weight|bias))"
@@ -28,12 +28,12 @@ class Names:
 
     @property
     def layer(self) -> str:
-        """What EAGLE-3's only layer is called."""
+        """The name of EAGLE-3's only layer."""
         return "midlayer" if any(name.startswith("midlayer.") for name in self.held) else _LAYER
 
 
 def find(names: Iterable[str]) -> Names | None:
-    """Which kind of head has tensors of such names; None: no kind that is known."""
+    """The kind of head that has tensors of such names; None: no kind that is known."""
     held = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
     if "fc.weight" in held:
         third = any(name.endswith(".hidden_norm.weight") for name in held)

@@ -14,18 +14,18 @@ from jspec.models.llama import Llama
 
 @dataclass(frozen=True)
 class Family:
-    """How one architecture of Hugging Face becomes one of ours."""
+    """The way from one architecture of Hugging Face to one of ours."""
 
     architecture: str
     """Its name in config.json's `architectures`."""
     model_type: str
     """Its name in config.json's `model_type`, which decides where `architectures` is absent."""
     parse: Callable[[Settings], Any]
-    """config.json to our config."""
+    """Makes our config from config.json."""
     build: Callable[..., Any]
-    """Our config, dtype and param_dtype to our module."""
+    """Makes our module from our config, dtype and param_dtype."""
     weights: Callable[[Any], Iterator[Weight]]
-    """Our config to the table of weights."""
+    """Makes the table of weights from our config."""
     base: str = "model."
     """Prefix of the tensors below the head; checkpoints of the bare decoder leave it out."""
     buffers: str = r".*\.rotary_emb\.inv_freq"

@@ -15,7 +15,7 @@ class Settings:
 
     values: Mapping[str, Any]
     source: str
-    """Where the fields come from, for messages."""
+    """The file that the fields come from, for messages."""
 
     def get(self, name: str, default: Any = None) -> Any:
         value = self.values.get(name)

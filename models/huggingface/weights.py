@@ -1,4 +1,4 @@
-"""Which Hugging Face tensors make up which parameter of ours: one table, read both ways."""
+"""The Hugging Face tensors that make up each parameter of ours: one table, read both ways."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -72,7 +72,7 @@ def affine(path: Path, name: str, size: int) -> Iterator[Weight]:
 
 
 def listed(names: Iterable[str], noun: str) -> str:
-    """How many names there are, and the first three of them.
+    """The number of names, and the first three of them.
 
     Example:
         >>> listed(["b", "a"], "weight")
