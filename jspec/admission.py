@@ -1,4 +1,4 @@
-"""What drafters return is checked: structure while a call is traced, values while it runs.
+"""Checks of what drafters return: structure while a call is traced, values while it runs.
 
 Structure that cannot work (a missing field, a shape, a dtype) is one sentence before anything is
 compiled. Values cannot be refused inside a compiled loop, so what is no tree is taken for absent:
@@ -18,7 +18,7 @@ from jspec.errors import InputError
 
 
 def admit(tree: Tree, root: Int[Array, " B"], vocab_size: int | None = None) -> Tree:
-    """The tree, with all that is no tree taken for absent.
+    """The tree with every malformed node marked absent.
 
     The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
     than `Tree.depth`, those below an absent node, ids that the target has not, values that are NaN,

@@ -31,11 +31,11 @@ PyTree = Any
 HostOrDevice = Array | np.ndarray
 
 NO_PARENT = -1
-"""`Tree.parents` at the root."""
+"""The entry of `Tree.parents` that stands for no parent: the root's."""
 
 
 class Status(IntEnum):
-    """Why a row stands where it stands. Data, not an exception: rows end one by one."""
+    """The state of a row: running, or the reason why it ended. Data, since rows end one by one."""
 
     RUNNING = 0
     EOS = 1
@@ -59,7 +59,7 @@ class Cache:
     keys: tuple[Float[Array, "B H S D"], ...]
     values: tuple[Float[Array, "B H S D"], ...]
     lengths: Int[Array, " B"]
-    """Committed tokens per row; slots at or beyond are never read."""
+    """The number of committed tokens per row; slots at or beyond it are never read."""
 
     @property
     def slots(self) -> int:
@@ -80,7 +80,7 @@ class TreeKV:
 
 @struct.dataclass
 class Output:
-    """What one forward of a model gives for N tokens of each row."""
+    """The result of one forward of a model over N tokens of each row."""
 
     logits: Float[Array, "B N V"]
     hidden: Float[Array, "B N E"] | None
@@ -100,13 +100,13 @@ class Tree:
 
     tokens: Int[Array, "B N"]
     parents: Int[Array, "B N"]
-    """`parents[b, i] < i`; -1 at the root."""
+    """The parent of each node, `parents[b, i] < i`; -1 at the root."""
     valid: Bool[Array, "B N"]
-    """Nodes that are there. The root always is; a child of an absent node is absent."""
+    """True at nodes that are there. The root always is; a child of an absent node is absent."""
     depth: int = struct.field(pytree_node=False)
-    """Most edges from the root to a leaf, so that P = depth + 1; deeper nodes are absent."""
+    """The most edges from the root to a leaf, so that P = depth + 1; deeper nodes are absent."""
     width: int = struct.field(pytree_node=False)
-    """Most children of one node: K. Further ones are not looked at."""
+    """The most children of one node, K; further ones are not looked at."""
     q: Float[Array, "B Q V"] | None = None
     """The distributions that sampled children were drawn from; None: the children are
     deterministic proposals, each of probability 1.
@@ -123,7 +123,7 @@ class Tree:
 
 @struct.dataclass
 class Sampling:
-    """How tokens are chosen: numbers for all rows, or arrays [B]. A value never compiles anew.
+    """The sampling settings: numbers for all rows, or arrays [B]. New numbers never recompile.
 
     Rows are independent. `temperature` 0 is greedy for that row; `top_k` 0 (or >= V), `top_p` 1
     and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
@@ -137,40 +137,40 @@ class Sampling:
 
 @struct.dataclass
 class Frame:
-    """What a drafter may know when it drafts."""
+    """The inputs of a draft: everything that a drafter may know of the round when it drafts."""
 
     root: Int[Array, " B"]
     """The last emitted token, whose key and value are not in any cache yet."""
     positions: Int[Array, " B"]
     """Position of the root in its row; the tokens before it are committed."""
     keys: jax.Array | None
-    """[B] random keys, one a row. `sampling.gumbel(keys, positions, V)` is the noise that decides
-    the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
+    """The random keys [B], one a row. `sampling.gumbel(keys, positions, V)` is the noise that
+    decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
     None if the call was given no key."""
     sampling: Sampling | None
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
-    """Rows that ended; whatever is drafted for them is ignored."""
+    """True for rows that ended; whatever is drafted for them is ignored."""
 
 
 @struct.dataclass
 class Verdict:
-    """What the verifier accepted."""
+    """The verifier's decision: which path of the tree is emitted, and the token after it."""
 
     path: Int[Array, "B P"]
     """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge a
     drafter sees -1 where the accepted node is not its own."""
     counts: Int[Array, " B"]
-    """Nodes on the path, root included: 1 .. P. The round emits as many tokens."""
+    """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
     bonus: Int[Array, " B"]
     """The token that the target itself drew after the last node of the path."""
     failed: Bool[Array, " B"]
-    """The target's logits gave no distribution (NaN) at a node that the verifier reached."""
+    """True where the target's logits gave no distribution (NaN) at a node the verifier reached."""
 
 
 @struct.dataclass
 class Scored:
-    """All that the target verified in a round: the tree, its forward and what it accepted."""
+    """The verified tree of a round, with the target's forward over it and the verdict."""
 
     tree: Tree
     output: Output
@@ -179,7 +179,7 @@ class Scored:
 
 @struct.dataclass
 class Feedback:
-    """What a round teaches a drafter, about its own tree and about all that was verified.
+    """The outcome of a round for a drafter: its own tree, and all that was verified.
 
     `tree`, `output` and `verdict` are the drafter's own, in the numbers that it gave its nodes.
     Inside a merge other drafters have nodes too: then `tree.valid` says which of its own were
@@ -188,24 +188,24 @@ class Feedback:
 
     tree: Tree
     output: Output
-    """At the nodes of `tree`; only meant where the node is valid."""
+    """The target's output at the nodes of `tree`; meaningless where a node is not valid."""
     verdict: Verdict
     emitted: Int[Array, "B P"]
     """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
     counts: Int[Array, " B"]
-    """Tokens emitted, after truncation at end tokens and limits; 0 for a row that had ended.
+    """The number of emitted tokens, cut at end tokens and limits; 0 for a row that had ended.
 
     The first `counts` nodes of the path are committed: the root and all emitted but the last."""
     positions: Int[Array, " B"]
     """Position of the root, as in the round that drafted."""
     done: Bool[Array, " B"]
-    """Rows that have ended, in this round or before."""
+    """True for rows that have ended, in this round or before."""
     merged: Scored | None = None
-    """What was verified, if it was more or less than the drafter's own tree; None: just that."""
+    """The verified tree, if it was not just the drafter's own; None if it was."""
 
     @property
     def scored(self) -> Scored:
-        """All that was verified, whoever drafted it: rejected nodes teach too."""
+        """The verified tree, whoever drafted its nodes; rejected nodes teach too."""
         return self.merged or Scored(self.tree, self.output, self.verdict)
 
 
@@ -225,41 +225,41 @@ class Stats:
     histogram: Int[Array, "B P"]
     """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
     num_draft_tokens: Int[Array, " B"]
-    """Drafted tokens that were verified, in all rounds."""
+    """The number of drafted tokens that were verified, in all rounds."""
 
     @property
     def num_rounds(self) -> Int[Array, " B"]:
-        """Rounds, each one forward of the target; the prefill is none."""
+        """The number of rounds, each one forward of the target; the prefill does not count."""
         return self.histogram.sum(-1)
 
     @property
     def num_accepted_tokens(self) -> Int[Array, " B"]:
-        """Drafted tokens that were emitted."""
+        """The number of drafted tokens that were emitted."""
         return (self.histogram * jax.numpy.arange(self.histogram.shape[-1])).sum(-1)
 
     @property
     def mean_acceptance_length(self) -> Float[Array, " B"]:
-        """Tokens per round, the bonus token included; 0 before the first round."""
+        """The mean number of tokens per round, the bonus token included; 0 before the first."""
         rounds = self.num_rounds
         return (rounds + self.num_accepted_tokens) / jax.numpy.maximum(rounds, 1)
 
 
 @struct.dataclass
 class Request:
-    """What was asked for; constant while a generation runs."""
+    """The arguments of a generation as arrays, constant while it runs."""
 
     limits: Int[Array, " B"]
-    """Most tokens to emit."""
+    """The largest number of tokens to emit, per row."""
     eos: Int[Array, "B X"]
     """End tokens; -1 fills up and ends nothing."""
     sampling: Sampling | None
     keys: jax.Array | None
-    """[B] random keys, `fold_in(key, row_id)`; None if the call was given no key."""
+    """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
 
 
 @struct.dataclass
 class State:
-    """What the next round needs."""
+    """The state of a generation between two rounds."""
 
     cache: Cache
     root: Int[Array, " B"]
@@ -267,7 +267,7 @@ class State:
     out: Int[Array, "B T"]
     """Emitted tokens; entries at or beyond `lengths` are 0."""
     lengths: Int[Array, " B"]
-    """Emitted tokens per row."""
+    """The number of emitted tokens per row."""
     status: Int[Array, " B"]
     """A `Status` per row."""
     drafter_state: PyTree
@@ -282,7 +282,7 @@ class State:
 
 @struct.dataclass
 class Result:
-    """What `decode` returns."""
+    """The result of `decode`: the tokens of each row, how it ended, and statistics."""
 
     tokens: Int[Array, "B T"]
     """Emitted tokens, the end token included; entries at or beyond `lengths` are 0."""

@@ -141,7 +141,7 @@ def step(
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
 ) -> State:
-    """One round: every running row emits at least one token. Donates `state`.
+    """Runs one round, in which every running row emits at least one token. Donates `state`.
 
     Args:
         model: the target; static.
@@ -216,7 +216,7 @@ def _advance(
     drafter_params: PyTree,
     rounds: Int[Array, ""],
 ) -> State:
-    """At most `rounds` rounds, fewer if every row ends."""
+    """The state after `rounds` rounds, or fewer if every row ends."""
     _check_same_memory(drafter, state)
 
     def going(carry):
@@ -235,7 +235,7 @@ def _advance(
 def _round(
     model: CausalLM, params: PyTree, state: State, drafter: Drafter, drafter_params: PyTree
 ) -> State:
-    """The drafter proposes, the model scores once, the verifier decides, the path is committed."""
+    """Runs one round: draft, score, verify, commit."""
     now = frame(state)
     tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
     _check_same_depth(tree, state)

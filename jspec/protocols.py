@@ -1,4 +1,4 @@
-"""What a model, a drafter, a rule and a verifier have to do. Axes as in `jspec.base`."""
+"""The interfaces of a model, a drafter, a rule and a verifier. Axes as in `jspec.base`."""
 
 from typing import Protocol, runtime_checkable
 
@@ -15,7 +15,7 @@ class CausalLM(Protocol):
 
     @property
     def context(self) -> int | None:
-        """Most positions the model can place; None if it has no bound."""
+        """The number of positions that the model can place; None if it has no bound."""
         ...
 
     def init_cache(self, batch: int, slots: int) -> Cache:
@@ -61,12 +61,12 @@ class DraftHead(Protocol):
 
     @property
     def hidden_size(self) -> int:
-        """E, of the states that it predicts."""
+        """The width E of the states that the head predicts."""
         ...
 
     @property
     def features(self) -> int:
-        """F, of the target's states that it reads."""
+        """The width F of the target's states that the head reads."""
         ...
 
     def init_cache(self, batch: int, slots: int) -> Cache:
@@ -83,7 +83,7 @@ class DraftHead(Protocol):
         cache: Cache | None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """States and scores after N pairs of each row; cache, mask and nodes as in `CausalLM`.
+        """Gives states and scores after N pairs of each row; cache, mask, nodes as in `CausalLM`.
 
         The states read may also be some [B, N, E] that the head itself predicted; a head that can
         go on without the token takes None for it.
@@ -195,7 +195,7 @@ class NodeRule(Protocol):
         valid: Bool[Array, " K"],
         noise: Float[Array, " V"],
     ) -> tuple[Float[Array, " K"], Float[Array, " V"]]:
-        """(accept [K], residual [V]); `noise` is the position's Gumbel noise, for coupling."""
+        """The pair accept [K], residual [V]; `noise` is the position's Gumbels, for coupling."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Where the names of `jspec.__all__` live; `jspec` itself hands them out on first use."""
+"""The modules of the names in `jspec.__all__`; `jspec` itself hands them out on first use."""
 
 from jspec.base import Cache as Cache
 from jspec.base import Feedback as Feedback

@@ -18,7 +18,7 @@ from jspec.protocols import CausalLM
 
 
 class PreparedArrays(NamedTuple):
-    """What of a call is data: another value compiles nothing."""
+    """The arguments of a call that are data, so that other values recompile nothing."""
 
     prompt: Int[Array, "B T"]
     lengths: Int[Array, " B"]
@@ -34,9 +34,9 @@ class Prepared(NamedTuple):
 
     arrays: PreparedArrays
     size: int
-    """Of the output buffer; a bucket at or above what was asked for."""
+    """The size of the output buffer; a bucket at or above what was asked for."""
     slots: int
-    """Of the cache."""
+    """The number of slots of the cache."""
 
 
 def check_model(model: CausalLM, params: PyTree) -> None:
@@ -182,7 +182,7 @@ def _values(array: Any) -> np.ndarray | None:
 
 
 def _size(value: int, most: int) -> int:
-    """`max_new_tokens` as an int."""
+    """The value of `max_new_tokens` as an int."""
     try:
         size = -1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
@@ -196,7 +196,7 @@ def _size(value: int, most: int) -> int:
 
 
 def _rows(value: ArrayLike, batch: int, name: str) -> Any:
-    """`value` as [B]; a number counts for every row."""
+    """The array [B] of `value`; a number counts for every row."""
     array = _array(value, name)
     if array.shape not in ((), (batch,)):
         raise InputError(
@@ -206,7 +206,7 @@ def _rows(value: ArrayLike, batch: int, name: str) -> Any:
 
 
 def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
-    """`value` as [B] int32, found or made to lie within the bounds."""
+    """The array [B] int32 of `value`, found or made to lie within the bounds."""
     array = _rows(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
@@ -215,7 +215,7 @@ def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why:
 
 
 def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
-    """`value` as [B] float32, found to lie within the bounds."""
+    """The array [B] float32 of `value`, found to lie within the bounds."""
     array = _rows(value, batch, name)
     _within(name, array, low, high, why)
     return array.astype(np.float32)

@@ -38,7 +38,7 @@ __all__ = ["admit", "frame", "rehearse", "score", "settle"]
 
 
 def frame(state: State) -> Frame:
-    """What a drafter may know when it drafts."""
+    """The inputs of a draft: everything that a drafter may know of the round when it drafts."""
     return Frame(
         root=state.root,
         positions=state.cache.lengths,
@@ -64,7 +64,7 @@ def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cach
 
 
 def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[State, Feedback]:
-    """Commits the accepted path, and says what the round teaches.
+    """Commits the accepted path, and returns the round's feedback for the drafter.
 
     Args:
         state: before the round. What the drafter remembers is passed on as it is.
@@ -149,7 +149,7 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
 def _truncate(
     state: State, tree: Tree, verdict: Verdict
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
-    """(emitted, counts, status): cuts the round's tokens at end tokens, limit and capacity.
+    """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
 
     Once, before commit and before output: an end token inside an accepted path is ordinary.
     """

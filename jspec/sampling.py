@@ -12,7 +12,7 @@ from jspec.base import Sampling
 from jspec.manual_axes import vary
 
 _GROUP = 128
-"""Lanes per group of the two-stage top-k."""
+"""The number of lanes per group of the two-stage top-k."""
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
@@ -41,13 +41,13 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
 
 
 def node_probabilities(logits: Float[Array, "B N V"], sampling: Sampling) -> Float[Array, "B N V"]:
-    """`probabilities` at N nodes of each row; `sampling` may hold plain numbers."""
+    """The `probabilities` at N nodes of each row; `sampling` may hold plain numbers."""
     rows = jax.tree.map(lambda value: jnp.broadcast_to(value, logits.shape[:1]), sampling)
     return jax.vmap(probabilities, (1, None), 1)(logits, rows)
 
 
 def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
-    """Whether logits give a distribution: no NaN, no +inf, and not -inf alone.
+    """True where logits give a distribution: no NaN, no +inf, and not -inf alone.
 
     Single -inf are masked tokens. NaN is looked for by itself: XLA's maximum on a CPU passes it on
     for 2,048 lanes and loses it among 4,096.
@@ -112,7 +112,7 @@ def _threshold(
 
 
 def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
-    """The first of the largest. Of numbers: a NaN may win or not, see `is_distribution`.
+    """The index of the largest, the first of equals. A NaN may win, see `is_distribution`.
 
     Two plain reductions vectorise on a CPU, which `jnp.argmax` over pairs does not (5 times).
     """
@@ -127,17 +127,17 @@ def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
 
 
 def row_keys(key: jax.Array, rows: Int[Array, " B"]) -> jax.Array:
-    """[B] keys: a row's randomness depends on its id, never on its neighbours or its place."""
+    """The keys [B] of the rows, each from the row's id, never from its neighbours or its place."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)
 
 
 def fork(keys: jax.Array, positions: Int[Array, " B"], purpose: int) -> jax.Array:
-    """[B] keys for draws other than the position's noise. The keys are not consumed.
+    """The keys [B] for draws other than the position's noise. The given keys are not consumed.
 
     Args:
         keys: [B] row keys.
         positions: of the round's root, so that each round draws anew.
-        purpose: 0 for the acceptance uniforms of the walk; drafters use 1 and above.
+        purpose: 0 for the acceptance uniforms of the verifier; drafters use 1 and above.
     """
 
     def derive(key, position):
@@ -163,7 +163,7 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`jax.lax.top_k`, to the last tie, several times faster on a long last axis.
+    """The results of `jax.lax.top_k` to the last tie, several times faster on a long last axis.
 
     The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
     >= m. Groups are then taken in their order, so that equal values keep theirs.

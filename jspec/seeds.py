@@ -1,4 +1,4 @@
-"""Random keys: whatever seed or key was given, one threefry key."""
+"""Random keys: one threefry key from whatever seed or key was given."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""`decode`, round by round, for those who want the tokens as they come."""
+"""Streaming: `decode` round by round, for those who want the tokens as they come."""
 
 from collections.abc import Iterator
 
@@ -14,15 +14,15 @@ from jspec.protocols import CausalLM, Drafter
 
 @struct.dataclass
 class Chunk:
-    """The tokens of one round, on the host: what `stream` yields."""
+    """The tokens of one round, on the host, as `stream` yields them."""
 
     tokens: list[list[int]]
-    """Per row."""
+    """The round's tokens of each row."""
     drafted: list[list[bool]]
     """True for a draft that the target confirmed. False for the round's last token, the target's
     own draw; if an end token or a limit cut the round, it may have been drafted too."""
     state: State
-    """Valid until the next chunk is asked for, which donates it."""
+    """The state after the round; asking for the next chunk donates it."""
 
 
 def stream(
@@ -35,7 +35,7 @@ def stream(
     drafter_params: PyTree = None,
     **request,
 ) -> Iterator[Chunk]:
-    """`decode`, round by round. Yields a `Chunk` after each; together they are decode's tokens.
+    """Decodes round by round, with a `Chunk` after each; together they are decode's tokens.
 
     Runs the very program that `decode` runs, one round at a time.
 

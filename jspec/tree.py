@@ -17,11 +17,11 @@ from jspec.errors import InputError
 from jspec.manual_axes import vary
 
 _RANKS = 1 << 20
-"""Children that a template's node may have."""
+"""The largest number of children of a template's node."""
 
 
 def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
-    """`[b, i, j]`: node j is node i or above it. The mask of tree attention."""
+    """The mask of tree attention: `[b, i, j]` is True where node j is node i or above it."""
     nodes = jnp.arange(tree.parents.shape[-1])
     above, current = tree.parents[..., None] == nodes, tree.parents
     mask = above | (nodes[:, None] == nodes)
@@ -34,7 +34,7 @@ def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
 
 
 def depths(tree: Tree) -> Int[Array, "B N"]:
-    """Edges between each node and the root."""
+    """The number of edges between each node and the root."""
     return ancestors(tree).sum(-1, dtype=jnp.int32) - 1
 
 
@@ -76,7 +76,7 @@ def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
 def along(
     parents: Int[Array, "B N"], values: Array, join: Callable[[Array, Array], Array], depth: int
 ) -> Array:
-    """Each node's value joined with those of all nodes above it; the root's has to be neutral.
+    """The value of each node joined with all values above it; the root's has to be neutral.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -191,23 +191,23 @@ class Template:
 
     @property
     def num_nodes(self) -> int:
-        """N, root included."""
+        """The number of nodes N, root included."""
         return len(self.paths) + 1
 
     @cached_property
     def parents(self) -> np.ndarray:
-        """[N] int32, -1 at the root."""
+        """The parent of each node, [N] int32; -1 at the root."""
         index = {(): 0} | {path: i for i, path in enumerate(self.paths, 1)}
         return np.array([NO_PARENT] + [index[path[:-1]] for path in self.paths], np.int32)
 
     @cached_property
     def ranks(self) -> np.ndarray:
-        """[N] int32: which child of its parent a node is; 0 at the root."""
+        """The rank of each node among its siblings, [N] int32; 0 at the root."""
         return np.array([0] + [path[-1] for path in self.paths], np.int32)
 
     @cached_property
     def levels(self) -> tuple[np.ndarray, ...]:
-        """Node ids of each depth, from 1."""
+        """The node ids of each depth, from 1."""
         depth = np.array([0] + [len(path) for path in self.paths])
         return tuple(np.flatnonzero(depth == level) for level in range(1, depth.max(initial=0) + 1))
 
@@ -217,7 +217,7 @@ class Template:
 
     @property
     def width(self) -> int:
-        """Most children of one node; at least 1."""
+        """The largest number of children of one node; at least 1."""
         drafted = self.parents[1:]
         return int(np.bincount(drafted).max()) if drafted.size else 1
 
@@ -226,7 +226,7 @@ class Template:
         return int(self.ranks.max())
 
     def fill(self, tokens: Int[Array, "B N"]) -> Tree:
-        """This shape with these tokens."""
+        """The tree of this shape with these tokens."""
         shape = tokens.shape
         return Tree(
             tokens=tokens,
@@ -238,12 +238,12 @@ class Template:
 
 
 def chain(length: int) -> Template:
-    """`length` drafted tokens in a row."""
+    """The template of a chain of `length` drafted tokens."""
     return Template(tuple((0,) * depth for depth in range(1, length + 1)))
 
 
 def branching(factors: Sequence[int]) -> Template:
-    """Every node of depth l has `factors[l]` children."""
+    """The template in which every node of depth l has `factors[l]` children."""
     return Template(
         tuple(
             path

@@ -14,17 +14,17 @@ from jspec.tree import Template
 
 @struct.dataclass
 class Script:
-    """The drafter's `params`."""
+    """The `params` of `Scripted`: the text to draft, and how much of it is right."""
 
     tokens: Int[Array, "B T"]
-    """What the target will emit, from an earlier run."""
+    """The tokens that the target will emit, from an earlier run."""
     accepts: Int[Array, " R"]
-    """How many drafted tokens are right in each round; starts over at its end."""
+    """The number of drafted tokens that are right in each round; starts over at its end."""
 
 
 @struct.dataclass
 class ScriptedState:
-    """How far the script has been read."""
+    """The progress of each row through its script."""
 
     emitted: Int[Array, " B"]
     rounds: Int[Array, ""]
@@ -32,7 +32,7 @@ class ScriptedState:
 
 @dataclass(frozen=True)
 class Scripted:
-    """Right along the template's first deepest path up to the scripted length, wrong elsewhere.
+    """Drafts a template right along its first deepest path up to the scripted length, else wrong.
 
     Args:
         vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.

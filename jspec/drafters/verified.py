@@ -1,4 +1,4 @@
-"""A drafter whose draws another rule decides about."""
+"""A drafter whose draws are verified by another rule than its own."""
 
 from dataclasses import dataclass
 
@@ -13,14 +13,14 @@ from jspec.verify.tree_verifier import TreeVerifier
 
 @dataclass(frozen=True)
 class Verified:
-    """Proposes what its drafter proposes. Make it with `with_verifier`."""
+    """Drafts the trees of its drafter, for another verifier. Make it with `with_verifier`."""
 
     drafter: Drafter
     verifier: Verifier
 
     @property
     def context(self) -> int | None:
-        """Most tokens of a row that the drafter can read; None if there is no bound."""
+        """The longest row that the drafter can read, in tokens; None if there is no bound."""
         return getattr(self.drafter, "context", None)
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:

@@ -1,4 +1,4 @@
-"""How the drafters of the methods are built, from models and from options that were checked.
+"""The builders of the methods' drafters, from models and from options that were checked.
 
 Each builder gets the options that were given. For the others the drafter's own defaults hold, or
 what `jspec.methods.device_defaults` finds to fit the device. JAX is imported when a builder is
@@ -99,12 +99,12 @@ def rest(
 
 
 def rest_member(models: Models, **options: Any) -> Built:
-    """REST with the published number of nodes, for a mixture to choose from."""
+    """REST with the published number of nodes, for a merge with a budget to choose from."""
     return rest(models, num_speculative_tokens=_most_read(64, options), **options)
 
 
 def _most_read(nodes: int, options: Mapping[str, Any]) -> int:
-    """So many nodes, or all that REST reads with these options."""
+    """The wanted number of nodes, or all that REST reads with these options if fewer."""
     from jspec.drafters.retrieval.rest import REST
 
     read = (options.get(name, getattr(REST, name)) for name in ("num_matches", "max_depth"))
@@ -242,7 +242,7 @@ def lyanna(
 
 
 def lyanna_member(head: Any, **options: Any) -> "Drafter":
-    """Lyanna with the whole tree of the chain, for a mixture to choose from."""
+    """Lyanna with the whole tree of the chain, for a merge with a budget to choose from."""
     from jspec.methods import device_defaults
 
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
@@ -250,7 +250,7 @@ def lyanna_member(head: Any, **options: Any) -> "Drafter":
 
 
 def _given(template: Paths | None, **others: Any) -> "Template | None":
-    """The tree that was given node by node, if one was; nothing else may then make a tree."""
+    """The tree that was given node by node, or None; no other option may then make a tree."""
     from jspec.tree import Template
 
     if template is None:

@@ -10,23 +10,24 @@ if TYPE_CHECKING:
     from jspec.tree import Template
 
 _CPU_NODES = 7
-"""With the root 8 tokens a forward: of 4, 6, 8, 12, 16 and 24, the best or next to it on a CPU with
-the bundled model. A larger model would gain from more, as its forwards cost less beside one."""
+"""The number of drafted nodes on a CPU, with the root 8 tokens a forward: of 4, 6, 8, 12, 16 and
+24, the best or next to it with the bundled model. A larger model would gain from more, as its
+forwards cost less beside one."""
 
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
-"""By rank, of the bundled models at temperature 1 in the coupled scheme: what
+"""The acceptance by rank of the bundled models at temperature 1 in the coupled scheme, as
 `python -m benchmarks.dyspec.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
 _NODES = 15
-"""With the root 16 tokens a forward."""
+"""The nodes of Sequoia's default tree, with the root 16 tokens a forward."""
 _DEPTH = 8
-"""As DySpec's: the best tree of 15 nodes for that vector has 5 levels."""
+"""The most levels of Sequoia's default tree, as DySpec's; the best for that vector has 5."""
 SHARPNESS = 3.0
-"""Of trees of heads: with the bundled ones, greedy and sampled, 2 to 4 take more tokens a step than
-the published 1, by up to a tenth where the tree is small for its depth."""
+"""The sharpness of heads' trees. With the bundled heads, greedy and sampled, 2 to 4 take more
+tokens a step than the published 1, by up to a tenth where the tree is small for its depth."""
 
 
 def budget(published: int = 80) -> int:
-    """Drafted nodes that this device scores cheaply; as many as published on an accelerator."""
+    """The drafted nodes that this device scores cheaply; as many as published on an accelerator."""
     return _CPU_NODES if _on_cpu() else published
 
 
@@ -75,7 +76,7 @@ def eagle(nodes: int | None = None) -> "Template":
 
 
 def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int, int, int]:
-    """(nodes, levels, beam) of EAGLE-2's tree: the published ones, or what a CPU scores cheaply.
+    """The (nodes, levels, beam) of EAGLE-2's tree: as published, or what a CPU scores cheaply.
 
     What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
     """
@@ -90,12 +91,12 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
 
 
 def whole_chain(max_depth: int = 3, beam: int = 4) -> int:
-    """Nodes of Lyanna's whole tree: k + (N - 1) k^2."""
+    """The number of nodes of Lyanna's whole tree, k + (N - 1) k^2."""
     return beam + (max_depth - 1) * beam**2
 
 
 def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, int]:
-    """Nodes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer.
+    """The sizes of Lyanna's fresh tree and of the re-sampled one; the paper has 11, a CPU fewer.
 
     Args:
         nodes: of the fresh one, if given.
@@ -107,7 +108,7 @@ def lyanna(nodes: int | None, second: int | None, **shape: int) -> tuple[int, in
 
 
 def medusa(nodes: int | None, heads: int) -> "Template":
-    """What of Medusa's published tree suits this device.
+    """The part of Medusa's published tree that suits this device.
 
     Args:
         nodes: drafted ones; None: all, or on a CPU what it scores cheaply.

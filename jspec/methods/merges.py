@@ -1,6 +1,6 @@
-"""How methods are mixed: their drafters propose side by side, and one tree is verified.
+"""Methods that are merges of others: drafters propose side by side, and one tree is verified.
 
-An option of a mixture goes to all members that know it. `num_speculative_tokens` bounds the tree.
+An option of a merge goes to all members that know it. `num_speculative_tokens` bounds the tree.
 """
 
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from typing import Any
 from jspec.methods.method import Built, Maker, Method, Models
 
 MEMBER_TOKENS = 32
-"""Nodes that a member of a mixture offers at least, however small the budget."""
+"""The fewest nodes that a member of a merge with a budget offers, however small the budget."""
 
 
 def united(*members: Method) -> Maker:

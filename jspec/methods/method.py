@@ -1,4 +1,4 @@
-"""What a drafting method is: its name, its options, and how it is built for a target."""
+"""A drafting method as a record: its name, its options, and its builder for a target."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class Built(NamedTuple):
     """
 
     model: "CausalLM"
-    """The target's model. For an EAGLE-3 head it also hands out the states that the head reads."""
+    """The target's model; for an EAGLE-3 head it also hands out the states that the head reads."""
     drafter: "Drafter"
     drafter_params: "PyTree"
     """The weights of the draft model or the head, or the datastore; None if there is nothing."""
@@ -42,11 +42,11 @@ class Models:
 
     target: "Loaded"
     draft: "Loaded | None" = None
-    """Given if and only if the method needs one; its vocabulary is the target's."""
+    """The draft model, given exactly if the method needs one; its vocabulary is the target's."""
 
 
 Maker = Callable[..., Built]
-"""`make(models, **options)` builds a drafter from options that were checked."""
+"""The function `make(models, **options)` that builds a drafter from checked options."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class Method:
         make: gets the options that were given. For the others the drafter's own defaults hold, or
             what `jspec.methods.device_defaults` finds to fit the device.
         options: the options it takes, which are the keys of `--speculative-config`.
-        member: builds it as a member of a mixture, if more than a budget bounds its trees.
+        member: builds it as a member of a merge, if more than a budget bounds its trees.
         needs_draft_model: whether it drafts with a second, smaller model.
         needs_training: whether its weights are trained for one target.
         exact: whether sampled tokens follow the target's distribution exactly.
@@ -76,7 +76,7 @@ class Method:
 
     @property
     def needs_options(self) -> bool:
-        """Whether it cannot be built from models alone."""
+        """True if the method cannot be built from models alone."""
         return any(option.required for option in self.options)
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
@@ -104,7 +104,7 @@ class Method:
         return {name: known[name].read(value) for name, value in options.items()}
 
     def build(self, target: "Loaded", draft: "Loaded | None" = None, **options: Any) -> Built:
-        """As `jspec.methods.build`, of this method."""
+        """Builds the drafter of this method, as `jspec.methods.build` does."""
         checked = self.check(options)
         from jspec.models import Loaded
 
@@ -139,7 +139,7 @@ class Method:
 
 
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
-    """How the two vocabularies differ; empty if a token means the same to both."""
+    """The difference of the two vocabularies, in words; empty if a token means the same to both."""
     ours, theirs = target.model.vocab_size, draft.model.vocab_size
     if ours != theirs:
         return f"the draft model has a vocabulary of {theirs} tokens and the target one of {ours}"

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from jspec.errors import InputError
 
 _LONGEST = 60
-"""Characters of a value that a message shows."""
+"""The number of characters of a value that a message shows."""
 
 
 def shown(value: Any) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Mapping
 
 from jspec.methods import builders
 from jspec.methods.builders import COUPLED, drafting, headed, public
+from jspec.methods.merges import competing, united
 from jspec.methods.method import Method
-from jspec.methods.mixtures import competing, united
 from jspec.methods.options import Flag, Integer, Number, Option, Paths, Place, Several, Word
 
 DEFAULT = "token_recycling"
@@ -61,7 +61,7 @@ def _together(*members: Method) -> tuple[Option, ...]:
     return tuple(option for name, option in options.items() if name != _BUDGET.name)
 
 
-def _mixture(*members: Method, name: str) -> Method:
+def _merge(*members: Method, name: str) -> Method:
     """The method in which the members' likeliest nodes make one tree."""
     return Method(
         name,
@@ -72,7 +72,7 @@ def _mixture(*members: Method, name: str) -> Method:
     )
 
 
-# Methods that mixtures are made of.
+# Methods that merges are made of.
 
 _TOKEN_RECYCLING = Method(
     "token_recycling",
@@ -189,9 +189,9 @@ METHODS: Mapping[str, Method] = {
                 *_together(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
             ),
         ),
-        _mixture(_DYNAMIC, _SUFFIX, name="token_recycling+suffix"),
-        _mixture(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
-        _mixture(_LYANNA, _SUFFIX, name="lyanna+suffix"),
+        _merge(_DYNAMIC, _SUFFIX, name="token_recycling+suffix"),
+        _merge(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
+        _merge(_LYANNA, _SUFFIX, name="lyanna+suffix"),
         Method(
             "speculative_decoding",
             "a chain from the draft model",

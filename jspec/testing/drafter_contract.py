@@ -1,4 +1,4 @@
-"""What every drafter owes: its draft changes the number of rounds, and nothing else."""
+"""The contract of a drafter: its draft changes the number of rounds, and nothing else."""
 
 import copy
 from collections.abc import Sequence
@@ -195,7 +195,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
-    """Greedy and without a key, under a caller's jit: traced to its end and not compiled."""
+    """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
     asked = subject.request(eos=None, rows=None)
     arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
 
@@ -224,7 +224,7 @@ def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Repor
 def _check_merge(
     subject: Subject, drafter: Drafter, params: PyTree, plain: Result, report: Report
 ) -> None:
-    """Second of two, so that none of its nodes keeps its number."""
+    """Checks the drafter as the second of a merge, so that none of its nodes keeps its number."""
     both = merge(PromptLookup(num_speculative_tokens=2, whole=False), drafter)
     try:
         result = subject.run(both, (None, params))

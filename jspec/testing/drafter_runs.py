@@ -30,7 +30,7 @@ def check_cuts(
     log: Log,
     report: Report,
 ) -> None:
-    """One run in which half the rows meet an end token, and half a limit."""
+    """Checks a run in which half the rows meet an end token, and half a limit."""
     tokens = np.asarray(plain.tokens)
     eos = np.full((subject.batch, 1), -1)
     limits = np.full(subject.batch, subject.max_new_tokens)
@@ -60,7 +60,7 @@ def check_cuts(
 
 
 def check_rows(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
-    """Other neighbours, and none that run: the tokens of a row are the same."""
+    """Checks that a row's tokens do not depend on its neighbours, nor on whether these run."""
     what = "a row does not see its neighbours"
     order = np.roll(np.arange(subject.batch), 1)[::-1]
     same_tokens(
@@ -80,7 +80,7 @@ def check_rows(subject: Subject, drafter: WatchedDrafter, params: PyTree, report
 
 
 def check_nan(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
-    """The target gives NaN for one row from its prompt on, and for another after some tokens."""
+    """Checks rows for which the target gives NaN: one from its prompt on, one after some tokens."""
     spoiled = np.full(subject.batch, NEVER)
     spoiled[0] = subject.lengths[0] + 5
     spoiled[1] = 0

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)
-"""What a drafted node holds: a number, the text's token at its depth, or the root's token."""
+"""The kinds of a drafted node: a number, the text's token at its depth, or the root's token."""
 
 
 @dataclass(frozen=True)
@@ -18,11 +18,11 @@ class FuzzShape:
     """Sizes of the trees; each shape is a program of its own, whatever the trees are."""
 
     num_nodes: int
-    """N, the root included."""
+    """The number of nodes N, the root included."""
     depth: int
-    """As declared; the nodes may lie deeper, or never as deep."""
+    """The depth that the tree declares; its nodes may lie deeper, or never as deep."""
     width: int
-    """As declared."""
+    """The width that the tree declares."""
     with_value: bool = False
 
 
@@ -32,19 +32,19 @@ class FuzzTrees:
 
     tokens: Int[Array, "R B N"]
     kinds: Int[Array, "R B N"]
-    """`LITERAL`, `TEXT` or `ROOT`."""
+    """The kind of each node: `LITERAL`, `TEXT` or `ROOT`."""
     levels: Int[Array, "R B N"]
     """Depths of the nodes, which say what token of the text is right."""
     parents: Int[Array, "R B N"]
     valid: Bool[Array, "R B N"]
     value: Float[Array, "R B N"] | None
     text: Int[Array, "B T"]
-    """What plain decoding emits, so that some drafts are right however deep they go."""
+    """The text of plain decoding, so that some drafts are right however deep they go."""
 
 
 @struct.dataclass
 class FuzzState:
-    """State of a `FuzzDrafter`."""
+    """The state of a `FuzzDrafter`."""
 
     emitted: Int[Array, " B"]
     rounds: Int[Array, ""]

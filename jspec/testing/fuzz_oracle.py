@@ -11,11 +11,11 @@ from jspec.testing.fuzz_drafter import ROOT, TEXT, FuzzShape, FuzzTrees
 
 @dataclass(frozen=True)
 class Told:
-    """A round as it should go."""
+    """The expected outcome of one round."""
 
     number: int
     start: int
-    """Tokens that the row had emitted."""
+    """The number of tokens that the row had emitted before the round."""
     emitted: int
     trees: tuple[tuple[list[int], list[int], list[bool]], ...]
 
@@ -79,7 +79,7 @@ def accepted(
     text: Int[np.ndarray, " T"],
     vocab_size: int,
 ) -> int:
-    """How many drafted tokens are right, in what is left of the tree when the engine has it."""
+    """The number of drafted tokens that are right, in the part of the tree that is admitted."""
     level: dict[int, int] = {0: 0}
     children: dict[int, dict[int, int]] = {0: {}}
     for node in range(1, len(tokens)):

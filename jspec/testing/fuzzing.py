@@ -140,7 +140,7 @@ def _batch(
     rng: np.random.Generator,
     seed: int,
 ) -> Int[np.ndarray, " P"]:
-    """One call; returns how often a path of each length was accepted."""
+    """Checks one call, and returns how often a path of each length was accepted."""
     size = model.vocab_size
     # Few different tokens, so that the root's often comes again.
     prompt = rng.integers(min(size, 4), size=(_ROWS, _PROMPT))

@@ -1,4 +1,4 @@
-"""What every `CausalLM` owes the engine, as one function."""
+"""The contract of a `CausalLM` with the engine, as one function."""
 
 import copy
 
@@ -161,7 +161,7 @@ def _check_rows(subject: ModelSubject, whole: Output, report: Report) -> None:
 
 
 def _check_chunks(subject: ModelSubject, whole: Output, report: Report) -> None:
-    """The end of a text after its beginning in a cache, which is only read."""
+    """Checks the end of a text after its beginning in a cache, which is only read."""
     count = len(PARENTS)
     positions, mask = text_of((len(PAST), count))
     positions = positions + PAST[:, None]
@@ -222,7 +222,7 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
 
 
 def _check_positions(subject: ModelSubject, cache: Cache, report: Report) -> None:
-    """A chain whose nodes stand in another order, with their positions and their mask."""
+    """Checks a chain whose nodes stand in another order, with their positions and their mask."""
     batch, count = len(PAST), len(_ORDER)
     tokens = subject.drafted()[:, :count]
     positions, mask = text_of((batch, count))
@@ -275,7 +275,7 @@ def _check_levels(subject: ModelSubject, report: Report) -> None:
 
 
 def _check_decode(subject: ModelSubject, report: Report) -> None:
-    """Plain decoding against whole forwards; a near tie may fall either way."""
+    """Checks plain decoding against whole forwards; a near tie may fall either way."""
     steps, model = 8, subject.model
     prompt = subject.tokens[:, : PAST.max()]
     result = engine.decode(model, subject.params, prompt, lengths=PAST, max_new_tokens=steps)

@@ -31,7 +31,7 @@ class ModelSubject:
     tokens: Int[np.ndarray, "B T"]
     tolerance: float | None
     widest: float = 1.0
-    """The largest logit: what the tolerance is a part of."""
+    """The largest logit, to which the tolerance is relative."""
 
     def apply(
         self,
@@ -46,7 +46,7 @@ class ModelSubject:
         return _forward(self.model, self.params, *arrays, jnp.asarray(mask, bool), cache, nodes)
 
     def whole(self, tokens: Int[np.ndarray, "B T"]) -> Output:
-        """Each token after all before it, without a cache."""
+        """The forward of a whole text, each token after all before it, without a cache."""
         return self.apply(tokens, *text_of(tokens.shape), None)
 
     def cache(self, fill: float = 0.0) -> Cache:
@@ -63,7 +63,7 @@ class ModelSubject:
         return caches.commit(empty, output, path, jnp.asarray(PAST))
 
     def drafted(self) -> Int[np.ndarray, "B N"]:
-        """Tokens of the tree: those that follow the committed ones."""
+        """The forward of the tree's tokens, which follow the committed ones."""
         return np.stack(
             [row[past : past + len(PARENTS)] for row, past in zip(self.tokens, PAST, strict=True)]
         )
@@ -89,7 +89,7 @@ class ModelSubject:
 
     @property
     def dtype(self) -> Any:
-        """Of the cache, which says in what type the model computes."""
+        """The type of the cache, in which the model computes."""
         return self.model.init_cache(1, 1).keys[0].dtype
 
 
@@ -110,14 +110,14 @@ _forward = jax.jit(_forward_of, static_argnames=("model",))
 
 
 def text_of(shape: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
-    """(positions, mask) of rows of text."""
+    """The (positions, mask) of rows of text."""
     batch, size = shape
     causal = np.tril(np.ones((size, size), bool))
     return np.tile(np.arange(size), (batch, 1)), np.tile(causal, (batch, 1, 1))
 
 
 def above(parents: np.ndarray) -> Bool[np.ndarray, "N N"]:
-    """`[i, j]`: node j is node i or above it."""
+    """The mask whose entry `[i, j]` is True where node j is node i or above it."""
     mask = np.eye(len(parents), dtype=bool)
     for node in range(1, len(parents)):
         mask[node] |= mask[parents[node]]

@@ -19,7 +19,7 @@ _CALLS = 300
 def check_own_verifier(
     subject: Subject, drafter: Drafter, params: PyTree, verifier: str, report: Report
 ) -> None:
-    """Greedy rows token by token, and the first tokens of sampled rows by their distribution."""
+    """Checks greedy rows token by token, and first tokens of sampled rows by their distribution."""
     what = f"under the drafter's own verifier, {verifier}"
     result, plain = subject.run(drafter, params), subject.plain()
     consistent_stats(result, what)
@@ -55,7 +55,7 @@ def check_own_verifier(
 
 
 def _first_distribution(subject: Subject) -> Float[np.ndarray, "B V"]:
-    """What the first token of each row is drawn from."""
+    """The distribution of the first token of each row."""
     asked = subject.request()
     positions, causal = sequence(*asked["prompt"].shape)
     tokens = jnp.asarray(asked["prompt"], jnp.int32)

@@ -1,4 +1,4 @@
-"""How a broken promise is said, and what a check reports when none is broken."""
+"""Promises, the error about a broken one, and the report of a check that found none."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,14 +13,14 @@ from jspec.errors import InputError
 
 @dataclass
 class Report:
-    """What a check found. A broken promise is no report but an AssertionError."""
+    """The report of a check that passed. A broken promise raises an AssertionError instead."""
 
     checked: list[str] = field(default_factory=list)
     """Promises that were kept."""
     skipped: list[str] = field(default_factory=list)
-    """What was not checked, each with its reason."""
+    """Promises that were not checked, each with its reason."""
     remarks: list[str] = field(default_factory=list)
-    """What costs speed and breaks nothing."""
+    """Remarks on what costs speed and breaks nothing."""
 
     def __str__(self) -> str:
         parts = [("kept", self.checked), ("not checked", self.skipped), ("remark", self.remarks)]
@@ -38,7 +38,7 @@ def promise(kept: Any, sentence: str) -> None:
 
 @contextmanager
 def accepted_by_the_engine(what: str) -> Iterator[None]:
-    """What jspec refuses while code under test runs is a promise that this code broke."""
+    """Context in which an input that jspec refuses is a promise that the code under test broke."""
     try:
         yield
     except InputError as error:

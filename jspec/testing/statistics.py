@@ -1,4 +1,4 @@
-"""Whether counts fit a distribution."""
+"""A test that counts fit a distribution."""
 
 import numpy as np
 from jaxtyping import Float, Num

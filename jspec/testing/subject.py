@@ -42,7 +42,7 @@ class Subject:
         return len(self.lengths)
 
     def request(self, **changes: Any) -> dict[str, Any]:
-        """Arguments of `decode`, all of them arrays of one shape: one program for all requests.
+        """The arguments of `decode`, all arrays of one shape: one program for all requests.
 
         `order` picks rows, which keep their ids; `spoiled` is `Poisoned.start`.
         """
@@ -77,7 +77,7 @@ class Subject:
 def ragged(
     prompts: Sequence[Sequence[int]] | None, model: CausalLM
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(prompt, lengths), padded on the right."""
+    """The (prompt, lengths) of texts, padded on the right."""
     if prompts is None:
         rng = np.random.default_rng(0)
         # Each repeats itself, so that what looks drafts up in the text finds some.

@@ -1,4 +1,4 @@
-"""Trees as they were drafted: what the engine would silently take for absent is said here."""
+"""Checks of trees as drafted, for nodes that the engine would silently take for absent."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from jspec.testing.watch import Log
 
 
 def check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:
-    """Round by round: the engine would silently take for absent what is caught here."""
+    """Checks the trees of every round for nodes that the engine would silently take for absent."""
     twins = total = 0
     for at, row in np.argwhere(~log.done).tolist():
         tokens, parents, valid = (x[at, row] for x in (log.tokens, log.parents, log.valid))

@@ -1,4 +1,4 @@
-"""What stands between the engine and the code under test, and writes down what passes."""
+"""Wrappers between the engine and the code under test that write down what passes."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -19,11 +19,11 @@ NEVER = 2**31 - 1
 
 @struct.dataclass
 class Poisoned:
-    """The params of a `WatchedModel`: which rows it spoils. Data, so that it costs no program."""
+    """The params of a `WatchedModel`: the rows that it spoils, as data that compiles nothing."""
 
     params: PyTree
     start: Int[Array, " B"]
-    """Position from which all that the model gives for a row is NaN."""
+    """The position from which the model gives only NaN for a row."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +84,13 @@ class Log:
     positions: Int[Array, "R B"]
     done: Bool[Array, "R B"]
     counts: Int[Array, "R B"]
-    """Tokens that the round emitted."""
+    """The number of tokens that each round emitted."""
     rounds: Int[Array, ""]
 
 
 @struct.dataclass
 class Watched:
-    """State of a `WatchedDrafter`."""
+    """The state of a `WatchedDrafter`."""
 
     inner: PyTree
     log: Log
@@ -182,7 +182,7 @@ def drafted(state: Watched) -> Log:
 
 
 def traced(model: WatchedModel, call: Callable[[], Any]) -> tuple[Any, int]:
-    """What a call returns, and how many programs it traced the model for."""
+    """The result of a call, and the number of programs it traced the model for."""
     before = len(model.traces)
     result = call()
     return result, len(model.traces) - before

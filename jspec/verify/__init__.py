@@ -1,1 +1,1 @@
-"""Verification: how children are drawn, and what decides which of them are kept."""
+"""Verification: the ways to draw children, and the verifiers that decide which are kept."""

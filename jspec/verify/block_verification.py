@@ -71,7 +71,7 @@ def acceptance(
     drafted: Int[Array, " P-1"],
     length: Int[Array, ""],
 ) -> tuple[Float[Array, " P-1"], Float[Array, "P V"]]:
-    """(accept, residual): token i passes its test with accept[i - 1]; residual[i] follows it.
+    """The pair accept, residual: token i passes with accept[i - 1], and residual[i] follows it.
 
     With p_0 = 1 and p_i = min(p_{i-1} p(X_i) / q(X_i), 1), token i passes with s / (s + 1 - p_i),
     where s = sum max(p_i p - q, 0) over the distributions of the token after it; the last passes
@@ -117,8 +117,8 @@ def _path(tree: Tree) -> Int[Array, "B P"]:
 
 
 def _length(tree: Tree, broken: Bool[Array, "B P"], frame: Frame) -> Int[Array, " B"]:
-    """Drafted tokens that are judged. A node without a distribution ends the chain, as it ends the
-    walk.
+    """The number of drafted tokens that are judged. A node without a distribution ends the chain,
+    as it ends the path of `TreeVerifier`.
     """
     drafted = jnp.where(frame.done, 0, tree.valid.sum(-1) - 1)
     return jnp.minimum(drafted, jnp.where(broken.any(-1), broken.argmax(-1), drafted))
@@ -136,13 +136,13 @@ def _distributions(
 def _chance(
     logits: Float[Array, "B P V"], frame: Frame
 ) -> tuple[Float[Array, "B P V"], Float[Array, "B P-1"]]:
-    """(probabilities, a uniform per drafted token). Greedy gives one token probability 1."""
+    """The probs, and a uniform per drafted token. Greedy gives one token probability 1."""
     batch, num, size = logits.shape
     if frame.sampling is None or frame.keys is None:
         return samplings.one_hot(samplings.argmax(logits), size), jnp.zeros((batch, num - 1))
-    # All uniforms from the root's position. The walk tosses one per position and stops at the first
-    # that refuses; here tokens behind the last kept one were tested too, and the next round, whose
-    # root is among them, would toss those uniforms again, knowing how they fell.
+    # All uniforms from the root's position. `TreeVerifier` tosses one per position and stops at the
+    # first that refuses; here tokens behind the last kept one were tested too, and the next round,
+    # whose root is among them, would toss those uniforms again, knowing how they fell.
     uniforms = jax.vmap(lambda key: jax.random.uniform(key, (num - 1,), jnp.float32))(
         samplings.fork(frame.keys, frame.positions, UNIFORMS)
     )

@@ -1,4 +1,4 @@
-"""How the children of a node are drawn. A draw and a rule belong together: see `jspec.schemes`."""
+"""The ways to draw the children of a node; each belongs to a rule, see `jspec.schemes`."""
 
 import math
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from jspec.base import Frame, Sampling
 from jspec.errors import InputError
 
 _CHILDREN = 1
-"""Purpose of the drafters' own randomness, see `sampling.fork`."""
+"""The purpose of the drafters' own randomness, see `sampling.fork`."""
 
 _LAST = 1e6
-"""Below all scores that are in the running."""
+"""The amount taken from scores of filtered tokens, to put them below all others."""
 
 
 @struct.dataclass
@@ -26,13 +26,13 @@ class Candidates:
 
     tokens: Int[Array, "B M K"]
     scores: Float[Array, "B M K"]
-    """What they were drawn by, falling; -inf where the distribution had no token left to draw."""
+    """The scores that the children were drawn by, falling; -inf where no token was left to draw."""
     chances: Float[Array, "B M K"]
-    """The draft's probability of each."""
+    """The draft's probability of each child."""
     probs: Float[Array, "B M V"]
-    """That of the chances. What is not read is never computed."""
+    """The draft's distribution, which the chances are of; never computed if it is not read."""
     q: Float[Array, "B M V"] | None
-    """The distribution again, if these are honest draws from it; None: point masses."""
+    """The distribution that the children are honest draws from; None if they are point masses."""
 
 
 class ChildSampler(Protocol):
@@ -65,7 +65,7 @@ def coupled(
     level: Int[Array, ""] | int,
     size: int,
 ) -> Candidates:
-    """The K largest of log q + G, with the very noise G that will decide the target's token.
+    """Draws the K largest of log q + G, with the noise G that will decide the target's token.
 
     The target takes argmax(log p + G): the better q resembles p, the surer that token is among
     these. Temperature T divides logits, so that argmax is the one of logits + T G: the scores are
@@ -75,14 +75,15 @@ def coupled(
     scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if (target := frame.sampling) is not None and frame.keys is not None:
         noise = samplings.gumbel(frame.keys, frame.positions + level, logits.shape[-1])
-        heat = jnp.asarray(target.temperature)[:, None]
+        temperature = jnp.asarray(target.temperature)[:, None]
 
         def last(free: Float[Array, "B M V"]) -> Float[Array, "B M V"]:
-            barred = (samplings.node_probabilities(logits, target) == 0) & (heat > 0)[..., None]
+            zero = samplings.node_probabilities(logits, target) == 0
+            barred = zero & (temperature > 0)[..., None]
             return jnp.where(barred, scores - _LAST, free)
 
         cut = samplings.filtered(target, logits.shape[-1]).any()
-        scores = jax.lax.cond(cut, last, lambda free: free, scores + (heat * noise)[:, None])
+        scores = jax.lax.cond(cut, last, lambda free: free, scores + (temperature * noise)[:, None])
     scores, tokens = samplings.top_k(scores, size)
     known = samplings.node_probabilities(logits, sampling or frame.sampling or Sampling())
     return _candidates(tokens, scores, known, sampled=False)
@@ -95,7 +96,7 @@ def without_replacement(
     level: Int[Array, ""] | int,
     size: int,
 ) -> Candidates:
-    """K draws from q without replacement, by the Gumbel-top-k trick (Kool et al. 2019).
+    """Draws K tokens from q without replacement, by the Gumbel-top-k trick (Kool et al. 2019).
 
     As RSD (Jeon et al. 2024, Algorithm 4); the exponential race of Sequoia is the same in
     distribution. Fewer than K where q has fewer tokens.
@@ -114,7 +115,7 @@ def with_replacement(
     level: Int[Array, ""] | int,
     size: int,
 ) -> Candidates:
-    """K independent draws from q; equal ones are kept, since the rules count them."""
+    """Draws K independent tokens from q; equal ones are kept, since the rules count them."""
     probs = samplings.node_probabilities(logits, _known(sampling, frame))
 
     groups = Groups(probs.shape[-1], 1)
@@ -147,7 +148,7 @@ class Groups:
 
     @property
     def width(self) -> int:
-        """g, tokens of a group: sqrt(V / K) costs least."""
+        """The number g of tokens in a group: sqrt(V / K) costs least."""
         return 1 << max(1, round(math.log2(math.sqrt(self.vocab_size / self.size))))
 
     @property
@@ -156,12 +157,12 @@ class Groups:
 
     @property
     def searched(self) -> int:
-        """Groups whose tokens are looked at."""
+        """The number of groups whose tokens are looked at."""
         return min(self.size, self.number)
 
     @property
     def noise(self) -> int:
-        """Gumbels that a draw needs."""
+        """The number of Gumbels that a draw needs."""
         return self.number + self.searched * self.width
 
     def top(
@@ -195,7 +196,7 @@ def truncated(
 
 
 def _noise(frame: Frame, level: Int[Array, ""] | int, shape: tuple[int, ...]) -> Array:
-    """[B, *shape] Gumbels of a drafter's own, others at each level of each round."""
+    """The drafter's own Gumbels [B, *shape], others at each level of each round."""
     assert frame.keys is not None, "the distribution was asked for first, which needs a key"
     keys = samplings.fork(frame.keys, frame.positions, _CHILDREN)
 

@@ -24,7 +24,7 @@ def deterministic_proposal(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> Verdicts:
-    """Children that were not drawn at random: draw from p, and keep the token if it was drafted.
+    """The rule for children not drawn at random: draw from p, keep the token if it was drafted.
 
     Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
     children. A token that stands twice counts once. Lossless for any children that do not depend
@@ -49,11 +49,11 @@ def coupled(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> Verdicts:
-    """`deterministic_proposal` on the target's distribution *given the position's noise*, which is
-    one certain token.
+    """Applies `deterministic_proposal` to the target's distribution given the position's noise.
 
-    The token is argmax(log p + noise), a draw from p (Gumbel-max) that no draft can influence:
-    lossless for any proposal, and the same tokens with and without speculation.
+    That distribution is one certain token, argmax(log p + noise), a draw from p (Gumbel-max) that
+    no draft can influence: lossless for any proposal, and the same tokens with and without
+    speculation.
     """
     token = argmax(jnp.log(p) + noise)
     return deterministic_proposal(one_hot(token, p.shape[0]), q, children, valid, noise)
@@ -66,7 +66,7 @@ def recursive(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> Verdicts:
-    """Children drawn from q one after the other, without replacement.
+    """The rule for children drawn from q one after the other, without replacement.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q loses x. Recursive
     rejection sampling (Jeon et al. 2024, Algorithm 6 and Theorem 3.1), which is Sequoia's rule and
@@ -84,7 +84,7 @@ def multi_round(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> Verdicts:
-    """Children drawn from q independently, equal ones kept.
+    """The rule for children drawn from q independently, equal ones kept.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q stays (multi-round
     speculative sampling; SpecInfer, Miao et al. 2023).
@@ -100,7 +100,7 @@ def k_seq(
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
 ) -> Verdicts:
-    """Children drawn from q independently, equal ones kept, each kept with min(1, p / (gamma q)).
+    """The rule for independent children from q, each kept with probability min(1, p / (gamma q)).
 
     K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the chance of one child, and
     K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The left side is
@@ -138,8 +138,9 @@ def _one_by_one(
     valid: Bool[Array, " K"],
     after: Callable[[Float[Array, " V"], Bool[Array, " V"]], Float[Array, " V"]],
 ) -> Verdicts:
-    """Rejection sampling child by child; `after(q, child's place)` is the next child's
-    distribution.
+    """Rejection sampling child by child, each from its own distribution.
+
+    `after(q, child's place)` is the next child's distribution.
 
     p and q are distributions up to a factor, and ratios are compared crosswise: nothing is divided
     that could make the last child of an exhausted distribution less than certain.
@@ -165,7 +166,7 @@ def _one_by_one(
 
 
 def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
-    """min(1, wanted / drawn), 0 where nothing is drawn; exactly 1 where enough is wanted."""
+    """The ratio min(1, wanted / drawn); 0 where nothing is drawn, 1 where enough is wanted."""
     enough = wanted >= drawn
     return jnp.where(enough, drawn > 0, wanted / jnp.where(enough, 1.0, drawn))
 
@@ -183,8 +184,9 @@ def _reported(q: Float[Array, " V"] | None) -> Float[Array, " V"]:
 
 
 def _normalised(left: Float[Array, " V"], fallback: Float[Array, " V"]) -> Float[Array, " V"]:
-    """`left` as a distribution; `fallback` where nothing is left (and the residual is never drawn
-    from).
+    """The weights `left` as a distribution; `fallback` where nothing is left.
+
+    In that case the residual is never drawn from.
     """
     total = left.sum()
     return jnp.where(total > 0, left / jnp.where(total > 0, total, 1.0), fallback)

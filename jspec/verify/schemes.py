@@ -11,7 +11,7 @@ from jspec.verify.tree_verifier import TreeVerifier
 
 @dataclass(frozen=True)
 class Scheme:
-    """How a drafter draws children, and what decides about children drawn like that."""
+    """A way to draw children, together with the verifier of children drawn like that."""
 
     draw: ChildSampler
     verifier: Verifier
@@ -32,7 +32,7 @@ BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 
 
 def verifier_of(drafter: Drafter) -> Verifier:
-    """What decides about a drafter's draws: its own `verifier`, or the coupled rule.
+    """The verifier of a drafter's draws: its own `verifier`, or the coupled rule.
 
     The only door: the engine takes no verifier from elsewhere, so that draws and verification
     cannot be paired wrongly. See `jspec.with_verifier` for another one.

@@ -13,7 +13,7 @@ from jspec.manual_axes import vary
 from jspec.protocols import NodeRule
 
 UNIFORMS = 0
-"""Purpose of the verifier's own randomness, see `sampling.fork`."""
+"""The purpose of the verifier's own randomness, see `sampling.fork`."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class TreeVerifier:
         noise: Float[Array, " V"],
         depth: Int[Array, ""],
     ) -> tuple[Int[Array, " K"], Int[Array, " K"], Float[Array, " K"], Float[Array, " V"]]:
-        """One node of one row (B is vmapped away): children, their tokens, what the rule says."""
+        """Visits one node of one row (B is mapped): children, their tokens, the rule's result."""
         last = tree.tokens.shape[0] - 1
         children = trees.children(tree.parents, tree.valid, node, tree.width)
         # Never below what the tree declares: the path has no room for more.
@@ -106,8 +106,9 @@ class TreeVerifier:
 def _chance(
     logits: Float[Array, "B V"], width: int, depth: Int[Array, ""], frame: Frame
 ) -> tuple[Float[Array, "B V"], Float[Array, "B V"], Float[Array, "B K"]]:
-    """(distribution, the position's noise, a uniform per child). Greedy is the distribution of a
-    certain token.
+    """The distribution, the position's noise and a uniform per child.
+
+    Greedy is the distribution of a certain token.
     """
     batch, size = logits.shape
     if frame.sampling is None or frame.keys is None:

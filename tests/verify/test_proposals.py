@@ -18,12 +18,12 @@ from jspec.base import Frame, Sampling
 from jspec.verify import proposals
 
 MANY = 60_000
-LAWS = {
+DISTRIBUTIONS = {
     "6": [0.4, 0.25, 0.15, 0.1, 0.07, 0.03],
     "7": [0.02, 0.0, 0.5, 0.08, 0.0, 0.3, 0.1],
     "10": [0.01, 0.2, 0.03, 0.3, 0.06, 0.1, 0.04, 0.15, 0.02, 0.09],
 }
-distributions = pytest.mark.parametrize("probs", LAWS.values(), ids=LAWS)
+distributions = pytest.mark.parametrize("probs", DISTRIBUTIONS.values(), ids=DISTRIBUTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +137,7 @@ def drawn(draw, logits, frame, size, level=0, settings=None):
     return jax.jit(draw, static_argnums=4)(jnp.asarray(logits), settings, frame, level, size)
 
 
-PADDED = np.array([probs + [0.0] * (10 - len(probs)) for probs in LAWS.values()])
+PADDED = np.array([probs + [0.0] * (10 - len(probs)) for probs in DISTRIBUTIONS.values()])
 NODES = np.concatenate([PADDED, PADDED[:, ::-1]])
 """Distributions at the six nodes of a row."""
 
@@ -169,7 +169,7 @@ def test_pairs_of_children_come_as_the_oracle_draws_them(draw, ways):
 
 def test_levels_and_rounds_draw_independently():
     """.. and so does the noise of the target, which the draft's own draws must not know."""
-    probs = np.array(LAWS["6"])
+    probs = np.array(DISTRIBUTIONS["6"])
     logits = at_nodes(MANY, probs[None])
     here = round_of(MANY)
     first = np.asarray(drawn(proposals.without_replacement, logits, here, 1).tokens[:, 0, 0])

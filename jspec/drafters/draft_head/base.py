@@ -1,4 +1,4 @@
-"""A draft head over the target's hidden states: its cache of pairs, and what it predicts next."""
+"""A draft head over the target's hidden states: its cache of pairs, and its predictions."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -24,11 +24,11 @@ class HeadState:
     """A head's memory, for a root at position t."""
 
     cache: Cache
-    """Of the true pairs at 0 .. t - 1: the target's state there, and the token that followed."""
+    """Keys and values of the true pairs at 0 .. t - 1, each a target's state and the next token."""
     hidden: Float[Array, "B E"]
     """The target's state at the root as the head predicts it; 0 where there is no pair yet."""
     memory: PyTree
-    """The method's own."""
+    """The method's own memory."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class HeadDrafter(ABC):
     @property
     @abstractmethod
     def depth(self) -> int:
-        """Most levels below the root."""
+        """The largest number of levels below the root."""
 
     @abstractmethod
     def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
@@ -78,7 +78,7 @@ class HeadDrafter(ABC):
         return memory
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> HeadState:
-        """Empty: nothing outlives a call, so an earlier state is not read."""
+        """The empty memory: nothing outlives a call, so an earlier state is not read."""
         del earlier
         head = self.head
         if head.context is not None and head.context < slots:
@@ -218,7 +218,7 @@ def check_is_head(head: Any, protocol: type, wanted: str) -> None:
 def _last(
     output: Output, counts: Int[Array, " B"], before: Float[Array, "B E"]
 ) -> Float[Array, "B E"]:
-    """What was predicted after the last of `counts` pairs; as before, if there was none."""
+    """The prediction after the last of `counts` pairs; the earlier one if there was none."""
     assert output.hidden is not None, "a head predicts states"
     last = jnp.maximum(counts - 1, 0)[:, None, None]
     hidden = jnp.take_along_axis(output.hidden, last, axis=1)[:, 0].astype(before.dtype)

@@ -23,7 +23,7 @@ from jspec.tree import Template
 from jspec.verify.proposals import Candidates
 
 _UNSCORED = 2
-"""Places of a tree's scorer that are not the head's: the root's pair stands in the cache."""
+"""Indices of a tree's scorer without a pair of the head: the root's pair is in the cache."""
 
 # `mc_sim_7b_63` of the authors' code: 25 drafted nodes in 5 levels.
 PUBLISHED = Template(
@@ -52,7 +52,7 @@ class HeadScorer:
     places: int
 
     def root(self) -> LevelOutput:
-        """What the head predicted when it read the last true pair."""
+        """The head's prediction when it read the last true pair, as the root's level."""
         batch = len(self.frame.root)
         hidden = self.hidden[:, None]
         held = self.head.init_cache(batch, self.places)
@@ -70,9 +70,7 @@ class HeadScorer:
         inherited: tuple[Bool[Array, "B W M"], Float[Array, "B W E"]],
         kv: TreeKV,
     ) -> LevelOutput:
-        """As in `jspec.drafters.growth.scorer.Scorer`: the pair of the parent's state and the
-        token.
-        """
+        """Scores W nodes of one depth, each from the pair of its parent's state and its token."""
         above, hidden = inherited
         # A pair stands at its state's position, one before its token's.
         positions = jnp.broadcast_to((self.frame.positions + level - 1)[:, None], tokens.shape)

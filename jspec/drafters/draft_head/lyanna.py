@@ -94,7 +94,7 @@ class Lyanna(HeadDrafter):
         return self.resampling.trees(state.memory, fresh, grow, frame.done)
 
     def chain(self, params: PyTree, state: HeadState, frame: Frame) -> Float[Array, "B L E"]:
-        """h_1 .. h_N; the first was predicted when the head read the last true pair."""
+        """The chain of states h_1 .. h_N, of which h_1 was predicted from the last true pair."""
         states, nodes = [state.hidden], None
         for step in range(self.max_depth - 1):
             output = self.head.apply(

@@ -1,4 +1,4 @@
-"""Lyanna's second use of a chain: what verification left of its scores makes another tree.
+"""Lyanna's second use of a chain: the scores that verification left make another tree.
 
 The chain of states does not depend on tokens. So when a level fails, the scores of the levels below
 it still hold, and the target's own token informs them better than the draft's did (section 5.3).
@@ -27,9 +27,9 @@ class ChainCache:
 
     logits: Float[Array, "B L V"]
     num_decided: Int[Array, " B"]
-    """Levels that are decided: the accepted ones, and the one that the target's token took."""
+    """The number of decided levels: the accepted ones, and that of the target's own token."""
     resampled: Bool[Array, " B"]
-    """Whether the tree under verification is a second one, after which a chain is spent."""
+    """True where the tree under verification is a second one, after which a chain is spent."""
 
     @staticmethod
     def init(batch: int, levels: int, vocab_size: int) -> "ChainCache":
@@ -42,7 +42,7 @@ class ChainCache:
 
     @property
     def num_reusable(self) -> Int[Array, " B"]:
-        """N - a - 1, levels that still hold."""
+        """The number of levels that still hold, N - a - 1."""
         return self.logits.shape[1] - self.num_decided
 
     def decide(self, counts: Int[Array, " B"]) -> "ChainCache":
@@ -52,14 +52,14 @@ class ChainCache:
 
 
 DraftFresh = Callable[[int], tuple[Tree, Float[Array, "B L V"]]]
-"""`fresh(more)` drafts anew: a tree of so many nodes above its budget, and the chain's scores."""
+"""A function `fresh(more)`: a tree of so many nodes above the budget, and its chain's scores."""
 GrowTree = Callable[[Float[Array, "B L V"], Int[Array, " B"], int, int], Tree]
-"""`grow(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
+"""A function `grow(logits, first, depth, nodes)`: the tree of a chain's levels from `first` on."""
 
 
 @dataclass(frozen=True)
 class Resampling(ABC):
-    """How the levels of a chain that are not decided make a second tree (Algorithm 2).
+    """The way in which the undecided levels of a chain make a second tree (Algorithm 2).
 
     Args:
         num_speculative_tokens: of the second tree, without the root, if its levels offer as many.
@@ -167,7 +167,7 @@ def _pad(tree: Tree, size: int) -> Tree:
 
 
 def _choose(which: Bool[Array, " B"], a: Tree, b: Tree) -> Tree:
-    """Row by row, a where `which`, else b."""
+    """The arrays of a in the rows of `which`, those of b in the others."""
     static = {"depth": max(a.depth, b.depth), "width": max(a.width, b.width)}
     a, b = replace(a, **static), replace(b, **static)
     return jax.tree.map(lambda x, y: jnp.where(which[:, None], x, y), a, b)

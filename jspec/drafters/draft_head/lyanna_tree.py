@@ -45,14 +45,12 @@ class ChainScorer:
         inherited: PyTree,
         kv: PyTree,
     ) -> LevelOutput:
-        """As in `jspec.drafters.growth.scorer.Scorer`; of a parent, its token is all that is
-        needed.
-        """
+        """Scores W nodes of one depth; nothing but a parent's token is needed of it."""
         del kv_index, inherited, kv
         return self._informed(level, tokens)
 
     def _informed(self, level: Int[Array, ""] | int, tokens: Int[Array, "B M"]) -> LevelOutput:
-        """l' = l + RMSNorm(E'(t)) (section 4.1)."""
+        """The scores with their token's info added, l' = l + RMSNorm(E'(t)) (section 4.1)."""
         row = (self.first + level)[:, None, None]
         raw = jnp.take_along_axis(self.logits, row, axis=1, mode="clip")
         raw = jnp.broadcast_to(raw, (*tokens.shape, raw.shape[-1]))
@@ -65,7 +63,7 @@ class ChainScorer:
 def token_info_tree(
     scorer: ChainScorer, depth: int, branch: int, nodes: int, sharpness: float = 1.0
 ) -> Tree:
-    """Algorithm 1, pruned to the `nodes` of the largest joint probability (section 5.2).
+    """The tree of Algorithm 1, pruned to the `nodes` of largest joint probability (section 5.2).
 
     Args:
         scorer: the chain.

@@ -49,7 +49,7 @@ class ParallelHeads(Protocol):
 
     @property
     def features(self) -> int:
-        """E, of the target's state that they read."""
+        """The width E of the target's states that the heads read."""
         ...
 
     @property

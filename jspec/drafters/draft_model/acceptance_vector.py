@@ -29,13 +29,13 @@ class Trials:
     """The fate of W children at each token of a text."""
 
     chances: Float[Array, "B T W"]
-    """The draft's probability of each; 0 where none was left to draw."""
+    """The draft's probability of each child; 0 where no token was left to draw."""
     accept: Float[Array, "B T W"]
-    """Probability that each is taken if the earlier ones were not."""
+    """The probability that each child is taken if its earlier siblings were not."""
     kept: Float[Array, "B T W"]
-    """Probability that the verifier goes to each; of equal siblings it goes to the first."""
+    """The probability that the verifier goes to each child; of equal siblings, to the first."""
     counted: Bool[Array, "B T"]
-    """Tokens of the text; the others are padding."""
+    """True at tokens of the text, False at padding."""
 
 
 def measure(

@@ -1,4 +1,4 @@
-"""A small language model that drafts: its cache, its trees, and what it keeps between rounds."""
+"""A small language model that drafts: its cache, its trees and its memory between rounds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -36,9 +36,9 @@ class DraftModelState:
     kv: TreeKV | None
     """Keys and values of the tree under verification; None between rounds."""
     kv_index: Int[Array, "B N"] | None
-    """Where each node of that tree stands in `kv`; not read for nodes without children."""
+    """The index in `kv` of each node of that tree; not read for nodes without children."""
     memory: PyTree
-    """What the method itself remembers."""
+    """The method's own memory."""
 
 
 @dataclass(frozen=True)
@@ -100,23 +100,23 @@ class DraftModel(ABC):
 
     @property
     def verifier(self) -> Verifier:
-        """What makes the drafter's draws lossless."""
+        """The verifier that makes the drafter's draws lossless: the scheme's."""
         return self.scheme.verifier
 
     @property
     def context(self) -> int | None:
-        """Most tokens of a row that the draft model can read; None if it has no bound."""
+        """The longest row that the draft model can read, in tokens; None if it has no bound."""
         return self.model.context
 
     @property
     @abstractmethod
     def depth(self) -> int:
-        """Most levels below the root."""
+        """The largest number of levels below the root."""
 
     @property
     @abstractmethod
     def num_scored(self) -> int:
-        """Nodes below the root that the draft model scores in a round."""
+        """The number of nodes below the root that the draft model scores in a round."""
 
     @abstractmethod
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:

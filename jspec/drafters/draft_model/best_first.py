@@ -21,12 +21,12 @@ from jspec.verify import schemes
 
 
 class GrowthLog(NamedTuple):
-    """What a round's update knows of its draft: the method's memory, and all that was drawn."""
+    """The record of a draft for the round's update: the method's memory, and all that was drawn."""
 
     memory: PyTree
     drawn: DrawnChildren
     kv_index: Int[Array, "B N"]
-    """Of the tree's nodes, as in `Draft`."""
+    """The index of each node's keys and values, as in `Draft`."""
 
     def along_path(self, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
         """The children drawn at each node of the accepted path, and where there are any.
@@ -106,12 +106,12 @@ class BestFirst(DraftModel):
 
     @property
     def slot_threshold(self) -> float:
-        """Slots of this value or less are not drafted."""
+        """The value at or below which slots are not drafted."""
         return 0.0
 
     @abstractmethod
     def value_fn(self, memory: PyTree) -> ValueFn:
-        """How children are valued, given what the method has learnt."""
+        """The function that values children, given the method's memory."""
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, GrowthLog]:
         draft, drawn = best_first.grow(

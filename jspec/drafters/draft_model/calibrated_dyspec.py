@@ -15,13 +15,13 @@ from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.verify.proposals import Candidates
 
 _RANKS = 4
-"""Siblings that are told apart; the last rank stands for all further ones."""
+"""The number of ranks told apart among siblings; the last stands for all further ones."""
 _BUCKETS = 16
-"""Probabilities that are told apart, by half octaves."""
+"""The number of probabilities told apart, half an octave each."""
 _PRIOR = 4.0
-"""Attempts that the prior estimate counts for."""
+"""The number of attempts that the prior estimate counts for."""
 _MEMORY = 0.98
-"""Share of all counts that remains after a round."""
+"""The share of all counts that remains after a round."""
 
 
 @struct.dataclass
@@ -122,7 +122,7 @@ class CalibratedDySpec(DySpec):
     paper_settings: ClassVar = None
 
     def init_memory(self, batch: int, earlier: AcceptanceRates | None) -> AcceptanceRates:
-        """Each new row starts from the mean of what earlier rows have learnt."""
+        """The memory at the start of a call: each row's is the mean of what earlier rows learnt."""
         if earlier is None:
             return AcceptanceRates(slots=RateTable.init(batch), tokens=RateTable.init(batch))
         return jax.tree.map(
@@ -190,7 +190,7 @@ def _residual_probabilities(
 
 
 def _cell(probability: Float[Array, "*S K"]) -> Int[Array, "*S K"]:
-    """Flat index of (rank, bucket)."""
+    """The flat index of (rank, bucket)."""
     bucket = jnp.clip(jnp.floor(-2 * jnp.log2(probability)), 0, _BUCKETS - 1).astype(jnp.int32)
     rank = jnp.minimum(jnp.arange(probability.shape[-1]), _RANKS - 1)
     return rank * _BUCKETS + bucket

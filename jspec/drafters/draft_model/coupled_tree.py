@@ -16,21 +16,21 @@ from jspec.verify import schemes
 from jspec.verify.proposals import Candidates
 
 _PRIOR = 2.0
-"""Inverse temperature to begin with; pairs of models that were measured settle at 1.3 to 2.2."""
+"""The first inverse temperature; pairs of models that were measured settle at 1.3 to 2.2."""
 _RANGE = (1 / 8, 16.0)
 _PRIOR_WEIGHT = 10.0
-"""Tokens that the prior counts for."""
+"""The number of tokens that the prior counts for."""
 _MEMORY = 0.99
-"""Share of the curvature that remains after a token."""
+"""The share of the curvature that remains after a token."""
 _MAX_STEP = 0.5
-"""Most that one token moves log beta."""
+"""The largest step of log beta from one token."""
 _WIDEST = 1e3
-"""Scores this far below the best have no share at any inverse temperature."""
+"""The distance below the best score from which on a score counts for nothing."""
 
 
 @struct.dataclass
 class InverseTemperature:
-    """Beta, how far the draft's scores are trusted; learnt from the tokens that were emitted."""
+    """The inverse temperature beta of the draft's scores, learnt from the emitted tokens."""
 
     log: Float[Array, " B"]
     weight: Float[Array, " B"]
@@ -85,7 +85,7 @@ class CoupledTree(BestFirst):
         super().__post_init__()
 
     def init_memory(self, batch: int, earlier: InverseTemperature | None) -> InverseTemperature:
-        """Each new row starts from the mean of what earlier rows have learnt."""
+        """The memory at the start of a call: each row's is the mean of what earlier rows learnt."""
         if earlier is None:
             earlier = InverseTemperature(
                 log=jnp.log(jnp.full(1, _PRIOR, jnp.float32)),
@@ -103,7 +103,7 @@ class CoupledTree(BestFirst):
         return share
 
     def learn(self, memory: GrowthLog, feedback: Feedback) -> InverseTemperature:
-        """One Newton step on log beta for each emitted token whose parent was scored."""
+        """Takes a Newton step on log beta for each emitted token whose parent was scored."""
         drawn, has_drawn = memory.along_path(feedback)
         emitted = jnp.arange(feedback.emitted.shape[1]) < feedback.counts[:, None]
         hit = drawn.tokens == feedback.emitted[..., None]

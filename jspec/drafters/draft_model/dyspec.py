@@ -77,7 +77,7 @@ class DySpec(BestFirst):
 
 
 def reach_values(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
-    """Equations 9 to 11: v (1 - q of the earlier siblings) for a slot, v q(y) for its token y."""
+    """Values by equations 9 to 11: v (1 - q of earlier siblings) for a slot, v q(y) for token y."""
     return NodeValues(
         above[..., None] * remaining_mass(drawn.chances), above[..., None] * drawn.chances
     )

@@ -96,7 +96,7 @@ class _Beam(NamedTuple):
     """The W sequences of a level."""
 
     tokens: Int[Array, "B W"]
-    """The last of each."""
+    """The last token of each sequence."""
     log_probs: Float[Array, "B W"]
     perturbed: Float[Array, "B W"]
     """Log-probabilities plus Gumbel noise; -inf where there is no sequence."""

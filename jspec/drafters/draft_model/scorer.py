@@ -66,7 +66,7 @@ class ModelScorer:
         inherited: Bool[Array, "B W M"],
         kv: TreeKV,
     ) -> LevelOutput:
-        """As in `jspec.drafters.growth.scorer.Scorer`."""
+        """Scores W nodes of one depth in one forward of the draft model."""
         positions = jnp.broadcast_to((self.frame.positions + level)[:, None], tokens.shape)
         mask = attention_mask(inherited)
         output = self.model.apply(self.params, tokens, positions, mask, self.cache, kv)

@@ -23,7 +23,7 @@ from jspec.tree import Template
 Acceptance = Sequence[float] | Float[np.ndarray, "L K"]
 
 _TOLERANCE = 1e-6
-"""How far measured probabilities may sum above 1."""
+"""The largest excess over 1 that a sum of measured probabilities may have."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,10 +31,10 @@ class Optimum:
     """The best trees of up to M drafted nodes and D levels, from one run of the programme."""
 
     tokens: Float[np.ndarray, "M+1 D+1"]
-    """[m, d]: the tokens that a round is expected to emit with the best tree of m drafted nodes in
+    """The tokens [m, d] that a round is expected to emit with the best tree of m drafted nodes in
     at most d levels; -inf where there is no such tree."""
     shares: Int[np.ndarray, "D+1 K M+2"]
-    """[d, k, n]: how many of n nodes go to child k of a node and to what hangs from it, if the rest
+    """The number [d, k, n] of n nodes that go to child k of a node and its descendants, if the rest
     goes to later siblings and all stand in the d levels below the node. Inside the table a tree's
     own root counts as one of its nodes."""
 
@@ -148,11 +148,11 @@ class Choice(NamedTuple):
     """The size of the tree that suits a machine."""
 
     num_speculative_tokens: int
-    """Drafted nodes; 0: do not draft."""
+    """The number of drafted nodes; 0 means not to draft."""
     max_depth: int
-    """Levels below the root."""
+    """The number of levels below the root."""
     time: float
-    """Expected time per token, in the unit of the costs."""
+    """The expected time per token, in the unit of the costs."""
 
 
 def choose(

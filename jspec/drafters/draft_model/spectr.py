@@ -89,5 +89,5 @@ class SpecTr(DraftModel):
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:
-    """Which chains are the same so far, given which were before their last token."""
+    """The pairs of chains that are equal so far, given those equal before their last token."""
     return before & (tokens[:, :, None] == tokens[:, None, :])

@@ -26,32 +26,32 @@ from jspec.manual_axes import vary
 
 @struct.dataclass
 class OfferedNodes:
-    """All that the drafters propose, M nodes, the root first; of equal paths one node is valid."""
+    """The M nodes that the drafters propose, the root first; of equal paths one node is valid."""
 
     tokens: Int[Array, "B M"]
     parents: Int[Array, "B M"]
     valid: Bool[Array, "B M"]
     depths: Int[Array, "B M"]
     log_odds: Float[Array, "B M drafters"]
-    """What each drafter says for a node, see `calibration.features`."""
+    """The prior that each drafter gives a node, see `calibration.features`."""
     buckets: Int[Array, "B M drafters"]
-    """What the correction of that is looked up by; -1 where a drafter does not offer the node."""
+    """The bucket whose correction applies to that prior; -1 where a drafter offers no such node."""
 
 
 @struct.dataclass
 class Pending:
-    """What is known between draft and update."""
+    """The data that a merge keeps from a draft to the update after it."""
 
     nodes: OfferedNodes
     probs: Float[Array, "B M"]
-    """The estimated probability of each node, given that its parent is accepted."""
+    """The estimated probability of each node given that its parent is accepted."""
     own: tuple[Offer, ...]
-    """Each member's tree, and where its nodes stand in the one that is verified."""
+    """The tree of each member, and the place of its nodes in the verified tree."""
 
 
 @struct.dataclass
 class BudgetedMergeState:
-    """What the members remember, and what they have been right about."""
+    """The memories of the members, and a model of how often each was right."""
 
     members: tuple[PyTree, ...]
     acceptance: AcceptanceModel

@@ -1,4 +1,4 @@
-"""Several drafters as one: what every way of joining their trees has in common."""
+"""Several drafters as one: the part that all ways of joining their trees share."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ from jspec.verify.schemes import COUPLED
 
 @struct.dataclass
 class Offer:
-    """What a member drafted, and where its nodes stand in the tree that was verified."""
+    """The tree of one member, and the place of its nodes in the tree that was verified."""
 
     tree: Tree
     number: Int[Array, "B N"]
-    """Of each node in the joint tree; beyond its last node, where the node was left out."""
+    """The number of each node in the joint tree; past its last node if the node was left out."""
 
 
 @dataclass(frozen=True)
@@ -63,12 +63,12 @@ class Members:
 
     @property
     def context(self) -> int | None:
-        """Most tokens of a row that all members can read; None if there is no bound."""
+        """The longest row that all members can read, in tokens; None if there is no bound."""
         own = (getattr(drafter, "context", None) for drafter in self.drafters)
         return min((context for context in own if context is not None), default=None)
 
     def init_members(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
-        """Each member's `init`."""
+        """The first states of all members, by their `init`."""
         states = self._each(earlier, "drafter_state")
         return tuple(
             drafter.init(batch, slots, state)
@@ -83,7 +83,7 @@ class Members:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> tuple[PyTree, ...]:
-        """Each member's `prefill`."""
+        """The states of all members after the prompt, by their `prefill`."""
         return tuple(
             drafter.prefill(weights, state, prompt, lengths, output)
             for drafter, weights, state in self._all(params, states)
@@ -92,7 +92,7 @@ class Members:
     def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """Each member's `draft`: their admitted trees, and their states.
+        """The admitted trees of all members and their states, by their `draft`.
 
         Raises:
             InputError: if what a member returned is no tree, or was sampled.
@@ -113,7 +113,7 @@ class Members:
         offers: Sequence[Offer],
         feedback: Feedback,
     ) -> tuple[PyTree, ...]:
-        """Each member's `update`, with what became of its own tree."""
+        """The states of all members after a round, by `update` with feedback on their own trees."""
         return tuple(
             drafter.update(weights, state, own_view(offer, feedback))
             for (drafter, weights, state), offer in zip(
@@ -125,7 +125,7 @@ class Members:
         return zip(self.drafters, self._each(params, "drafter_params"), states, strict=True)
 
     def _each(self, given: PyTree, what: str) -> tuple[PyTree, ...]:
-        """One for each member; None stands for none of them."""
+        """The given values, one for each member; None stands for none of them."""
         count = len(self.drafters)
         if given is None:
             return (None,) * count
@@ -140,7 +140,7 @@ class Members:
 
 
 def own_view(offer: Offer, feedback: Feedback) -> Feedback:
-    """A round as one member sees it: its own tree, in the numbers that it gave its nodes.
+    """The round as one member sees it: its own tree, in the numbers that it gave its nodes.
 
     What the member does not read of it is never computed.
 
@@ -178,7 +178,7 @@ def own_view(offer: Offer, feedback: Feedback) -> Feedback:
 
 
 def _numbers(number: Int[Array, " N"], there, size: int) -> Int[Array, " M"]:
-    """Which of a member's nodes each joint node is; -1 where it is none of them (B is mapped)."""
+    """The number of each joint node in a member's tree; -1 where it has none (B is mapped)."""
     nodes = jnp.arange(number.shape[0], dtype=jnp.int32)
     place = jnp.where(there, number, size)
     own = jnp.full(size, number.shape[0], jnp.int32).at[place].min(nodes, mode="drop")

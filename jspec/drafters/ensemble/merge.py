@@ -1,4 +1,4 @@
-"""The union of drafters' trees at one root: what one method misses another may find."""
+"""The union of drafters' trees at one root: one method may find what another misses."""
 
 from dataclasses import dataclass, replace
 
@@ -16,7 +16,7 @@ from jspec.protocols import Drafter
 
 @struct.dataclass
 class MergeState:
-    """What the members remember, and between draft and update what they drafted."""
+    """The memories of the members, and between draft and update their drafts."""
 
     members: tuple[PyTree, ...]
     offers: tuple[Offer, ...] | None
@@ -66,7 +66,7 @@ class Merge(Members):
 
 
 def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merge | BudgetedMerge:
-    """A drafter that proposes what any of its drafters would.
+    """Merges drafters into one whose tree is the union of theirs, or the best nodes of it.
 
     Every drafter keeps its own memory and sees its own tree; what others drafted reaches it as
     `Feedback.scored`. None may sample its children from a distribution that it reports.

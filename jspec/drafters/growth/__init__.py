@@ -1,1 +1,1 @@
-"""How trees grow: what draft models, heads and retrieval share."""
+"""The growth of trees, shared by draft models, heads and retrieval."""

@@ -37,7 +37,7 @@ class NodeValues(NamedTuple):
     child: Float[Array, "B W K"]
     """The value of the drawn child, by which it gets children of its own."""
     notes: tuple[Float[Array, "B W K"], ...] = ()
-    """What the method wants to know of each child when it learns."""
+    """Further numbers of each child that the method needs when it learns."""
 
 
 ValueFn = Callable[[Candidates, Float[Array, "B W"]], NodeValues]
@@ -46,22 +46,22 @@ ValueFn = Callable[[Candidates, Float[Array, "B W"]], NodeValues]
 
 @struct.dataclass
 class _Frontier:
-    """The W nodes that are scored next."""
+    """The W nodes of the pool that are scored next."""
 
     ids: Int[Array, "B W"]
-    """Their places in the pool."""
+    """The places of the nodes in the pool."""
     tokens: Int[Array, "B W"]
     values: Float[Array, "B W"]
-    """`NodeValues.child` of each."""
+    """The value of each node, its `NodeValues.child`."""
     inherited: PyTree
 
 
 @struct.dataclass
 class _Growth:
-    """What is carried from level to level."""
+    """The state of a growth, carried from level to level."""
 
     level: Int[Array, ""]
-    """Depth of the frontier."""
+    """The depth of the frontier."""
     pool: Pool
     frontier: _Frontier
     kv: PyTree
@@ -209,7 +209,7 @@ def _frontier(
 
 
 def _can_gain(growth: _Growth, limits: Limits) -> Bool[Array, " B"]:
-    """Whether the frontier's children could enter the tree and add enough to it."""
+    """True where the frontier's children could enter the tree and add enough to it."""
     best, _ = jax.lax.top_k(growth.pool.slots, limits.num_speculative_tokens + 1)
     frontier = growth.frontier.values
     enters = frontier.max(-1) > jnp.maximum(best[:, -1], limits.threshold)

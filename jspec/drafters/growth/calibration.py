@@ -1,4 +1,4 @@
-"""How likely the target accepts what drafters propose, learnt online: a multinomial logit.
+"""Acceptance probabilities of drafted nodes, learnt online by a multinomial logit.
 
 All children that are proposed at one node compete: exactly one token comes next, and it is one of
 them or none. With s_i the score of child i,
@@ -34,23 +34,23 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Tree
 
 NUM_BUCKETS = 64
-"""Kinds of proposals told apart of each drafter: depth x rank, or depth x estimate."""
+"""The number of kinds of proposals of each drafter: depth x rank, or depth x estimate."""
 _NUM_RANKS, _NUM_DEPTHS_BY_RANK = 8, 8
-"""Buckets of a drafter without estimates; lower ranks and deeper levels share the last one."""
+"""The buckets of a drafter without estimates; lower ranks and deeper levels share the last."""
 _NUM_BINS, _NUM_DEPTHS_BY_VALUE = 16, 4
-"""Buckets of a drafter with estimates: bins of its log odds, and levels."""
+"""The buckets of a drafter with estimates: bins of its log odds, and levels."""
 BASE_LOG_ODDS = -4.0
-"""b at the start: 2% against "none of the proposed"."""
+"""The constant b at the start: 2% against "none of the proposed"."""
 _MAX_LOG_ODDS = 4.0
-"""Most that one drafter may say for a token: 98%. Surer ones still have something to learn."""
+"""The largest log odds that one drafter may give a token: 98%. Surer ones can still learn."""
 _STEP_SIZE = 0.5
-"""Of a Newton step: b and a bucket's correction share one error and both move to mend it."""
+"""The share of a Newton step taken, since b and a bucket's correction mend the same error."""
 _PRIOR_CURVATURE = 2.0
-"""Curvature of a prior at zero: as much as eight children with even odds tell."""
+"""The curvature of a prior at zero: as much as eight children with even odds tell."""
 _DECAY = 0.99
-"""Share of the curvature that a round leaves: the last 100 rounds count."""
+"""The share of the curvature that a round leaves: the last 100 rounds count."""
 _MAX_CORRECTION = 12.0
-"""Bound of a correction. Far out of reach: it keeps numbers finite in a bucket of one outcome."""
+"""The bound of a correction, far out of reach: it keeps a bucket of one outcome finite."""
 
 
 @struct.dataclass
@@ -61,7 +61,7 @@ class AcceptanceModel:
     """
 
     bias: Float[Array, " corrections"]
-    """What is added to b, and c_d(k)."""
+    """The correction of b, then the corrections c_d(k)."""
     curvature: Float[Array, " corrections"]
     """The fading sum of P (1 - P) over the children that each correction was in."""
 
@@ -76,7 +76,7 @@ class AcceptanceModel:
     def scores(
         self, prior: Float[Array, "*S drafters"], bucket: Int[Array, "*S drafters"]
     ) -> Float[Array, "*S"]:
-        """s of each child.
+        """The score s of each child.
 
         Args:
             prior: z, as `features` gives it; not read where the bucket is -1.
@@ -124,7 +124,7 @@ class AcceptanceModel:
 def _index(
     bucket: Int[Array, "*S drafters"], proposed: Bool[Array, "*S drafters"]
 ) -> Int[Array, "*S drafters"]:
-    """Where the correction of each drafter's bucket stands; any place where it proposes nothing."""
+    """The index of each drafter's correction; any index where the drafter proposes nothing."""
     drafter = jnp.arange(bucket.shape[-1], dtype=jnp.int32)
     drafter = jnp.broadcast_to(drafter, bucket.shape)
     return 1 + drafter * NUM_BUCKETS + jnp.where(proposed, bucket, 0)
@@ -133,7 +133,7 @@ def _index(
 def features(
     tree: Tree, depths: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N"], Int[Array, "B N"]]:
-    """(prior, bucket) of each node of one drafter's tree, for `AcceptanceModel`.
+    """The (prior, bucket) of each node of one drafter's tree, for `AcceptanceModel`.
 
     They come from the drafter's estimates (`Tree.value`), or from the order of siblings if it has
     none. Those of the root and of absent nodes mean nothing.
@@ -180,7 +180,7 @@ def _from_values(
 
 
 def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
-    """Log odds of each child against "none of the proposed", at most `_MAX_LOG_ODDS`.
+    """The log odds of each child against "none of the proposed", at most `_MAX_LOG_ODDS`.
 
     Args:
         prob: of the child.

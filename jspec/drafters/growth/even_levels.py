@@ -18,7 +18,7 @@ class Level(NamedTuple):
 
     tokens: Int[Array, "*L B W"]
     parents: Int[Array, "*L B W"]
-    """Each node's parent, by its place in the level above."""
+    """The parent of each node, by its place in the level above."""
     valid: Bool[Array, "*L B W"]
     q: Float[Array, "*L B Q V"] | None
     """The distributions at the nodes of the level above; None for deterministic proposals."""

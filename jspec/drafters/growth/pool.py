@@ -28,20 +28,20 @@ class Limits:
 
     @property
     def most_nodes(self) -> int:
-        """Nodes below the root that such a growth draws at most: C - 1."""
+        """The largest number of nodes below the root that such a growth draws, C - 1."""
         return self.beam + (self.max_depth - 1) * self.beam**2
 
     @property
     def num_scored(self) -> int:
-        """Q, the root included."""
+        """The number of scored nodes Q, the root included."""
         return 1 + (self.max_depth - 1) * self.beam
 
     def first_child(self, level: Int[Array, ""] | int) -> Int[Array, ""] | int:
-        """Where the children of the nodes of `level`, 1 or more, begin in the pool."""
+        """The first place in the pool of the children of the nodes of `level`, 1 or more."""
         return 1 + self.beam + (level - 1) * self.beam**2
 
     def first_kv_index(self, level: Int[Array, ""] | int) -> Int[Array, ""] | int:
-        """Where the scored nodes of `level`, 1 or more, begin among keys and values."""
+        """The first index among keys and values of the scored nodes of `level`, 1 or more."""
         return 2 + (level - 1) * self.beam
 
 
@@ -54,14 +54,14 @@ class DrawnChildren(NamedTuple):
 
 @struct.dataclass
 class Pool:
-    """All nodes that the tree could have: the root, then level by level, siblings as drawn."""
+    """The nodes that the tree could have: the root, then level by level, siblings as drawn."""
 
     tokens: Int[Array, "B C"]
     parents: Int[Array, "B C"]
     slots: Float[Array, "B C"]
-    """`NodeValues.slot` of each; infinite at the root, 0 where there is no node."""
+    """The `NodeValues.slot` of each node; infinite at the root, 0 where there is no node."""
     kv_index: Int[Array, "B C"]
-    """Where the scorer put those that were scored; 0 for the others."""
+    """The index of each scored node's keys and values; 0 for the others."""
     notes: tuple[Float[Array, "B C"], ...]
 
     def add(
@@ -120,7 +120,7 @@ class Pool:
         return Draft(tree=tree, kv_index=kv_index, kv=kv)
 
     def children(self, beam: int) -> DrawnChildren:
-        """All nodes but the root, by their parents."""
+        """The nodes below the root, grouped by their parents."""
 
         def rows(array: Array) -> Array:
             return array[:, 1:].reshape(len(array), -1, beam)
@@ -142,7 +142,7 @@ def empty_pool(root: Int[Array, " B"], size: int, notes: tuple[Array, ...]) -> P
 
 
 def flat(array: Array) -> Array:
-    """[B, W, K] as [B, W K], the order of the pool."""
+    """The array [B, W, K] as [B, W K], in the order of the pool."""
     return array.reshape(len(array), -1)
 
 

@@ -65,7 +65,7 @@ def top_prefixes(
     drafted = jnp.where(valid, jnp.take_along_axis(by_level(tokens), chosen, axis=1), 0)
 
     def with_root(entry: int | bool, drafted: Array) -> Array:
-        """The root's entry, the drafted nodes', and empty ones up to the budget."""
+        """The root's entry, those of the drafted nodes, and empty ones up to the budget."""
         drafted = jnp.pad(drafted, ((0, 0), (0, num_speculative_tokens - num_kept)))
         return jnp.concatenate([jnp.full((batch, 1), entry, drafted.dtype), drafted], axis=1)
 

@@ -1,4 +1,4 @@
-"""How a tree is scored level by level, whatever scores it: a draft model, a head, or a table.
+"""The scoring of a tree level by level, by a draft model, a head or a table.
 
 W: nodes of one level that are scored together.
 """
@@ -13,14 +13,14 @@ from jspec.base import Frame, Output, PyTree, Tree, TreeKV
 
 
 class LevelOutput(NamedTuple):
-    """What scoring the nodes of one level gives."""
+    """The result of scoring the nodes of one level."""
 
     logits: Float[Array, "B W V"]
     inherited: PyTree
     """Arrays [B, W, ...] that each node hands on to its children, such as the mask of its
     ancestors."""
     kv: PyTree
-    """Keys and values of all nodes that were scored so far, or what else the scorer keeps."""
+    """Keys and values of all nodes scored so far, or other data that the scorer keeps."""
 
 
 class Scorer(Protocol):
@@ -58,11 +58,11 @@ class Scorer(Protocol):
 
 
 class Draft(NamedTuple):
-    """A drafted tree, and where its nodes were scored."""
+    """A drafted tree, with the keys and values of its scored nodes."""
 
     tree: Tree
     kv_index: Int[Array, "B N"]
-    """Where each node's keys and values stand in `kv`; 0 if it was not scored."""
+    """The index in `kv` of each node's keys and values; 0 if it was not scored."""
     kv: PyTree
 
 
@@ -100,7 +100,7 @@ def append_kv(
 
 
 def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:
-    """What each of W children inherits from its parent.
+    """The arrays that each of W children inherits from its parent.
 
     Args:
         inherited: `LevelOutput.inherited` of the level above.

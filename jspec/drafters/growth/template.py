@@ -20,7 +20,7 @@ from jspec.tree import Template
 from jspec.verify.proposals import Candidates, ChildSampler
 
 _MOST_NODES = 4096
-"""Bound of a branching tree: far more than any device verifies in the time of one token."""
+"""The most nodes of a branching tree: far more than any device verifies in one token's time."""
 
 
 def check_template(template: Any, vocab_size: int) -> None:
@@ -55,7 +55,7 @@ def check_branching(factors: Any) -> None:
 
 
 def num_scored(template: Template) -> int:
-    """Nodes below the root that `fill` scores, those that fill up a level included."""
+    """The number of nodes below the root that `fill` scores, level padding included."""
     return (template.depth - 1) * _width(template)
 
 
@@ -78,7 +78,7 @@ def fill(
     first_children, later_children = _num_children(template)
 
     def hand_on(level: LevelOutput, drawn: Candidates, valid: Bool[Array, "B W K"], nodes):
-        """What scoring `nodes`, children of this level, starts from."""
+        """The input for scoring `nodes`, children of this level."""
         above, rank = layout.column_of_parent[nodes], jnp.asarray(template.ranks)[nodes]
         inherited = jax.tree.map(lambda array: array[:, above], level.inherited)
         return drawn.tokens[:, above, rank], valid[:, above, rank], inherited, level.kv
@@ -119,15 +119,15 @@ def fill(
 
 
 class _Layout(NamedTuple):
-    """Where the scored nodes of a template stand while it is filled."""
+    """The places of a template's scored nodes while it is filled."""
 
     width: int
-    """W, scored nodes in every level below the root."""
+    """The number W of scored nodes in every level below the root."""
     column: Int[np.ndarray, " N"]
-    """Place of each node with children in its level; 0 for the others."""
+    """The place of each node with children in its level; 0 for the others."""
     column_of_parent: Int[Array, " N"]
     q_row: Int[Array, " N"]
-    """Place of each node with children among all scored ones, the root first; 0 for the others."""
+    """The place of each node with children among the scored, the root first; 0 for the others."""
     scored: Int[Array, "L W"]
     """The nodes to score in each level below the root, and a last level that is never scored."""
 
@@ -150,13 +150,13 @@ def _layout(template: Template) -> _Layout:
 
 
 def _num_children(template: Template) -> tuple[int, int]:
-    """Draws at the root, and at each scored node below it."""
+    """The number of draws at the root, and at each scored node below it."""
     ranks, lower = template.ranks, template.ranks[template.parents > 0]
     return int(ranks[template.levels[0]].max()) + 1, int(lower.max(initial=0)) + 1
 
 
 def _by_node(template: Template, layout: _Layout, root: Array, first: Array, below: Array) -> Array:
-    """[B, N]: the root's entry, and each other node's from the draws of the level above it.
+    """The array [B, N] of the root's entry, and each node's from the draws of the level above.
 
     Args:
         template: whose nodes they are.
@@ -178,5 +178,5 @@ def _inner(template: Template) -> list[Int[np.ndarray, " _"]]:
 
 
 def _width(template: Template) -> int:
-    """W, most nodes with children in a level below the root."""
+    """The largest number W of nodes with children in a level below the root."""
     return max(map(len, _inner(template)), default=1)

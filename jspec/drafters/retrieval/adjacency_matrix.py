@@ -1,4 +1,4 @@
-"""What the two Token Recyclings share: a matrix that the logits of verified nodes fill.
+"""The adjacency matrix of both Token Recyclings, filled by the logits of verified nodes.
 
 Line t of an adjacency matrix [V, k] holds k tokens that looked likely after token t. R matrices
 are one that all rows of the batch share (R = 1), or one for each row (R = B).
@@ -16,7 +16,7 @@ from jspec.request import check_vocabulary
 
 
 def owners(num_matrices: int, batch: int) -> Int[Array, "B 1"]:
-    """Which of the R matrices each row reads and writes."""
+    """The number, among the R matrices, of the one that each row reads and writes."""
     return jnp.arange(batch, dtype=jnp.int32)[:, None] % num_matrices
 
 
@@ -59,7 +59,7 @@ def write_lines(
 
 
 class MatrixDrafter(ABC):
-    """When a matrix learns: from the prompt if asked to, and from every node of every round."""
+    """A drafter whose matrix learns from all nodes of every round, and from the prompt if asked."""
 
     vocab_size: int
     k: int
@@ -72,7 +72,7 @@ class MatrixDrafter(ABC):
         check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
 
     def shape(self, batch: int) -> tuple[int, int, int]:
-        """(R, V, k)."""
+        """The shape of the matrix, (R, V, k)."""
         return batch if self.per_row else 1, self.vocab_size, self.k
 
     @abstractmethod
@@ -97,7 +97,7 @@ class MatrixDrafter(ABC):
         lengths: Int[Array, " B"],
         output: Output,
     ) -> PyTree:
-        """The state itself, or with `update_on_prefill` what the prompt's logits make of it."""
+        """The state after the prompt, which fills the matrix only with `update_on_prefill`."""
         del params
         check_vocabulary(type(self).__name__, self.vocab_size, output.logits.shape[-1])
         if not self.update_on_prefill:
@@ -106,7 +106,7 @@ class MatrixDrafter(ABC):
         return self.recycle(state, prompt, output.logits, live)
 
     def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
-        """Every node that was verified fills the matrix, whoever drafted it, accepted or not.
+        """The state with every verified node in the matrix, whoever drafted it, accepted or not.
 
         A row's last round teaches nothing, as published: its text goes no further.
         """

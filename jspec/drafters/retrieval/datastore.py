@@ -1,4 +1,4 @@
-"""A corpus of tokens and its suffix array: what `jspec.REST` looks continuations up in.
+"""A corpus of tokens and its suffix array, in which `jspec.REST` looks continuations up.
 
 A file holds a header, the tokens and the suffix array, in this order and little-endian. The header
 ends with a digest of the rest of the file.
@@ -21,10 +21,10 @@ from jspec.arguments import check_integer
 from jspec.errors import InputError
 
 LARGEST = 2**31 - 2**16
-"""Most tokens of a corpus: a place in it, and one that lies a continuation later, are int32."""
+"""The most tokens of a corpus: a place in it plus a continuation's length must be an int32."""
 
 VERSION = 1
-"""Of the file's format."""
+"""The version of the file's format."""
 _MAGIC = b"jspecSA\0"
 # Magic, version, bytes per token, vocabulary, tokens, fingerprint of the tokenizer; then the digest
 # of that and of the arrays. Arrays begin at multiples of 64 bytes, so that a CPU uses them where
@@ -205,7 +205,7 @@ def _token_type(vocab_size: int) -> np.dtype:
 
 
 def _layout(width: int, size: int) -> tuple[int, int, int]:
-    """(where the tokens begin, where the suffixes begin, where the file ends), in bytes."""
+    """The bytes at which tokens begin, suffixes begin and the file ends."""
     first = _aligned(_FIELDS.size + _DIGEST)
     second = _aligned(first + size * width)
     return first, second, second + size * 4

@@ -27,20 +27,20 @@ from jspec.errors import InputError
 from jspec.sampling import top_k
 
 _NUM_BINS = 8
-"""Bins of log odds, each 1 wide, from -4 to 4."""
+"""The number of bins of log odds, each 1 wide, from -4 to 4."""
 _NUM_RANKS = NUM_BUCKETS // _NUM_BINS
-"""Ranks told apart; lower ones share the last."""
+"""The number of ranks told apart; lower ones share the last."""
 
 
 @struct.dataclass
 class DynamicMatrixState:
-    """What looked likely after each token, and how likely; R is the batch, or 1."""
+    """The likely tokens after each token, and their probabilities; R is the batch, or 1."""
 
     tokens: Int[Array, "R V k"]
     probs: Float[Array, "R V k"]
-    """Running means, falling along k; 0 in lines that were never written."""
+    """The running means of probabilities, falling along k; 0 in lines never written."""
     acceptance: AcceptanceModel
-    """How often such cells have been right, by rank and probability."""
+    """The rates at which cells were right, by rank and probability."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +130,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def draft(
         self, params: PyTree, state: DynamicMatrixState, frame: Frame
     ) -> tuple[Tree, DynamicMatrixState]:
-        """All that the best nodes of each level offer, cut down to the best of it."""
+        """The tree of the best nodes among all that the best nodes of each level offer."""
         del params
         batch = len(frame.root)
         self.check_state(state, batch)
@@ -165,7 +165,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def update(
         self, params: PyTree, state: DynamicMatrixState, feedback: Feedback
     ) -> DynamicMatrixState:
-        """The acceptance model learns from what was emitted, drafted or not, then the matrix."""
+        """The state after a round: first the acceptance model learns, then the matrix."""
         emitted = feedback.emitted
         # Before each emitted token stood the root, or the one emitted before it.
         before = jnp.concatenate([feedback.tree.tokens[:, :1], emitted[:, :-1]], axis=1)
@@ -182,7 +182,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def _candidates(
         self, state: DynamicMatrixState, tokens: Int[Array, "B N"]
     ) -> tuple[Int[Array, "B N k"], Int[Array, "B N k"], Float[Array, "B N k"]]:
-        """(candidates, their buckets, their calibrated probabilities) after each token."""
+        """The candidates after each token, their buckets and their calibrated probabilities."""
         held = read_lines(state.probs, tokens)
         found = log_odds(held, 1 - held.sum(-1, keepdims=True))
         rank = jnp.minimum(jnp.arange(self.k, dtype=jnp.int32), _NUM_RANKS - 1)
@@ -200,7 +200,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> DynamicMatrixState:
-        """Each line's means move on by a visit; the k largest of old and new candidates stay."""
+        """The lines' means moved by a visit; the k largest of old and new candidates stay."""
         old, mean = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
         highest, new = top_k(logits, self.k)
         total = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)

@@ -10,8 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import NO_PARENT, Tree
 
 NOTHING = -1
-"""Stands before the text and behind the corpus. It is less than every token, as a suffix that ends
-is less than one that goes on."""
+"""The token before the text and behind the corpus. It is less than every other, as a suffix that
+ends is less than one that goes on."""
 _ESCAPE = 2.0
 """Matches that are counted for "something else follows". Of the tokens that followed a single
 match, the bundled model's own were 0.30 (2,000 places in held-out text): 1 / (1 + 2) says 0.33. Of
@@ -46,7 +46,7 @@ def frequent_prefixes(
         return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)
 
     def below(first, rest):
-        """The root's entry, and the drafted nodes'."""
+        """The root's entry, followed by those of the drafted nodes."""
         return jnp.pad(rest, ((0, 0), (1, 0)), constant_values=first)
 
     # The parent is the run one level up that holds this one.
@@ -69,7 +69,7 @@ def _runs(
 ) -> tuple[
     Bool[Array, "B matches depth"], Int[Array, "B matches depth"], Int[Array, "B matches depth"]
 ]:
-    """(fresh, begin, counts) of the prefix that ends at each token.
+    """The (fresh, begin, counts) of the prefix that ends at each token.
 
     The continuations are sorted, so that those with the same prefix are neighbours, a run. `fresh`
     is true at the first of a run, `begin` is the place of that one, `counts` is the run's length.

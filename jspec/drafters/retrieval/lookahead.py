@@ -25,19 +25,19 @@ from jspec.errors import InputError
 from jspec.request import check_vocabulary
 
 _EMPTY = -1
-"""Tokens of a pool's place that holds no n-gram."""
+"""The token at places of the pool that hold no n-gram."""
 
 # How often the first token of the root's n-grams, and of the window, was right, and how often each
 # further one where the one before was: greedy texts of the bundled model. A tree of Lookahead alone
-# holds all its nodes, whatever their values; mixtures share out their budget by them.
+# holds all its nodes, whatever their values; merges share out their budget by them.
 _POOL_FIRST, _POOL_NEXT = 0.7, 0.75
 _WINDOW_FIRST, _WINDOW_NEXT = 0.15, 0.4
 _LEAST_VALUE = 1e-30
-"""Value of the deepest nodes: not 0, which would leave them out of the tree."""
+"""The value of the deepest nodes: not 0, which would leave them out of the tree."""
 _MOST_NODES = 4096
-"""Bound of the tokens of a tree."""
+"""The largest number of tokens in a tree."""
 _MOST_LEVELS = 256
-"""Bound of the levels of a tree, whose steps are compiled one by one."""
+"""The largest number of levels in a tree; their steps are compiled one by one."""
 
 
 @struct.dataclass
@@ -51,7 +51,7 @@ class LookaheadState:
     """Rounds so far, at most levels - 1: from then on the model wrote all of the window but level
     0, so that its n-grams are the model's own."""
     pool: Int[Array, "R V G levels"]
-    """What followed each token: the tails of its last G distinct n-grams, the newest first."""
+    """The tails of the last G distinct n-grams that began with each token, the newest first."""
 
 
 @dataclass(frozen=True)
@@ -118,12 +118,12 @@ class Lookahead:
 
     @property
     def levels(self) -> int:
-        """N - 1: the window's levels, and the tokens of an n-gram behind its first."""
+        """The number of the window's levels, N - 1: also of an n-gram's tokens behind its first."""
         return self.ngram - 1
 
     @property
     def depth(self) -> int:
-        """Levels of the tree: the longer of the window's last path and an n-gram."""
+        """The number of levels of the tree: the longer of the window's last path and an n-gram."""
         return max(self.window - 1 + self.levels - 1, self.levels)
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> LookaheadState:
@@ -148,7 +148,7 @@ class Lookahead:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> LookaheadState:
-        """Each row's first window and, with `pool_from_prompt`, the prompt's n-grams."""
+        """The state after the prefill: the first window and, if asked for, the prompt's n-grams."""
         del params
         check_vocabulary("Lookahead", self.vocab_size, output.logits.shape[-1])
         window = jax.vmap(self.first_window)(prompt, lengths)
@@ -163,7 +163,7 @@ class Lookahead:
     def first_window(
         self, prompt: Int[Array, " T"], length: Int[Array, ""]
     ) -> Int[Array, "levels W"]:
-        """Random tokens of a row's prompt, the same for the same prompt."""
+        """The first window: random tokens of a row's prompt, the same for the same prompt."""
         bits = jax.random.bits(jax.random.key(0), (self.levels, self.window), jnp.uint32)
         return prompt[(bits % length.astype(jnp.uint32)).astype(jnp.int32)].astype(jnp.int32)
 
@@ -197,9 +197,9 @@ class Lookahead:
         return top_prefixes(frame.root, tokens, values, nodes), state
 
     def update(self, params: PyTree, state: LookaheadState, feedback: Feedback) -> LookaheadState:
-        """Each branch gets a token, its n-gram goes into the pool, and the window moves on by one.
+        """The state after a round: each branch's n-gram is in the pool, the window moved on by one.
 
-        A column whose end was not verified, since a mixture left it out, gets no new token.
+        A column whose end was not verified, since a merge left it out, gets no new token.
         """
         del params
         window, tree = state.window, feedback.tree
@@ -247,7 +247,7 @@ class Lookahead:
 
     @cached_property
     def _on_path(self) -> Bool[np.ndarray, "W path"]:
-        """Which levels the path of each column has: along the spine and then its branch."""
+        """True at the levels that each column's path has: along the spine and then its branch."""
         column = np.arange(self.window)[:, None]
         return np.arange(self.depth)[None] < column + self.levels - 1
 
@@ -262,7 +262,7 @@ class Lookahead:
     def _ends(
         self, window: Int[Array, "B levels W"], tree: Tree
     ) -> tuple[Int[Array, "B W"], Bool[Array, "B W"]]:
-        """(the node at the end of each column's branch, whether all of its path was verified).
+        """The node at the end of each column's branch, and True where its whole path was verified.
 
         Found by the path's tokens, since columns with equal paths share their nodes.
         """

@@ -1,4 +1,4 @@
-"""Prompt lookup (Saxena 2023): what followed the last few tokens when they stood here before."""
+"""Prompt lookup (Saxena 2023): the tokens after an earlier occurrence of the last few."""
 
 from dataclasses import dataclass, replace
 
@@ -15,22 +15,22 @@ from jspec.ragged import append
 
 @struct.dataclass
 class TextState:
-    """All tokens of each row so far, prompt and output."""
+    """The text of each row so far, prompt and output."""
 
     tokens: Int[Array, "B text"]
-    """A token more than the cache has slots, since the last emitted one needs none there. Entries
-    at or beyond `lengths` are never read."""
+    """The tokens: one more than the cache has slots, as the last emitted needs none. Entries at or
+    beyond `lengths` are never read."""
     lengths: Int[Array, " B"]
 
     @staticmethod
     def empty(batch: int, slots: int) -> "TextState":
-        """No text yet, and room for what the cache can hold."""
+        """An empty text, with room for what the cache can hold."""
         return TextState(
             tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
         )
 
     def begin(self, prompt: Int[Array, "B T"], lengths: Int[Array, " B"]) -> "TextState":
-        """The prompt alone."""
+        """The text of the prompt alone."""
         size = self.tokens.shape[1]
         known = prompt[:, :size].astype(jnp.int32)
         tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
@@ -46,7 +46,7 @@ class TextState:
 
 @dataclass(frozen=True)
 class PromptLookup:
-    """Drafts a chain: what followed the last tokens where they stood in the text before.
+    """Drafts a chain of the tokens that followed the last ones earlier in the text.
 
     Saxena 2023, "Prompt Lookup Decoding". Among all earlier places, the one with the longest match
     decides; of equally long matches it is the first in the text.
@@ -81,7 +81,7 @@ class PromptLookup:
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> TextState:
-        """No text yet. An earlier call's is of no use: the memory is the row's own text."""
+        """An empty text. An earlier call's is of no use: the memory is the row's own text."""
         if earlier is not None:
             self._check_state(earlier)
         return TextState.empty(batch, slots)
@@ -94,7 +94,7 @@ class PromptLookup:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> TextState:
-        """The prompt."""
+        """The text after the prefill: the prompt."""
         del params, output
         return state.begin(prompt, lengths)
 
@@ -126,7 +126,7 @@ class PromptLookup:
         return replace(tree, valid=tree.valid.at[:, 1:].set(valid)), state
 
     def update(self, params: PyTree, state: TextState, feedback: Feedback) -> TextState:
-        """The text and what was emitted."""
+        """The text with the round's emitted tokens added."""
         del params
         return state.extend(feedback)
 

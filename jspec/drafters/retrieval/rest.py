@@ -1,4 +1,4 @@
-"""REST (He et al. 2023): what followed the last tokens where they stand in a large corpus.
+"""REST (He et al. 2023): the tokens that follow the last ones in a large corpus.
 
 The method in its order: `longest_match` finds the text's longest suffix that occurs in the corpus,
 `continuations` reads what follows it there, `frequent_prefixes` makes a tree of the most frequent.
@@ -25,7 +25,7 @@ from jspec.errors import InputError
 from jspec.manual_axes import vary
 
 _MOST = 256
-"""Bound of `max_match` and `max_depth`."""
+"""The bound of `max_match` and `max_depth`."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class REST:
         )
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "B suffix"]:
-        """No tokens yet. An earlier call's are of no use: the memory is the row's own text."""
+        """An empty suffix. An earlier call's is of no use: the memory is the row's own text."""
         del slots
         if earlier is not None:
             self._check_state(earlier)
@@ -95,7 +95,7 @@ class REST:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> Int[Array, "B suffix"]:
-        """The prompt's last tokens.
+        """The suffix after the prefill: the prompt's last tokens.
 
         Raises:
             InputError: if the params are no datastore, or one of a larger vocabulary.
@@ -115,7 +115,7 @@ class REST:
     def draft(
         self, params: Datastore, state: Int[Array, "B suffix"], frame: Frame
     ) -> tuple[Tree, Int[Array, "B suffix"]]:
-        """The three steps of the module's docstring."""
+        """Drafts the tree of continuations by the three steps of the module's docstring."""
         self._check_state(state)
         first, count, length = longest_match(params, state, self.min_match)
         follow = continuations(params, first, count, length, self.num_matches, self.max_depth)
@@ -124,7 +124,7 @@ class REST:
     def update(
         self, params: Datastore, state: Int[Array, "B suffix"], feedback: Feedback
     ) -> Int[Array, "B suffix"]:
-        """The last tokens after what was emitted."""
+        """The suffix after a round: the last tokens, the emitted ones included."""
         del params
         return _append(state, feedback.emitted, feedback.counts)
 

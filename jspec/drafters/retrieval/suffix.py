@@ -1,4 +1,4 @@
-"""Suffix decoding: what followed the longest endings of the text when they stood somewhere before.
+"""Suffix decoding: the tokens after earlier occurrences of the text's longest endings.
 
 Of the family of SAM-Decoding (Hu et al. 2024) and SuffixDecoding (Oliaro et al. 2024).
 
@@ -22,29 +22,29 @@ from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
 from jspec.errors import InputError
 
 _GAP = -1
-"""Stands between past outputs, and where there is no text."""
+"""The token between past outputs, and where there is no text."""
 _NOTHING = -2
-"""Stands before a row's first token; it equals no token and no gap."""
+"""The token before a row's first; it equals no token and no gap."""
 _MOST = 128
-"""Bound of `max_match`, `num_matches` and `max_depth`: their steps are compiled one by one."""
+"""The bound of `max_match`, `num_matches` and `max_depth`, whose steps are compiled singly."""
 
 
 @struct.dataclass
 class SuffixState:
-    """What was said: by each row in this call, and by all rows that ended."""
+    """The text of each row in this call, and the outputs of all rows that ended."""
 
     text: TextState
     prompt_lengths: Int[Array, " B"]
-    """Where each row's output begins."""
+    """The length of each row's prompt, at which its output begins."""
     archived: Bool[Array, " B"]
-    """Rows whose output is among the past ones already."""
+    """True for rows whose output is among the past ones already."""
     past: Int[Array, " capacity"]
     """Past outputs, the newest at the end, each behind a gap."""
 
 
 @dataclass(frozen=True)
 class Suffix:
-    """Drafts a tree of what followed wherever the text had the same last tokens as now.
+    """Drafts a tree of the tokens that followed wherever the text had the same last tokens.
 
     Of the family of SAM-Decoding (Hu et al. 2024, arXiv 2411.10666) and SuffixDecoding (Oliaro et
     al. 2024, arXiv 2411.04975). In the order of the algorithm:
@@ -114,14 +114,14 @@ class Suffix:
 
     @cached_property
     def hit_rate(self) -> Float[np.ndarray, " match"]:
-        """How often what followed a match of 0 .. max_match tokens follows again."""
+        """The rate at which the token after a match of 0 .. max_match tokens follows again."""
         # Fitted to greedy texts of the bundled model: 0.33, 0.51, 0.56, 0.65, 0.79, .., 0.92 at 16.
         match = np.arange(1, self.max_match + 1)
         return np.append(0, 1 - 0.7 / match**0.65).astype(np.float32)
 
     @cached_property
     def survival(self) -> Float[np.ndarray, "match depth"]:
-        """How often a continuation whose first token is right is right for d more tokens.
+        """The rate at which a continuation whose first token is right is right for d more.
 
         Each right token makes the match longer. Beyond the length that the match allows it is 0.
         """
@@ -133,7 +133,7 @@ class Suffix:
         return np.where(allowed, survival, 0).astype(np.float32)
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> SuffixState:
-        """No text, and the past outputs of the earlier state."""
+        """An empty text, and the past outputs of the earlier state."""
         past = jnp.full(self.capacity, _GAP, jnp.int32)
         if earlier is not None:
             self._check_state(earlier)
@@ -153,13 +153,13 @@ class Suffix:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> SuffixState:
-        """The prompts, and the past as it was."""
+        """The state after the prefill: the prompts, and the past as it was."""
         del params, output
         text = state.text.begin(prompt, lengths)
         return replace(state, text=text, prompt_lengths=text.lengths)
 
     def draft(self, params: PyTree, state: SuffixState, frame: Frame) -> tuple[Tree, SuffixState]:
-        """The five steps of the class's docstring."""
+        """Drafts the tree by the five steps of the class's docstring."""
         del params
         self._check_state(state)
         searched, match = self._search(state)
@@ -172,7 +172,7 @@ class Suffix:
         return top_prefixes(frame.root, tokens, weights, nodes, self.threshold), state
 
     def update(self, params: PyTree, state: SuffixState, feedback: Feedback) -> SuffixState:
-        """The text and what was emitted; the outputs of rows that ended join the past."""
+        """The text with the emitted tokens; the outputs of rows that ended join the past."""
         del params
         state = replace(state, text=state.text.extend(feedback))
         if not self.capacity:
@@ -186,7 +186,7 @@ class Suffix:
     def _search(
         self, state: SuffixState
     ) -> tuple[Int[Array, "B searched"], Int[Array, "B searched"]]:
-        """(what is searched, the match at each place), the match 0 where nothing can be drafted.
+        """The searched tokens and the match at each place, 0 where nothing can be drafted.
 
         What is searched: past outputs, a gap, and the row's own text, which is the newest.
         """
@@ -215,7 +215,7 @@ class Suffix:
     def _select(
         self, match: Int[Array, "B searched"]
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
-        """(match, place) of the longest matches, the newest first among equals."""
+        """The (match, place) of the longest matches, the newest first among equals."""
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.
         count = min(self.num_matches, width)

@@ -154,7 +154,7 @@ class TokenRecycling(MatrixDrafter):
     def draft(
         self, params: PyTree, state: Int[Array, "R V k"], frame: Frame
     ) -> tuple[Tree, Int[Array, "R V k"]]:
-        """Level by level, one gather each (Algorithm 1): child of rank r is M[parent, r]."""
+        """Drafts level by level, one gather each (Algorithm 1): child of rank r is M[parent, r]."""
         del params
         template, batch = self.template, len(frame.root)
         self.check_state(state, batch)
@@ -173,7 +173,7 @@ class TokenRecycling(MatrixDrafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> Int[Array, "R V k"]:
-        """M[token] = its top k tokens, in order (section 3.4); the last of equal tokens wins."""
+        """Sets M[token] to its top k in order (section 3.4); the last of equal tokens wins."""
         _, best = top_k(logits, self.k)
         return write_lines(state, tokens, live, best)
 
