@@ -23,7 +23,7 @@ DIRECTIVES = {
     for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)
 }
 # Pages whose programs compile for longer than a few seconds.
-LONG = {"sharding.md", "your-own-drafter.md", "your-own-model.md"}
+LONG = {"choosing-a-drafter.md", "sharding.md", "your-own-drafter.md", "your-own-model.md"}
 
 
 def find(name: str):

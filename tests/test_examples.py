@@ -25,13 +25,8 @@ def test_they_are_all_here():
     }
 
 
-@pytest.mark.parametrize(
-    "script",
-    [
-        pytest.param(path, id=path.stem, marks=() if path.name == QUICKSTART else pytest.mark.slow)
-        for path in SCRIPTS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
 def test_a_script_runs(script, tmp_path):
     # Compiled programs are kept where those of the tests are.
     cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}

@@ -7,6 +7,7 @@ import jspec
 from jspec import models
 
 LIMIT = 120
+MODELS = ["stories260k", "babyllama-target"]
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +19,7 @@ def texts(shared):
 
 @pytest.fixture(
     scope="module",
-    params=["stories260k", pytest.param("babyllama-target", marks=pytest.mark.slow)],
+    params=[pytest.param(name, marks=pytest.mark.slow) for name in MODELS],
 )
 def target(request, shared):
     return models.load(shared / "models" / request.param)

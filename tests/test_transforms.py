@@ -78,7 +78,17 @@ def test_shard_map(target, generate, want):
     np.testing.assert_array_equal(tokens, want)
 
 
-@pytest.mark.parametrize("name", sorted(DRAFTERS.keys() - {"scripted"}))
+# One of each kind of loop; the others are slow only because they are many.
+LOOPS = {"dyspec", "lookahead", "lyanna_separate", "mixture", "rest", "spectr"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in LOOPS else pytest.mark.slow)
+        for name in sorted(DRAFTERS.keys() - {"scripted"})
+    ],
+)
 def test_shard_map_finds_no_fault_with_any_drafter(target, name):
     """Its check of what varies between devices, which happens while it traces: no loop may begin
     with a constant. (A script has a row for each row of the batch.)
