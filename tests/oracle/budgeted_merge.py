@@ -1,4 +1,5 @@
-"""Drafters under one budget of nodes, by paths: see the opening words of jspec/drafters/mixture.py.
+"""Drafters under one budget of nodes, by paths: see the opening words of
+`jspec.drafters.ensemble.budgeted_merge`.
 
 A drafter's tree is `{path: estimate or None}`, the path a tuple of tokens below the root, siblings
 in order. Nodes are paths from the start, so that nothing has to be united.

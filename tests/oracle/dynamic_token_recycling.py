@@ -2,8 +2,8 @@
 
 The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is not in it was never
 seen.
-Chances are those of mixture.py's multinomial logit, with one drafter: each cell's own odds, moved
-by a correction for its rank and its bin of odds.
+Chances are those of budgeted_merge.py's multinomial logit, with one drafter: each cell's
+own odds, moved by a correction for its rank and its bin of odds.
 """
 
 import heapq
