@@ -29,6 +29,12 @@ def admit(tree: Tree, root: Int[Array, " B"], vocab_size: int | None = None) -> 
         tree: as drafted.
         root: the last emitted tokens.
         vocab_size: V of the target; None: ids are not looked at.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is no token of 23
+        >>> admit(tree, jnp.array([5]), 23).valid.tolist()
+        [[True, True, False, False]]
     """
     num_nodes = tree.tokens.shape[1]
     if num_nodes == 1:  # plain decoding: nothing but the root, which is written here

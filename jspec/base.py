@@ -16,7 +16,8 @@ Axes, the same letters in every annotation of the project:
     X  end tokens of a row
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
-draft, one forward of the target over it, one verdict and one commit.
+draft, one forward of the target over it, one verdict and one commit. All data stand in this one
+file, a little over 300 lines with their examples, so that axes are read beside the legend.
 """
 
 from enum import IntEnum
@@ -35,7 +36,12 @@ NO_PARENT = -1
 
 
 class Status(IntEnum):
-    """The state of a row: running, or the reason why it ended. Data, since rows end one by one."""
+    """The state of a row: running, or the reason why it ended. Data, since rows end one by one.
+
+    Example:
+        >>> Status(3).name
+        'CAPACITY'
+    """
 
     RUNNING = 0
     EOS = 1
@@ -96,6 +102,16 @@ class Tree:
     Siblings stand in the order in which they were drawn: sampled rules read them in that order.
     What is no tree is taken for absent, see `jspec.round.admit`: a drafter can waste its nodes, and
     can change no token.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = Tree(  # the root 5, its children 6 and 7, and 8 below 6
+        ...     tokens=jnp.array([[5, 6, 7, 8]]),
+        ...     parents=jnp.array([[-1, 0, 0, 1]]),
+        ...     valid=jnp.ones((1, 4), bool),
+        ...     depth=2,
+        ...     width=2,
+        ... )
     """
 
     tokens: Int[Array, "B N"]
@@ -127,6 +143,11 @@ class Sampling:
 
     Rows are independent. `temperature` 0 is greedy for that row; `top_k` 0 (or >= V), `top_p` 1
     and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> everywhere = Sampling(temperature=0.8, top_p=0.9)
+        >>> by_row = Sampling(temperature=jnp.array([0.0, 1.0]))  # the first row is greedy
     """
 
     temperature: Float[HostOrDevice, " B"] | float = 1.0

@@ -70,6 +70,18 @@ def decode(
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
+
+    Returns:
+        Tokens, lengths and status of every row, statistics, and the drafter's memory.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> ask = dict(prompt=[[1, 2, 1, 2, 1]], max_new_tokens=6)
+        >>> plain = jspec.decode(model, model.init(), **ask)
+        >>> drafted = jspec.decode(model, model.init(), drafter=jspec.PromptLookup(), **ask)
+        >>> bool((plain.tokens == drafted.tokens).all())
+        True
     """
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
@@ -105,6 +117,19 @@ def prefill(
     """The state before the first round; arguments and errors as in `decode`.
 
     The output buffer may be larger than `max_new_tokens` (a bucket); the limits hold.
+
+    Returns:
+        A state for `step`.
+
+    Raises:
+        InputError: as in `decode`, before anything is compiled.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> state.root.tolist(), state.cache.lengths.tolist()
+        ([3], [2])
     """
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
@@ -152,6 +177,18 @@ def step(
 
     Raises:
         InputError: if the state was made for another drafter.
+
+    Returns:
+        The state after the round.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> while not state.done.all():
+        ...     state = jspec.step(model, model.init(), state)
+        >>> state.lengths.tolist()
+        [4]
     """
     return _advance(model, params, state, drafter, drafter_params, 1)
 

@@ -6,6 +6,12 @@ class InputError(ValueError):
 
     Everything that jspec itself refuses is one of these; any other exception is a bug, of jspec or
     of what it was given. Nothing was compiled, and nothing was lost.
+
+    Example:
+        >>> import jspec
+        >>> jspec.PromptLookup(num_speculative_tokens=0)
+        Traceback (most recent call last):
+        jspec.errors.InputError: num_speculative_tokens is 0; pass an integer of at least 1
     """
 
 

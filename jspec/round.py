@@ -38,7 +38,15 @@ __all__ = ["admit", "frame", "rehearse", "score", "settle"]
 
 
 def frame(state: State) -> Frame:
-    """The inputs of a draft: everything that a drafter may know of the round when it drafts."""
+    """The inputs of a draft: everything that a drafter may know of the round when it drafts.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> jspec.round.frame(state).positions.tolist()
+        [2]
+    """
     return Frame(
         root=state.root,
         positions=state.cache.lengths,
@@ -57,6 +65,14 @@ def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cach
         tree: an admitted one.
         frame: of the round.
         cache: the committed tokens; read only.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> now, tree = jspec.round.frame(state), jspec.tree.root_only(state.root)
+        >>> jspec.round.score(model, model.init(), tree, now, state.cache).logits.shape
+        (1, 1, 23)
     """
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
@@ -71,6 +87,9 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         tree: what was verified.
         output: the target's forward over it.
         verdict: what was accepted.
+
+    Returns:
+        The state after the round but for the drafter's memory, and what its `update` gets.
     """
     emitted, counts, status = _truncate(state, tree, verdict)
     feedback = Feedback(

@@ -26,6 +26,12 @@ def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Arra
     Args:
         logits: any float dtype.
         sampling: one setting a row.
+
+    Example:
+        >>> logits = jnp.log(jnp.array([[0.5, 0.25, 0.25]]))
+        >>> one = jnp.ones(1)
+        >>> probabilities(logits, Sampling(one, 0 * one.astype(int), one, 0 * one)).tolist()
+        [[0.5, 0.25, 0.25]]
     """
     temperature = jnp.asarray(sampling.temperature)
     wide = logits.astype(jnp.float32)
@@ -51,6 +57,10 @@ def is_distribution(logits: Float[Array, "*S V"]) -> Bool[Array, "*S"]:
 
     Single -inf are masked tokens. NaN is looked for by itself: XLA's maximum on a CPU passes it on
     for 2,048 lanes and loses it among 4,096.
+
+    Example:
+        >>> is_distribution(jnp.array([[0.0, 1.0], [0.0, jnp.nan]])).tolist()
+        [True, False]
     """
     return jnp.isfinite(logits.max(-1)) & ~jnp.isnan(logits).any(-1)
 
@@ -115,6 +125,10 @@ def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
     """The index of the largest, the first of equals. A NaN may win, see `is_distribution`.
 
     Two plain reductions vectorise on a CPU, which `jnp.argmax` over pairs does not (5 times).
+
+    Example:
+        >>> argmax(jnp.array([1.0, 3.0, 3.0])).item()
+        1
     """
     size = x.shape[-1]
     first = jnp.where(x == x.max(-1, keepdims=True), jnp.arange(size), size - 1)
@@ -152,6 +166,12 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
 
     argmax(log p + noise) is a draw from p, the same draw whoever asks for it: that is what makes
     speculation reproduce plain sampling token for token.
+
+    Example:
+        >>> keys = row_keys(jax.random.key(0), jnp.array([0, 1]))
+        >>> noise = gumbel(keys, jnp.array([7, 7]), 5)
+        >>> bool((noise[1] == gumbel(keys[1:], jnp.array([7]), 5)[0]).all())
+        True
     """
 
     def draw(key, position):
@@ -167,6 +187,11 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
 
     The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
     >= m. Groups are then taken in their order, so that equal values keep theirs.
+
+    Example:
+        >>> values, tokens = top_k(jnp.array([0.1, 0.7, 0.2]), 2)
+        >>> tokens.tolist()
+        [1, 2]
     """
     size = x.shape[-1]
     groups = -(-size // _GROUP)

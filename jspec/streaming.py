@@ -53,6 +53,13 @@ def stream(
 
     Raises:
         InputError: as in `decode`, before the first chunk is asked for.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> chunks = jspec.stream(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> sum(len(chunk.tokens[0]) for chunk in chunks)
+        4
     """
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request

@@ -20,6 +20,7 @@ CORE = [
     "jspec.protocols",
     "jspec.manual_axes",
     "jspec.ragged",
+    "jspec.template",
     "jspec.tree",
     "jspec.admission",
     "jspec.sampling",

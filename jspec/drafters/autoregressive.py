@@ -8,7 +8,13 @@ from jspec.base import Feedback, Frame, PyTree, Tree
 
 @dataclass(frozen=True)
 class Autoregressive:
-    """Drafts nothing; each round emits the one token that the target draws after the root."""
+    """Drafts nothing; each round emits the one token that the target draws after the root.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> jspec.tree.root_only(jnp.array([5])).tokens.tolist()  # its tree, in every round
+        [[5]]
+    """
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         del batch, slots, earlier

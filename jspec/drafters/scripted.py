@@ -37,6 +37,11 @@ class Scripted:
     Args:
         vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.
         template: shape of the tree.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> drafter = jspec.Scripted(23, jspec.tree.chain(4))
+        >>> script = jspec.Script(tokens=jnp.ones((1, 8), int), accepts=jnp.array([2, 4]))
     """
 
     vocab_size: int

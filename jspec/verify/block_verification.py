@@ -21,6 +21,11 @@ class BlockVerification:
     Every drafted token is tested, and the last that passes is the last that is kept: a token that
     the target likes less is made up for by one before it that the target likes more. Where the
     chain ends may depend on its tokens, never on the one that would come next.
+
+    Example:
+        >>> import jspec
+        >>> jspec.schemes.BLOCK.verifier == jspec.BlockVerification()
+        True
     """
 
     def verdict(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:

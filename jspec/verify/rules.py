@@ -29,6 +29,14 @@ def deterministic_proposal(
     Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
     children. A token that stands twice counts once. Lossless for any children that do not depend
     on the call's key: with a hot start or a script from an earlier run, give each call its own.
+
+    Example:
+        >>> p = jnp.array([0.5, 0.25, 0.25])
+        >>> accept, residual = deterministic_proposal(
+        ...     p, None, jnp.array([0, 1]), jnp.ones(2, bool), jnp.zeros(3)
+        ... )
+        >>> accept.tolist(), residual.tolist()  # a half of all, then a half of the rest
+        ([0.5, 0.5], [0.0, 0.0, 1.0])
     """
     del q, noise
     order = jnp.arange(children.shape[0])
@@ -54,6 +62,12 @@ def coupled(
     That distribution is one certain token, argmax(log p + noise), a draw from p (Gumbel-max) that
     no draft can influence: lossless for any proposal, and the same tokens with and without
     speculation.
+
+    Example:
+        >>> p, noise = jnp.array([0.7, 0.2, 0.1]), jnp.array([0.0, 3.0, 0.0])
+        >>> accept, _ = coupled(p, None, jnp.array([0, 1]), jnp.ones(2, bool), noise)
+        >>> accept.tolist()  # the noise has chosen token 1
+        [0.0, 1.0]
     """
     token = argmax(jnp.log(p) + noise)
     return deterministic_proposal(one_hot(token, p.shape[0]), q, children, valid, noise)
@@ -72,6 +86,12 @@ def recursive(
     rejection sampling (Jeon et al. 2024, Algorithm 6 and Theorem 3.1), which is Sequoia's rule and
     DySpec's (Algorithm 3). Where q runs out, as a filtered distribution does, the last p is what is
     left. Whether a child is there may depend on those before it, never on itself.
+
+    Example:
+        >>> p, q = jnp.array([0.5, 0.5, 0.0]), jnp.array([0.25, 0.25, 0.5])
+        >>> accept, residual = recursive(p, q, jnp.array([2]), jnp.ones(1, bool), jnp.zeros(3))
+        >>> accept.tolist(), residual.tolist()
+        ([0.0], [0.5, 0.5, 0.0])
     """
     del noise
     return _one_by_one(p, _reported(q), children, valid, lambda q, gone: jnp.where(gone, 0.0, q))
@@ -88,6 +108,12 @@ def multi_round(
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q stays (multi-round
     speculative sampling; SpecInfer, Miao et al. 2023).
+
+    Example:
+        >>> p, q = jnp.array([0.5, 0.5]), jnp.array([1.0, 0.0])
+        >>> accept, residual = multi_round(p, q, jnp.array([0, 0]), jnp.ones(2, bool), jnp.zeros(2))
+        >>> accept.tolist(), residual.tolist()
+        ([0.5, 0.0], [0.0, 1.0])
     """
     del noise
     return _one_by_one(p, _reported(q), children, valid, lambda q, gone: q)
@@ -106,6 +132,12 @@ def k_seq(
     K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The left side is
     1 + (1 - beta) + .. + (1 - beta)^(K - 1), the mean number of children tried: a sum in which
     nothing cancels and nothing divides by 0. The residual is norm[p - tried min(q, p / gamma)].
+
+    Example:
+        >>> p = q = jnp.array([0.5, 0.5])
+        >>> accept, _ = k_seq(p, q, jnp.array([1]), jnp.ones(1, bool), jnp.zeros(2))
+        >>> accept.tolist()
+        [1.0]
     """
     del noise
     q = _reported(q).astype(p.dtype)

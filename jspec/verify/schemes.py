@@ -11,7 +11,17 @@ from jspec.verify.tree_verifier import TreeVerifier
 
 @dataclass(frozen=True)
 class Scheme:
-    """A way to draw children, together with the verifier of children drawn like that."""
+    """A way to draw children, together with the verifier of children drawn like that.
+
+    Args:
+        draw: draws the children of nodes.
+        verifier: decides about children that were drawn like that.
+
+    Example:
+        >>> import jspec
+        >>> str(jspec.schemes.RECURSIVE.verifier)
+        'recursive'
+    """
 
     draw: ChildSampler
     verifier: Verifier
@@ -36,6 +46,11 @@ def verifier_of(drafter: Drafter) -> Verifier:
 
     The only door: the engine takes no verifier from elsewhere, so that draws and verification
     cannot be paired wrongly. See `jspec.with_verifier` for another one.
+
+    Example:
+        >>> import jspec
+        >>> str(jspec.schemes.verifier_of(jspec.PromptLookup()))
+        'coupled'
     """
     own = getattr(drafter, "verifier", None)
     return COUPLED.verifier if own is None else own
