@@ -39,7 +39,9 @@ def admit(tree: Tree, root: Int[Array, " B"], vocab_size: int | None = None) -> 
     num_nodes = tree.tokens.shape[1]
     if num_nodes == 1:  # plain decoding: nothing but the root, which is written here
         only = trees.root_only(root)
-        return replace(tree, tokens=only.tokens, parents=only.parents, valid=only.valid)
+        return replace(
+            tree, tokens=only.tokens, parents=only.parents, valid=only.valid, width=only.width
+        )
     nodes = jnp.arange(num_nodes, dtype=jnp.int32)
     is_root = nodes == 0
     tokens = jnp.where(is_root, root[:, None], tree.tokens)

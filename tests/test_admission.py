@@ -136,6 +136,19 @@ def test_admission_is_that_of_a_loop_over_nodes():
         assert got.parents[:, 0].tolist() == [-1, -1]
 
 
+def test_a_tree_of_nothing_but_its_root_is_the_root():
+    tree = trees.root_only(jnp.array([3])).replace(
+        valid=jnp.zeros((1, 1), bool), parents=jnp.zeros((1, 1), jnp.int32), depth=4, width=9
+    )
+    got = admit(tree, jnp.array([5]), 23)
+    assert (got.tokens.tolist(), got.parents.tolist(), got.valid.tolist()) == (
+        [[5]],
+        [[-1]],
+        [[True]],
+    )
+    assert (got.depth, got.width) == (4, 1)
+
+
 def test_sampled_siblings_may_be_equal():
     tree = trees.branching([2]).fill(jnp.array([[1, 2, 2]])).replace(q=jnp.ones((1, 3, 5)) / 5)
     assert admit(tree, jnp.array([1]), 5).valid.all()
