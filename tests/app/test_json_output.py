@@ -44,13 +44,17 @@ def test_a_line_says_everything(records, folder):
     assert metrics["num_rounds"] == sum(histogram)
     assert sum(count * (i + 1) for i, count in enumerate(histogram)) == 12
     assert metrics["num_accepted_tokens"] == 12 - metrics["num_rounds"]
-    # The tree for a CPU has 7 nodes, of which those that repeat a sibling are not verified.
-    assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
     assert metrics["mean_acceptance_length"] == pytest.approx(12 / metrics["num_rounds"])
 
     prompt = np.array([record["prompt_ids"]])
     plain = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12)
     assert record["tokens"] == plain.tokens[0].tolist()
+    # The tree for a CPU has 7 nodes, of which those that repeat a sibling are not verified.
+    drafter = jspec.methods.build(jspec.methods.DEFAULT, loaded).drafter
+    same = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12, drafter=drafter)
+    assert metrics["num_draft_tokens"] == same.stats.num_draft_tokens[0]
+    assert histogram == np.trim_zeros(same.stats.histogram[0].tolist(), "b")
+    assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
 
 
 def test_lines_draw_the_same_however_they_are_grouped(records, batch):
