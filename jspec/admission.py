@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec import tree as trees
-from jspec.base import NO_PARENT, PyTree, Tree
+from jspec.base import NO_PARENT, PyTree, Tree, WidthChoice
 from jspec.errors import InputError
 
 
@@ -128,6 +128,44 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
                 f"{drafter}.draft returned a tree whose {name} has shape {found} and dtype "
                 f"{dtype}; it must be {axis_names} of {kind.__name__}, with B = {batch} "
                 "and the N of tokens"
+            )
+    _check_choice(drafter, tree, nodes[0])
+
+
+def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
+    """Raises InputError unless the tree's choice is one of widths that it has nodes for."""
+    choice = tree.choice
+    if choice is None:
+        return
+    if not isinstance(choice, WidthChoice):
+        raise InputError(
+            f"{drafter}.draft returned a tree whose choice is a {type(choice).__name__}; it must "
+            "be a jspec.WidthChoice, or None for all nodes"
+        )
+    if tree.value is None:
+        raise InputError(
+            f"{drafter}.draft returned a tree with a choice of widths and no value; the nodes of "
+            "largest value are verified, so give each one"
+        )
+    rising = sorted({width for width in choice.widths if 0 <= width < num_nodes})
+    if not rising or tuple(rising) != choice.widths:
+        raise InputError(
+            f"{drafter}.draft returned a tree of {num_nodes - 1} drafted nodes with widths "
+            f"{choice.widths}; they must rise, from 0 or more to {num_nodes - 1} or less"
+        )
+    count = (len(choice.widths),)
+    wanted = {
+        "index": ((), jnp.integer),
+        "expected_tokens": (count, jnp.floating),
+        "seconds": (count, jnp.floating),
+    }
+    for name, (shape, kind) in wanted.items():
+        field = getattr(choice, name)
+        found, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
+        if found != shape or not jnp.issubdtype(dtype, kind):
+            raise InputError(
+                f"{drafter}.draft returned a choice of widths whose {name} has shape {found} and "
+                f"dtype {dtype}; it must be an array of {shape} and {kind.__name__}"
             )
 
 

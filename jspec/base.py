@@ -14,6 +14,7 @@ Axes, the same letters in every annotation of the project:
     H  key-value heads, D their size
     T  padded length of a prompt, or of the output
     X  end tokens of a row
+    W  widths that a round may have
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
 draft, one forward of the target over it, one verdict and one commit. All data stand in this one
@@ -96,6 +97,23 @@ class Output:
 
 
 @struct.dataclass
+class WidthChoice:
+    """The number of drafted nodes that a round verifies, its width, and what spoke for it.
+
+    Made by `jspec.adaptive`; the engine verifies the `widths[index]` nodes of largest value.
+    """
+
+    index: Int[Array, ""]
+    """Which of the widths: the one with the most expected tokens for its time."""
+    expected_tokens: Float[Array, " W"]
+    """The tokens that all running rows together are expected to emit, at each width."""
+    seconds: Float[Array, " W"]
+    """The time that a round takes, at each width."""
+    widths: tuple[int, ...] = struct.field(pytree_node=False)
+    """The ladder: rising numbers of drafted nodes, the root never counted; 0 is plain decoding."""
+
+
+@struct.dataclass
 class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
@@ -135,6 +153,8 @@ class Tree:
     value: Float[Array, "B N"] | None = None
     """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
     path; None: it has none. Merges share out their nodes by it; the verifier never reads it."""
+    choice: WidthChoice | None = None
+    """How many of the nodes are verified, those of largest value; None: all of them."""
 
 
 @struct.dataclass
@@ -203,8 +223,8 @@ class Feedback:
     """The outcome of a round for a drafter: its own tree, and all that was verified.
 
     `tree`, `output` and `verdict` are the drafter's own, in the numbers that it gave its nodes.
-    Inside a merge other drafters have nodes too: then `tree.valid` says which of its own were
-    verified, and the path is -1 where the accepted node is not its own.
+    Not all of its nodes need have been verified: `tree.valid` says which were. Inside a merge other
+    drafters have nodes too, and the path is -1 where the accepted node is not its own.
     """
 
     tree: Tree
@@ -223,6 +243,8 @@ class Feedback:
     """True for rows that have ended, in this round or before."""
     merged: Scored | None = None
     """The verified tree, if it was not just the drafter's own; None if it was."""
+    others: bool = struct.field(pytree_node=False, default=False)
+    """True where nodes of other drafters were verified too, so that the path may have -1."""
 
     @property
     def scored(self) -> Scored:
@@ -232,11 +254,16 @@ class Feedback:
 
 @struct.dataclass
 class Stats:
-    """Sufficient statistics of a run; every other figure is derived from these two.
+    """Sufficient statistics of a run; every other figure is derived from these.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> stats = Stats(histogram=jnp.array([[3, 1, 2]]), num_draft_tokens=jnp.array([12]))
+        >>> stats = Stats(
+        ...     histogram=jnp.array([[3, 1, 2]]),
+        ...     num_draft_tokens=jnp.array([12]),
+        ...     width_histogram=jnp.array([[0, 6]]),
+        ...     widths=(0, 2),
+        ... )
         >>> stats.num_rounds.tolist(), stats.num_accepted_tokens.tolist()
         ([6], [5])
         >>> round(float(stats.mean_acceptance_length[0]), 2)
@@ -247,6 +274,10 @@ class Stats:
     """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
     num_draft_tokens: Int[Array, " B"]
     """The number of drafted tokens that were verified, in all rounds."""
+    width_histogram: Int[Array, "B W"]
+    """Rounds at each of the widths, for a row that was running."""
+    widths: tuple[int, ...] = struct.field(pytree_node=False)
+    """The widths that a round could have, in drafted nodes; one if they are not chosen."""
 
     @property
     def num_rounds(self) -> Int[Array, " B"]:

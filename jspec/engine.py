@@ -14,16 +14,18 @@ from jaxtyping import Array, Int
 
 from jspec import cache as caches
 from jspec import sampling as samplings
+from jspec import tree as trees
 from jspec.admission import check_state
-from jspec.base import PyTree, Request, Result, Sampling, State, Stats, Status, Tree
+from jspec.base import PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
 from jspec.manual_axes import vary
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
 from jspec.request import PreparedArrays, check_context, check_earlier, check_model, prepare
-from jspec.round import admit, frame, rehearse, score, settle
+from jspec.round import admit, frame, no_rounds, rehearse, score, settle
 from jspec.verify.schemes import verifier_of
+from jspec.widths import at_chosen_width, widths_of
 
 _ENDLESS = 2**31 - 1
 
@@ -233,15 +235,13 @@ def _prefill(
         lengths=zeros,
         status=jnp.where(call.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
         drafter_state=started,
-        stats=Stats(histogram=zeros[:, None], num_draft_tokens=zeros),
+        stats=no_rounds(trees.root_only(root)),
         request=request,
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
     tree = rehearse(drafter, drafter_params, state, output)
-    histogram = jnp.zeros((batch, tree.depth + 1), jnp.int32)
-    histogram = vary(histogram, call)
-    return replace(state, stats=replace(state.stats, histogram=histogram))
+    return replace(state, stats=vary(no_rounds(tree), call))
 
 
 @partial(jax.jit, static_argnames=("model", "drafter"), donate_argnames=("state",))
@@ -275,12 +275,17 @@ def _round(
     """Runs one round: draft, score, verify, commit."""
     now = frame(state)
     tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
-    _check_same_depth(tree, state)
+    _check_same_trees(tree, state)
     tree = admit(tree, now.root, model.vocab_size)
-    output = score(model, params, tree, now, state.cache)
-    verdict = verifier_of(drafter).verdict(tree, output.logits, now)
-    state, feedback = settle(state, tree, output, verdict)
-    return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
+
+    def verify(tree: Tree, state: State, drafting: PyTree) -> State:
+        now = frame(state)
+        output = score(model, params, tree, now, state.cache)
+        verdict = verifier_of(drafter).verdict(tree, output.logits, now)
+        state, feedback = settle(state, tree, output, verdict)
+        return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
+
+    return at_chosen_width(verify, tree, state, drafting)
 
 
 def _check_same_memory(drafter: Drafter, state: State) -> None:
@@ -291,8 +296,13 @@ def _check_same_memory(drafter: Drafter, state: State) -> None:
     check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
 
 
-def _check_same_depth(tree: Tree, state: State) -> None:
-    """Raises InputError if the state's statistics are of trees of another depth."""
+def _check_same_trees(tree: Tree, state: State) -> None:
+    """Raises InputError if the state's statistics are of trees of another depth or width."""
+    if (widths := state.stats.widths) != widths_of(tree):
+        raise InputError(
+            f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
+            f"{widths_of(tree)}; step with the drafter that prefill was given"
+        )
     if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
         raise InputError(
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "

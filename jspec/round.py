@@ -33,8 +33,9 @@ from jspec.manual_axes import vary
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import append
 from jspec.verify.schemes import verifier_of
+from jspec.widths import cut, widths_of
 
-__all__ = ["admit", "frame", "rehearse", "score", "settle"]
+__all__ = ["admit", "frame", "no_rounds", "rehearse", "score", "settle"]
 
 
 def frame(state: State) -> Frame:
@@ -102,8 +103,10 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         done=status != Status.RUNNING,
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
-    lanes = jnp.arange(emitted.shape[1], dtype=jnp.int32)
+    stats = state.stats
+    lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
+    width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
     after = replace(
         state,
         cache=caches.commit(state.cache, output, verdict.path, counts),
@@ -112,8 +115,10 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         lengths=state.lengths + counts,
         status=status,
         stats=Stats(
-            histogram=state.stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
-            num_draft_tokens=state.stats.num_draft_tokens + jnp.where(state.done, 0, verified),
+            histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
+            num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
+            width_histogram=stats.width_histogram + (width & (counts > 0)[:, None]),
+            widths=stats.widths,
         ),
     )
     return after, feedback
@@ -141,8 +146,10 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
     tree, drafting = drafted
     check_tree(name, tree, len(state.root))
 
+    widest = widths_of(tree)[-1]
+
     def of_the_tree(leaf: Any, axis: int) -> Any:
-        shape = (*leaf.shape[:axis], tree.tokens.shape[1], *leaf.shape[axis + 1 :])
+        shape = (*leaf.shape[:axis], widest + 1, *leaf.shape[axis + 1 :])
         return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
     scored = replace(
@@ -151,11 +158,11 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
         hidden=jax.tree.map(lambda leaf: of_the_tree(leaf, 1), output.hidden),
     )
 
+    fresh = replace(state, stats=no_rounds(tree))
+
     def taught(tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
         tree, drafting, scored = vary((tree, drafting, scored), state)
-        histogram = jnp.zeros((len(state.root), tree.depth + 1), jnp.int32)
-        fresh = replace(state, stats=replace(state.stats, histogram=histogram))
-        tree = admit(tree, state.root, scored.logits.shape[-1])
+        tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest)
         verdict = verifier_of(drafter).verdict(tree, scored.logits, now)
         _, feedback = settle(fresh, tree, scored, verdict)
         return drafter.update(params, drafting, feedback)
@@ -163,6 +170,17 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
     after = jax.eval_shape(taught, tree, drafting, scored)
     check_state(name, "update", after, "prefill", state.drafter_state)
     return tree
+
+
+def no_rounds(tree: Tree) -> Stats:
+    """The statistics before the first round of such trees."""
+    batch, widths = len(tree.tokens), widths_of(tree)
+    return Stats(
+        histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
+        num_draft_tokens=jnp.zeros(batch, jnp.int32),
+        width_histogram=jnp.zeros((batch, len(widths)), jnp.int32),
+        widths=widths,
+    )
 
 
 def _truncate(

@@ -223,7 +223,7 @@ class DraftModel(ABC):
         """
         assert state.kv is not None, "what is updated was drafted"
         assert state.kv_index is not None, "what is updated was drafted"
-        if feedback.merged is None:
+        if not feedback.others:
             path = jnp.take_along_axis(state.kv_index, feedback.verdict.path, axis=1)
             return state.kv, jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
         # Another drafter's nodes may be on the accepted path, which this model never scored: it

@@ -19,7 +19,12 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import tree as trees
 from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
 from jspec.drafters.ensemble.members import Members, Offer
-from jspec.drafters.growth.calibration import AcceptanceModel, features
+from jspec.drafters.growth.calibration import (
+    AcceptanceModel,
+    among_siblings,
+    features,
+    outcomes,
+)
 from jspec.errors import InputError
 from jspec.manual_axes import vary
 
@@ -115,7 +120,8 @@ class BudgetedMerge(Members):
     ) -> tuple[Tree, BudgetedMergeState]:
         drafts, members = self.draft_members(params, state.members, frame)
         nodes, numbers = gathered(drafts)
-        probs = _probabilities(nodes, state.acceptance.scores(nodes.log_odds, nodes.buckets))
+        scores = state.acceptance.scores(nodes.log_odds, nodes.buckets)
+        probs = among_siblings(nodes.parents, nodes.valid, scores)
         depth = max(draft.depth for draft in drafts)
         whole = Tree(
             tokens=nodes.tokens,
@@ -139,14 +145,7 @@ class BudgetedMerge(Members):
         pending = state.pending
         assert pending is not None, "what is updated was drafted"
         nodes = pending.nodes
-        # Which of all offered nodes, cut off or not, are the tokens that were emitted.
-        lane = jnp.maximum(nodes.depths - 1, 0)
-        known = nodes.valid & (nodes.depths <= feedback.counts[:, None])
-        emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
-        right = (known & (nodes.tokens == emitted)).at[:, 0].set(True)
-        taken = trees.along(nodes.parents, right, jnp.logical_and, feedback.emitted.shape[1])
-        above = jnp.take_along_axis(taken, jnp.maximum(nodes.parents, 0), axis=1)
-        tried = (known & above).at[:, 0].set(False)
+        tried, taken = outcomes(nodes.tokens, nodes.parents, nodes.valid, nodes.depths, feedback)
         return BudgetedMergeState(
             members=self.update_members(params, state.members, pending.own, feedback),
             acceptance=state.acceptance.learn(nodes.buckets, pending.probs, tried, taken),
@@ -232,19 +231,3 @@ def _first(
     carry = vary((start, jnp.bool_(True)), tokens, parents, valid)
     first, _ = jax.lax.while_loop(lambda carry: carry[1], settle, carry)
     return first
-
-
-def _probabilities(nodes: OfferedNodes, scores: Float[Array, "B M"]) -> Float[Array, "B M"]:
-    """The logit's probabilities, of each node among its siblings; 1 at the root."""
-    size = nodes.tokens.shape[1]
-    # All exponents less the largest, which that of "none of them", 0, is among.
-    top = jnp.maximum(jnp.where(nodes.valid, scores, 0.0).max(-1, keepdims=True), 0.0)
-    weight = jnp.where(nodes.valid, jnp.exp(scores - top), 0.0)
-    none = jnp.exp(-top) * jnp.ones_like(weight)
-    parent = jnp.where(nodes.valid, nodes.parents, size).at[:, 0].set(size)
-    total = jax.vmap(lambda none, node, one: none.at[node].add(one, mode="drop"))(
-        none, parent, weight
-    )
-    total = jnp.take_along_axis(total, jnp.maximum(nodes.parents, 0), axis=1)
-    probs = weight / jnp.where(total > 0, total, 1.0)
-    return jnp.where(nodes.valid, probs, 0.0).at[:, 0].set(1.0)

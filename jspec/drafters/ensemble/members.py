@@ -102,7 +102,7 @@ class Members:
             tree, state = drafter.draft(weights, state, frame)
             check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
-            drafted.append(admit(tree, frame.root))
+            drafted.append(replace(admit(tree, frame.root), choice=None))
             kept.append(state)
         return tuple(drafted), tuple(kept)
 
@@ -139,14 +139,15 @@ class Members:
         return given
 
 
-def own_view(offer: Offer, feedback: Feedback) -> Feedback:
+def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
     """The round as one member sees it: its own tree, in the numbers that it gave its nodes.
 
     What the member does not read of it is never computed.
 
     Args:
         offer: the member's tree, and where its nodes stand in the joint one.
-        feedback: of the joint tree.
+        feedback: of the tree that was verified.
+        others: whether other drafters have nodes in that tree.
     """
     size = feedback.tree.tokens.shape[1]
     at = jnp.minimum(offer.number, size - 1)
@@ -163,6 +164,8 @@ def own_view(offer: Offer, feedback: Feedback) -> Feedback:
     known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
     lanes = jnp.arange(path.shape[1])
     path = jnp.where(lanes < feedback.verdict.counts[:, None], jnp.where(path < 0, -1, known), 0)
+    # A tree that lost its deepest nodes has shorter paths than its drafter's.
+    missing = ((0, 0), (0, max(offer.tree.depth + 1 - path.shape[1], 0)))
     return replace(
         feedback,
         tree=replace(offer.tree, valid=there),
@@ -172,8 +175,10 @@ def own_view(offer: Offer, feedback: Feedback) -> Feedback:
             keys=tuple(nodes(keys, 2) for keys in output.keys),
             values=tuple(nodes(values, 2) for values in output.values),
         ),
-        verdict=replace(feedback.verdict, path=path),
+        verdict=replace(feedback.verdict, path=jnp.pad(path, missing)),
+        emitted=jnp.pad(feedback.emitted, missing),
         merged=feedback.scored,
+        others=others or feedback.others,
     )
 
 

@@ -31,7 +31,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Tree
+from jspec.base import Feedback, Tree
+from jspec.tree import along
 
 NUM_BUCKETS = 64
 """The number of kinds of proposals of each drafter: depth x rank, or depth x estimate."""
@@ -188,3 +189,42 @@ def log_odds(prob: Float[Array, "*S k"], none: Array) -> Float[Array, "*S k"]:
     """
     ratio = jnp.maximum(prob, 1e-3) / jnp.maximum(none, 0.02)
     return jnp.minimum(jnp.log(ratio), _MAX_LOG_ODDS)
+
+
+def among_siblings(
+    parents: Int[Array, "B N"], valid: Bool[Array, "B N"], scores: Float[Array, "B N"]
+) -> Float[Array, "B N"]:
+    """The logit's probabilities, of each node among its siblings; 1 at the root."""
+    size = parents.shape[1]
+    # All exponents less the largest, which that of "none of them", 0, is among.
+    top = jnp.maximum(jnp.where(valid, scores, 0.0).max(-1, keepdims=True), 0.0)
+    weight = jnp.where(valid, jnp.exp(scores - top), 0.0)
+    none = jnp.exp(-top) * jnp.ones_like(weight)
+    parent = jnp.where(valid, parents, size).at[:, 0].set(size)
+    total = jax.vmap(lambda none, node, one: none.at[node].add(one, mode="drop"))(
+        none, parent, weight
+    )
+    total = jnp.take_along_axis(total, jnp.maximum(parents, 0), axis=1)
+    probs = weight / jnp.where(total > 0, total, 1.0)
+    return jnp.where(valid, probs, 0.0).at[:, 0].set(1.0)
+
+
+def outcomes(
+    tokens: Int[Array, "B N"],
+    parents: Int[Array, "B N"],
+    valid: Bool[Array, "B N"],
+    depths: Int[Array, "B N"],
+    feedback: Feedback,
+) -> tuple[Bool[Array, "B N"], Bool[Array, "B N"]]:
+    """The pair (tried, taken) of nodes that were offered, whether or not they were verified.
+
+    The emitted tokens tell of every offered path how far it would have been taken. A node was tried
+    if its parent was taken and the token after that is known.
+    """
+    lane = jnp.maximum(depths - 1, 0)
+    known = valid & (depths <= feedback.counts[:, None])
+    emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
+    right = (known & (tokens == emitted)).at[:, 0].set(True)
+    taken = along(parents, right, jnp.logical_and, feedback.emitted.shape[1])
+    above = jnp.take_along_axis(taken, jnp.maximum(parents, 0), axis=1)
+    return (known & above).at[:, 0].set(False), taken

@@ -1,0 +1,1 @@
+"""A drafter whose rounds are as wide as pays."""
