@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from jspec import costs as costs
     from jspec import methods as methods
     from jspec import models as models
     from jspec import round as round
@@ -32,19 +33,19 @@ __all__ = [  # noqa: RUF022
     # what runs
     "Chunk", "decode", "prefill", "step", "stream",
     # data
-    "Cache", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling", "Scored", "State",
-    "Stats", "Status", "Template", "Tree", "TreeKV", "Verdict",
+    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling",
+    "Scored", "State", "Stats", "Status", "Template", "Tree", "TreeKV", "Verdict", "WidthChoice",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification
     "BlockVerification", "Scheme", "TreeVerifier", "Verified", "with_verifier",
     # drafters
-    "Autoregressive", "BudgetedMerge", "CalibratedDySpec", "CoupledTree", "DySpec",
-    "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna", "Medusa", "Merge",
-    "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr",
-    "SpeculativeDecoding", "Suffix", "TokenRecycling", "merge",
+    "Adaptive", "AdaptiveParams", "Autoregressive", "BudgetedMerge", "CalibratedDySpec",
+    "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna", "Medusa",
+    "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer",
+    "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "merge",
     # modules
-    "acceptance_vector", "datastore", "methods", "models", "proposals", "round", "rules",
+    "acceptance_vector", "costs", "datastore", "methods", "models", "proposals", "round", "rules",
     "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
     "__version__",
 ]
@@ -52,6 +53,7 @@ __all__ = [  # noqa: RUF022
 
 _MODULES = {
     "acceptance_vector": "jspec.drafters.draft_model.acceptance_vector",
+    "costs": "jspec.costs",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
     "models": "jspec.models",

@@ -90,7 +90,7 @@ def decode(
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
         sampling=sampling, eos=eos, key=key, rows=rows,
     )  # fmt: skip
-    state = _advance(model, params, state, drafter, drafter_params, _ENDLESS)
+    state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
         tokens=state.out[:, :max_new_tokens],
         lengths=state.lengths,
@@ -192,7 +192,7 @@ def step(
         >>> state.lengths.tolist()
         [4]
     """
-    return _advance(model, params, state, drafter, drafter_params, 1)
+    return decode_rounds(model, params, state, drafter, drafter_params, 1)
 
 
 @partial(
@@ -245,7 +245,7 @@ def _prefill(
 
 
 @partial(jax.jit, static_argnames=("model", "drafter"), donate_argnames=("state",))
-def _advance(
+def decode_rounds(
     model: CausalLM,
     params: PyTree,
     state: State,

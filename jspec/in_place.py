@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec.base import PyTree
@@ -29,6 +28,7 @@ def switch(
         given: what is read alone.
 
     Example:
+        >>> import jax.numpy as jnp
         >>> add, double = lambda x, y: x + y, lambda x, y: 2 * x
         >>> int(switch(jnp.int32(1), [add, double], jnp.int32(5), jnp.int32(3)))
         10

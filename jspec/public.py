@@ -13,6 +13,11 @@ from jspec.base import Status as Status
 from jspec.base import Tree as Tree
 from jspec.base import TreeKV as TreeKV
 from jspec.base import Verdict as Verdict
+from jspec.base import WidthChoice as WidthChoice
+from jspec.costs.curve import CostCurve as CostCurve
+from jspec.drafters.adaptive import Adaptive as Adaptive
+from jspec.drafters.adaptive import AdaptiveParams as AdaptiveParams
+from jspec.drafters.adaptive import adaptive as adaptive
 from jspec.drafters.autoregressive import Autoregressive as Autoregressive
 from jspec.drafters.draft_head.eagle import EAGLE as EAGLE
 from jspec.drafters.draft_head.eagle import EAGLE2 as EAGLE2

@@ -61,7 +61,7 @@ def _lowered(drafter, weights, slots_to_fill):
         arrays,
         empty,
     )
-    loop = engine._advance.lower(model, params, state, drafter, weights, 100)
+    loop = engine.decode_rounds.lower(model, params, state, drafter, weights, 100)
     whole = jax.jit(
         lambda params, prompt: (
             jspec.decode(

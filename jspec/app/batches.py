@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from jspec.app.round_costs import RoundCosts
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 
@@ -69,6 +70,7 @@ class Runner:
         self._settings = settings
         self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
         self._params: PyTree = None if plain else session.built.drafter_params
+        self._costs = RoundCosts(session, settings)
         self._state: PyTree = None
         self._compiled: set[Any] = set()
 
@@ -108,7 +110,7 @@ class Runner:
             prompt=group.prompt,
             lengths=group.lengths,
             drafter=self._drafter,
-            drafter_params=self._params,
+            drafter_params=self._costs.known(self._drafter, self._params, group),
             max_new_tokens=min(settings.max_new_tokens, most),
             limits=limits,
             sampling=settings.sampling,

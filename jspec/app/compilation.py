@@ -1,4 +1,4 @@
-"""The folder that keeps compiled code, so that only the first run waits for the compiler."""
+"""The folders that keep what a first run finds out: compiled code, and what rounds cost."""
 
 import os
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ def keep_on_disk() -> None:
     current: Any = jax.config  # its names are made when JAX starts
     # JAX reads JAX_COMPILATION_CACHE_DIR itself.
     if current.jax_compilation_cache_dir is None:
-        place = folder(os.environ)
+        place = folder(os.environ, "compiled")
         if place is None:
             return
         jax.config.update("jax_compilation_cache_dir", str(place))
@@ -22,12 +22,14 @@ def keep_on_disk() -> None:
     jax.config.update("jax_persistent_cache_min_entry_size_bytes", 0)
 
 
-def folder(environment: Mapping[str, str]) -> Path | None:
-    """$JSPEC_CACHE, else jspec in the user's cache folder; None if it cannot be written to."""
+def folder(environment: Mapping[str, str], part: str) -> Path | None:
+    """A folder in $JSPEC_CACHE, else in jspec in the user's cache folder; None if it cannot be
+    written to.
+    """
     try:
         chosen = environment.get("JSPEC_CACHE")
         caches = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        place = (Path(chosen).expanduser() if chosen else Path(caches) / "jspec") / "compiled"
+        place = (Path(chosen).expanduser() if chosen else Path(caches) / "jspec") / part
         place.mkdir(parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # RuntimeError: a user without a home
         return None

@@ -267,3 +267,36 @@ def _check_alone(tree: str, **others: Any) -> None:
                 f"{tree} and {name} were both given; {tree} is the whole tree, so leave one of "
                 "them out"
             )
+
+
+# With widths that are chosen.
+
+
+def widened(make: Maker) -> Maker:
+    """The builder of a method whose rounds are as wide as pays, if widths are given."""
+
+    def made(models: Models, widths: tuple[int, ...] | None = None, **options: Any) -> Built:
+        if widths is None:
+            return make(models, **options)
+        from jspec.costs.prior import prior
+        from jspec.drafters.adaptive import AdaptiveParams, adaptive
+
+        built = make(models, **options)
+        costs = prior(models.target.params)
+        params = AdaptiveParams(built.drafter_params, costs)
+        return Built(built.model, adaptive(built.drafter, widths), params)
+
+    return made
+
+
+def recommended(make: Maker) -> Maker:
+    """The builder of `auto`: as many nodes as the largest width, and widths that fit the device."""
+
+    def made(models: Models, widths: tuple[int, ...] | None = None, **options: Any) -> Built:
+        from jspec.methods import device_defaults
+
+        chosen = widths or device_defaults.widths()
+        nodes = max(chosen[-1], 1)
+        return widened(make)(models, chosen, num_speculative_tokens=nodes, **options)
+
+    return made

@@ -7,6 +7,7 @@ that a typing error is answered at once.
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from jspec.methods import builders
 from jspec.methods.builders import COUPLED, drafting, headed, public
@@ -14,7 +15,7 @@ from jspec.methods.merges import competing, united
 from jspec.methods.method import Method
 from jspec.methods.options import Flag, Integer, Number, Option, Paths, Place, Several, Word
 
-DEFAULT = "token_recycling"
+DEFAULT = "auto"
 """The method of the command line if none is named."""
 
 # Options that several methods have.
@@ -70,6 +71,18 @@ def _merge(*members: Method, name: str) -> Method:
         options=(_BUDGET, *_together(*members)),
         needs_training=any(member.needs_training for member in members),
     )
+
+
+_WIDTHS = Option(
+    "widths",
+    Several(Integer(0, 1024), "[0, 3, 7, 15]"),
+    "drafted nodes that a round may verify; each round as many as pay",
+)
+
+
+def _with_widths(method: Method) -> Method:
+    """The method, with the option to choose the width of every round."""
+    return replace(method, make=builders.widened(method.make), options=(*method.options, _WIDTHS))
 
 
 # Methods that merges are made of.
@@ -157,142 +170,154 @@ _LYANNA = Method(
     needs_training=True,
 )
 
+_RECOMMENDED = _merge(_DYNAMIC, _SUFFIX, name="auto")
+
 # Every method, in the order in which they are listed.
+
+_FIXED = (
+    _TOKEN_RECYCLING,
+    _DYNAMIC,
+    _PROMPT_LOOKUP,
+    Method(
+        "lookahead",
+        "n-grams that the model wrote beside the text, in a window of guesses",
+        builders.lookahead,
+        options=(
+            Option("window", _COUNT, "W, columns of the window"),
+            Option("ngram", Integer(2, 64), "N, tokens of an n-gram"),
+            Option("guesses", _COUNT, "G, n-grams kept and drafted for a token"),
+            Option("pool_from_prompt", Flag(), "take n-grams from the prompt too"),
+            Option("per_row", Flag(), "a pool for each row of the batch"),
+        ),
+    ),
+    _SUFFIX,
+    _REST,
+    Method(
+        "token_recycling+prompt_lookup",
+        "both, in one tree",
+        united(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
+        options=(
+            Option("num_speculative_tokens", _COUNT, "drafted nodes, the likeliest; else all"),
+            *_together(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
+        ),
+    ),
+    _merge(_DYNAMIC, _SUFFIX, name="token_recycling+suffix"),
+    _merge(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
+    _merge(_LYANNA, _SUFFIX, name="lyanna+suffix"),
+    Method(
+        "speculative_decoding",
+        "a chain from the draft model",
+        drafting("SpeculativeDecoding"),
+        options=(
+            Option("num_speculative_tokens", _COUNT, "tokens of the chain"),
+            *_candidates("recursive", "block"),
+        ),
+        needs_draft_model=True,
+    ),
+    Method(
+        "spectr",
+        "independent chains",
+        drafting("SpecTr"),
+        options=(Option("num_chains", _COUNT, "how many"), _DEPTH, *_candidates("k_seq")),
+        needs_draft_model=True,
+    ),
+    Method(
+        "specinfer",
+        "a tree of independent draws",
+        drafting("SpecInfer"),
+        options=(_BRANCHING, *_candidates("multi_round")),
+        needs_draft_model=True,
+    ),
+    Method(
+        "sequoia",
+        "the tree that is best for an acceptance vector",
+        builders.sequoia,
+        options=(
+            _TEMPLATE,
+            _FITTED,
+            Option(
+                "acceptance",
+                Several(Number(0, 1), "[0.6, 0.1]"),
+                "chance of a child, by rank",
+            ),
+            _DEPTH,
+            *_candidates("recursive"),
+        ),
+        needs_draft_model=True,
+    ),
+    Method(
+        "rsd_c",
+        "a tree of draws without replacement",
+        drafting("RSDC"),
+        options=(_BRANCHING, *_candidates("recursive")),
+        needs_draft_model=True,
+    ),
+    Method(
+        "rsd_s",
+        "the sequences of a stochastic beam",
+        drafting("RSDS"),
+        options=(
+            Option("beam", _COUNT, "sequences kept at each depth"),
+            _DEPTH,
+            *_candidates("recursive"),
+        ),
+        needs_draft_model=True,
+    ),
+    Method(
+        "dyspec",
+        "a tree grown by the draft's own probabilities",
+        drafting("DySpec"),
+        options=(*_GROWN, _THRESHOLD, *_candidates("recursive")),
+        needs_draft_model=True,
+    ),
+    Method(
+        "calibrated_dyspec",
+        "a tree grown by learnt acceptance rates",
+        drafting("CalibratedDySpec"),
+        options=(*_GROWN, _THRESHOLD, *_candidates("recursive")),
+        needs_draft_model=True,
+    ),
+    Method(
+        "coupled_tree",
+        "a tree grown by the noise that the target will draw with",
+        drafting("CoupledTree"),
+        options=_GROWN,
+        needs_draft_model=True,
+    ),
+    Method(
+        "eagle",
+        "a fixed tree from the target's states and a trained head (EAGLE-1)",
+        headed(builders.eagle, "eagle", "eagle3"),
+        options=(_HEAD, _TEMPLATE, _FITTED),
+        needs_training=True,
+    ),
+    Method(
+        "eagle2",
+        "a tree that the head's confidence shapes (EAGLE-2)",
+        headed(builders.eagle2, "eagle", "eagle3"),
+        options=(_HEAD, *_GROWN, _SHARPNESS),
+        needs_training=True,
+    ),
+    Method(
+        "medusa",
+        "a tree of the tokens that heads on one state think likely, each a place further on",
+        headed(builders.medusa, "medusa"),
+        options=(_HEAD, _TEMPLATE, _FITTED),
+        needs_training=True,
+    ),
+    _LYANNA,
+)
 
 METHODS: Mapping[str, Method] = {
     method.name: method
     for method in (
+        Method(
+            "auto",
+            "what is recommended: token_recycling+suffix, every round as wide as pays",
+            builders.recommended(_RECOMMENDED.make),
+            options=(_WIDTHS, *_together(_DYNAMIC, _SUFFIX)),
+        ),
         Method("autoregressive", "nothing: plain decoding", public("Autoregressive")),
-        _TOKEN_RECYCLING,
-        _DYNAMIC,
-        _PROMPT_LOOKUP,
-        Method(
-            "lookahead",
-            "n-grams that the model wrote beside the text, in a window of guesses",
-            builders.lookahead,
-            options=(
-                Option("window", _COUNT, "W, columns of the window"),
-                Option("ngram", Integer(2, 64), "N, tokens of an n-gram"),
-                Option("guesses", _COUNT, "G, n-grams kept and drafted for a token"),
-                Option("pool_from_prompt", Flag(), "take n-grams from the prompt too"),
-                Option("per_row", Flag(), "a pool for each row of the batch"),
-            ),
-        ),
-        _SUFFIX,
-        _REST,
-        Method(
-            "token_recycling+prompt_lookup",
-            "both, in one tree",
-            united(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
-            options=(
-                Option("num_speculative_tokens", _COUNT, "drafted nodes, the likeliest; else all"),
-                *_together(_TOKEN_RECYCLING, _PROMPT_LOOKUP),
-            ),
-        ),
-        _merge(_DYNAMIC, _SUFFIX, name="token_recycling+suffix"),
-        _merge(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
-        _merge(_LYANNA, _SUFFIX, name="lyanna+suffix"),
-        Method(
-            "speculative_decoding",
-            "a chain from the draft model",
-            drafting("SpeculativeDecoding"),
-            options=(
-                Option("num_speculative_tokens", _COUNT, "tokens of the chain"),
-                *_candidates("recursive", "block"),
-            ),
-            needs_draft_model=True,
-        ),
-        Method(
-            "spectr",
-            "independent chains",
-            drafting("SpecTr"),
-            options=(Option("num_chains", _COUNT, "how many"), _DEPTH, *_candidates("k_seq")),
-            needs_draft_model=True,
-        ),
-        Method(
-            "specinfer",
-            "a tree of independent draws",
-            drafting("SpecInfer"),
-            options=(_BRANCHING, *_candidates("multi_round")),
-            needs_draft_model=True,
-        ),
-        Method(
-            "sequoia",
-            "the tree that is best for an acceptance vector",
-            builders.sequoia,
-            options=(
-                _TEMPLATE,
-                _FITTED,
-                Option(
-                    "acceptance",
-                    Several(Number(0, 1), "[0.6, 0.1]"),
-                    "chance of a child, by rank",
-                ),
-                _DEPTH,
-                *_candidates("recursive"),
-            ),
-            needs_draft_model=True,
-        ),
-        Method(
-            "rsd_c",
-            "a tree of draws without replacement",
-            drafting("RSDC"),
-            options=(_BRANCHING, *_candidates("recursive")),
-            needs_draft_model=True,
-        ),
-        Method(
-            "rsd_s",
-            "the sequences of a stochastic beam",
-            drafting("RSDS"),
-            options=(
-                Option("beam", _COUNT, "sequences kept at each depth"),
-                _DEPTH,
-                *_candidates("recursive"),
-            ),
-            needs_draft_model=True,
-        ),
-        Method(
-            "dyspec",
-            "a tree grown by the draft's own probabilities",
-            drafting("DySpec"),
-            options=(*_GROWN, _THRESHOLD, *_candidates("recursive")),
-            needs_draft_model=True,
-        ),
-        Method(
-            "calibrated_dyspec",
-            "a tree grown by learnt acceptance rates",
-            drafting("CalibratedDySpec"),
-            options=(*_GROWN, _THRESHOLD, *_candidates("recursive")),
-            needs_draft_model=True,
-        ),
-        Method(
-            "coupled_tree",
-            "a tree grown by the noise that the target will draw with",
-            drafting("CoupledTree"),
-            options=_GROWN,
-            needs_draft_model=True,
-        ),
-        Method(
-            "eagle",
-            "a fixed tree from the target's states and a trained head (EAGLE-1)",
-            headed(builders.eagle, "eagle", "eagle3"),
-            options=(_HEAD, _TEMPLATE, _FITTED),
-            needs_training=True,
-        ),
-        Method(
-            "eagle2",
-            "a tree that the head's confidence shapes (EAGLE-2)",
-            headed(builders.eagle2, "eagle", "eagle3"),
-            options=(_HEAD, *_GROWN, _SHARPNESS),
-            needs_training=True,
-        ),
-        Method(
-            "medusa",
-            "a tree of the tokens that heads on one state think likely, each a place further on",
-            headed(builders.medusa, "medusa"),
-            options=(_HEAD, _TEMPLATE, _FITTED),
-            needs_training=True,
-        ),
-        _LYANNA,
+        *map(_with_widths, _FIXED),
     )
 }

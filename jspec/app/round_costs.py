@@ -1,0 +1,75 @@
+"""What rounds cost on this machine: measured at the first run of a kind, then read from disk."""
+
+import os
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jspec.app.compilation import folder
+from jspec.app.run_settings import RunSettings
+from jspec.app.sessions import Session
+from jspec.errors import InputError
+
+if TYPE_CHECKING:
+    from jspec.app.batches import Group
+    from jspec.base import PyTree
+    from jspec.costs import CostCurve
+    from jspec.protocols import Drafter
+
+
+class RoundCosts:
+    """The cost curves of a session's runs, for drafters that choose the width of a round."""
+
+    def __init__(self, session: Session, settings: RunSettings):
+        self._session = session
+        self._settings = settings
+        self._curves: dict[Any, CostCurve] = {}
+
+    def known(self, drafter: "Drafter", params: "PyTree", group: "Group") -> "PyTree":
+        """The params, with the curve of such a group; as they are if the drafter needs none.
+
+        Args:
+            drafter: of the run.
+            params: its own.
+            group: what is to be decoded.
+        """
+        from jspec.drafters.adaptive import Adaptive
+        from jspec.request import bucket
+
+        if not isinstance(drafter, Adaptive):
+            return params
+        batch = len(group.lengths)
+        slots = bucket(bucket(group.prompt.shape[1], 1) + self._settings.max_new_tokens, 4)
+        if (batch, slots) not in self._curves:
+            self._curves[batch, slots] = self._find(drafter, params, group, slots)
+        return replace(params, costs=self._curves[batch, slots])
+
+    def _find(self, drafter: Any, params: "PyTree", group: "Group", slots: int) -> "CostCurve":
+        from jspec import costs
+
+        settings, target = self._settings, self._session.target
+        model, batch = self._session.built.model, len(group.lengths)
+        sampled = settings.sampling is not None
+        where = costs.setting(model, target.params, drafter, batch_size=batch, sampled=sampled)
+        kept = folder(os.environ, "costs")
+        file = None if kept is None else kept / f"{where.fingerprint}-{slots}.json"
+        if file is not None and file.exists():
+            try:
+                return costs.load(file, where)
+            except InputError as error:  # damaged: the next curve replaces it
+                print(f"jspec: {error}", file=sys.stderr)
+        print("Measuring how long rounds take here; the next run knows.", file=sys.stderr)
+        ends = () if settings.ignore_eos else target.eos
+        most = settings.max_new_tokens if model.context is None else model.context
+        curve = costs.measure(
+            model, target.params, drafter, params.drafter,
+            batch_size=batch, prompt_length=group.prompt.shape[1],
+            max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
+            eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
+            key=settings.seed,
+        )  # fmt: skip
+        if file is not None:
+            costs.save(curve, where, file)
+        return curve

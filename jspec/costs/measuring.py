@@ -1,0 +1,109 @@
+"""Measuring the cost curve: whole rounds at every width, timed where they will run."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec.arguments import check_integer
+from jspec.base import PyTree, State
+from jspec.costs.curve import CostCurve
+from jspec.drafters.adaptive import Adaptive, AdaptiveParams
+from jspec.engine import decode_rounds, prefill
+from jspec.errors import InputError
+from jspec.protocols import CausalLM
+
+_ROUNDS = 4
+"""The fewest rounds that are timed together."""
+_MOST_ROUNDS = 32
+_ENOUGH = 0.05
+"""Seconds for which the start of a call no longer counts."""
+_OUT_OF_REACH = 1e6
+"""Seconds of a width that is not to be chosen."""
+
+
+def measure(
+    model: CausalLM,
+    params: PyTree,
+    drafter: Adaptive,
+    drafter_params: PyTree = None,
+    *,
+    batch_size: int = 1,
+    prompt_length: int = 64,
+    max_new_tokens: int = 128,
+    repeats: int = 5,
+    progress: Callable[[int, int], None] | None = None,
+    **request: Any,
+) -> CostCurve:
+    """Measures the seconds of a round at each width of a drafter: draft, forward, verdict, update.
+
+    The program is the one that decodes: a curve in which one width alone is cheap makes every round
+    take it. So nothing is compiled that a call of the same shapes would not compile. The widths
+    take turns, and the median of their times counts.
+
+    Args:
+        model: the target.
+        params: its weights.
+        drafter: of `jspec.adaptive`.
+        drafter_params: those of the drafter inside it; None if it has none.
+        batch_size: rows.
+        prompt_length: tokens of a prompt. With `max_new_tokens` it decides on the cache, all slots
+            of which a round reads.
+        max_new_tokens: as in the calls that the curve is for.
+        repeats: times that each width is timed.
+        progress: is told (done, all) after each timing.
+        request: further arguments of `jspec.prefill` that decide on the program: `sampling`, `key`,
+            `eos`.
+
+    Returns:
+        The curve, with a point for each width.
+
+    Raises:
+        InputError: if the drafter chooses no widths, or an argument is out of range.
+    """
+    if not isinstance(drafter, Adaptive):
+        raise InputError(
+            f"drafter is {drafter!r:.80}, which chooses no widths; pass jspec.adaptive(drafter, ..)"
+        )
+    for name, value in (("batch_size", batch_size), ("repeats", repeats)):
+        check_integer(name, value, 1, None)
+    check_integer("prompt_length", prompt_length, 1, None)
+    check_integer("max_new_tokens", max_new_tokens, 1, None)
+    # Text is not needed: shapes alone decide how long a round takes.
+    tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_length))
+    started = prefill(
+        model, params, tokens.astype(np.int32), drafter=drafter,
+        drafter_params=AdaptiveParams(drafter_params, CostCurve.of({1: 1.0})),
+        max_new_tokens=max_new_tokens, **request,
+    )  # fmt: skip
+    points = [batch_size * (1 + width) for width in drafter.widths]
+
+    def timed(place: int, rounds: int) -> float:
+        curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {points[place]: 1.0})
+        state: State = jax.block_until_ready(jax.tree.map(jnp.copy, started))
+        begin = time.perf_counter()
+        state = decode_rounds(
+            model, params, state, drafter, AdaptiveParams(drafter_params, curve), rounds
+        )
+        jax.block_until_ready(state.root)
+        taken = time.perf_counter() - begin
+        return taken / max(int(state.stats.num_rounds.max()), 1)
+
+    rounds, total = _ROUNDS, (2 + repeats) * len(points)
+    times: list[list[float]] = [[] for _ in points]
+    for turn in range(2 + repeats):
+        for place in range(len(points)):
+            seconds = timed(place, rounds)
+            if turn > 1:  # the first compiles, the second tells how many rounds to time
+                times[place].append(seconds)
+            elif turn == 1:
+                rounds = min(max(rounds, round(_ENOUGH / seconds)), _MOST_ROUNDS)
+            if progress is not None:
+                progress(turn * len(points) + place + 1, total)
+    curve = CostCurve.of(dict(zip(points, map(median, times), strict=True)))
+    return replace(curve, slots=jnp.array([started.cache.slots], jnp.int32))

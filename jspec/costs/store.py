@@ -1,0 +1,172 @@
+"""Cost curves on disk: measured once for a model, a device and a way to decode."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec.base import PyTree
+from jspec.costs.curve import CostCurve
+from jspec.errors import InputError
+from jspec.protocols import CausalLM, Drafter
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that the time of a round depends on.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> here = jspec.costs.setting(model, model.init(), jspec.Suffix())
+        >>> here.batch_size, here.platform
+        (1, 'cpu')
+    """
+
+    model: str
+    """The model's class and configuration."""
+    params: str
+    """Number of weights and their dtypes."""
+    drafter: str
+    batch_size: int
+    sampled: bool
+    platform: str
+    device: str
+    """Kind of the device; of a CPU the machine and its cores."""
+    jax: str
+    jspec: str
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hexadecimal digits."""
+        text = json.dumps(dataclasses.asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def setting(
+    model: CausalLM,
+    params: PyTree,
+    drafter: Drafter,
+    *,
+    batch_size: int = 1,
+    sampled: bool = False,
+) -> Setting:
+    """The setting of calls on the default device.
+
+    Args:
+        model: the target.
+        params: its weights.
+        drafter: of the calls, its widths included.
+        batch_size: rows.
+        sampled: whether tokens are sampled, which takes a little longer.
+    """
+    from jspec import __version__
+
+    leaves = jax.tree.leaves(params)
+    dtypes = sorted({str(leaf.dtype) for leaf in leaves})
+    device = jax.devices()[0]
+    kind = device.device_kind
+    if device.platform == "cpu":
+        kind = f"{_processor()}, {os.cpu_count()} cores"
+    return Setting(
+        model=f"{type(model).__name__} {model!r}",
+        params=f"{sum(int(np.prod(leaf.shape)) for leaf in leaves)} of {', '.join(dtypes)}",
+        drafter=repr(drafter),
+        batch_size=batch_size,
+        sampled=sampled,
+        platform=device.platform,
+        device=kind,
+        jax=jax.__version__,
+        jspec=__version__,
+    )
+
+
+def save(curve: CostCurve, where: Setting, path: str | os.PathLike[str]) -> None:
+    """Writes a curve with the setting that it was measured in.
+
+    Args:
+        curve: what was measured.
+        where: in which setting.
+        path: of the file; its folder is made if it is not there.
+
+    Raises:
+        OSError: if it cannot be written.
+    """
+    held = {
+        "format": _FORMAT,
+        "setting": dataclasses.asdict(where),
+        "slots": np.asarray(curve.slots).tolist(),
+        "tokens": np.asarray(curve.tokens).tolist(),
+        "seconds": np.asarray(curve.seconds, np.float64).tolist(),
+    }
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all, whoever else writes it.
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(held, indent=1))
+    part.replace(file)
+
+
+def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
+    """Reads a curve that was measured in the same setting.
+
+    Args:
+        path: of the file.
+        where: the setting that it is for.
+
+    Raises:
+        InputError: if it is no such file, or of another setting: with the first difference.
+        OSError: if it cannot be read.
+    """
+    text = Path(path).read_text()
+    measure = "measure anew with jspec.costs.measure"
+    try:
+        held: dict[str, Any] = json.loads(text)
+        if held["format"] != _FORMAT:
+            raise InputError(
+                f"{path} is a cost file of format {held['format']} and this jspec reads format "
+                f"{_FORMAT}; {measure}"
+            )
+        arrays = [np.asarray(held[name], np.float32) for name in ("slots", "tokens", "seconds")]
+        found = Setting(**held["setting"])
+    except (ValueError, KeyError, TypeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no cost file of jspec ({error}); {measure}") from error
+    for name, wanted in dataclasses.asdict(where).items():
+        if (other := getattr(found, name)) != wanted:
+            raise InputError(
+                f"{path} was measured with {name} {other!r:.80} and this is {wanted!r:.80}; "
+                f"{measure}"
+            )
+    slots, tokens, seconds = arrays
+    rising = all((np.diff(axis) > 0).all() and axis.size for axis in (slots, tokens))
+    if not rising or seconds.shape != (slots.size, tokens.size) or not (seconds > 0).all():
+        raise InputError(
+            f"{path} has no curve of positive seconds, shape {(slots.size, tokens.size)}; {measure}"
+        )
+    return CostCurve(
+        slots=jax.numpy.asarray(slots, np.int32),
+        tokens=jax.numpy.asarray(tokens, np.int32),
+        seconds=jax.numpy.asarray(seconds),
+    )
+
+
+def _processor() -> str:
+    """The name of the CPU, as far as the system tells it."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,1 +1,0 @@
-"""A drafter whose rounds are as wide as pays."""
