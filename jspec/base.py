@@ -261,6 +261,7 @@ class Stats:
         >>> stats = Stats(
         ...     histogram=jnp.array([[3, 1, 2]]),
         ...     num_draft_tokens=jnp.array([12]),
+        ...     num_drafts=jnp.array([6]),
         ...     width_histogram=jnp.array([[0, 6]]),
         ...     widths=(0, 2),
         ... )
@@ -274,6 +275,8 @@ class Stats:
     """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
     num_draft_tokens: Int[Array, " B"]
     """The number of drafted tokens that were verified, in all rounds."""
+    num_drafts: Int[Array, " B"]
+    """Rounds that verified at least one drafted token."""
     width_histogram: Int[Array, "B W"]
     """Rounds at each of the widths, for a row that was running."""
     widths: tuple[int, ...] = struct.field(pytree_node=False)

@@ -117,7 +117,8 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         stats=Stats(
             histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
-            width_histogram=stats.width_histogram + (width & (counts > 0)[:, None]),
+            num_drafts=stats.num_drafts + (~state.done & (verified > 0)).astype(jnp.int32),
+            width_histogram=stats.width_histogram + (width & ~state.done[:, None]).astype(jnp.int32),
             widths=stats.widths,
         ),
     )
@@ -178,6 +179,7 @@ def no_rounds(tree: Tree) -> Stats:
     return Stats(
         histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
         num_draft_tokens=jnp.zeros(batch, jnp.int32),
+        num_drafts=jnp.zeros(batch, jnp.int32),
         width_histogram=jnp.zeros((batch, len(widths)), jnp.int32),
         widths=widths,
     )
