@@ -7,28 +7,28 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-_FEW_ROWS = 16
-
 
 def product(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
-    """x @ kernel.
+    """x @ kernel; a single row on a CPU by `halves`."""
+    inputs = kernel.shape[0]
+    if inputs % 2 or x.size != inputs:
+        return x @ kernel
+    return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
+
+
+def halves(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
+    """x @ kernel as the sum of two products, of one half of the inputs each.
 
     On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
-    half a million entries: all of a small model. As a batch of two half products it runs on two
-    (256 x 1376: 28 us against 49 us on two cores), and larger matrices lose nothing. The same
-    helps a few rows through a tall matrix (8 rows, 688 x 256: 35 us against 64 us).
+    half a million entries: all of a small model. As a batch of two half products it runs on two,
+    and larger matrices lose nothing. Products of more rows run on all threads by themselves.
+    `python -m benchmarks.speed.products` measures both.
     """
     inputs, outputs = kernel.shape
     rows = x.size // inputs
-    if inputs % 2 or not (rows == 1 or (rows <= _FEW_ROWS and inputs > outputs)):
-        return x @ kernel
-
-    def halves(x, kernel):
-        parts = jnp.einsum("rti,tio->tro", x.reshape(rows, 2, -1), kernel.reshape(2, -1, outputs))
-        # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
-        return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
-
-    return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
+    parts = jnp.einsum("rti,tio->tro", x.reshape(rows, 2, -1), kernel.reshape(2, -1, outputs))
+    # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
+    return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
 
 
 def unembed(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
