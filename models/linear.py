@@ -54,7 +54,7 @@ def states_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[
 def table_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
     """`unembed` with the table as the left operand, and the scores transposed.
 
-    On a CPU, XLA takes 4 to 16 states through 49,152 x 576 in about 0.7 to 0.85 of the time that
+    On a CPU, XLA takes 2 to 16 states through 49,152 x 576 in 0.72 to 0.76 of the time that
     it needs with the states on the left (two cores; one state is faster as it is).
     `python -m benchmarks.speed.products` measures both.
     """
