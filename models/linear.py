@@ -8,32 +8,59 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 _FEW_ROWS = 16
+"""The most states that are unembedded with the table first; more were not measured."""
 
 
 def product(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
-    """x @ kernel.
-
-    On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
-    half a million entries: all of a small model. As a batch of two half products it runs on two
-    (256 x 1376: 28 us against 49 us on two cores), and larger matrices lose nothing. The same
-    helps a few rows through a tall matrix (8 rows, 688 x 256: 35 us against 64 us).
-    """
-    inputs, outputs = kernel.shape
-    rows = x.size // inputs
-    if inputs % 2 or not (rows == 1 or (rows <= _FEW_ROWS and inputs > outputs)):
+    """x @ kernel; a single row on a CPU by `halves`."""
+    inputs = kernel.shape[0]
+    if inputs % 2 or x.size != inputs:
         return x @ kernel
-
-    def halves(x, kernel):
-        parts = jnp.einsum("rti,tio->tro", x.reshape(rows, 2, -1), kernel.reshape(2, -1, outputs))
-        # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
-        return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
-
     return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
 
 
+def halves(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
+    """x @ kernel as the sum of two products, of one half of the inputs each.
+
+    On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
+    half a million entries: all of a small model. As a batch of two half products it runs on two,
+    and larger matrices lose nothing. Products of more rows run on all threads by themselves.
+    `python -m benchmarks.speed.products` measures both.
+    """
+    inputs, outputs = kernel.shape
+    rows = x.size // inputs
+    parts = jnp.einsum("rti,tio->tro", x.reshape(rows, 2, -1), kernel.reshape(2, -1, outputs))
+    # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
+    return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
+
+
 def unembed(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
-    """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
-    return jnp.einsum("...e,ve->...v", x, table.astype(x.dtype), preferred_element_type=jnp.float32)
+    """Scores of all tokens in float32: states by the rows of a table such as the embedding.
+
+    A few states on a CPU by `table_first`.
+    """
+    table = table.astype(x.dtype)
+    rows = x.size // x.shape[-1]
+    if not 1 < rows <= _FEW_ROWS:
+        return states_first(x, table)
+    return jax.lax.platform_dependent(x, table, cpu=table_first, default=states_first)
+
+
+def states_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
+    """`unembed` as it is written."""
+    return jnp.einsum("...e,ve->...v", x, table, preferred_element_type=jnp.float32)
+
+
+def table_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
+    """`unembed` with the table as the left operand, and the scores transposed.
+
+    On a CPU, XLA takes 2 to 16 states through 49,152 x 576 in 0.72 to 0.76 of the time that
+    it needs with the states on the left (two cores; one state is faster as it is).
+    `python -m benchmarks.speed.products` measures both.
+    """
+    scores = jnp.einsum("ve,...e->v...", table, x, preferred_element_type=jnp.float32)
+    # Without the barrier XLA makes one product of both, with the states on the left again.
+    return jnp.moveaxis(jax.lax.optimization_barrier(scores), 0, -1)
 
 
 class Linear(nn.Module):
