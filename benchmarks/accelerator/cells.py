@@ -1,0 +1,88 @@
+"""Measurements one by one: what is in the file is skipped, what fails is a row that says so."""
+
+import gc
+import hashlib
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from benchmarks.harness import ROOT, console
+from benchmarks.ledger import Ledger
+
+BEGUN = "begun"
+"""The key of a row that is written before a measurement, in case it ends the process."""
+MOST_TRIES = 2
+"""The number of times that a measurement may end the process before it is left out."""
+
+
+def fingerprint() -> str:
+    """A digest of the library's sources, so that rows of other code are told apart without git."""
+    digest = hashlib.sha256()
+    library = (file for file in (ROOT / "jspec").rglob("*.py") if "models" not in file.parts)
+    for file in sorted([*library, *(ROOT / "models").rglob("*.py")]):
+        digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@dataclass
+class Cells:
+    """The measurements of one section, each of which ends as one row of the ledger.
+
+    Args:
+        ledger: where rows are read and written.
+        about: what all rows have in common; only rows that have it too count as measured.
+        ends: the time, as of `time.monotonic`, after which nothing is begun.
+    """
+
+    ledger: Ledger
+    about: Mapping[str, Any]
+    ends: float
+    left: list[str] = field(default_factory=list)
+    """What there was no time for."""
+    skipped: list[str] = field(default_factory=list)
+    """Sentences about what cannot be measured here."""
+    longest: float = 0.0
+    """Seconds of the longest measurement so far: the next is not begun with fewer left."""
+
+    def find(self, **key: Any) -> list[dict]:
+        """Rows that were measured, of this section or, if `section` is named, of another."""
+        return [row for row in self.ledger.find(**{**self.about, **key}) if BEGUN not in row]
+
+    def run(self, measure: Callable[[], dict[str, Any]], **key: Any) -> None:
+        """Measures one cell, unless that was done before or there is no time left.
+
+        Args:
+            measure: returns what is to stand in the row.
+            key: the cell's own names and sizes.
+        """
+        name = ", ".join(str(value) for value in key.values())
+        if self.find(**key):
+            return
+        if time.monotonic() + self.longest > self.ends:
+            self.left.append(name)
+            return
+        if len(self.ledger.find(**self.about, **key, **{BEGUN: True})) >= MOST_TRIES:
+            self.ledger.add(**self.about, **key, error="it ended the process, twice")
+            return
+        self.ledger.add(**self.about, **key, **{BEGUN: True})
+        begin = time.monotonic()
+        try:
+            row = measure()
+        except Exception as error:  # an accelerator fails in ways of its own; the others go on
+            row = {"error": f"{type(error).__name__}: {first_line(error)}"}
+        took = time.monotonic() - begin
+        self.longest = max(self.longest, took)
+        self.ledger.add(**self.about, **key, **row, took=round(took, 2))
+        console.print(f"{self.about['section']}: {name}: {row.get('error', f'{took:.1f} s')}")
+        gc.collect()  # the arrays of a cell that failed hang on its traceback
+
+    def skip(self, sentence: str) -> None:
+        """Notes what cannot be measured here, and why; another run tries again."""
+        self.skipped.append(sentence)
+        console.print(f"{self.about['section']}: skipped: {sentence}")
+
+
+def first_line(error: BaseException) -> str:
+    """The beginning of what an error says."""
+    return (str(error).strip().splitlines() or [""])[0][:300]

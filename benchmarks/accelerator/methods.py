@@ -1,0 +1,104 @@
+"""Methods on real text: tokens per round and speed, in turn with plain decoding."""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import jspec
+from benchmarks.accelerator import texts
+from benchmarks.accelerator.cells import Cells
+from benchmarks.accelerator.shapes import Scale
+from benchmarks.harness import SHARED, paired
+from jspec import methods as known
+from jspec import models
+from jspec.errors import InputError
+from jspec.models import Loaded
+
+SECTION = "methods"
+MODELS = (known.BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
+METHODS = (
+    "auto",
+    "token_recycling+suffix",
+    "token_recycling",
+    "eagle",
+    "lyanna+suffix",
+    "eagle2",
+    "medusa",
+    "lyanna",
+    "dynamic_token_recycling",
+    "suffix",
+    "prompt_lookup",
+)
+"""In the order of their weight; a model without a trained head skips those that need one."""
+PROMPT_TOKENS = 48
+
+
+@lru_cache(maxsize=1)
+def loaded(name: str, dtype: str | None = None) -> Loaded:
+    """A model of a folder, a bundled one, or one of the hub; loaded once."""
+    return models.load(name, dtype)
+
+
+def measure(cells: Cells, scale: Scale, names: Sequence[str]) -> None:
+    """One row for each model and method: all prompts, greedily, one by one.
+
+    A drafter's state goes from prompt to prompt, as in service.
+    """
+    for name in names:
+        short = Path(name).name
+        try:
+            target = loaded(name)
+        except (InputError, OSError) as reason:
+            cells.skip(f"{short}: {reason}")
+            continue
+        prompts = texts.encoded(target, scale.prompts, PROMPT_TOKENS)
+        for method in METHODS:
+            try:
+                built = known.build(method, target)
+            except InputError as reason:
+                cells.skip(f"{method} on {short}: {reason}")
+                continue
+
+            def row(target: Loaded = target, built: Any = built, prompts: Any = prompts) -> dict:
+                return _compare(target, built, prompts, scale)
+
+            cells.run(row, model=short, method=method, prompts=texts.source())
+
+
+def _compare(target: Loaded, built: known.Built, prompts: np.ndarray, scale: Scale) -> dict:
+    seconds, plain_seconds, tokens, rounds, differing = [], [], 0, 0, 0
+    state = None
+    for prompt in prompts:
+
+        def decode(prompt: np.ndarray = prompt, **how: Any) -> jspec.Result:
+            return jspec.decode(
+                built.model, target.params, prompt[None], max_new_tokens=scale.new_tokens, **how
+            )
+
+        def drafted(state: Any = state, decode: Any = decode) -> jspec.Result:
+            return decode(
+                drafter=built.drafter, drafter_params=built.drafter_params, drafter_state=state
+            )
+
+        runs = {"plain": lambda decode=decode: decode().tokens, "drafted": lambda: drafted().tokens}
+        taken = paired(runs, scale.repeats)
+        result, plain = drafted(), decode()
+        seconds.append(taken["drafted"].tolist())
+        plain_seconds.append(taken["plain"].tolist())
+        tokens += int(result.lengths[0])
+        rounds += int(result.stats.num_rounds[0])
+        differing += result.tokens.tolist() != plain.tokens.tolist()
+        state = result.drafter_state
+    return {
+        "dtype": np.dtype(target.model.dtype).name,
+        "tokens": tokens,
+        "rounds": rounds,
+        "seconds": seconds,
+        "plain_seconds": plain_seconds,
+        "new_tokens": scale.new_tokens,
+        "num_prompts": len(prompts),
+        "differing": differing,
+    }
