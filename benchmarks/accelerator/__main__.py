@@ -19,6 +19,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.accelerator import sections
+from benchmarks.accelerator.cells import note_stop
 from benchmarks.harness import ROOT, console
 
 LEFT = 3
@@ -92,7 +93,7 @@ def conduct(rows: Path, budget_seconds: float, options: list[str]) -> list[str]:
                 continue  # flags of XLA for CUDA
             remaining = ends - time.monotonic()
             share = group.seconds / sum(other.seconds for other in waiting[index:])
-            if remaining < LEAST or _process(group, remaining * share, remaining, options):
+            if remaining < LEAST or _process(rows, group, remaining * share, remaining, options):
                 again.append(group)
         after = rows.stat().st_size if rows.is_file() else 0
         if ends - time.monotonic() < LEAST or after == before:
@@ -101,7 +102,9 @@ def conduct(rows: Path, budget_seconds: float, options: list[str]) -> list[str]:
     return []
 
 
-def _process(group: "sections.Group", seconds: float, remaining: float, options: list[str]) -> bool:
+def _process(
+    rows: Path, group: "sections.Group", seconds: float, remaining: float, options: list[str]
+) -> bool:
     """Runs a group; True if it has something left."""
     command = [
         sys.executable, "-m", "benchmarks.accelerator", "--section", ",".join(group.sections),
@@ -113,6 +116,7 @@ def _process(group: "sections.Group", seconds: float, remaining: float, options:
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=limit, check=False)
     except subprocess.TimeoutExpired:
+        note_stop(rows)
         console.print(f"{group.name}: ended, its time was up")
         return True
     if done.returncode not in (0, LEFT):

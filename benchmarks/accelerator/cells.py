@@ -2,9 +2,13 @@
 
 import gc
 import hashlib
+import json
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from benchmarks.harness import ROOT, console
@@ -14,6 +18,8 @@ BEGUN = "begun"
 """The key of a row that is written before a measurement, in case it ends the process."""
 MOST_TRIES = 2
 """The number of times that a measurement may end the process before it is left out."""
+STOPPED = "stopped"
+"""The key of a row that is written after a process was ended since its time was up."""
 
 
 def fingerprint() -> str:
@@ -23,6 +29,20 @@ def fingerprint() -> str:
     for file in sorted([*library, *(ROOT / "models").rglob("*.py")]):
         digest.update(file.relative_to(ROOT).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def mend(rows: Path) -> None:
+    """Removes the half line that a process may have left when it was ended."""
+    if rows.is_file() and not (text := rows.read_bytes()).endswith(b"\n"):
+        rows.write_bytes(text[: text.rfind(b"\n") + 1])
+
+
+def note_stop(rows: Path) -> None:
+    """Notes that the process which wrote the last rows was ended since its time was up."""
+    mend(rows)
+    if rows.is_file():
+        with rows.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({STOPPED: True}) + "\n")
 
 
 @dataclass
@@ -42,8 +62,8 @@ class Cells:
     """What there was no time for."""
     skipped: list[str] = field(default_factory=list)
     """Sentences about what cannot be measured here."""
-    longest: float = 0.0
-    """Seconds of the longest measurement so far: the next is not begun with fewer left."""
+    recent: deque[float] = field(default_factory=lambda: deque(maxlen=2))
+    """Seconds of the last measurements: the next is not begun with fewer left."""
 
     def find(self, **key: Any) -> list[dict]:
         """Rows that were measured, of this section or, if `section` is named, of another."""
@@ -59,10 +79,10 @@ class Cells:
         name = ", ".join(str(value) for value in key.values())
         if self.find(**key):
             return
-        if time.monotonic() + self.longest > self.ends:
+        if time.monotonic() + max(self.recent, default=0.0) > self.ends:
             self.left.append(name)
             return
-        if len(self.ledger.find(**self.about, **key, **{BEGUN: True})) >= MOST_TRIES:
+        if self._failures(key) >= MOST_TRIES:
             self.ledger.add(**self.about, **key, error="it ended the process, twice")
             return
         self.ledger.add(**self.about, **key, **{BEGUN: True})
@@ -72,10 +92,20 @@ class Cells:
         except Exception as error:  # an accelerator fails in ways of its own; the others go on
             row = {"error": f"{type(error).__name__}: {first_line(error)}"}
         took = time.monotonic() - begin
-        self.longest = max(self.longest, took)
+        self.recent.append(took)
         self.ledger.add(**self.about, **key, **row, took=round(took, 2))
         console.print(f"{self.about['section']}: {name}: {row.get('error', f'{took:.1f} s')}")
         gc.collect()  # the arrays of a cell that failed hang on its traceback
+
+    def _failures(self, key: Mapping[str, Any]) -> int:
+        """How often a process ended in this measurement by itself, and not since time was up."""
+        begun = {**self.about, **key, BEGUN: True}.items()
+        rows = [*self.ledger.rows, {}]
+        return sum(
+            begun <= row.items() and STOPPED not in after
+            for row, after in pairwise(rows)
+            if BEGUN in row
+        )
 
     def skip(self, sentence: str) -> None:
         """Notes what cannot be measured here, and why; another run tries again."""

@@ -36,7 +36,8 @@ def count(text: str) -> dict[str, Any]:
     Returns:
         `round`: kernels and library calls of the body; `kinds`: the same by kind of instruction;
         `inner`: those of a pass of each loop inside the body, one below the other; `conditionals`;
-        `command_buffers`: how many computations XLA has made CUDA command buffers of.
+        `command_buffers`: how many computations XLA has made CUDA command buffers of. Newer ones
+        are made behind the HLO and not counted: there the times tell whether they are on.
     """
     computations, entry = parse(text)
     loops = _walk(computations, entry)[1]

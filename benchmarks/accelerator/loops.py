@@ -8,8 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.accelerator import forced
+from benchmarks.accelerator import forced, overhead
 from benchmarks.accelerator.cells import Cells
+from benchmarks.accelerator.rounds import Loop, per_round
 from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
 from benchmarks.harness import paired
@@ -31,6 +32,8 @@ def measure(cells: Cells, scale: Scale) -> None:
         cells.run(partial(_loop, body, scale.repeats), what="loop", body=name)
     cells.run(partial(_host_loop, scale.repeats), what="loop", body="steps from the host")
     cells.run(partial(_host_loop, scale.repeats, True), what="loop", body="steps, each waited for")
+    for name in overhead.standalone(scale, 1):
+        cells.run(partial(_round, scale, name), what="round", of=name)
     for tokens in (1, *STEPS):
         cells.run(partial(_walk, scale, tokens), what="walk", tokens=tokens)
     for rows in (1, scale.nodes + 1):
@@ -124,6 +127,14 @@ def _walk(scale: Scale, tokens: int) -> dict:
     assert int(counts[0]) == tokens, f"the walk emits {counts} tokens"
     runs = {"walk": lambda: verdict(tree, logits, frame)}
     return {"seconds": per_call(runs, scale.repeats)["walk"]}
+
+
+def _round(scale: Scale, name: str) -> dict:
+    """Seconds of a whole round but for its forward, to compare settings of XLA with."""
+    drafter, weights = overhead.standalone(scale, 1)[name]
+    model = overhead.HollowModel(scale.config, scale.dtype)
+    loop = Loop(model, model.init(jax.random.key(0)), drafter, weights, 1, scale)
+    return per_round({name: (loop, None)}, scale)[name]
 
 
 CHOICES: dict[str, Callable[[jax.Array], Any]] = {

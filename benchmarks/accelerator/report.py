@@ -71,11 +71,11 @@ def _head(found: Results) -> list[str]:
     lines = [f"### {last['kind']}, {scale.name}", "", measured, "", *command]
     if device:
         sheet = device["data_sheet_bandwidth"]
-        told = f"The data sheet says {sheet / 1e12:.2f} TB/s; a" if sheet else "A"
+        told = f"The data sheet says {sheet / 1e9:.0f} GB/s; a" if sheet else "A"
         settings = {**device["preallocation"], "XLA_FLAGS": device["XLA_FLAGS"]}
         lines += [
             "",
-            f"{told} copy moves {device['copy_bandwidth'] / 1e12:.3f} TB/s. Settings: "
+            f"{told} copy moves {device['copy_bandwidth'] / 1e9:.0f} GB/s. Settings: "
             + ", ".join(f"{name} {value or 'not set'}" for name, value in settings.items())
             + ".",
         ]
@@ -218,6 +218,7 @@ def _loops(found: Results) -> list[str]:
         variant = row["variant"] or "as it is"
         name = {
             "loop": lambda row: f"a pass of a loop: {row['body']}",
+            "round": lambda row: f"a round but for its forward: {row['of']}",
             "walk": lambda row: f"the walk that emits {row['tokens']}",
             "choice": lambda row: f"{row['of']} of {row['rows']} x {found.scale.config.vocab_size}",
         }[row["what"]](row)

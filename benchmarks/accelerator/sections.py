@@ -56,8 +56,8 @@ GROUPS = (
 
 def on_cuda(rows: Path) -> bool:
     """Whether the rows are of a CUDA device; asked of the file, since asking JAX would take it."""
-    found = Ledger(rows).rows
-    return bool(found) and found[-1].get("platform") == "gpu"
+    found = [row for row in Ledger(rows).rows if "platform" in row]
+    return bool(found) and found[-1]["platform"] == "gpu"
 
 
 def run(
@@ -81,10 +81,11 @@ def run(
         rounds,
         shapes,
     )
-    from benchmarks.accelerator.cells import Cells, fingerprint
+    from benchmarks.accelerator.cells import Cells, fingerprint, mend
 
     ends = time.monotonic() + budget_seconds
     shape = shapes.fitting(devices.memory()) if scale is None else shapes.SCALES[scale]
+    mend(rows)
     ledger, device = Ledger(rows), jax.local_devices()[0]
     headline(f"{', '.join(names)}: {shape.name} in {shape.dtype}{variant and ', ' + variant}")
     about = {
