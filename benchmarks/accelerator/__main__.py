@@ -13,12 +13,13 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from benchmarks.accelerator import sections
+from benchmarks.accelerator import devices, report, sections, shapes
 from benchmarks.accelerator.cells import note_stop
 from benchmarks.harness import ROOT, console
 
@@ -50,6 +51,13 @@ def main(
     ] = ROOT / "results" / "accelerator",
 ) -> None:
     """Measures what the folder lacks, and prints the summary."""
+    if scale is not None and scale not in shapes.SCALES:
+        known = ", ".join(shapes.SCALES)
+        raise typer.BadParameter(f"--scale {scale} is unknown; known: {known}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise typer.BadParameter(f"--out {out} cannot be written: {error.strerror}") from error
     rows = out / "rows.jsonl"
     if section is not None and section != "report":
         chosen = section.split(",")
@@ -60,20 +68,20 @@ def main(
         if variant not in sections.VARIANTS:
             known = ", ".join(filter(None, sections.VARIANTS))
             raise typer.BadParameter(f"--variant {variant} is unknown; known: {known}")
-        left = sections.run(chosen, rows, budget_seconds, scale, model, variant)
+        shape = shapes.SCALES[scale] if scale else shapes.fitting(devices.memory())
+        if model:
+            shape = replace(shape, models=tuple(model))
+        left = sections.run(chosen, rows, budget_seconds, shape, variant)
         raise typer.Exit(LEFT if left else 0)
     left = []
     if section is None:
         options = [] if scale is None else ["--scale", scale]
         for name in model or ():
             options += ["--model", name]
-        left = conduct(rows, budget_seconds, [*options, "--out", str(out)])
-
-    from benchmarks.accelerator import report
-
+        left = conduct(rows, budget_seconds, [*options, "--out", str(out.resolve())])
     report.write(rows, out)
     if left:
-        console.print("no time was left for: " + "; ".join(left), soft_wrap=True)
+        console.print("not done: " + "; ".join(left), soft_wrap=True)
         console.print("The same command goes on from here.")
 
 

@@ -1,6 +1,5 @@
 """Methods on real text: tokens per round and speed, in turn with plain decoding."""
 
-from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -11,14 +10,13 @@ import jspec
 from benchmarks.accelerator import texts
 from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.shapes import Scale
-from benchmarks.harness import SHARED, paired
+from benchmarks.harness import paired
 from jspec import methods as known
 from jspec import models
 from jspec.errors import InputError
 from jspec.models import Loaded
 
 SECTION = "methods"
-MODELS = (known.BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
 METHODS = (
     "auto",
     "token_recycling+suffix",
@@ -42,12 +40,12 @@ def loaded(name: str, dtype: str | None = None) -> Loaded:
     return models.load(name, dtype)
 
 
-def measure(cells: Cells, scale: Scale, names: Sequence[str]) -> None:
+def measure(cells: Cells, scale: Scale) -> None:
     """One row for each model and method: all prompts, greedily, one by one.
 
     A drafter's state goes from prompt to prompt, as in service.
     """
-    for name in names:
+    for name in scale.models:
         short = Path(name).name
         try:
             target = loaded(name)

@@ -1,7 +1,8 @@
 """Everything but the forward: whole rounds of a target whose forward is a look-up in a table.
 
 Such a round drafts, walks, commits to a cache of the full shape and updates exactly as a round of
-the model does, and compiles in seconds.
+the model does, and compiles in seconds. Its text is a loop that every drafter soon learns, so that
+walks are as long as they get.
 """
 
 from dataclasses import dataclass

@@ -197,6 +197,7 @@ def _methods(found: Results) -> list[str]:
 
 def _parity(found: Results) -> list[str]:
     columns: Columns = {
+        "model": lambda row: row["model"],
         "dtype": lambda row: row["dtype"],
         "matmul precision": lambda row: row["precision"],
         "method": lambda row: row["method"],
@@ -207,7 +208,7 @@ def _parity(found: Results) -> list[str]:
             ", ".join(map(str, sorted(row["first_divergence"]))) or "none"
         ),
     }
-    said = "Greedy tokens, drafted against plain, jspec-7m, all prompts in one batch:"
+    said = "Greedy tokens, drafted against plain, all prompts in one batch:"
     return of_rows(said, found.find(section="parity"), columns)
 
 
@@ -239,8 +240,10 @@ def _loops(found: Results) -> list[str]:
 
 def _errors(found: Results) -> list[str]:
     names = ("section", "variant", "way", "method", "what", "body", "batch", "width", "dtype")
+    said = {True: "its scores are not finite"}
+    wrong = [(row, row.get("error") or said.get(row.get("finite") is False)) for row in found.rows]
     return [
-        f"- {', '.join(str(row[name]) for name in names if row.get(name))}: {row['error']}"
-        for row in found.rows
-        if "error" in row
+        f"- {', '.join(str(row[name]) for name in names if row.get(name))}: {what}"
+        for row, what in wrong
+        if what
     ]

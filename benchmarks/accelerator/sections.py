@@ -1,10 +1,23 @@
 """The sections by name, and the groups of them that share a process."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import jax
+
+from benchmarks.accelerator import (
+    devices,
+    forwards,
+    loops,
+    methods,
+    overhead,
+    parity,
+    rounds,
+    shapes,
+)
+from benchmarks.accelerator.cells import Cells, fingerprint, mend
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 
@@ -18,6 +31,11 @@ SECTIONS = {
     "loops": 20,
 }
 """About how many seconds each takes on an accelerator: its share of the time."""
+
+MEASURES: dict[str, Callable[[Cells, shapes.Scale], None]] = {
+    module.SECTION: module.measure
+    for module in (devices, forwards, rounds, methods, parity, overhead, loops)
+}
 
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
 VARIANTS = {
@@ -64,47 +82,22 @@ def run(
     names: Sequence[str],
     rows: Path,
     budget_seconds: float,
-    scale: str | None,
-    models: Sequence[str] | None,
+    scale: shapes.Scale,
     variant: str,
 ) -> list[str]:
     """Runs sections in this process, and returns what there was no time for."""
-    import jax
-
-    from benchmarks.accelerator import (
-        devices,
-        forwards,
-        loops,
-        methods,
-        overhead,
-        parity,
-        rounds,
-        shapes,
-    )
-    from benchmarks.accelerator.cells import Cells, fingerprint, mend
-
     ends = time.monotonic() + budget_seconds
-    shape = shapes.fitting(devices.memory()) if scale is None else shapes.SCALES[scale]
     mend(rows)
     ledger, device = Ledger(rows), jax.local_devices()[0]
-    headline(f"{', '.join(names)}: {shape.name} in {shape.dtype}{variant and ', ' + variant}")
+    headline(f"{', '.join(names)}: {scale.name} in {scale.dtype}{variant and ', ' + variant}")
     about = {
         "bench": "accelerator",
         "kind": device.device_kind,
         "platform": device.platform,
         "jax": jax.__version__,
         "sources": fingerprint(),
-        "scale": shape.name,
+        "scale": scale.name,
         "variant": variant,
-    }
-    measures = {
-        "device": devices.measure,
-        "forwards": forwards.measure,
-        "rounds": rounds.measure,
-        "methods": lambda cells, shape: methods.measure(cells, shape, models or methods.MODELS),
-        "parity": parity.measure,
-        "overhead": overhead.measure,
-        "loops": loops.measure,
     }
     left = []
     for index, name in enumerate(names):
@@ -112,7 +105,7 @@ def run(
         share = max(ends - time.monotonic(), 0) * SECTIONS[name] / waiting
         cells = Cells(ledger, about | {"section": name}, time.monotonic() + share)
         try:
-            measures[name](cells, shape)
+            MEASURES[name](cells, scale)
         except Exception as error:  # what fails outside of a cell costs its section only
             console.print(f"{name}: {type(error).__name__}: {error}")
             left.append(name)

@@ -10,7 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 
 import jspec
+from benchmarks.harness import SHARED
 from jspec.base import PyTree, State
+from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Llama, LlamaConfig
 from jspec.protocols import CausalLM, Drafter
 
@@ -48,6 +50,8 @@ class Scale:
     """Real texts a model is asked to go on with."""
     new_tokens: int
     copied_bytes: int
+    models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
+    """Models that go on with real text: bundled names, folders or hub ids."""
     needs: int = 0
     """Bytes of memory that the device has to offer."""
 
@@ -138,6 +142,7 @@ SCALES = {
             prompts=1,
             new_tokens=8,
             copied_bytes=1 << 16,
+            models=(BUNDLED_DRAFT,),
         ),
     )
 }

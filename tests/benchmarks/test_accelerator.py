@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import jax
@@ -225,9 +226,7 @@ def test_own_texts_make_prompts_without_the_shared_ones(monkeypatch):
 def folder(tmp_path_factory) -> Path:
     """The rows of a run of the cheap sections."""
     place = tmp_path_factory.mktemp("accelerator")
-    left = sections.run(
-        ["device", "forwards", "rounds"], place / "rows.jsonl", 300, "tiny", None, ""
-    )
+    left = sections.run(["device", "forwards", "rounds"], place / "rows.jsonl", 300, TINY, "")
     assert left == []
     return place
 
@@ -254,13 +253,17 @@ def test_the_summary_and_the_figures_are_made_of_rows_alone(folder, capsys):
 
 def test_a_second_run_measures_nothing(folder):
     before = (folder / "rows.jsonl").read_text("utf-8")
-    assert sections.run(["device", "forwards"], folder / "rows.jsonl", 60, "tiny", None, "") == []
+    assert sections.run(["device", "forwards"], folder / "rows.jsonl", 60, TINY, "") == []
     assert (folder / "rows.jsonl").read_text("utf-8") == before
 
 
 def test_a_model_that_is_not_there_is_skipped_with_a_sentence(tmp_path, capsys):
     left = sections.run(
-        ["methods"], tmp_path / "rows.jsonl", 60, "tiny", [str(tmp_path / "absent")], ""
+        ["methods"],
+        tmp_path / "rows.jsonl",
+        60,
+        replace(TINY, models=(str(tmp_path / "absent"),)),
+        "",
     )
     assert left == []
     assert "skipped: absent" in " ".join(capsys.readouterr().out.split())
