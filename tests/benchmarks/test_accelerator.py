@@ -18,8 +18,10 @@ from benchmarks.accelerator import (
     forced,
     forwards,
     kernels,
+    loops,
     methods,
     overhead,
+    parity,
     report,
     rounds,
     sections,
@@ -255,6 +257,27 @@ def test_a_second_run_measures_nothing(folder):
     before = (folder / "rows.jsonl").read_text("utf-8")
     assert sections.run(["device", "forwards"], folder / "rows.jsonl", 60, TINY, "") == []
     assert (folder / "rows.jsonl").read_text("utf-8") == before
+
+
+def test_the_other_sections_have_rows_without_errors(tmp_path, monkeypatch):
+    # Few of many alike: what takes time here is compiling.
+    monkeypatch.setattr(methods, "METHODS", ("prompt_lookup", "eagle"))
+    monkeypatch.setattr(parity, "METHODS", ("prompt_lookup",))
+    monkeypatch.setattr(parity, "SETTINGS", (("float32", "highest"),))
+    monkeypatch.setattr(overhead, "METHODS", ("prompt_lookup",))
+    monkeypatch.setattr(loops, "BODIES", dict(list(loops.BODIES.items())[-2:]))
+    rows = tmp_path / "rows.jsonl"
+    names = ["methods", "parity", "overhead", "loops"]
+    assert sections.run(names, rows, 300, TINY, "") == []
+    found = [row for row in Ledger(rows).rows if cells.BEGUN not in row]
+    assert not [row["error"] for row in found if "error" in row]
+    assert {row["section"] for row in found} == set(names)
+    assert next(row for row in found if row["section"] == "parity")["first_divergence"] == []
+    assert next(row for row in found if row["section"] == "methods")["differing"] == 0
+    # The 800k model has no trained head: `eagle` is skipped, and is no row.
+    assert {row.get("method") for row in found} == {"prompt_lookup", "plain", "forced", None}
+    report.write(rows, tmp_path)
+    assert (tmp_path / "gains.png").is_file()
 
 
 def test_a_model_that_is_not_there_is_skipped_with_a_sentence(tmp_path, capsys):
