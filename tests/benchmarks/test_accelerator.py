@@ -71,7 +71,9 @@ def test_without_time_nothing_is_begun_and_what_is_left_is_said():
 
 
 @pytest.mark.parametrize(("stopped", "measured"), [(False, False), (True, True)])
-def test_what_ends_the_process_twice_is_left_out_but_for_want_of_time(tmp_path, stopped, measured):
+def test_what_keeps_ending_the_process_is_left_out_but_for_want_of_time(
+    tmp_path, stopped, measured
+):
     file = tmp_path / "rows.jsonl"
     for _ in range(cells.MOST_TRIES):
         with pytest.raises(SystemExit):
