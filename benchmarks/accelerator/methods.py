@@ -17,20 +17,6 @@ from jspec.errors import InputError
 from jspec.models import Loaded
 
 SECTION = "methods"
-METHODS = (
-    "auto",
-    "token_recycling+suffix",
-    "token_recycling",
-    "eagle",
-    "lyanna+suffix",
-    "eagle2",
-    "medusa",
-    "lyanna",
-    "dynamic_token_recycling",
-    "suffix",
-    "prompt_lookup",
-)
-"""In the order of their weight; a model without a trained head skips those that need one."""
 PROMPT_TOKENS = 48
 
 
@@ -40,6 +26,27 @@ def loaded(name: str, dtype: str | None = None) -> Loaded:
     return models.load(name, dtype)
 
 
+def find(cells: Cells, name: str, dtype: str | None = None) -> Loaded | None:
+    """A model; None, with a sentence, if it is not there."""
+    try:
+        return loaded(name, dtype)
+    except (InputError, OSError) as reason:
+        cells.skip(f"{Path(name).name}: {reason}")
+        return None
+
+
+def build(cells: Cells, method: str, target: Loaded, name: str) -> known.Built | None:
+    """A method for a model of some name; None, with a sentence, if that cannot be."""
+    if method not in known.names():
+        cells.skip(f"{method} on {name}: the library has no method of that name")
+        return None
+    try:
+        return known.build(method, target)
+    except InputError as reason:
+        cells.skip(f"{method} on {name}: {reason}")
+        return None
+
+
 def measure(cells: Cells, scale: Scale) -> None:
     """One row for each model and method: all prompts, greedily, one by one.
 
@@ -47,17 +54,11 @@ def measure(cells: Cells, scale: Scale) -> None:
     """
     for name in scale.models:
         short = Path(name).name
-        try:
-            target = loaded(name)
-        except (InputError, OSError) as reason:
-            cells.skip(f"{short}: {reason}")
+        if (target := find(cells, name)) is None:
             continue
         prompts = texts.encoded(target, scale.prompts, PROMPT_TOKENS)
-        for method in METHODS:
-            try:
-                built = known.build(method, target)
-            except InputError as reason:
-                cells.skip(f"{method} on {short}: {reason}")
+        for method in scale.methods:
+            if (built := build(cells, method, target, short)) is None:
                 continue
 
             def row(target: Loaded = target, built: Any = built, prompts: Any = prompts) -> dict:

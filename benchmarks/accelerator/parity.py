@@ -1,6 +1,7 @@
 """Are the drafted tokens those of plain decoding, in float32, in TF32 and in bfloat16?"""
 
 from functools import lru_cache
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -8,16 +9,14 @@ import numpy as np
 import jspec
 from benchmarks.accelerator import texts
 from benchmarks.accelerator.cells import Cells
-from benchmarks.accelerator.methods import PROMPT_TOKENS, loaded
+from benchmarks.accelerator.methods import PROMPT_TOKENS, build, find, loaded
 from benchmarks.accelerator.shapes import Scale
 from jspec import methods as known
-from jspec.errors import InputError
 
 SECTION = "parity"
 METHODS = ("auto", "token_recycling+suffix", "eagle")
 SETTINGS = (("float32", "highest"), ("bfloat16", "default"), ("float32", "default"))
 """Pairs (dtype, `jax_default_matmul_precision`). By default a GPU multiplies float32 as TF32."""
-
 
 Sizes = tuple[str, str, str, int, int]
 """Model, dtype, precision, number of prompts, new tokens."""
@@ -25,14 +24,13 @@ Sizes = tuple[str, str, str, int, int]
 
 @lru_cache(maxsize=1)
 def _plain(sizes: Sizes) -> np.ndarray:
-    return _decode(sizes, "autoregressive")
+    return _decode(sizes, known.build("autoregressive", loaded(*sizes[:2])))
 
 
-def _decode(sizes: Sizes, method: str) -> np.ndarray:
+def _decode(sizes: Sizes, built: known.Built) -> np.ndarray:
     """The tokens of all prompts, decoded greedily as one batch."""
     name, dtype, precision, count, new_tokens = sizes
     target = loaded(name, dtype)
-    built = known.build(method, target)
     prompts = texts.encoded(target, count, PROMPT_TOKENS)
     with jax.default_matmul_precision(precision):
         result = jspec.decode(
@@ -44,18 +42,17 @@ def _decode(sizes: Sizes, method: str) -> np.ndarray:
 
 def measure(cells: Cells, scale: Scale) -> None:
     """One row for each setting and method: the sequences that differ, and where they begin to."""
-    name = scale.models[0]
+    name, short = scale.models[0], Path(scale.models[0]).name
     for dtype, precision in SETTINGS:
         sizes = name, dtype, precision, scale.prompts, scale.new_tokens
+        if (target := find(cells, name, dtype)) is None:
+            return
         for method in METHODS:
-            try:
-                known.build(method, loaded(name, dtype))
-            except InputError as reason:
-                cells.skip(f"{method} on {name}: {reason}")
+            if (built := build(cells, method, target, short)) is None:
                 continue
 
-            def row(sizes: Sizes = sizes, method: str = method) -> dict:
-                wrong = _plain(sizes) != _decode(sizes, method)
+            def row(sizes: Sizes = sizes, built: known.Built = built) -> dict:
+                wrong = _plain(sizes) != _decode(sizes, built)
                 return {
                     "sequences": len(wrong),
                     "new_tokens": scale.new_tokens,
@@ -63,6 +60,6 @@ def measure(cells: Cells, scale: Scale) -> None:
                 }
 
             cells.run(
-                row, model=name, method=method, dtype=dtype, precision=precision,
+                row, model=short, method=method, dtype=dtype, precision=precision,
                 prompts=texts.source(),
             )  # fmt: skip

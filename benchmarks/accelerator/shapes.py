@@ -19,6 +19,21 @@ from jspec.protocols import CausalLM, Drafter
 UNROLLED, BY_LAYER, SCANNED = "one program", "layer by layer", "scanned"
 """Ways to run the layers of a forward, see `benchmarks.accelerator.forwards`."""
 
+ALL_METHODS = (
+    "auto",
+    "token_recycling+suffix",
+    "token_recycling",
+    "eagle",
+    "lyanna+suffix",
+    "eagle2",
+    "medusa",
+    "lyanna",
+    "dynamic_token_recycling",
+    "suffix",
+    "prompt_lookup",
+)
+"""Methods on real text, in the order of their weight: `auto`, then what it may be made of."""
+
 PROMPT = 16
 """Tokens of the prompt that states are shaped for; its forward never runs."""
 
@@ -52,6 +67,8 @@ class Scale:
     copied_bytes: int
     models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
     """Models that go on with real text: bundled names, folders or hub ids."""
+    methods: tuple[str, ...] = ALL_METHODS
+    """Names of methods; those that the library or a model does not have are left out."""
     needs: int = 0
     """Bytes of memory that the device has to offer."""
 
@@ -123,6 +140,7 @@ SCALES = {
             prompts=2,
             new_tokens=48,
             copied_bytes=64 << 20,
+            methods=ALL_METHODS[:4],
         ),
         # For tests.
         Scale(
@@ -143,6 +161,7 @@ SCALES = {
             new_tokens=8,
             copied_bytes=1 << 16,
             models=(BUNDLED_DRAFT,),
+            methods=("prompt_lookup", "eagle"),
         ),
     )
 }
