@@ -9,6 +9,8 @@ import jax.numpy as jnp
 from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
+from benchmarks.harness import read_bandwidth
+from jspec.base import PyTree
 
 SECTION = "device"
 PREALLOCATION = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION")
@@ -66,6 +68,10 @@ def copy_bandwidth(size: int, repeats: int) -> float:
     return 2 * size / min(per_call({"copy": lambda: copy(source)}, repeats)["copy"])
 
 
+def _held(params: PyTree) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+
+
 def measure(cells: Cells, scale: Scale) -> None:
     """One row: the device, its memory, its bandwidth, and the settings that change its speed."""
     kind = jax.local_devices()[0].device_kind
@@ -73,11 +79,14 @@ def measure(cells: Cells, scale: Scale) -> None:
     def row() -> dict:
         sheet = DATA_SHEETS.get(kind)
         copied = copy_bandwidth(scale.copied_bytes, scale.repeats)
+        # Where no vendor says what the memory can do: caches may hold small weights.
+        read = None if sheet else _held(scale.params) / read_bandwidth(scale.params)
         return {
             "data_sheet_bandwidth": sheet and sheet.bandwidth,
             "peak": sheet and sheet.peak,
             "copy_bandwidth": copied,
-            "bandwidth": sheet.bandwidth if sheet else copied,
+            "read_bandwidth": read,
+            "bandwidth": sheet.bandwidth if sheet else max(copied, read or 0.0),
             "memory": memory(),
             "preallocation": {name: os.environ.get(name) for name in PREALLOCATION},
             "XLA_FLAGS": os.environ.get("XLA_FLAGS"),

@@ -42,6 +42,8 @@ def _forwards(found: Results, path: Path) -> bool:
     for axis in (ratios, times):
         axis.set_xscale("log", base=2)
         axis.set_yscale("log", base=2)
+        axis.xaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_major_formatter("{x:g}")
         axis.set_xlabel("N, tokens of a forward")
         axis.grid(alpha=0.3)
     ratios.set_ylabel("t(N) / t(1)")

@@ -6,6 +6,7 @@ walks are as long as they get.
 """
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
@@ -112,20 +113,26 @@ def standalone(scale: Scale, batch: int) -> dict[str, tuple[Drafter, PyTree]]:
 
 
 def measure(cells: Cells, scale: Scale) -> None:
-    """One row for each drafter and batch."""
+    """One row for plain decoding, for each forced acceptance and each method, at each batch."""
     model = HollowModel(scale.config, scale.dtype)
     params = model.init(jax.random.key(0))
     target = Loaded(model=model, params=params, tokenizer=None, eos=(), bos=None)
+
+    @lru_cache(maxsize=1)
+    def loop(name: str, batch: int) -> Loop:
+        drafter, weights = standalone(scale, batch).get(name) or methods.build(name, target)[1:]
+        return Loop(model, params, drafter, weights, batch, scale)
+
+    def row(name: str, batch: int, tokens: int | None) -> dict:
+        weights = tokens and forced.script(batch, tokens)
+        found = per_round({name: (loop(name, batch), weights)}, scale)[name]
+        return {**about(loop(name, batch)), **found}
+
+    known = [("plain", None), *(("forced", tokens) for tokens in TOKENS_PER_ROUND)]
     for batch in scale.round_batches:
-        known = standalone(scale, batch)
-        for name in (*known, *METHODS):
-
-            def row(name: str = name, batch: int = batch, known: dict = known) -> dict:
-                drafter, weights = known.get(name) or methods.build(name, target)[1:]
-                loop = Loop(model, params, drafter, weights, batch, scale)
-                return {**about(loop), **per_round({name: (loop, None)}, scale)[name]}
-
-            if name in known or name in methods.names():
-                cells.run(row, method=name, batch=batch)
-            elif batch == scale.round_batches[0]:
+        for name, tokens in (*known, *((name, None) for name in METHODS)):
+            if tokens is None and name != "plain" and name not in methods.names():
                 cells.skip(f"{name}: the library has no method of that name")
+                continue
+            measured = partial(row, name, batch, tokens)
+            cells.run(measured, method=name, batch=batch, forced=tokens)

@@ -15,9 +15,6 @@ from jspec import methods as known
 
 SECTION = "parity"
 METHODS = ("auto", "token_recycling+suffix", "eagle")
-SETTINGS = (("float32", "highest"), ("bfloat16", "default"), ("float32", "default"))
-"""Pairs (dtype, `jax_default_matmul_precision`). By default a GPU multiplies float32 as TF32."""
-
 Sizes = tuple[str, str, str, int, int]
 """Model, dtype, precision, number of prompts, new tokens."""
 
@@ -43,7 +40,7 @@ def _decode(sizes: Sizes, built: known.Built) -> np.ndarray:
 def measure(cells: Cells, scale: Scale) -> None:
     """One row for each setting and method: the sequences that differ, and where they begin to."""
     name, short = scale.models[0], Path(scale.models[0]).name
-    for dtype, precision in SETTINGS:
+    for dtype, precision in scale.precisions:
         sizes = name, dtype, precision, scale.prompts, scale.new_tokens
         if (target := find(cells, name, dtype)) is None:
             return

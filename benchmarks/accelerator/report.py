@@ -73,9 +73,11 @@ def _head(found: Results) -> list[str]:
         sheet = device["data_sheet_bandwidth"]
         told = f"The data sheet says {sheet / 1e9:.0f} GB/s; a" if sheet else "A"
         settings = {**device["preallocation"], "XLA_FLAGS": device["XLA_FLAGS"]}
+        read = device["read_bandwidth"]
+        also = f", reading the weights {read / 1e9:.0f} GB/s" if read else ""
         lines += [
             "",
-            f"{told} copy moves {device['copy_bandwidth'] / 1e9:.0f} GB/s. Settings: "
+            f"{told} copy moves {device['copy_bandwidth'] / 1e9:.0f} GB/s{also}. Settings: "
             + ", ".join(f"{name} {value or 'not set'}" for name, value in settings.items())
             + ".",
         ]
@@ -133,7 +135,7 @@ def _plain(found: Results) -> list[str]:
         "ms a round": milliseconds,
         "bound, ms": lambda row: f"{1e3 * bound(row):.3f}",
         "of the bound": lambda row: f"{bound(row) / median(row):.0%}",
-        "not the forward": lambda row: found.share(row, 1),
+        "all but the forward": found.share,
         "kernels a round": lambda row: str(row["kernels"].get("round", "")),
         **_COMPILING,
     }
@@ -148,7 +150,7 @@ def _forced(found: Results) -> list[str]:
         "ms a round": milliseconds,
         "plain, ms": lambda row: milliseconds({"seconds": row["plain_seconds"]}),
         "speed over plain": lambda row: f"{np.median(row['gains']):.2f}x",
-        "not the forward": lambda row: found.share(row, row["nodes"] + 1),
+        "all but the forward": found.share,
         "kernels a round": lambda row: str(row["kernels"].get("round", "")),
         **_COMPILING,
     }
@@ -164,7 +166,9 @@ def _overhead(found: Results) -> list[str]:
         return lambda row: str(row["kernels"].get(name, "")).strip("[]")
 
     columns: Columns = {
-        "drafter": lambda row: row["method"],
+        "drafter": lambda row: (
+            f"{row['method']}, {row['forced']} tokens" if row["forced"] else row["method"]
+        ),
         "batch": lambda row: str(row["batch"]),
         "ms a round": milliseconds,
         "tokens a round": lambda row: f"{row['tokens_per_round']:.2f}",

@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.accelerator import forwards
 from benchmarks.accelerator.cells import BEGUN
-from benchmarks.accelerator.shapes import SCALES, UNROLLED, Scale
+from benchmarks.accelerator.shapes import SCALES, Scale
 from benchmarks.ledger import Ledger
 
 SAME = ("bench", "kind", "jax", "sources", "scale")
@@ -116,13 +116,11 @@ class Results:
 
         return self.cell(row, show)
 
-    def share(self, row: dict, width: int) -> str:
-        """The share of a round that is not its forward of N tokens, which was timed by itself."""
-
-        def show(forward: dict) -> str:
-            return f"{1 - median(forward) / median(row):.1%}"
-
-        return self.cell(self.forwards().get((UNROLLED, row["batch"], width)), show)
+    def share(self, row: dict) -> str:
+        """The share of a round that its like without a forward takes, see `overhead`."""
+        key = {name: row[name] for name in ("method", "batch", "forced")}
+        hollow = next(iter(self.find(section="overhead", **key)), None)
+        return self.cell(hollow, lambda hollow: f"{median(hollow) / median(row):.1%}")
 
     def method(self, row: dict) -> MethodFigures:
         """The figures of a method's row."""

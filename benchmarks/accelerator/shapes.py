@@ -34,6 +34,9 @@ ALL_METHODS = (
 )
 """Methods on real text, in the order of their weight: `auto`, then what it may be made of."""
 
+PRECISIONS = (("float32", "highest"), ("bfloat16", "default"), ("float32", "default"))
+"""Pairs (dtype, `jax_default_matmul_precision`). By default a GPU multiplies float32 as TF32."""
+
 PROMPT = 16
 """Tokens of the prompt that states are shaped for; its forward never runs."""
 
@@ -69,6 +72,8 @@ class Scale:
     """Models that go on with real text: bundled names, folders or hub ids."""
     methods: tuple[str, ...] = ALL_METHODS
     """Names of methods; those that the library or a model does not have are left out."""
+    precisions: tuple[tuple[str, str], ...] = PRECISIONS
+    """In which drafted tokens are compared with plain ones."""
     needs: int = 0
     """Bytes of memory that the device has to offer."""
 
@@ -141,6 +146,8 @@ SCALES = {
             new_tokens=48,
             copied_bytes=64 << 20,
             methods=ALL_METHODS[:4],
+            # A CPU multiplies float32 as such, whatever is asked for.
+            precisions=PRECISIONS[:2],
         ),
         # For tests.
         Scale(
@@ -162,6 +169,7 @@ SCALES = {
             copied_bytes=1 << 16,
             models=(BUNDLED_DRAFT,),
             methods=("prompt_lookup", "eagle"),
+            precisions=PRECISIONS[:1],
         ),
     )
 }

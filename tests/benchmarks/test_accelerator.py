@@ -264,7 +264,6 @@ def test_a_second_run_measures_nothing(folder):
 def test_the_other_sections_have_rows_without_errors(tmp_path, monkeypatch):
     # Few of many alike: what takes time here is compiling.
     monkeypatch.setattr(parity, "METHODS", ("prompt_lookup",))
-    monkeypatch.setattr(parity, "SETTINGS", (("float32", "highest"),))
     monkeypatch.setattr(overhead, "METHODS", ("prompt_lookup",))
     monkeypatch.setattr(loops, "BODIES", dict(list(loops.BODIES.items())[-2:]))
     rows = tmp_path / "rows.jsonl"
