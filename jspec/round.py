@@ -117,8 +117,8 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         stats=Stats(
             histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
-            num_drafts=stats.num_drafts + (~state.done & (verified > 0)).astype(jnp.int32),
-            width_histogram=stats.width_histogram + (width & ~state.done[:, None]).astype(jnp.int32),
+            num_drafts=stats.num_drafts + ((counts > 0) & (verified > 0)).astype(jnp.int32),
+            width_histogram=stats.width_histogram + (width & (counts > 0)[:, None]).astype(jnp.int32),
             widths=stats.widths,
         ),
     )

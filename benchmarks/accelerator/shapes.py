@@ -1,0 +1,245 @@
+"""Shapes of models by the memory of the device, with weights and states made on the device."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jspec
+from benchmarks.harness import SHARED
+from jspec.base import PyTree, State
+from jspec.methods import BUNDLED, BUNDLED_DRAFT
+from jspec.models import Llama, LlamaConfig
+from jspec.protocols import CausalLM, Drafter
+
+UNROLLED, BY_LAYER, SCANNED = "one program", "layer by layer", "scanned"
+"""Ways to run the layers of a forward, see `benchmarks.accelerator.forwards`."""
+
+ALL_METHODS = (
+    "auto",
+    "token_recycling+suffix",
+    "token_recycling",
+    "eagle",
+    "lyanna+suffix",
+    "eagle2",
+    "medusa",
+    "lyanna",
+    "dynamic_token_recycling",
+    "suffix",
+    "prompt_lookup",
+)
+"""Methods on real text, in the order of their weight: `auto`, then what it may be made of."""
+
+PRECISIONS = (("float32", "highest"), ("bfloat16", "default"), ("float32", "default"))
+"""Pairs (dtype, `jax_default_matmul_precision`). By default a GPU multiplies float32 as TF32."""
+
+PROMPT = 16
+"""Tokens of the prompt that states are shaped for; its forward never runs."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """A shape and all sizes that are measured with it. Sizes come in the order of their weight."""
+
+    name: str
+    config: LlamaConfig
+    dtype: str
+    grid: str
+    """The way to run the layers in the grid of batches and widths: a way that compiles fast where
+    a whole program does not."""
+    batches: tuple[int, ...]
+    widths: tuple[int, ...]
+    """Tokens of a forward, N."""
+    whole: tuple[tuple[int, int], ...]
+    """Pairs (batch, N) of forwards that run in one program, as decoding runs them."""
+    past: int
+    slots: int
+    nodes: int
+    """Drafted nodes of the trees whose acceptance is forced."""
+    num_rounds: int
+    """Rounds of a sample."""
+    repeats: int
+    round_batches: tuple[int, ...]
+    prompts: int
+    """Real texts a model is asked to go on with."""
+    new_tokens: int
+    copied_bytes: int
+    models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
+    """Models that go on with real text: bundled names, folders or hub ids."""
+    methods: tuple[str, ...] = ALL_METHODS
+    """Names of methods; those that the library or a model does not have are left out."""
+    precisions: tuple[tuple[str, str], ...] = PRECISIONS
+    """In which drafted tokens are compared with plain ones."""
+    needs: int = 0
+    """Bytes of memory that the device has to offer."""
+
+    @cached_property
+    def model(self) -> Llama:
+        dtype = getattr(jnp, self.dtype)
+        return Llama(self.config, dtype=dtype, param_dtype=dtype)
+
+    @cached_property
+    def params(self) -> PyTree:
+        """Random weights, made on the device."""
+        return random_weights(self.model)
+
+
+ON_ACCELERATORS: dict[str, Any] = dict(
+    dtype="bfloat16",
+    grid=BY_LAYER,
+    batches=(1, 16, 64, 4, 32, 8, 2),
+    widths=(1, 8, 64, 128, 32, 16, 4, 2),
+    whole=((1, 1), (1, 64)),
+    past=256,
+    slots=512,
+    nodes=63,
+    num_rounds=32,
+    repeats=5,
+    round_batches=(1, 16, 64),
+    prompts=10,
+    new_tokens=128,
+    copied_bytes=2 << 30,
+)
+SCALES = {
+    scale.name: scale
+    for scale in (
+        # Llama-2-7B.
+        Scale(
+            "7B",
+            LlamaConfig(32000, 4096, 11008, 32, 32, 32, 128, 4096),
+            needs=40 << 30,
+            **ON_ACCELERATORS,
+        ),
+        # Llama-3.2-3B.
+        Scale(
+            "3B",
+            LlamaConfig(128256, 3072, 8192, 28, 24, 8, 128, 4096, tied=True),
+            needs=14 << 30,
+            **ON_ACCELERATORS,
+        ),
+        # TinyLlama-1.1B. Its layers are too small to be started one by one from the host.
+        Scale(
+            "1B",
+            LlamaConfig(32000, 2048, 5632, 22, 32, 4, 64, 2048),
+            needs=5 << 30,
+            **{**ON_ACCELERATORS, "grid": UNROLLED},
+        ),
+        Scale(
+            "9M",
+            LlamaConfig(8192, 256, 704, 6, 4, 4, 64, 1024),
+            dtype="float32",
+            grid=UNROLLED,
+            batches=(1, 4),
+            widths=(1, 8, 32, 4, 16),
+            whole=((1, 1), (1, 8)),
+            past=64,
+            slots=192,
+            nodes=7,
+            num_rounds=16,
+            repeats=3,
+            round_batches=(1, 4),
+            prompts=2,
+            new_tokens=48,
+            copied_bytes=64 << 20,
+            methods=ALL_METHODS[:4],
+            # A CPU multiplies float32 as such, whatever is asked for.
+            precisions=PRECISIONS[:2],
+        ),
+        # For tests.
+        Scale(
+            "tiny",
+            LlamaConfig(64, 16, 24, 2, 2, 1, 8, 64),
+            dtype="float32",
+            grid=UNROLLED,
+            batches=(1, 2),
+            widths=(1, 4),
+            whole=((1, 1),),
+            past=8,
+            slots=64,
+            nodes=7,
+            num_rounds=4,
+            repeats=1,
+            round_batches=(1,),
+            prompts=1,
+            new_tokens=8,
+            copied_bytes=1 << 16,
+            models=(BUNDLED_DRAFT,),
+            methods=("prompt_lookup", "eagle"),
+            precisions=PRECISIONS[:1],
+        ),
+    )
+}
+
+
+def fitting(memory: int | None) -> Scale:
+    """The largest scale for a device of so much memory; None is a CPU."""
+    return next(
+        scale for scale in SCALES.values() if scale.needs <= (0 if memory is None else memory)
+    )
+
+
+def random_weights(model: Llama) -> PyTree:
+    """Weights as at the start of training, leaf by leaf: few small programs, and no host copy."""
+    tokens, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tokens, tokens, mask)
+    leaves, structure = jax.tree.flatten(shapes)
+    keys = jax.random.split(jax.random.key(0), len(leaves))
+    return structure.unflatten(
+        _normal(key, leaf.shape, leaf.dtype) if len(leaf.shape) > 1
+        else jnp.ones(leaf.shape, leaf.dtype)
+        for key, leaf in zip(keys, leaves, strict=True)
+    )  # fmt: skip
+
+
+@partial(jax.jit, static_argnames=("shape", "dtype"))
+def _normal(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
+    # In float32 first: normal numbers of 8 bits can be infinite.
+    return (0.02 * jax.random.normal(key, shape, jnp.float32)).astype(dtype)
+
+
+def random_cache(model: CausalLM, batch: int, past: int, slots: int) -> jspec.Cache:
+    """A cache of random keys and values, `past` of its slots live in every row."""
+    empty = jax.eval_shape(partial(model.init_cache, batch, slots))
+    leaves, structure = jax.tree.flatten((empty.keys, empty.values))
+    keys = jax.random.split(jax.random.key(1), len(leaves))
+    filled = [_normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
+    held = structure.unflatten(filled)
+    return jspec.Cache(*held, lengths=jnp.full(batch, past, jnp.int32))
+
+
+def random_state(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, batch: int,
+    past: int, slots: int,
+) -> State:  # fmt: skip
+    """A state in the middle of a generation, as `jspec.prefill` shapes it, without its forward.
+
+    The drafter knows nothing of the text before; its rounds cost what they always cost.
+    """
+    prompt = np.zeros((batch, PROMPT), np.int32)
+
+    def begin(params: PyTree, drafter_params: PyTree) -> State:
+        return jspec.prefill(
+            model, params, prompt, drafter=drafter, drafter_params=drafter_params,
+            max_new_tokens=slots - PROMPT,
+        )  # fmt: skip
+
+    shapes = jax.eval_shape(begin, params, drafter_params)
+    zeros = jax.tree.map(
+        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
+        replace(shapes, cache=None, drafter_state=None),
+    )
+    return replace(
+        zeros,
+        cache=random_cache(model, batch, past, slots),
+        # Its own arrays: the state is donated, and leaves may be shared.
+        drafter_state=jax.tree.map(jnp.array, drafter.init(batch, slots, None)),
+        request=replace(
+            zeros.request,
+            limits=jnp.full(batch, slots, jnp.int32),
+            eos=jnp.full_like(zeros.request.eos, -1),
+        ),
+    )

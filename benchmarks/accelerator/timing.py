@@ -1,0 +1,64 @@
+"""Seconds per call on a device that works while the host goes on, and of compiling."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax
+
+from benchmarks.harness import paired
+
+QUEUED_SECONDS = 0.05
+MOST_QUEUED = 32
+
+
+def per_call(runs: Mapping[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """Seconds of a call of each run, taken in turn.
+
+    On an accelerator a sample is several calls that queue up, the last of which is waited for: the
+    host's part then hides behind the device's, as in a loop. On a CPU, which may run calls side by
+    side, each call is waited for.
+    """
+    counts = {name: _count(run) for name, run in runs.items()}
+
+    def several(run: Callable[[], Any], count: int) -> Callable[[], Any]:
+        def call() -> Any:
+            result = None
+            for _ in range(count):
+                result = run()  # the one before is dropped: memory holds two at most
+            return result
+
+        return call
+
+    seconds = paired({name: several(run, counts[name]) for name, run in runs.items()}, repeats)
+    return {name: (taken / counts[name]).tolist() for name, taken in seconds.items()}
+
+
+def _count(run: Callable[[], Any]) -> int:
+    jax.block_until_ready(run())
+    if jax.default_backend() == "cpu":
+        return 1
+    begin = time.perf_counter()
+    jax.block_until_ready(run())
+    taken = time.perf_counter() - begin
+    return max(1, min(MOST_QUEUED, int(QUEUED_SECONDS / max(taken, 1e-9))))
+
+
+class Compiled(NamedTuple):
+    """A program, and what it took to make it."""
+
+    run: Callable[..., Any]
+    text: str
+    """The optimised HLO."""
+    trace_seconds: float
+    compile_seconds: float
+
+
+def compiled(function: Any, *args: Any) -> Compiled:
+    """Compiles a jitted function for these arguments, ahead of the first call."""
+    begin = time.perf_counter()
+    lowered = function.lower(*args)
+    traced = time.perf_counter()
+    program = lowered.compile()
+    ended = time.perf_counter()
+    return Compiled(program, program.as_text() or "", traced - begin, ended - traced)

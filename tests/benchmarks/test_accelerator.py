@@ -1,0 +1,318 @@
+"""The accelerator's bench, with a model of two layers on whatever device there is."""
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import jspec
+from benchmarks.accelerator import __main__ as command
+from benchmarks.accelerator import (
+    cells,
+    devices,
+    forced,
+    forwards,
+    kernels,
+    loops,
+    methods,
+    overhead,
+    parity,
+    report,
+    rounds,
+    sections,
+    shapes,
+    texts,
+)
+from benchmarks.ledger import Ledger
+from jspec import models
+
+TINY = shapes.SCALES["tiny"]
+ABOUT = {"bench": "accelerator", "section": "some"}
+
+
+def some_cells(path: Path | None = None, seconds: float = 60.0) -> cells.Cells:
+    return cells.Cells(Ledger(path), ABOUT, time.monotonic() + seconds)
+
+
+# Cells.
+
+
+def test_a_row_that_the_file_holds_is_not_measured_again(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    some_cells(file).run(lambda: {"seconds": [1.0]}, batch=1)
+    again = some_cells(file)
+    again.run(lambda: pytest.fail("measured again"), batch=1)
+    assert again.find(batch=1)[0]["seconds"] == [1.0]
+    assert not again.left
+
+
+def test_a_failure_is_a_row_and_the_others_go_on():
+    def fail():
+        raise RuntimeError("RESOURCE_EXHAUSTED: out of memory\nand more")
+
+    section = some_cells()
+    section.run(fail, batch=64)
+    section.run(lambda: {"seconds": [1.0]}, batch=1)
+    first, second = section.find()
+    assert first["error"] == "RuntimeError: RESOURCE_EXHAUSTED: out of memory"
+    assert second["seconds"] == [1.0]
+
+
+def test_without_time_nothing_is_begun_and_what_is_left_is_said():
+    section = some_cells(seconds=0.0)
+    section.run(lambda: pytest.fail("begun"), way="scanned", batch=1)
+    assert section.left == ["scanned, 1"]
+    assert not section.find()
+
+
+@pytest.mark.parametrize(("stopped", "measured"), [(False, False), (True, True)])
+def test_what_keeps_ending_the_process_is_left_out_but_for_want_of_time(
+    tmp_path, stopped, measured
+):
+    file = tmp_path / "rows.jsonl"
+    for _ in range(cells.MOST_TRIES):
+        with pytest.raises(SystemExit):
+            some_cells(file).run(sys.exit, batch=1)
+        if stopped:
+            cells.note_stop(file)
+    last = some_cells(file)
+    last.run(lambda: {"seconds": [1.0]}, batch=1)
+    assert ("seconds" in last.find()[0]) == measured
+
+
+def test_half_a_line_is_removed_and_whole_ones_stay(tmp_path):
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a": 1}\n{"b": ', "utf-8")
+    cells.mend(file)
+    assert Ledger(file).rows == [{"a": 1}]
+    cells.mend(file)
+    assert Ledger(file).rows == [{"a": 1}]
+
+
+def test_the_fingerprint_follows_the_sources():
+    assert cells.fingerprint() == cells.fingerprint()
+    assert len(cells.fingerprint()) == 12
+
+
+# What is measured.
+
+
+def test_all_ways_to_run_the_layers_are_one_function():
+    given = forwards.inputs(TINY.model, 2, 4, TINY.past, TINY.slots)
+    found = [
+        jax.tree.leaves(way(TINY.model, TINY.params, given).run())[0]
+        for way in forwards.WAYS.values()
+    ]
+    assert found[0].shape == (2, 4, TINY.config.vocab_size)
+    np.testing.assert_allclose(found[1], found[0], atol=1e-6)
+    np.testing.assert_allclose(found[2], found[0], atol=1e-6)
+
+
+def test_bytes_are_those_of_weights_and_cache():
+    held = sum(leaf.nbytes for leaf in jax.tree.leaves(TINY.params))
+    cache = TINY.model.init_cache(1, TINY.slots)
+    slots = sum(leaf.nbytes for leaf in jax.tree.leaves((cache.keys, cache.values)))
+    # Of the table of embeddings a token reads its row.
+    row = 4 * TINY.config.hidden_size
+    table = row * TINY.config.vocab_size
+    assert forwards.read_bytes(TINY.config, 4, 1, 1, TINY.slots) == held - table + row + slots
+
+
+def test_seven_billion_weights_are_what_the_name_says():
+    config = shapes.SCALES["7B"].config
+    weights = forwards.read_bytes(config, 1, 0, 0, 0) + config.vocab_size * config.hidden_size
+    assert weights == 6_738_415_616  # Llama-2-7B
+
+
+@pytest.mark.parametrize("tokens", rounds.TOKENS_PER_ROUND)
+def test_forced_acceptance_emits_what_it_is_told(tokens):
+    drafter = forced.drafter(TINY.config.vocab_size, TINY.nodes)
+    result = jspec.decode(
+        TINY.model, TINY.params, [[1, 2, 3]], drafter=drafter,
+        drafter_params=forced.script(1, tokens), max_new_tokens=4 * tokens,
+    )  # fmt: skip
+    assert result.stats.num_rounds.tolist() == [4]
+
+
+def test_a_hollow_model_is_a_target_of_the_same_shapes():
+    model = overhead.HollowModel(TINY.config, TINY.dtype)
+    tokens, mask = np.zeros((2, 3), np.int32), np.ones((2, 3, 3), bool)
+    cache = TINY.model.init_cache(2, TINY.slots)
+    real = jax.eval_shape(TINY.model.apply, TINY.params, tokens, tokens, mask, cache)
+    hollow = jax.eval_shape(model.apply, model.init(jax.random.key(0)), tokens, tokens, mask, cache)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), hollow) == jax.tree.map(
+        lambda leaf: (leaf.shape, leaf.dtype), real
+    )
+
+
+@pytest.mark.parametrize(
+    ("memory", "name"), [(None, "9M"), (6 << 30, "1B"), (18 << 30, "3B"), (100 << 30, "7B")]
+)
+def test_the_shape_follows_the_memory(memory, name):
+    assert shapes.fitting(memory).name == name
+
+
+def test_every_scale_has_room_for_its_rounds():
+    for scale in shapes.SCALES.values():
+        most = scale.past + max(rounds.TOKENS_PER_ROUND) * (scale.num_rounds + rounds.FEW)
+        assert most < scale.slots, scale.name
+        assert scale.past + max(scale.widths) <= scale.config.context
+
+
+def test_every_data_sheet_has_figures_of_its_kind():
+    for sheet in devices.DATA_SHEETS.values():
+        assert 1e11 < sheet.bandwidth < 1e13 < sheet.peak < 1e16
+
+
+HLO = """HloModule jit_f
+
+%fused (p: f32[2]) -> f32[2] {
+  %p = f32[2]{0} parameter(0)
+  ROOT %add = f32[2]{0} add(%p, %p)
+}
+
+%inner_body (c: (f32[2], s32[])) -> (f32[2], s32[]) {
+  %c = (f32[2]{0}, s32[]) parameter(0)
+  %x = f32[2]{0} get-tuple-element(%c), index=0
+  %y = f32[2]{0} fusion(%x), kind=kLoop, calls=%fused
+  ROOT %t = (f32[2]{0}, s32[]) tuple(%y, %x)
+}
+
+%command_buffer (p: f32[2]) -> f32[2] {
+  %p = f32[2]{0} parameter(0)
+  %a = f32[2]{0} fusion(%p), kind=kLoop, calls=%fused
+  ROOT %b = (f32[2]{0:T(8,128)}, s8[16]{0}) custom-call(%a, %p), custom_call_target="gemm"
+}
+
+%body (c: (f32[2], s32[])) -> (f32[2], s32[]) {
+  %c = (f32[2]{0}, s32[]) parameter(0)
+  %x = f32[2]{0} get-tuple-element(%c), index=0
+  %called = f32[2]{0} call(%x), to_apply=%command_buffer
+  %w = (f32[2]{0}, s32[]) while(%c), condition=%cond, body=%inner_body
+  ROOT %copy = (f32[2]{0}, s32[]) copy(%w)
+}
+
+ENTRY %main (c: (f32[2], s32[])) -> (f32[2], s32[]) {
+  %c = (f32[2]{0}, s32[]) parameter(0)
+  %outside = f32[2]{0} fusion(%c), kind=kLoop, calls=%fused
+  ROOT %w = (f32[2]{0}, s32[]) while(%c), condition=%cond, body=%body
+}
+"""
+
+
+def test_kernels_of_a_round_are_counted_through_calls_and_loops():
+    assert kernels.count(HLO) == {
+        "round": 3,
+        "kinds": {"fusion": 1, "custom-call": 1, "copy": 1},
+        "inner": [1],
+        "conditionals": 0,
+        "command_buffers": 1,
+    }
+    assert kernels.count("") == {}
+
+
+def test_own_texts_make_prompts_without_the_shared_ones(monkeypatch):
+    monkeypatch.setattr(texts, "SHARED", Path("nowhere"))
+    prompts = texts.encoded(models.load("jspec-800k"), 10, methods.PROMPT_TOKENS)
+    assert texts.source() == texts.OWN_TEXTS
+    assert prompts.shape == (8, methods.PROMPT_TOKENS)
+
+
+# The command.
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The rows of a run of the cheap sections."""
+    place = tmp_path_factory.mktemp("accelerator")
+    left = sections.run(["device", "forwards", "rounds"], place / "rows.jsonl", 300, TINY, "")
+    assert left == []
+    return place
+
+
+def test_every_row_says_what_it_was_measured_with(folder):
+    rows = [row for row in Ledger(folder / "rows.jsonl").rows if cells.BEGUN not in row]
+    assert {row["section"] for row in rows} == {"device", "forwards", "rounds"}
+    assert not [row for row in rows if "error" in row]
+    for row in rows:
+        assert row.keys() >= {"date", "device", "jax", "python", "kind", "platform", "sources"}
+    forced_rows = [row for row in rows if row.get("method") == "forced"]
+    assert [row["tokens_per_round"] for row in forced_rows] == [2.0, 3.0, 4.0, 5.0]
+    assert all(row["finite"] for row in rows if row["section"] == "forwards")
+
+
+def test_the_summary_and_the_figures_are_made_of_rows_alone(folder, capsys):
+    report.write(folder / "rows.jsonl", folder)
+    assert (folder / "summary.md").read_text("utf-8").startswith("### ")
+    assert "**Forced** acceptance" in (folder / "summary.md").read_text("utf-8")
+    assert (folder / "forwards.png").is_file()
+    assert (folder / "gains.png").is_file()
+    assert "t(N)/t(1)" in capsys.readouterr().out
+
+
+def test_a_second_run_measures_nothing(folder):
+    before = (folder / "rows.jsonl").read_text("utf-8")
+    assert sections.run(["device", "forwards"], folder / "rows.jsonl", 60, TINY, "") == []
+    assert (folder / "rows.jsonl").read_text("utf-8") == before
+
+
+def test_the_other_sections_have_rows_without_errors(tmp_path, monkeypatch):
+    # Few of many alike: what takes time here is compiling.
+    monkeypatch.setattr(parity, "METHODS", ("prompt_lookup",))
+    monkeypatch.setattr(overhead, "METHODS", ("prompt_lookup",))
+    monkeypatch.setattr(loops, "BODIES", dict(list(loops.BODIES.items())[-2:]))
+    rows = tmp_path / "rows.jsonl"
+    names = ["methods", "parity", "overhead", "loops"]
+    assert sections.run(names, rows, 300, TINY, "") == []
+    found = [row for row in Ledger(rows).rows if cells.BEGUN not in row]
+    assert not [row["error"] for row in found if "error" in row]
+    assert {row["section"] for row in found} == set(names)
+    assert next(row for row in found if row["section"] == "parity")["first_divergence"] == []
+    assert next(row for row in found if row["section"] == "methods")["differing"] == 0
+    # The 800k model has no trained head: `eagle` is skipped, and is no row.
+    assert {row.get("method") for row in found} == {"prompt_lookup", "plain", "forced", None}
+    report.write(rows, tmp_path)
+    assert (tmp_path / "gains.png").is_file()
+
+
+def test_a_model_that_is_not_there_is_skipped_with_a_sentence(tmp_path, capsys):
+    left = sections.run(
+        ["methods"],
+        tmp_path / "rows.jsonl",
+        60,
+        replace(TINY, models=(str(tmp_path / "absent"),)),
+        "",
+    )
+    assert left == []
+    assert "skipped: absent" in " ".join(capsys.readouterr().out.split())
+
+
+def test_groups_go_round_until_nothing_is_left(tmp_path, monkeypatch):
+    rows, seen = tmp_path / "rows.jsonl", []
+
+    def process(rows, group, seconds, remaining, options):
+        seen.append(group.name)
+        with rows.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"platform": "cpu"}) + "\n")
+        return seen.count(group.name) < 2
+
+    monkeypatch.setattr(command, "_process", process)
+    assert command.conduct(rows, 100, []) == []
+    # On a CPU without the groups that set flags of XLA for CUDA.
+    assert seen == 2 * [group.name for group in sections.GROUPS if not group.variant]
+
+
+def test_a_run_that_gets_nowhere_ends_and_says_what_is_left(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_process", lambda *_: True)
+    left = command.conduct(tmp_path / "rows.jsonl", 100, [])
+    assert left == [group.name for group in sections.GROUPS if not group.variant]
+
+
+def test_no_time_is_no_process(tmp_path, monkeypatch):
+    monkeypatch.setattr(command, "_process", lambda *_: pytest.fail("begun"))
+    assert command.conduct(tmp_path / "rows.jsonl", 0, [])
