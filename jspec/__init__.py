@@ -30,10 +30,11 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "prefill", "step", "stream",
+    "Chunk", "decode", "prefill", "step", "stream", "trace",
     # data
     "Cache", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling", "Scored", "State",
-    "Stats", "Status", "Template", "Tree", "TreeKV", "Verdict",
+    "Stats", "Status", "Template", "Trace", "TracedRound", "TracedWidths", "Tree", "TreeKV",
+    "Verdict",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification
