@@ -248,9 +248,7 @@ def _round(offered: Offered, scored: Scored, num_origins: int) -> TracedRound:
         candidate_noise=None if noise is None else noise[0, there],
         choice=None
         if choice is None
-        else TracedWidths(
-            choice.widths, int(choice.index), choice.expected_tokens, choice.seconds
-        ),
+        else TracedWidths(choice.widths, int(choice.index), choice.expected_tokens, choice.seconds),
     )
 
 

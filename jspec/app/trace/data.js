@@ -87,6 +87,12 @@ rounds.forEach((round, index) => {
   });
 });
 
+// Whether what was only offered is shown at first: not where it would hide what was verified.
+const offeredFits = (() => {
+  const spare = rounds.map((round) => round.tokens.length - round.num_verified);
+  return spare.sort((a, b) => a - b)[Math.floor(spare.length / 2)] <= 32;
+})();
+
 const totals = (() => {
   const sum = (values) => values.reduce((a, b) => a + b, 0);
   const lengths = rounds.map((round) => round.emitted.length);

@@ -25,7 +25,7 @@ const panels = {
     }
     if (node.origins.length) {
       const from = make("span", "from");
-      for (const origin of node.origins) from.append(swatch([origin]), origins[origin], " ");
+      for (const origin of node.origins) from.append(make("span", "origin", swatch([origin]), origins[origin]), " ");
       rows.push(["offered by", from]);
     }
     rows.push(["token id", String(node.token)]);
@@ -59,8 +59,9 @@ const panels = {
     const winner = noise ? rows.find((row) => row.sum === best) : sampled ? null : rows[0];
     rows = rows.sort((a, b) => b.prob - a.prob);
     const table = make("table", "candidates");
-    const head = make("tr", "", ...["token", "p", ...(noise ? ["noise", "log p + noise"] : [])]
-      .map((word, i) => header(word, i > 0)));
+    const head = make("tr", "", ...[["token", ""], ["p", "barred"],
+      ...(noise ? [["noise", "number"], ["log p + noise", "barred"]] : [])]
+      .map(([word, name]) => header(word, name)));
     table.append(make("thead", "", head));
     const body = make("tbody");
     const low = Math.min(...rows.map((row) => row.sum).filter(Number.isFinite));
@@ -106,7 +107,8 @@ const panels = {
     const most = Math.max(...rate.filter(Number.isFinite));
     const table = make("table", "widths");
     table.append(make("thead", "", make("tr", "",
-      ...["nodes", "tokens", "time", "tokens per second"].map((word, i) => header(word, i > 0)))));
+      header("nodes", "number"), header("expected tokens", "number"), header("time", "number"),
+      header("tokens per second", "barred"))));
     const body = make("tbody");
     widths.forEach((width, i) => {
       const name = make("th", "number", String(width));
@@ -118,10 +120,11 @@ const panels = {
     });
     table.append(body);
     const plain = rate[index] / rate[0];
+    const why = rate[index] === most ? ", with the most expected tokens per second" : "";
     const gain = widths[0] === 0 && index > 0 && Number.isFinite(plain)
-      ? ` That is ${short(plain)} times what plain decoding promised.` : "";
+      ? `: ${short(plain)} times what plain decoding promised` : "";
     box.replaceChildren(
-      make("p", "note", `${count(widths[index], "node", "nodes")}: the most expected tokens per second.${gain}`),
+      make("p", "note", `Chosen: ${count(widths[index], "node", "nodes")}${why}${gain}.`),
       table,
     );
   },
@@ -130,7 +133,8 @@ const panels = {
     const box = document.getElementById("totals");
     const table = make("table", "origins");
     table.append(make("thead", "", make("tr", "",
-      ...["tokens from", "text", "verified", "offered"].map((word, i) => header(word, i > 0)))));
+      header("tokens from", ""),
+      ...["text", "verified", "offered"].map((word) => header(word, "number")))));
     const body = make("tbody");
     const line = (from, name, ...cells) => {
       const head = make("th", "", swatch(from), name);
@@ -150,8 +154,8 @@ const panels = {
   },
 };
 
-function header(word, right) {
-  const cell = make("th", right ? "number" : "", word);
+function header(word, name) {
+  const cell = make("th", name, word);
   cell.scope = "col";
   return cell;
 }

@@ -5,7 +5,7 @@ const treeView = {
   element: document.getElementById("tree"),
   scroll: document.getElementById("tree-scroll"),
   along: false,
-  offered: true,
+  offered: offeredFits,
   nodes: [],
   selected: null,
 
@@ -28,10 +28,10 @@ const treeView = {
     this.nodes = order;
     this.all = [...nodes, bonus];
     const dense = rows > 22;
-    const size = dense
-      ? { width: 134, height: 22, column: 164, row: 26 }
-      : { width: 148, height: 32, column: 182, row: 40 };
-    const width = size.column * Math.max(...order.map((node) => node.depth)) + size.width + 4;
+    const size = this.columns(order, dense
+      ? { height: 22, row: 26, gap: 26, letter: 6.7, rest: 62 }
+      : { height: 32, row: 40, gap: 34, letter: 7.6, rest: 72 });
+    const width = size.left[size.left.length - 1] + size.width[size.width.length - 1] + 4;
     const height = size.row * rows + size.height + 4;
     this.element.replaceChildren();
     this.element.classList.toggle("dense", dense);
@@ -46,10 +46,22 @@ const treeView = {
     this.showPath(size);
   },
 
+  // Every level is as wide as its longest token asks for.
+  columns(order, size) {
+    const letters = [];
+    for (const node of order) {
+      const own = runs(node.token).reduce((sum, run) => sum + [...run[1]].length, 0);
+      letters[node.depth] = Math.max(letters[node.depth] ?? 3, Math.min(own, 14));
+    }
+    const width = letters.map((number) => Math.round(size.rest + size.letter * number));
+    const left = width.map((_, i) => 4 + width.slice(0, i).reduce((sum, one) => sum + one + size.gap, 0));
+    return { ...size, width, left };
+  },
+
   edges(order, size, width, height) {
     const canvas = svg("svg", { width, height, "aria-hidden": "true", class: "edges" });
     const bends = Math.min(8, size.row / 2);
-    const at = (node) => [node.depth * size.column + 2, node.row * size.row + size.height / 2 + 2];
+    const at = (node) => [size.left[node.depth], node.row * size.row + size.height / 2 + 2];
     const byParent = new Map(order.map((node) => [node.id, node]));
     const drawn = order.filter((node) => node.parent !== -1 && byParent.has(node.parent));
     const rank = (node) => ["offered", "missed", "rejected", "cut", "accepted", "bonus"]
@@ -58,7 +70,7 @@ const treeView = {
     for (const node of drawn.sort((a, b) => rank(a) - rank(b))) {
       const [x0, y0] = at(byParent.get(node.parent));
       const [x, y] = at(node);
-      const from = x0 + size.width;
+      const from = x0 + size.width[node.depth - 1];
       const turn = from + (x - from) * 0.4;
       const d = y === y0
         ? `M${from} ${y}H${x}`
@@ -72,9 +84,9 @@ const treeView = {
   node(node, size) {
     const button = make("div", `node ${node.state}`);
     if (node.state === "bonus" && !node.emitted) button.classList.add("unsaid");
-    button.style.left = `${node.depth * size.column + 2}px`;
+    button.style.left = `${size.left[node.depth]}px`;
     button.style.top = `${node.row * size.row + 2}px`;
-    button.style.width = `${size.width}px`;
+    button.style.width = `${size.width[node.depth]}px`;
     button.style.height = `${size.height}px`;
     button.setAttribute("role", "treeitem");
     button.setAttribute("aria-level", node.depth + 1);
@@ -145,7 +157,7 @@ const treeView = {
   showPath(size) {
     const end = this.nodes.filter((node) => node.state === "bonus")[0];
     const box = this.scroll;
-    const right = end.depth * size.column + size.width + 24;
+    const right = size.left[end.depth] + size.width[end.depth] + 24;
     const bottom = end.row * size.row + size.height + 24;
     box.scrollLeft = Math.max(0, right - box.clientWidth);
     box.scrollTop = Math.max(0, bottom - box.clientHeight);

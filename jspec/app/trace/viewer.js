@@ -169,6 +169,7 @@ element("offered").addEventListener("change", (event) => {
 addEventListener("hashchange", fromAddress);
 
 themes.set(themes.read());
+element("offered").checked = offeredFits;
 settings();
 figures();
 overview.draw();
