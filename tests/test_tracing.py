@@ -6,7 +6,6 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 import tiny
@@ -178,7 +177,7 @@ def test_what_a_budget_left_out_is_there_with_its_estimate():
 
 
 def test_siblings_drawn_independently_may_be_equal():
-    drafter = jspec.SpecTr(MODEL, num_paths=3, depth=2)
+    drafter = jspec.SpecTr.published(MODEL, num_chains=3, max_depth=2)
     call = ask(drafter, HOT, drafter_params=MODEL.init())
     result, trace = jspec.decode(**call), jspec.trace(**call)
     assert trace.tokens.tolist() == result.tokens[0, : result.lengths[0]].tolist()
@@ -218,4 +217,3 @@ def test_a_limit_of_nothing_is_no_round():
 def test_names_are_told_apart():
     twins = jspec.merge(jspec.Suffix(num_speculative_tokens=2), jspec.merge(LOOKUP, SUFFIX))
     assert origins.names(twins) == ("Suffix", "PromptLookup", "Suffix 2")
-    assert origins.offers(LOOKUP, jax.numpy.zeros(1), None)[0].shape == (1,)

@@ -167,8 +167,8 @@ class Recorded:
         """The outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
-        plain = Sampling(*(jnp.full(batch, x, jnp.float32) for x in (1, 0, 1, 0)))
-        sampling = plain if state.noise is None else state.sampling
+        # Greedy decoding has no distribution of its own: the model's is shown.
+        sampling = Sampling() if state.noise is None else state.sampling
         probs = samplings.node_probabilities(feedback.output.logits, sampling)
         best, candidates = samplings.top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None

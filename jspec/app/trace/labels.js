@@ -21,7 +21,7 @@ function svg(tag, attributes) {
 function runs(token) {
   const label = data.strings[token];
   if (label === undefined) return [["sign", `#${token}`]];
-  if (typeof label !== "string") return [["special", label.sign]];
+  if (typeof label !== "string") return [["special", label.sign ?? label.bytes]];
   const found = [];
   const add = (kind, text) => {
     const last = found[found.length - 1];
@@ -74,6 +74,8 @@ function precise(prob) {
 function short(value, digits = 3) {
   return value === null ? "–" : String(Number(value.toPrecision(digits)));
 }
+
+const signed = (value) => value.toFixed(2).replace("-", "−");
 
 function seconds(value) {
   if (value === null) return "–";

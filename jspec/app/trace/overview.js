@@ -71,6 +71,9 @@ const textView = {
         if (from.length) token.style.setProperty("--fill", fill(from));
         token.title = `Round ${index + 1}: ${from.length
           ? `offered by ${list(from.map((o) => origins[o]))}` : "the target's own token"}`;
+        // What has a name and no text, such as an end token, is no part of the text that is copied.
+        const sign = data.strings[emissions[at].token]?.sign;
+        if (sign && !data.pieces[at]) token.dataset.sign = sign;
         // A line break is shown where it stands, and breaks the line.
         for (const part of data.pieces[at].split(/(\n)/)) {
           if (part === "\n") token.append(make("span", "newline"), "\n");

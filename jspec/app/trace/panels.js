@@ -79,8 +79,8 @@ const panels = {
       if (noise) {
         const size = best > low ? (row.sum - low) / (best - low) : 1;
         line.append(
-          make("td", "number", row.noise.toFixed(2)),
-          bar(Number.isFinite(size) ? 0.04 + 0.96 * size : 0, row.sum.toFixed(2), "sum"),
+          make("td", "number", signed(row.noise)),
+          bar(Number.isFinite(size) ? 0.04 + 0.96 * size : 0, signed(row.sum), "sum"),
         );
       }
       body.append(line);
@@ -122,7 +122,7 @@ const panels = {
     const plain = rate[index] / rate[0];
     const why = rate[index] === most ? ", with the most expected tokens per second" : "";
     const gain = widths[0] === 0 && index > 0 && Number.isFinite(plain)
-      ? `: ${short(plain)} times what plain decoding promised` : "";
+      ? `: ${plain.toFixed(2)} times what plain decoding promised` : "";
     box.replaceChildren(
       make("p", "note", `Chosen: ${count(widths[index], "node", "nodes")}${why}${gain}.`),
       table,

@@ -21,9 +21,8 @@ class Tokenizer(Protocol):
 
 
 def strings(tokenizer: Tokenizer, tokens: Iterable[int]) -> dict[int, str | dict[str, str]]:
-    """The text of each token; for one that has no text by itself, {"sign": what it is called}.
-
-    The latter are special tokens, and those with a part of a character's bytes.
+    """The text of each token. One that has none by itself is {"bytes": in hexadecimal} if it is a
+    part of a character, and else {"sign": its name}, such as an end token.
     """
     anchor = tokenizer.encode(_ANCHOR).ids[-1:]
     before = tokenizer.decode(anchor)
@@ -32,19 +31,18 @@ def strings(tokenizer: Tokenizer, tokens: Iterable[int]) -> dict[int, str | dict
         text = tokenizer.decode([*anchor, token])
         text = text[len(before) :] if text.startswith(before) else ""
         plain = text and _BROKEN not in text
-        found[token] = text if plain else {"sign": _name(tokenizer.id_to_token(token), token)}
+        found[token] = text if plain else _named(tokenizer.id_to_token(token), token)
     return found
 
 
-def _name(entry: str | None, token: int) -> str:
-    """The name of a vocabulary's entry that is no text: bytes in hexadecimal, else as it stands."""
+def _named(entry: str | None, token: int) -> dict[str, str]:
     if entry is None:
-        return f"#{token}"
+        return {"sign": f"#{token}"}
     if byte := _BYTE.fullmatch(entry):
-        return byte[1].upper()
+        return {"bytes": byte[1].upper()}
     if all(character in _BYTES for character in entry) and not entry.isascii():
-        return " ".join(f"{_BYTES[character]:02X}" for character in entry)
-    return entry
+        return {"bytes": " ".join(f"{_BYTES[character]:02X}" for character in entry)}
+    return {"sign": entry}
 
 
 def _byte_alphabet() -> dict[str, int]:

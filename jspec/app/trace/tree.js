@@ -150,7 +150,7 @@ const treeView = {
   // To the next token of the tree in drawing order.
   move(step) {
     const place = this.nodes.indexOf(this.selected) + step;
-    if (place >= 0 && place < this.nodes.length) this.select(this.nodes[place], true);
+    if (this.nodes[place]) this.select(this.nodes[place], true);
   },
 
   // Scrolls so that the end of the accepted path can be seen; the page itself stays where it is.

@@ -7,6 +7,7 @@ const viewer = {
   timer: null,
 
   go(index) {
+    if (rounds.length === 0) return;
     const round = Math.min(Math.max(index, 0), rounds.length - 1);
     if (round === this.current || Number.isNaN(round)) return;
     this.current = round;
@@ -22,6 +23,7 @@ const viewer = {
 
   draw() {
     const round = rounds[this.current];
+    if (!round) return;
     element("round-title").textContent = `Round ${this.current + 1} of ${rounds.length}`;
     element("round-story").textContent = story(round);
     treeView.draw(round);
@@ -156,7 +158,7 @@ element("theme").addEventListener("click", () => themes.next());
 element("help-open").addEventListener("click", help);
 element("skip").addEventListener("click", (event) => {
   event.preventDefault();
-  treeView.selected.element.focus();
+  treeView.selected?.element.focus();
 });
 element("along").addEventListener("change", (event) => {
   treeView.along = event.target.checked;
@@ -175,4 +177,5 @@ figures();
 overview.draw();
 textView.draw();
 panels.totals();
-if (!fromAddress() || viewer.current < 0) viewer.go(0);
+if (rounds.length === 0) element("round-title").textContent = "No round";
+else if (!fromAddress()) viewer.go(0);

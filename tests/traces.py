@@ -13,9 +13,9 @@ class Words:
     """A tokenizer of odd tokens: markup, spaces, breaks, other scripts, parts of characters."""
 
     texts = (
-        " the", "\n", "<script>alert(1)</script>", "        ", "\t", " 猫", "🐈", " naïve", "é", "\u200b",
-        " שלום", "&amp;", '"', " a-very-long-token-that-no-box-can-hold", ".", " of", "\n\n", "{{STYLE}}",
-        "</style>", " x",
+        " the", "\n", "<script>alert(1)</script>", "        ", "\t", " 猫", "🐈", " naïve", "é",
+        "\u200b", " שלום", "&amp;", '"', " a-very-long-token-that-no-box-can-hold", ".", " of",
+        "\n\n", "{{STYLE}}", "</style>", " x",
     )  # fmt: skip
 
     def decode(self, ids, skip_special_tokens=True):
