@@ -97,9 +97,11 @@ const panels = {
     const box = document.getElementById("width");
     const verified = round.num_verified - 1;
     if (!round.choice) {
+      const offered = round.tokens.length - 1;
+      const which = offered > verified ? `the best of ${offered} that were offered` : "all that were offered";
       box.replaceChildren(make("p", "note", verified
-        ? `Fixed: all that the drafter proposed was verified, ${count(verified, "node", "nodes")}.`
-        : "Nothing was proposed, so nothing but the root was verified."));
+        ? `Fixed: ${count(verified, "node was", "nodes were")} verified, ${which}.`
+        : "Nothing was offered, so nothing but the root was verified."));
       return;
     }
     const { widths, index, expected_tokens: tokens, seconds: cost } = round.choice;

@@ -37,6 +37,8 @@ const treeView = {
     this.element.classList.toggle("dense", dense);
     this.element.style.width = `${width}px`;
     this.element.style.height = `${height}px`;
+    // On paper nothing scrolls: a wide tree is made to fit, down to what can still be read.
+    this.element.style.setProperty("--print-zoom", Math.max(0.25, Math.min(1, 690 / width)));
     this.element.append(this.edges(order, size, width, height));
     for (const node of order) this.element.append(this.node(node, size));
     const count = nodes.length - round.num_verified;
