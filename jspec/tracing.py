@@ -1,7 +1,7 @@
 """Tracing: `decode` with everything that can be seen of each round, for `jspec trace`."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -155,11 +155,12 @@ def trace(
     given = given if lengths is None else given[: int(np.asarray(lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
-    state = state.replace(drafter_state=recorder.around(state.drafter_state))
+    state = replace(state, drafter_state=recorder.around(state.drafter_state))
     names, rounds = origins.names(drafter), []
     while not jax.device_get(state.done).all():
         state = step(model, params, state, drafter=recorder, drafter_params=drafter_params)
-        rounds.append(_round(*jax.device_get(_last(state)), len(names)))
+        offered, scored = jax.device_get(_last(state))
+        rounds.append(_round(offered, scored, len(names)))
     return Trace(
         prompt=given,
         rounds=tuple(rounds),
@@ -230,7 +231,6 @@ def _round(offered: Offered, scored: Scored, num_origins: int) -> TracedRound:
     probs = np.full(size, np.nan, np.float32)
     probs[:num_verified] = scored.probs[0, there]
     choice = offered.choice
-    emitted = scored.emitted[0, : scored.num_emitted[0]]
     noise = scored.candidate_noise
     return TracedRound(
         tokens=np.array(nodes.tokens, np.int32),
@@ -242,10 +242,10 @@ def _round(offered: Offered, scored: Scored, num_origins: int) -> TracedRound:
         path=np.array([own[node] for node in scored.path[0, : scored.counts[0]]], np.int32),
         bonus=int(scored.bonus[0]),
         bonus_prob=float(scored.bonus_prob[0]),
-        emitted=emitted,
-        candidates=scored.candidates[0, there],
-        candidate_probs=scored.candidate_probs[0, there],
-        candidate_noise=None if noise is None else noise[0, there],
+        emitted=np.asarray(scored.emitted)[0, : scored.num_emitted[0]],
+        candidates=np.asarray(scored.candidates)[0, there],
+        candidate_probs=np.asarray(scored.candidate_probs)[0, there],
+        candidate_noise=None if noise is None else np.asarray(noise)[0, there],
         choice=None
         if choice is None
         else TracedWidths(choice.widths, int(choice.index), choice.expected_tokens, choice.seconds),

@@ -155,7 +155,8 @@ class Recorded:
                 for depth in range(tree.depth + 1)
             ]
             noise = jnp.stack(steps, axis=1)
-        return tree, Drafting(inner, offered, frame.sampling, noise)
+        sampling = None if noise is None else frame.sampling
+        return tree, Drafting(inner, offered, sampling, noise)
 
     def update(self, params: PyTree, state: Drafting, feedback: Feedback) -> Recording:
         inner = self.drafter.update(params, state.inner, feedback)
@@ -168,7 +169,7 @@ class Recorded:
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
-        sampling = Sampling() if state.noise is None else state.sampling
+        sampling = Sampling() if state.sampling is None else state.sampling
         probs = samplings.node_probabilities(feedback.output.logits, sampling)
         best, candidates = samplings.top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
