@@ -145,9 +145,8 @@ def trace(
         >>> sum(len(one.emitted) for one in seen.rounds)
         6
     """
-    rows = getattr(prompt, "shape", None) or np.shape(prompt)  # pyright: ignore[reportArgumentType]
-    if len(rows) == 2 and rows[0] != 1:
-        raise InputError(f"prompt has {rows[0]} rows and a trace is of one; pass [1, T] token ids")
+    if (rows := _num_rows(prompt)) > 1:
+        raise InputError(f"prompt has {rows} rows and a trace is of one; pass [1, T] token ids")
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
     )
@@ -168,6 +167,15 @@ def trace(
         origins=names,
         rule=str(verifier_of(drafter)),
     )
+
+
+def _num_rows(prompt: Any) -> int:
+    """The rows of a prompt; 1 for what is none, of which `prefill` says what it should be."""
+    try:
+        shape = np.shape(prompt)
+    except ValueError:  # lists of different lengths
+        return 1
+    return shape[0] if len(shape) == 2 else 1
 
 
 def _last(state: State) -> tuple[Offered, Scored]:

@@ -202,6 +202,9 @@ def test_a_trace_is_json():
 def test_one_prompt_at_a_time():
     with pytest.raises(InputError, match="prompt has 2 rows and a trace is of one"):
         jspec.trace(**ask(LOOKUP, prompt=np.ones((2, 3), int)))
+    for prompt in ([[1, 2], [3]], [1, 2], [[]], "text"):
+        with pytest.raises(InputError, match="prompt"):
+            jspec.trace(**ask(LOOKUP, prompt=prompt))
     with pytest.raises(InputError, match="sampling needs a key"):
         jspec.trace(**ask(LOOKUP, HOT, key=None))
     padded = jspec.trace(**ask(LOOKUP, prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=[8]))

@@ -125,3 +125,7 @@ const totals = (() => {
     acceptance: verified ? (tokens - own) / verified : null,
   };
 })();
+
+// The origins to speak of: plain decoding has a drafter too, which offers nothing.
+const drafting = origins.map((_, i) => i)
+  .filter((i) => origins.length > 1 || totals.byOrigin[i].offered > 0);

@@ -41,7 +41,7 @@ const overview = {
       if (this.strip.hasPointerCapture(event.pointerId)) to(event);
     });
     const legend = document.getElementById("legend");
-    origins.forEach((name, i) => legend.append(make("li", "", swatch([i]), name)));
+    drafting.forEach((i) => legend.append(make("li", "", swatch([i]), origins[i])));
     legend.append(make("li", "", swatch([]), "the target itself"));
   },
 

@@ -143,7 +143,7 @@ const panels = {
       head.scope = "row";
       body.append(make("tr", "", head, ...cells.map((cell) => make("td", "number", cell))));
     };
-    totals.byOrigin.forEach((one, i) =>
+    drafting.map((i) => [i, totals.byOrigin[i]]).forEach(([i, one]) =>
       line([i], one.name, String(one.accepted), String(one.verified), String(one.offered)));
     line([], "the target itself", String(totals.own), "", "");
     table.append(body);
