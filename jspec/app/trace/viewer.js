@@ -50,8 +50,8 @@ function story(round) {
   const emitted = round.emitted.length;
   const accepted = Math.min(round.path.length - 1, emitted);
   const parts = [];
-  if (offered === 0) parts.push("nothing was drafted");
-  else if (verified === 0) parts.push(`none of ${offered} offered tokens verified`);
+  if (offered === 0) return "nothing was drafted: one token, from the target itself.";
+  if (verified === 0) parts.push(`none of ${offered} offered tokens verified`);
   else {
     const of = offered > verified ? `, of ${offered} offered` : "";
     parts.push(`${accepted} of ${count(verified, "drafted token", "drafted tokens")} accepted${of}`);
