@@ -50,6 +50,7 @@ function story(round) {
   const emitted = round.emitted.length;
   const accepted = Math.min(round.path.length - 1, emitted);
   const parts = [];
+  if (emitted === 0) return "no token: the target gave no distribution.";
   if (offered === 0) return "nothing was drafted: one token, from the target itself.";
   if (verified === 0) parts.push(`none of ${offered} offered tokens verified`);
   else {
