@@ -1,6 +1,7 @@
 """Tracing: `decode` with everything that can be seen of each round, for `jspec trace`."""
 
 import math
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -183,42 +184,38 @@ def _last(state: State) -> tuple[Offered, Scored]:
 
 
 class _Nodes:
-    """The union of trees at one root: nodes with equal paths are one, but for sampled siblings."""
+    """The union of trees at one root: nodes with equal paths are one.
+
+    Siblings that were sampled may be equal; the second of them is the second in every tree.
+    """
 
     def __init__(self, root: int):
         self.tokens, self.parents = [root], [NO_PARENT]
-        self._first: dict[tuple[int, int], int] = {(NO_PARENT, root): 0}
+        self._children: dict[tuple[int, int], list[int]] = {}
 
-    def add(self, tokens: Any, parents: Any, valid: Any, twins: bool = False) -> list[int]:
-        """Adds a tree, and returns the number of each node here; -1 for what is not there.
-
-        Args:
-            tokens: of its nodes, the root first.
-            parents: of its nodes.
-            valid: which of them are there.
-            twins: equal siblings are nodes of their own.
-        """
-        numbers = [0]
+    def add(self, tokens: Any, parents: Any, valid: Any) -> list[int]:
+        """Adds a tree, the root first, and returns its nodes' numbers; -1 where none is valid."""
+        numbers, seen = [0], Counter[tuple[int, int]]()
         for token, parent, there in zip(tokens[1:], parents[1:], valid[1:], strict=True):
             above = numbers[parent] if there else -1
             if above < 0:
                 numbers.append(-1)
                 continue
             key = (above, int(token))
-            if key not in self._first or twins:
-                self._first.setdefault(key, len(self.tokens))
-                numbers.append(len(self.tokens))
+            equal = self._children.setdefault(key, [])
+            if seen[key] == len(equal):
+                equal.append(len(self.tokens))
                 self.tokens.append(int(token))
                 self.parents.append(above)
-            else:
-                numbers.append(self._first[key])
+            numbers.append(equal[seen[key]])
+            seen[key] += 1
         return numbers
 
 
 def _round(offered: Offered, scored: Scored, num_origins: int) -> TracedRound:
     """The first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
-    own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0], twins=True)
+    own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
     there = np.flatnonzero(scored.valid[0])
     num_verified = len(nodes.tokens)
 
