@@ -89,8 +89,9 @@ rounds.forEach((round, index) => {
 
 // Whether what was only offered is shown at first: not where it would hide what was verified.
 const offeredFits = (() => {
-  const spare = rounds.map((round) => round.tokens.length - round.num_verified);
-  return spare.sort((a, b) => a - b)[Math.floor(spare.length / 2)] <= 32;
+  const spare = rounds.map((round) => round.tokens.length - round.num_verified)
+    .filter((number) => number > 0).sort((a, b) => a - b);
+  return !(spare[Math.floor(spare.length / 2)] > 40);
 })();
 
 const totals = (() => {

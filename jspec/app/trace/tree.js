@@ -11,8 +11,8 @@ const treeView = {
 
   draw(round) {
     const { nodes, bonus } = nodesOf(round);
-    const shown = (node) =>
-      this.offered || !["offered", "missed"].includes(node.state);
+    // What would have been accepted is shown always: it is what the width has cost.
+    const shown = (node) => this.offered || node.state !== "offered";
     const order = [];
     let rows = 0;
     // By hand and not by recursion: a chain may be long.
