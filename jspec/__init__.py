@@ -31,10 +31,11 @@ __version__ = "0.1.0"
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "prefill", "step", "stream",
+    "Chunk", "decode", "prefill", "step", "stream", "trace",
     # data
     "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling",
-    "Scored", "State", "Stats", "Status", "Template", "Tree", "TreeKV", "Verdict", "WidthChoice",
+    "Scored", "State", "Stats", "Status", "Template", "Trace", "TracedRound", "TracedWidths",
+    "Tree", "TreeKV", "Verdict", "WidthChoice",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification

@@ -60,6 +60,10 @@ from jspec.protocols import NodeRule as NodeRule
 from jspec.protocols import Verifier as Verifier
 from jspec.streaming import Chunk as Chunk
 from jspec.streaming import stream as stream
+from jspec.tracing import Trace as Trace
+from jspec.tracing import TracedRound as TracedRound
+from jspec.tracing import TracedWidths as TracedWidths
+from jspec.tracing import trace as trace
 from jspec.tree import Template as Template
 from jspec.verify.block_verification import BlockVerification as BlockVerification
 from jspec.verify.schemes import Scheme as Scheme

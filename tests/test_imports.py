@@ -35,6 +35,7 @@ CORE = [
     "jspec.request",
     "jspec.engine",
     "jspec.streaming",
+    "jspec.tracing",
     "jspec.public",
 ]
 # What a part must not import, itself or anything below it; what it may is everything else.
@@ -51,10 +52,16 @@ FORBIDDEN = {
     "jspec.methods": ["jspec.engine", "jspec.training", "jspec.app"],
     "jspec.models": ["jspec.engine", "jspec.drafters", "jspec.training", "jspec.app"],
 }
-# Drafters that the core itself uses: the default of `decode`, and the list of public names.
+# Drafters that the core itself uses: the default of `decode`, and what records another drafter.
 KNOWN_DRAFTERS = {
     "jspec.engine": {"jspec.drafters.autoregressive"},
     "jspec.streaming": {"jspec.drafters.autoregressive"},
+    "jspec.tracing": {
+        "jspec.drafters",
+        "jspec.drafters.autoregressive",
+        "jspec.drafters.origins",
+        "jspec.drafters.recorded",
+    },
 }
 COMPILERS = {"jit", "pmap", "pjit"}
 

@@ -12,6 +12,7 @@ import jspec
 from jspec.app import method_choice, prompts
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.run_settings import RunSettings
+from jspec.app.trace_command import trace
 from jspec.app.train_commands import train_app
 from jspec.errors import InputError, RunStopped
 from jspec.methods import DEFAULT
@@ -209,6 +210,9 @@ def generate(
         json_output.write(session, ids, settings)
     else:
         text_output.show(session, ids, settings, compare=not alone)
+
+
+app.command()(trace)
 
 
 @app.command()

@@ -1,0 +1,125 @@
+"""The command `jspec trace`: a generation as a page. Its work is in functions that need JAX."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec.app import method_choice, prompts
+from jspec.app.method_choice import Choice
+from jspec.app.parsers import integer, number
+from jspec.app.run_settings import RunSettings
+from jspec.errors import InputError
+from jspec.methods import BUNDLED, DEFAULT
+
+_OUT = Path("trace.html")
+
+
+def trace(
+    prompt: Annotated[
+        str | None,
+        typer.Argument(help="Text to continue; - reads standard input.", show_default=False),
+    ] = None,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The page; it needs no other file.")
+    ] = _OUT,
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|ID",
+            help="Folder or hub id of the draft model, if the method needs one.",
+            show_default="bundled, if --model is",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most tokens.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampling.")
+    ] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
+            "`jspec methods` lists the keys.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D",
+            help="The dtype of weights and computation.",
+            show_default="float32 on CPU, else bfloat16",
+        ),
+    ] = None,
+) -> None:
+    """Continue a prompt, and write a page that shows every round of drafting."""
+    settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
+    choice = method_choice.choose(method, speculative_config)
+    method_choice.check_temperature(choice, settings.temperature)
+    draft = method_choice.draft_model(choice, model, draft_model)
+    check_out(out)
+    asked = prompts.one(prompt)
+
+    # From here on JAX is imported.
+    from jspec.app import compilation, sessions
+    from jspec.app.trace import write
+
+    compilation.keep_on_disk()
+    session = sessions.start(model, draft, choice, dtype)
+    target = session.target
+    ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
+    print(write.run(session, ids, settings, described(model, choice, settings), out))
+
+
+def check_out(out: Path) -> None:
+    """Raises InputError if the file cannot be written, before anything is loaded."""
+    folder = out.parent
+    if out.is_dir():
+        raise InputError(f"--out {out} is a folder; name a file in it, such as {out / _OUT}")
+    if not folder.is_dir():
+        raise InputError(f"--out {out} lies in {folder}, which is no folder; make it first")
+    if not os.access(out if out.exists() else folder, os.W_OK):
+        raise InputError(f"--out {out} cannot be written; name a file that you may write")
+
+
+def described(model: str | None, choice: Choice, settings: RunSettings) -> dict[str, str]:
+    """The words of the page's head: what ran, and how its tokens were chosen."""
+    options: Sequence[str] = [f"{name} {value}" for name, value in choice.options.items()]
+    method = choice.method.name + (f" ({', '.join(options)})" if options else "")
+    if settings.temperature == 0:
+        return {"model": model or BUNDLED, "method": method, "sampling": "greedy"}
+    filters = {
+        "top-k": (settings.top_k, 0),
+        "top-p": (settings.top_p, 1),
+        "min-p": (settings.min_p, 0),
+    }
+    words = [f"temperature {settings.temperature:g}"]
+    words += [f"{name} {value:g}" for name, (value, off) in filters.items() if value != off]
+    words.append(f"seed {settings.seed}")
+    return {"model": model or BUNDLED, "method": method, "sampling": ", ".join(words)}
