@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jspec import methods as methods
+    from jspec import metrics as metrics
     from jspec import models as models
     from jspec import round as round
     from jspec import sampling as sampling
@@ -44,8 +45,8 @@ __all__ = [  # noqa: RUF022
     "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr",
     "SpeculativeDecoding", "Suffix", "TokenRecycling", "merge",
     # modules
-    "acceptance_vector", "datastore", "methods", "models", "proposals", "round", "rules",
-    "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
+    "acceptance_vector", "datastore", "methods", "metrics", "models", "proposals", "round",
+    "rules", "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
     "__version__",
 ]
 # fmt: on
@@ -54,6 +55,7 @@ _MODULES = {
     "acceptance_vector": "jspec.drafters.draft_model.acceptance_vector",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
+    "metrics": "jspec.metrics",
     "models": "jspec.models",
     "proposals": "jspec.verify.proposals",
     "round": "jspec.round",
