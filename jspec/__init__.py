@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jspec import costs as costs
     from jspec import methods as methods
+    from jspec import metrics as metrics
     from jspec import models as models
     from jspec import round as round
     from jspec import sampling as sampling
@@ -42,12 +43,12 @@ __all__ = [  # noqa: RUF022
     "BlockVerification", "Scheme", "TreeVerifier", "Verified", "with_verifier",
     # drafters
     "Adaptive", "AdaptiveParams", "Autoregressive", "BudgetedMerge", "CalibratedDySpec",
-    "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna", "Medusa",
-    "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer",
-    "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "merge",
+    "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna",
+    "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia",
+    "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "merge",
     # modules
-    "acceptance_vector", "costs", "datastore", "methods", "models", "proposals", "round", "rules",
-    "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
+    "acceptance_vector", "costs", "datastore", "methods", "metrics", "models", "proposals", "round",
+    "rules", "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
     "__version__",
 ]
 # fmt: on
@@ -57,6 +58,7 @@ _MODULES = {
     "costs": "jspec.costs",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
+    "metrics": "jspec.metrics",
     "models": "jspec.models",
     "proposals": "jspec.verify.proposals",
     "round": "jspec.round",

@@ -17,6 +17,7 @@ CORE = [
     "jspec.errors",
     "jspec.arguments",
     "jspec.base",
+    "jspec.metrics",
     "jspec.protocols",
     "jspec.manual_axes",
     "jspec.ragged",

@@ -11,6 +11,7 @@ import numpy as np
 from jspec.app.round_costs import RoundCosts
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
+from jspec.metrics import Metrics, by_row
 
 if TYPE_CHECKING:
     from jspec.base import PyTree, Result
@@ -41,22 +42,9 @@ class Outcome:
     prompt: list[int]
     tokens: list[int]
     status: int
-    histogram: list[int]
-    """Rounds that emitted i + 1 tokens."""
-    num_draft_tokens: int
-    """Drafted tokens that were verified."""
+    metrics: Metrics
     seconds: float
     """The seconds that its group took."""
-
-    @property
-    def num_rounds(self) -> int:
-        """Target forwards after the prefill."""
-        return sum(self.histogram)
-
-    @property
-    def num_accepted_tokens(self) -> int:
-        """Drafted tokens that were emitted."""
-        return sum(count * index for index, count in enumerate(self.histogram))
 
 
 class Runner:
@@ -143,14 +131,14 @@ def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Grou
 
 def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
     """One per row of the group that is not filling; the result is on the host."""
+    rows = by_row(result.stats)
     return [
         Outcome(
             row=row,
             prompt=group.prompt[place, : group.lengths[place]].tolist(),
             tokens=result.tokens[place, : result.lengths[place]].tolist(),
             status=int(result.status[place]),
-            histogram=result.stats.histogram[place].tolist(),
-            num_draft_tokens=int(result.stats.num_draft_tokens[place]),
+            metrics=rows[place],
             seconds=seconds,
         )
         for place, row in enumerate(group.rows)

@@ -9,6 +9,7 @@ from jspec.app.batches import Outcome, Runner, groups
 from jspec.app.detokenise import Detokeniser, Tokenizer
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
+from jspec.metrics import Metrics
 
 
 def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings) -> None:
@@ -29,21 +30,13 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
         "text": Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens),
         "finish_reason": finish_reason(outcome.status),
         "seconds": outcome.seconds,
-        "metrics": {
-            "mean_acceptance_length": mean_acceptance_length([outcome]),
-            "num_rounds": outcome.num_rounds,
-            "num_draft_tokens": outcome.num_draft_tokens,
-            "num_accepted_tokens": outcome.num_accepted_tokens,
-            "acceptance_histogram": outcome.histogram,
-        },
+        "metrics": outcome.metrics.as_dict(),
     }
 
 
-def mean_acceptance_length(outcomes: Sequence[Outcome]) -> float:
-    """Tokens per target forward, the bonus included; 0 if there was none."""
-    rounds = sum(outcome.num_rounds for outcome in outcomes)
-    accepted = sum(outcome.num_accepted_tokens for outcome in outcomes)
-    return (rounds + accepted) / max(rounds, 1)
+def together(outcomes: Sequence[Outcome]) -> Metrics:
+    """The metrics of all outcomes as one run."""
+    return sum((outcome.metrics for outcome in outcomes), Metrics())
 
 
 def finish_reason(status: int) -> str:

@@ -8,7 +8,7 @@ from operator import itemgetter
 from jspec.app import terminal
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.app.detokenise import Detokeniser
-from jspec.app.json_output import finish_reason, mean_acceptance_length
+from jspec.app.json_output import finish_reason, together
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.methods.builders import COUPLED
@@ -17,9 +17,9 @@ _REPEATS = 5
 _ENOUGH = 1.0
 """Seconds of measuring after which nothing is repeated."""
 
-_ROUNDS = 16
+_DRAFTS = 16
 _USELESS = 1.1
-"""A mean acceptance length below it over so many rounds is one to warn of; plain decoding has 1."""
+"""A mean acceptance length below it over so many drafts is one to warn of; plain decoding has 1."""
 
 _ENDINGS = {
     "capacity": "[the model's context is full]",
@@ -63,6 +63,8 @@ def show(
     plain = Runner(session, settings, plain=True) if compare and drafts else None
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
     screen.line()
+    if drafts:
+        screen.line(together(timings[0].outcomes).log_line(timings[0].seconds))
     # Greedy decoding has one token to choose, in every scheme.
     scheme = session.choice.scheme if settings.temperature > 0 else COUPLED
     for line in report(timings, repeats, scheme):
@@ -102,7 +104,7 @@ def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> li
     figures = [
         f"{sum(len(outcome.tokens) for outcome in ours.outcomes)} tokens in {ours.seconds:.2f} s",
         f"{ours.tokens_per_second:.1f} tokens per second",
-        f"mean acceptance length {mean_acceptance_length(ours.outcomes):.2f}",
+        f"mean acceptance length {together(ours.outcomes).mean_acceptance_length:.2f}",
     ]
     what = f"jspec.decode, compiled, from prompt to last token, best of {repeats}"
     if plain is None:
@@ -121,8 +123,9 @@ def doubt(outcomes: Sequence[Outcome]) -> str | None:
 
     That is how a head of another model shows: nothing fails, and nothing is won.
     """
-    length = mean_acceptance_length(outcomes)
-    if sum(outcome.num_rounds for outcome in outcomes) < _ROUNDS or length >= _USELESS:
+    drafts = together(outcomes)
+    length = drafts.mean_acceptance_length
+    if drafts.num_drafts < _DRAFTS or length >= _USELESS:
         return None
     return (
         f"Warning: a mean acceptance length of {length:.2f} means that the head's drafts are "

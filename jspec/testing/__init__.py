@@ -4,12 +4,17 @@
 where a promise is broken; `fuzz` drafts thousands of random trees. All three raise
 `jspec.InputError` if they are called in a wrong way, and return a `Report`. `PrefixLM` is the
 target that they use if they are given none.
+
+`certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
+`Certificate`.
 """
 
+from jspec.testing.certification.certificate import Certificate as Certificate
+from jspec.testing.certification.certifying import certify as certify
 from jspec.testing.drafter_contract import check_drafter as check_drafter
 from jspec.testing.fuzzing import fuzz as fuzz
 from jspec.testing.model_contract import check_model as check_model
 from jspec.testing.prefix_lm import PrefixLM as PrefixLM
 from jspec.testing.promises import Report as Report
 
-__all__ = ["PrefixLM", "Report", "check_drafter", "check_model", "fuzz"]
+__all__ = ["Certificate", "PrefixLM", "Report", "certify", "check_drafter", "check_model", "fuzz"]

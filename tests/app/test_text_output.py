@@ -15,6 +15,7 @@ from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.app.text_output import Timing
 from jspec.methods import Built
+from jspec.metrics import Metrics
 from jspec.models import heads
 from jspec.models.heads import registry
 from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
@@ -29,7 +30,14 @@ def test_the_text_and_then_the_figures(command, folder):
     result = jspec.decode(loaded.model, loaded.params, [prompt], max_new_tokens=12, eos=loaded.eos)
     text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
     assert ran.out.startswith(text + "\n")
-    figures, measured = ran.out.splitlines()[-2:]
+    metrics, figures, measured = ran.out.splitlines()[-3:]
+    assert re.fullmatch(
+        r"SpecDecoding metrics: Mean acceptance length: [\d.]+, "
+        r"Accepted throughput: [\d.]+ tokens/s, Drafted throughput: [\d.]+ tokens/s, "
+        r"Accepted: \d+ tokens, Drafted: \d+ tokens, "
+        r"Per-position acceptance rate: [\d., ]+, Avg Draft acceptance rate: [\d.]+%",
+        metrics,
+    )
     assert re.fullmatch(
         r"12 tokens in [\d.]+ s · [\d.]+ tokens per second · mean acceptance length [\d.]+ · "
         r"[\d.]+ times plain decoding \([\d.]+\)",
@@ -55,10 +63,11 @@ def test_plain_decoding_is_compared_with_nothing(command, folder):
         "generate", "She", "--model", folder, "--max-new-tokens", 12, "--method", "autoregressive"
     )
     assert ran.code == 0 and "times plain" not in ran.out and "length 1.00" in ran.out
+    assert "SpecDecoding" not in ran.out, "it has no drafts to speak of"
 
 
 def outcome(tokens):
-    return Outcome(0, [1], tokens, 2, [len(tokens)], 0, 1.0)
+    return Outcome(0, [1], tokens, 2, Metrics((len(tokens),)), 1.0)
 
 
 def test_other_tokens_than_plain_decodings_are_reported():
@@ -90,7 +99,8 @@ def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
 
 def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
     def rounds(*histogram):
-        return [Outcome(0, [1], [2], 2, list(histogram), 0, 1.0)]
+        run = Metrics(histogram, num_drafts=sum(histogram), num_draft_tokens=9 * sum(histogram))
+        return [Outcome(0, [1], [2], 2, run, 1.0)]
 
     assert "mean acceptance length of 1.05" in text_output.doubt(rounds(19, 1))
     assert text_output.doubt(rounds(17, 3)) is None

@@ -1,0 +1,91 @@
+"""The work of `jspec certify`: a session's method, certified on prompts, and shown."""
+
+import json
+import sys
+from collections.abc import Sequence
+
+from jspec.app import prompts
+from jspec.app.batches import interruptible
+from jspec.app.bench.questions import Question
+from jspec.app.run_settings import RunSettings
+from jspec.app.sessions import Session
+from jspec.methods import BUNDLED
+from jspec.testing import Certificate, certify
+
+
+def run(
+    session: Session,
+    model: str | None,
+    questions: Sequence[Question],
+    settings: RunSettings,
+    num_draws: int,
+    as_json: bool,
+) -> int:
+    """Certifies, and shows the certificate.
+
+    Args:
+        session: model and drafter.
+        model: the model's name, if one was given.
+        questions: of which the first turn is the prompt.
+        settings: of all runs; the sampled checks take its sampling.
+        num_draws: of the G-test.
+        as_json: whether to write one JSON object instead of a report.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        InputError: if a prompt or a setting does not fit the model.
+    """
+    target, built = session.target, session.built
+    asked = [prompts.Prompt(question.turns[0], question.source) for question in questions]
+    ids = prompts.encode(asked, target.tokenizer, built.model.vocab_size, built.model.context)
+    sampling = settings.sampling
+    assert sampling is not None, "the temperature was found to be above 0"
+    certificate = interruptible(
+        lambda: certify(
+            built.model,
+            target.params,
+            built.drafter,
+            built.drafter_params,
+            prompts=ids,
+            max_new_tokens=settings.max_new_tokens,
+            batch_size=min(settings.batch_size, len(ids)),
+            eos=None if settings.ignore_eos else target.eos,
+            sampling=sampling,
+            key=settings.seed,
+            num_draws=num_draws,
+            said=_progress,
+        )
+    )
+    _progress("")
+    name, choice = model or BUNDLED, session.choice
+    if as_json:
+        found = certificate.as_dict()
+        chosen = {"model": name, "method": choice.method.name, "options": dict(choice.options)}
+        found["settings"] = chosen | found["settings"]
+        sys.stdout.write(json.dumps(found) + "\n")
+    else:
+        print(_head(name, session, certificate))
+        print(certificate)
+    return certificate.exit_code
+
+
+def _head(model: str, session: Session, certificate: Certificate) -> str:
+    used = certificate.settings
+    sampling = ", ".join(
+        f"{name} {value:g}" for name, value in used["sampling"].items() if value not in (0, 1)
+    )
+    choice, rounding = session.choice, certificate.rounding
+    return (
+        f"{choice.method.name} (scheme {choice.scheme}, {used['widths'][-1]} drafted nodes at "
+        f"most) on {model}, {rounding.dtype}, {used['device']}: {used['num_prompts']} prompts, "
+        f"{used['max_new_tokens']} tokens each, {used['batch_size']} at a time; sampled checks at "
+        f"{sampling or 'temperature 1'}"
+    )
+
+
+def _progress(line: str) -> None:
+    """Shows how far it is, where somebody watches."""
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,155 @@
+"""The command `jspec certify`. The work is in `certification`, so that `--help` needs no JAX."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec.app import method_choice
+from jspec.app.bench import questions as asking
+from jspec.app.parsers import integer, number
+from jspec.app.run_settings import RunSettings
+from jspec.errors import InputError
+from jspec.methods import DEFAULT
+
+
+def certify(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|ID",
+            help="Folder or hub id of the draft model, if the method needs one.",
+            show_default="bundled, if --model is",
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|NAME",
+            help="Trained head, if the method has one.",
+            show_default="bundled, if --model is",
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
+        ),
+    ] = None,
+    speculative_config: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JSON",
+            help='Object, such as {"method": "speculative_decoding", "scheme": "recursive"}; '
+            "`jspec methods` lists the keys.",
+            show_default=False,
+        ),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Questions in Spec-Bench's schema, of which the first turn is the prompt.",
+            show_default="a few that come along",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead: one prompt a line, text or a JSON list of token ids.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            parser=integer, metavar="N", help="Prompts, evenly over classes.", show_default="all"
+        ),
+    ] = None,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
+    ] = 64,
+    temperature: Annotated[
+        float,
+        typer.Option(
+            parser=number,
+            metavar="T",
+            help="Of the sampled checks, above 0; greedy decoding is always checked.",
+        ),
+    ] = 1.0,
+    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampled checks.")
+    ] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
+    batch_size: Annotated[
+        int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
+    ] = 1,
+    draws: Annotated[
+        int,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Draws of the G-test, for schemes that draw; four times as many find half the "
+            "deviation.",
+        ),
+    ] = 4096,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D",
+            help="The dtype of weights and computation.",
+            show_default="float32 on CPU, else bfloat16",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object instead of the report.")
+    ] = False,
+) -> int:
+    """Check that a method changes no token of a model, and say how sure that is.
+
+    Drafted texts are compared with plain ones, greedy and sampled; each divergence is found to be a
+    tie of rounding or a bug. Exit code 0: lossless within what was tested; 1: not; 2: bad input.
+    """
+    if not temperature > 0:
+        raise InputError(
+            f"--temperature is {temperature:g}; pass a number above 0 for the sampled checks "
+            "(greedy decoding is always checked)"
+        )
+    for name, value in (("--limit", limit), ("--draws", draws)):
+        if value is not None and value < 1:
+            raise InputError(f"{name} is {value}; pass at least 1")
+    settings = RunSettings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
+    )
+    choice = method_choice.choose(method, speculative_config)
+    if head is not None:
+        choice = method_choice.Choice(
+            choice.method, choice.method.check({**choice.options, "head": head})
+        )
+    draft = method_choice.draft_model(choice, model, draft_model)
+    if questions is not None and prompts is not None:
+        raise InputError("--questions and --prompts were both given; give one of them")
+    if prompts is not None:
+        asked = asking.from_prompts(prompts)
+    else:
+        asked = asking.read(questions or asking.SAMPLE)
+    asked = asking.choose(asked, limit)
+
+    # From here on JAX is imported.
+    from jspec.app import certification, compilation, sessions
+
+    compilation.keep_on_disk()
+    session = sessions.start(model, draft, choice, dtype)
+    return certification.run(session, model, asked, settings, draws, as_json)

@@ -1,0 +1,207 @@
+"""The certification of a model, a drafter and settings: all checks, one certificate."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec.base import PyTree, Sampling
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.errors import InputError
+from jspec.protocols import CausalLM, Drafter
+from jspec.testing.certification.certificate import Certificate, MatchedWidth
+from jspec.testing.certification.draws import NUM_TOKENS, DrawTest, check_draws
+from jspec.testing.certification.forwards import WidePlain, widths_of
+from jspec.testing.certification.parity import Parity, compare
+from jspec.testing.certification.rounding import Rounding, measure
+from jspec.testing.certification.runs import Drafting, Run, Subject
+from jspec.verify.schemes import COUPLED, verifier_of
+
+_REPLAYED = 8
+"""Prompts whose texts are replayed to measure rounding."""
+
+
+def certify(
+    model: CausalLM,
+    params: PyTree,
+    drafter: Drafter,
+    drafter_params: PyTree = None,
+    *,
+    prompts: Sequence[Sequence[int]],
+    max_new_tokens: int = 64,
+    batch_size: int = 1,
+    eos: Any = None,
+    sampling: Sampling = Sampling(),
+    key: jax.Array | int = 0,
+    num_draws: int = 4096,
+    num_drawn_prompts: int = 2,
+    said: Callable[[str], None] = lambda line: None,
+) -> Certificate:
+    """Certifies that a drafter changes no token of a model, or finds where it does.
+
+    Drafted texts are compared with plain ones, greedy and sampled with the same key. Each
+    divergence is judged by the gap of the two tokens' logits: a tie if forwards of the widths in
+    question differ by that much without any drafter, else a bug. Where the drafter's verifier draws
+    by a rule of its own, the same key gives other tokens; then the distribution of the first
+    tokens is put to a G-test instead, with the total variation that it would have found. Last,
+    plain decoding is run by forwards as wide as a round's: whether that makes the arithmetic equal
+    to the last bit, and what it costs.
+
+    Args:
+        model: the target.
+        params: its weights.
+        drafter: the drafter to certify, with its verifier.
+        drafter_params: its weights, if it has any.
+        prompts: token lists.
+        max_new_tokens: most tokens per prompt.
+        batch_size: prompts that run together; the drafter's memory goes from group to group.
+        eos: end tokens, as in `jspec.decode`.
+        sampling: of the sampled checks; its temperature is above 0.
+        key: of the sampled checks.
+        num_draws: keys of the G-test, all prompts together.
+        num_drawn_prompts: prompts of the G-test.
+        said: is told in a few words how far it is.
+
+    Returns:
+        A `Certificate`: `verdict`, `exit_code`, `str` for people and `as_dict` for JSON.
+
+    Raises:
+        InputError: if an argument does not fit, before anything is compiled.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> found = jspec.testing.certify(
+        ...     model, model.init(), jspec.PromptLookup(num_speculative_tokens=2),
+        ...     prompts=[[1, 2, 1, 2, 1], [3, 4, 3]], max_new_tokens=8,
+        ... )  # doctest: +SKIP
+        >>> found.verdict  # doctest: +SKIP
+        'lossless'
+    """
+    _check(prompts, batch_size, sampling, num_draws, num_drawn_prompts)
+    if key is None:
+        raise InputError("key is None; pass key=0, for the sampled checks to draw by")
+    subject = Subject(model, params, prompts, max_new_tokens, batch_size, eos, key, said)
+    verifier = verifier_of(drafter)
+    coupled = verifier == COUPLED.verifier
+    # A draft model that draws needs a key and a temperature, if only 0, to draw by.
+    still = None if coupled else Sampling(temperature=0.0)
+    first = subject.request(range(min(batch_size, len(prompts))), sampling)
+    widths = widths_of(drafter, drafter_params=drafter_params, **first)
+    drafting = drafter, drafter_params
+    plainly: Drafting = Autoregressive(), None
+
+    greedy = subject.run(
+        "greedy",
+        {"plain": plainly, "drafted": drafting, "wide": (WidePlain(widths[-1]), None)},
+        still,
+    )
+    rounding = _rounding(subject, greedy["plain"], widths)
+    sampled, draws, skipped = None, None, []
+    if coupled:
+        runs = subject.run("sampled", {"plain": plainly, "drafted": drafting}, sampling)
+        sampled = compare(subject, runs["plain"], runs["drafted"], sampling, rounding)
+        skipped.append("the distribution of draws, since the same key gave the same tokens")
+    else:
+        draws = check_draws(subject, drafting, sampling, widths[-1], num_draws, num_drawn_prompts)
+        skipped += [
+            f"seed parity, since {verifier} draws tokens of its own",
+            f"the distribution of sampled tokens behind the first {NUM_TOKENS}",
+        ]
+    parity = compare(subject, greedy["plain"], greedy["drafted"], still, rounding)
+    return _certificate(
+        subject, str(verifier), drafter, widths, sampling, greedy, parity, sampled, draws,
+        rounding, skipped,
+    )  # fmt: skip
+
+
+def _check(
+    prompts: Sequence[Sequence[int]],
+    batch_size: int,
+    sampling: Sampling,
+    num_draws: int,
+    num_drawn_prompts: int,
+) -> None:
+    if not len(prompts) or not all(len(prompt) for prompt in prompts):
+        raise InputError(f"there are {len(prompts)} prompts; pass one or more, none of them empty")
+    for name, value in (
+        ("batch_size", batch_size),
+        ("num_draws", num_draws),
+        ("num_drawn_prompts", num_drawn_prompts),
+    ):
+        if not isinstance(value, int) or value < 1:
+            raise InputError(f"{name} is {value!r}; pass an integer of at least 1")
+    if not isinstance(sampling, Sampling):
+        raise InputError(f"sampling is {sampling!r:.80}; pass jspec.Sampling(temperature=..)")
+    if any(np.ndim(value) for value in vars(sampling).values()):
+        raise InputError("sampling holds arrays; pass one number for all prompts")
+    if not sampling.temperature > 0:
+        raise InputError(
+            f"temperature is {sampling.temperature}; pass a number above 0 for the sampled checks "
+            "(greedy decoding is always checked)"
+        )
+
+
+def _rounding(subject: Subject, plain: Run, widths: tuple[int, ...]) -> Rounding:
+    """The rounding by the narrowest and the widest forward that is wider than one token."""
+    wider = [width for width in widths if width > 1]
+    chosen = sorted({*wider[:1], *wider[-1:]})
+    # As many rows as the runs had: arithmetic depends on them too.
+    count = min(len(subject.prompts), max(_REPLAYED, subject.batch_size))
+    return measure(
+        subject.model, subject.params, subject.prompts[:count], plain.tokens[:count], chosen,
+        subject.batch_size, subject.said,
+    )  # fmt: skip
+
+
+def _certificate(
+    subject: Subject,
+    verifier: str,
+    drafter: Drafter,
+    widths: tuple[int, ...],
+    sampling: Sampling,
+    greedy: dict[str, Run],
+    parity: Parity,
+    sampled: Parity | None,
+    draws: DrawTest | None,
+    rounding: Rounding,
+    skipped: list[str],
+) -> Certificate:
+    plain, drafted, wide = (greedy[name] for name in ("plain", "drafted", "wide"))
+
+    def equal(one: Run, other: Run) -> int:
+        return sum(a == b for a, b in zip(one.tokens, other.tokens, strict=True))
+
+    matched = None
+    if widths[-1] > 1:
+        matched = MatchedWidth(
+            width=widths[-1],
+            num_equal_to_plain=equal(wide, plain),
+            num_equal_to_drafted=equal(wide, drafted),
+            num_prompts=len(subject.prompts),
+            time_ratio=wide.seconds / plain.seconds,
+        )
+    # Ties change how much is written.
+    rates = [sum(map(len, run.tokens)) / run.seconds for run in (drafted, plain)]
+    settings = {
+        "drafter": type(drafter).__name__,
+        "verifier": verifier,
+        "widths": [width - 1 for width in widths],
+        "device": jax.devices()[0].device_kind,
+        "num_prompts": len(subject.prompts),
+        "max_new_tokens": subject.max_new_tokens,
+        "batch_size": subject.batch_size,
+        "sampling": {name: float(value) for name, value in vars(sampling).items()},
+    }
+    return Certificate(
+        settings=settings,
+        greedy=parity,
+        sampled=sampled,
+        draws=draws,
+        rounding=rounding,
+        matched=matched,
+        metrics=drafted.metrics,
+        speed=rates[0] / rates[1] if rates[1] else 0.0,
+        skipped=tuple(skipped),
+    )

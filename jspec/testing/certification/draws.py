@@ -1,0 +1,232 @@
+"""The distribution of drafted tokens against the target's own, for rules that draw by themselves.
+
+Such a rule gives other tokens than plain decoding with the same key, of the same distribution. The
+first tokens after a prompt are drawn under thousands of keys, and counted in a partition of all
+texts: by the first token, behind a likely one by the second, and so on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Float, Int
+
+from jspec import engine
+from jspec import sampling as samplings
+from jspec.base import Sampling
+from jspec.errors import InputError
+from jspec.testing.certification.forwards import next_logits
+from jspec.testing.certification.goodness import ALARM, GTest, g_test, total
+from jspec.testing.certification.runs import Drafting, Subject
+
+NUM_TOKENS = 3
+"""Tokens of a draw: more than one round emits where something is refused, so two rounds count."""
+_ROWS = 64
+"""Draws that run together."""
+_WORTH = 100
+"""A beginning is looked behind if it is expected so often."""
+_BEGINNINGS = 24
+"""The most beginnings of a prompt that are looked behind."""
+_APART = 2**20
+"""The distance of the prompts' row ids: no draw shares its noise with another, or a parity run."""
+
+Text = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DrawTest:
+    """The G-tests of all prompts together."""
+
+    prompts: tuple[int, ...]
+    """The prompts' numbers: those whose next tokens are the least certain."""
+    test: GTest
+    """Against the target's probabilities by forwards of one token."""
+    wide: GTest
+    """Against those by forwards as wide as a round's."""
+    num_tokens: int
+    """Tokens of each draw."""
+    rounding: float
+    """The largest total variation between the two distributions: what rounding alone does."""
+
+    @property
+    def p_value(self) -> float:
+        """The larger of both: a deviation that rounding explains is none of the rule's."""
+        return max(self.test.p_value, self.wide.p_value)
+
+    @property
+    def passed(self) -> bool:
+        return self.p_value >= ALARM
+
+
+def check_draws(
+    subject: Subject,
+    drafting: Drafting,
+    sampling: Sampling,
+    width: int,
+    num_draws: int,
+    num_prompts: int,
+) -> DrawTest:
+    """Draws first tokens under many keys, and tests their distribution.
+
+    Args:
+        subject: the target and the prompts.
+        drafting: the drafter, whose verifier draws, and its weights.
+        sampling: the target's.
+        width: of the widest round.
+        num_draws: of all prompts together.
+        num_prompts: on how many prompts.
+    """
+    chosen = _least_certain(subject, sampling, num_prompts)
+    each = -(-num_draws // (len(chosen) * _ROWS)) * _ROWS
+    tests: list[list[GTest]] = [[], []]
+    variation = 0.0
+    for number, row in enumerate(chosen):
+        subject.said(f"draws: {number * each} of {len(chosen) * each}")
+        prompt = subject.prompts[row]
+        seen = _draw(subject, drafting, sampling, prompt, (number + 1) * _APART, each)
+        plain = _Law.of(subject, prompt, sampling, each, 1)
+        wide = plain.by_width(subject, prompt, sampling, width)
+        counts = plain.count(seen)
+        for place, law in enumerate((plain, wide)):
+            tests[place].append(g_test(counts, law.probs))
+        variation = max(variation, float(abs(plain.probs - wide.probs).sum() / 2))
+    return DrawTest(
+        prompts=tuple(chosen),
+        test=total(tests[0]),
+        wide=total(tests[1]),
+        num_tokens=NUM_TOKENS,
+        rounding=variation,
+    )
+
+
+def _distributions(
+    subject: Subject, texts: Sequence[Sequence[int]], sampling: Sampling, width: int
+) -> Float[np.ndarray, "R V"]:
+    """The distribution of the token after each text."""
+    logits = next_logits(subject.model, subject.params, texts, width)
+    rows = jax.tree.map(lambda value: jnp.broadcast_to(value, (len(texts),)), sampling)
+    probs = np.asarray(samplings.probabilities(jnp.asarray(logits), rows), np.float64)
+    return probs / probs.sum(-1, keepdims=True)
+
+
+def _least_certain(subject: Subject, sampling: Sampling, count: int) -> list[int]:
+    """The prompts whose next token has the largest entropy: a certain token tests nothing.
+
+    Raises:
+        InputError: if no prompt leaves room for a draw.
+    """
+    context = subject.model.context
+    fit = [
+        row
+        for row, prompt in enumerate(subject.prompts)
+        if context is None or len(prompt) + NUM_TOKENS <= context
+    ]
+    if not fit:
+        raise InputError(
+            f"every prompt fills the model's context of {context}; pass one that is "
+            f"{NUM_TOKENS} tokens shorter"
+        )
+    probs = _distributions(subject, [subject.prompts[row] for row in fit], sampling, 1)
+    entropy = -(probs * np.log(np.where(probs > 0, probs, 1.0))).sum(-1)
+    return sorted(fit[place] for place in np.argsort(-entropy, kind="stable")[:count].tolist())
+
+
+@dataclass(frozen=True)
+class _Law:
+    """A partition of texts into cells, and the probability of each.
+
+    A cell is one token behind one beginning. Cells of a beginning that is looked behind are left
+    out, as its continuations are cells. The last cell is a text that broke off, of probability 0.
+    """
+
+    beginnings: tuple[Text, ...]
+    cells: Int[np.ndarray, "I V"]
+    """The number of the cell of each token behind each beginning; -1: it is a beginning itself."""
+    probs: Float[np.ndarray, " C"]
+
+    @classmethod
+    def of(
+        cls, subject: Subject, prompt: Sequence[int], sampling: Sampling, num_draws: int, width: int
+    ) -> "_Law":
+        level: dict[Text, float] = {(): 1.0}
+        laws: dict[Text, tuple[float, Any]] = {}
+        for _ in range(NUM_TOKENS):
+            if not level:
+                break
+            found = _distributions(subject, [[*prompt, *text] for text in level], sampling, width)
+            following: dict[Text, float] = {}
+            for (text, chance), probs in zip(level.items(), found, strict=True):
+                laws[text] = chance, probs
+                if len(text) + 1 < NUM_TOKENS:
+                    for token in np.flatnonzero(chance * probs * num_draws >= _WORTH):
+                        if int(token) not in subject.ends:
+                            following[(*text, int(token))] = chance * float(probs[token])
+            best = sorted(following.items(), key=lambda item: -item[1])
+            level = dict(best[: max(0, _BEGINNINGS - len(laws))])
+        cells = np.zeros((len(laws), subject.model.vocab_size), int)
+        chances, number = [], 0
+        for place, (text, (chance, probs)) in enumerate(laws.items()):
+            inner = np.array([(*text, token) in laws for token in range(len(probs))])
+            cells[place] = np.where(inner, -1, number + np.cumsum(~inner) - 1)
+            chances.append(chance * probs[~inner])
+            number += int((~inner).sum())
+        return cls(tuple(laws), cells, np.concatenate([*chances, [0.0]]))
+
+    def by_width(
+        self, subject: Subject, prompt: Sequence[int], sampling: Sampling, width: int
+    ) -> "_Law":
+        """The same cells, with their probabilities by forwards of another width."""
+        texts = [[*prompt, *text] for text in self.beginnings]
+        found = dict(
+            zip(self.beginnings, _distributions(subject, texts, sampling, width), strict=True)
+        )
+        chance: dict[Text, float] = {(): 1.0}
+        probs = np.zeros_like(self.probs)
+        for place, text in enumerate(self.beginnings):
+            if text:
+                chance[text] = chance[text[:-1]] * float(found[text[:-1]][text[-1]])
+            free = self.cells[place] >= 0
+            probs[self.cells[place][free]] = chance[text] * found[text][free]
+        return replace(self, probs=probs)
+
+    def count(self, seen: Sequence[Text]) -> Int[np.ndarray, " C"]:
+        """How often each cell was drawn."""
+        places = {text: place for place, text in enumerate(self.beginnings)}
+        counts = np.zeros(len(self.probs), int)
+        for text in seen:
+            size = 0
+            while size < len(text) and text[: size + 1] in places:
+                size += 1
+            broken = size == len(text)
+            counts[-1 if broken else self.cells[places[text[:size]], text[size]]] += 1
+        return counts
+
+
+def _draw(
+    subject: Subject,
+    drafting: Drafting,
+    sampling: Sampling,
+    prompt: Sequence[int],
+    first_id: int,
+    num_draws: int,
+) -> list[Text]:
+    """The first tokens after a prompt under the keys of so many row ids, from one prefill."""
+    drafter, weights = drafting
+    asked: dict[str, Any] = dict(drafter=drafter, drafter_params=weights)
+    start = engine.prefill(
+        subject.model, subject.params, np.array([prompt] * _ROWS), max_new_tokens=NUM_TOKENS,
+        eos=subject.eos, sampling=sampling, key=subject.key, **asked,
+    )  # fmt: skip
+    seen: list[Text] = []
+    for first in range(0, num_draws, _ROWS):
+        ids = jnp.arange(first, first + _ROWS, dtype=jnp.int32) + first_id
+        state = jax.tree.map(jnp.copy, start)
+        state = replace(state, request=replace(state.request, keys=subject.keys(ids)))
+        while not jax.device_get(state.done).all():
+            state = engine.step(subject.model, subject.params, state, **asked)
+        out, lengths = jax.device_get((state.out, state.lengths))
+        seen += [tuple(out[place, : lengths[place]].tolist()) for place in range(_ROWS)]
+    return seen

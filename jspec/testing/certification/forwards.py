@@ -1,0 +1,248 @@
+"""The target's logits at a place of a text, by forwards of any width; and plain decoding by such.
+
+A forward of another width adds the same numbers in another order. What that changes is measured
+here, without any drafter: it is the yardstick of what rounding can do.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import cache as caches
+from jspec import engine
+from jspec import tree as trees
+from jspec.base import Cache, Frame, Output, PyTree, State, Tree, TreeKV
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.protocols import CausalLM, Drafter
+from jspec.round import frame, score
+
+_ROWS = 8
+"""Texts that are scored together."""
+BEST = 8
+"""The tokens of largest logit that are looked at in every place."""
+
+
+@dataclass(frozen=True)
+class WidePlain(Autoregressive):
+    """Plain decoding by forwards of `num_nodes` tokens, of which all but the root are absent.
+
+    Args:
+        num_nodes: N, the root included.
+    """
+
+    num_nodes: int = 1
+
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
+        return _alone(frame.root, self.num_nodes), state
+
+
+def _alone(root: Int[Array, " B"], num_nodes: int) -> Tree:
+    """The tree of a root and absent nodes."""
+    tree = trees.root_only(root)
+    absent = [(0, 0), (0, num_nodes - 1)]
+    return replace(
+        tree,
+        tokens=jnp.pad(tree.tokens, absent),
+        parents=jnp.pad(tree.parents, absent),
+        valid=jnp.pad(tree.valid, absent),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Observed:
+    """A model that writes down how wide its forwards are. Equal to none, so always traced anew."""
+
+    inner: CausalLM
+    widths: list[int] = field(default_factory=list)
+
+    @property
+    def vocab_size(self) -> int:
+        return self.inner.vocab_size
+
+    @property
+    def context(self) -> int | None:
+        return self.inner.context
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        return self.inner.init_cache(batch, slots)
+
+    def apply(
+        self,
+        params: PyTree,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        self.widths.append(tokens.shape[1])
+        earlier = () if nodes is None else (nodes,)
+        return self.inner.apply(params, tokens, positions, mask, cache, *earlier)
+
+
+def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
+    """The widths of all forwards that a round may take, root included, rising; nothing is compiled.
+
+    Args:
+        drafter: whose rounds.
+        request: the arguments of a call.
+
+    Raises:
+        InputError: as in `decode`.
+    """
+    model = _Observed(request["model"])
+    request |= dict(model=model, drafter=drafter)
+    traced = ("params", "drafter_params")
+    weights = {name: request.pop(name) for name in traced}
+    state = jax.eval_shape(lambda weights: engine.prefill(**request, **weights), weights)
+    model.widths.clear()
+    jax.eval_shape(
+        lambda weights, state: engine.step(
+            model, weights["params"], state, drafter=drafter,
+            drafter_params=weights["drafter_params"],
+        ),
+        weights,
+        state,
+    )  # fmt: skip
+    return tuple(sorted(set(model.widths)))
+
+
+def next_logits(
+    model: CausalLM, params: PyTree, texts: Sequence[Sequence[int]], width: int = 1
+) -> Float[np.ndarray, "R V"]:
+    """The logits after each text, float32: of a round that verifies nothing, `width` tokens wide.
+
+    Args:
+        model: the target.
+        params: its weights.
+        texts: token lists, none empty.
+        width: of the forward over the last token.
+    """
+    found = []
+    for start in range(0, len(texts), _ROWS):
+        members = list(texts[start : start + _ROWS])
+        prompt, lengths = padded(members + [members[0]] * (_ROWS - len(members)))
+        state = engine.prefill(model, params, prompt, lengths, max_new_tokens=1)
+        logits = _score_root(model, params, state, width)
+        found.append(np.asarray(logits[: len(members)], np.float32))
+    return np.concatenate(found)
+
+
+@partial(jax.jit, static_argnames=("model", "width"))
+def _score_root(model: CausalLM, params: PyTree, state: State, width: int) -> Float[Array, "B V"]:
+    tree = _alone(state.root, width)
+    return score(model, params, tree, frame(state), state.cache).logits[:, 0].astype(jnp.float32)
+
+
+def padded(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
+    """The (prompt, lengths) of token lists, padded on the right."""
+    lengths = np.array([len(text) for text in texts], np.int32)
+    prompt = np.zeros((len(texts), lengths.max()), np.int32)
+    for row, text in enumerate(texts):
+        prompt[row, : len(text)] = text
+    return prompt, lengths
+
+
+@dataclass(frozen=True)
+class Places:
+    """The largest logits of a replayed text, token by token."""
+
+    ids: Int[np.ndarray, "B T K"]
+    values: Float[np.ndarray, "B T K"]
+
+
+def replay(
+    model: CausalLM,
+    params: PyTree,
+    prompts: Sequence[Sequence[int]],
+    texts: Sequence[Sequence[int]],
+    num_tokens: int,
+    width: int,
+    advance: int,
+    ids: Int[np.ndarray, "B T K"] | None = None,
+) -> Places:
+    """The logits that a known text is drawn from, by forwards of `width` tokens.
+
+    `advance` tokens of the text enter the cache with each forward, as an accepted path would; the
+    others are absent. (1, 1) is plain decoding, (N, 1) is `WidePlain`, (N, N) is a round of a chain
+    that is accepted whole.
+
+    Args:
+        model: the target.
+        params: its weights.
+        prompts: token lists.
+        texts: what follows each.
+        num_tokens: T, places that are replayed; those beyond a text hold nothing of use.
+        width: of each forward.
+        advance: tokens of the text in each.
+        ids: whose logits are wanted; None: the largest `BEST`.
+    """
+    prompt, lengths = padded(prompts)
+    chunks = -(-num_tokens // advance)
+    fed = np.zeros((len(prompts), chunks * advance), np.int32)
+    for row, (start, text) in enumerate(zip(prompts, texts, strict=True)):
+        read = [start[-1], *text][:num_tokens]
+        fed[row, : len(read)] = read
+    room = chunks * advance
+    if model.context is not None:
+        room = min(room, model.context)
+    state = engine.prefill(model, params, prompt, lengths, max_new_tokens=room)
+    if ids is None:
+        ids = np.full((len(prompts), num_tokens, min(BEST, model.vocab_size)), -1)
+    behind = fed.shape[1] - num_tokens
+    wanted = np.pad(ids, [(0, 0), (0, behind), (0, 0)], constant_values=-1)
+    ids, values = _replay(model, params, state.cache, fed, wanted, width, advance)
+    return Places(np.asarray(ids)[:, :num_tokens], np.asarray(values)[:, :num_tokens])
+
+
+@partial(jax.jit, static_argnames=("model", "width", "advance"))
+def _replay(
+    model: CausalLM,
+    params: PyTree,
+    cache: Cache,
+    fed: Int[Array, "B T"],
+    ids: Int[Array, "B T K"],
+    width: int,
+    advance: int,
+) -> tuple[Int[Array, "B T K"], Float[Array, "B T K"]]:
+    batch, length = fed.shape
+    chain = trees.chain(width - 1) if width > 1 else None
+
+    def by_chunk(x: Array) -> Array:
+        return jnp.moveaxis(x.reshape(batch, length // advance, advance, *x.shape[2:]), 1, 0)
+
+    def forward(cache: Cache, chunk: tuple[Array, Array]) -> tuple[Cache, tuple[Array, Array]]:
+        tokens, wanted = chunk
+        if chain is None:
+            tree = trees.root_only(tokens[:, 0])
+        else:
+            tree = chain.fill(jnp.pad(tokens, [(0, 0), (0, width - advance)]))
+            tree = replace(tree, valid=tree.valid & (jnp.arange(width) < advance))
+        now = Frame(
+            root=tokens[:, 0],
+            positions=cache.lengths,
+            keys=None,
+            sampling=None,
+            done=jnp.zeros(batch, bool),
+        )
+        output = score(model, params, tree, now, cache)
+        path = jnp.broadcast_to(jnp.arange(advance), (batch, advance))
+        cache = caches.commit(cache, output, path, jnp.full(batch, advance))
+        logits = output.logits[:, :advance].astype(jnp.float32)
+        values, best = jax.lax.top_k(logits, wanted.shape[-1])
+        known = wanted >= 0
+        asked = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
+        return cache, (jnp.where(known, wanted, best), jnp.where(known, asked, values))
+
+    _, (best, values) = jax.lax.scan(forward, cache, (by_chunk(fed), by_chunk(ids)))
+
+    def joined(x: Array) -> Array:
+        return jnp.moveaxis(x, 0, 1).reshape(batch, length, -1)
+
+    return joined(best), joined(values)

@@ -1,0 +1,174 @@
+"""Drafted texts against plain ones, and what each divergence is: a tie of rounding, or a bug."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from jspec import sampling as samplings
+from jspec.base import Sampling
+from jspec.testing.certification.forwards import next_logits
+from jspec.testing.certification.rounding import Rounding, ulp
+from jspec.testing.certification.runs import Run, Subject
+
+TIE, BUG = "tie", "bug"
+_STEPS = 96
+"""Changes that are tried, each sqrt(2) times the one before, from a 256th of a unit on."""
+
+
+@dataclass(frozen=True)
+class Divergence:
+    """The first place in which a drafted text leaves the plain one."""
+
+    prompt: int
+    """The prompt's number, from 0."""
+    position: int
+    """The number of the generated token, from 0."""
+    plain: int | None
+    """The token of plain decoding; None: it had ended."""
+    drafted: int | None
+    top_two_gap: float
+    """The gap between the two largest logits there, by a forward of one token."""
+    gap: float
+    """How far rounding has to bring the two tokens together to swap them: their logits' gap where
+    decoding is greedy, twice the least change of single logits that makes the target draw the
+    other token where it draws. Infinity if no rounding does it."""
+    ulps: float
+    """The gap in units in the last place, at the logits' magnitude."""
+    bounds: float
+    """The gap over what rounding was seen to explain, `Rounding.bound` or `drawn_bound`."""
+    verdict: str
+    """`tie` up to 1 bound, else `bug`."""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """All prompts, decoded plainly and with drafts."""
+
+    num_prompts: int
+    num_tokens: int
+    """Tokens of the plain texts that were compared: up to the divergence, if there is one."""
+    divergences: tuple[Divergence, ...]
+
+    @property
+    def num_equal(self) -> int:
+        return self.num_prompts - len(self.divergences)
+
+    @property
+    def bugs(self) -> tuple[Divergence, ...]:
+        return tuple(one for one in self.divergences if one.verdict == BUG)
+
+
+def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None:
+    """The first place in which two texts differ, the end of one among them; None if they do not."""
+    if list(plain) == list(drafted):
+        return None
+    pairs = enumerate(zip(plain, drafted, strict=False))
+    shorter = min(len(plain), len(drafted))
+    return next((place for place, (one, other) in pairs if one != other), shorter)
+
+
+def compare(
+    subject: Subject, plain: Run, drafted: Run, sampling: Sampling | None, rounding: Rounding
+) -> Parity:
+    """Compares two runs, and judges their divergences.
+
+    Args:
+        subject: the target and the prompts.
+        plain: the run without drafts.
+        drafted: the run with them.
+        sampling: of both.
+        rounding: what rounding was seen to do.
+    """
+    found, num_tokens = [], 0
+    for row, (one, other) in enumerate(zip(plain.tokens, drafted.tokens, strict=True)):
+        place = first_difference(one, other)
+        num_tokens += len(one) if place is None else place + 1
+        if place is not None:
+            found.append((row, place))
+        elif plain.status[row] != drafted.status[row]:
+            found.append((row, len(one)))
+    texts = [[*subject.prompts[row], *plain.tokens[row][:place]] for row, place in found]
+    logits = next_logits(subject.model, subject.params, texts) if found else ()
+    divergences = []
+    for (row, place), at in zip(found, logits, strict=True):
+        tokens = [text[row][place : place + 1] for text in (plain.tokens, drafted.tokens)]
+        one, other = (token[0] if token else None for token in tokens)
+        noise = None
+        if sampling is not None and sampling.temperature != 0:
+            # Drawn at the position of the token before it, as in a round.
+            position = jnp.array([len(subject.prompts[row]) - 1 + place])
+            noise = samplings.gumbel(subject.keys(jnp.array([row])), position, len(at))[0]
+        judged = _judge(at, one, other, sampling, noise, rounding)
+        divergences.append(Divergence(row, place, one, other, *judged))
+    return Parity(len(plain.tokens), num_tokens, tuple(divergences))
+
+
+def _judge(
+    logits: Float[np.ndarray, " V"],
+    plain: int | None,
+    drafted: int | None,
+    sampling: Sampling | None,
+    noise: Float[Array, " V"] | None,
+    rounding: Rounding,
+) -> tuple[float, float, float, float, str]:
+    """The fields of a `Divergence` from `top_two_gap` on."""
+    best = np.sort(logits)[-2:]
+    top_two = float(best[1] - best[0])
+    if plain is None or drafted is None:
+        # The same tokens, and one text ended: no rounding of logits does that.
+        return top_two, float("inf"), float("inf"), float("inf"), BUG
+    unit = ulp(float(abs(logits[[plain, drafted]]).max()), rounding.epsilon)
+    if sampling is None or noise is None:
+        gap, bound = float(abs(logits[plain] - logits[drafted])), rounding.bound
+    else:
+        gap = 2 * _least_change(logits, drafted, sampling, noise, unit)
+        bound = rounding.drawn_bound
+    return top_two, gap, gap / unit, gap / bound, TIE if gap <= bound else BUG
+
+
+def _least_change(
+    logits: Float[np.ndarray, " V"],
+    token: int,
+    sampling: Sampling,
+    noise: Float[Array, " V"],
+    unit: float,
+) -> float:
+    """The least change of each logit, to within a factor of sqrt(2), that draws the token.
+
+    Tried are the two kinds of change that favour it most: all others fall; or those above it fall
+    and those below it rise, which makes it the last that a filter keeps.
+    """
+    sizes = np.append(0.0, unit / 256 * 2.0 ** (np.arange(_STEPS) / 2)).astype(np.float32)
+    alone = jax.tree.map(lambda value: jnp.broadcast_to(value, (1,)), sampling)
+    drawn = np.asarray(_drawn(jnp.asarray(logits), jnp.int32(token), sizes, alone, noise))
+    hit = (drawn == token).any(0)
+    return float(sizes[hit.argmax()]) if hit.any() else float("inf")
+
+
+@jax.jit
+def _drawn(
+    logits: Float[Array, " V"],
+    token: Int[Array, ""],
+    sizes: Float[Array, " C"],
+    sampling: Sampling,
+    noise: Float[Array, " V"],
+) -> Int[Array, "2 C"]:
+    """The token that the noise draws after each change of each kind."""
+    own = jnp.arange(logits.shape[0]) == token
+    lifted = jnp.where(own, 1.0, -1.0)
+    filtered = jnp.where(own | (logits < logits[token]), 1.0, -1.0)
+
+    def draw(change: Float[Array, " V"]) -> Int[Array, ""]:
+        probs = samplings.probabilities((logits + change)[None], sampling)[0]
+        return samplings.argmax(jnp.log(probs) + noise)
+
+    return jnp.stack(
+        [
+            jax.lax.map(lambda size, kind=kind: draw(size * kind), sizes)
+            for kind in (lifted, filtered)
+        ]
+    )

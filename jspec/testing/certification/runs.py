@@ -1,0 +1,117 @@
+"""Prompts in groups through `jspec.decode`, by several drafters in turn."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Array, Int
+
+from jspec import engine, seeds
+from jspec import sampling as samplings
+from jspec.base import PyTree, Sampling
+from jspec.metrics import Metrics, of
+from jspec.protocols import CausalLM, Drafter
+from jspec.testing.certification.forwards import padded
+
+Drafting = tuple[Drafter, PyTree]
+"""A drafter and its weights."""
+
+
+@dataclass
+class Run:
+    """What one drafter made of all prompts."""
+
+    tokens: list[list[int]] = field(default_factory=list)
+    status: list[int] = field(default_factory=list)
+    seconds: float = 0.0
+    """Time of compiled code, from prompts to last tokens."""
+    metrics: Metrics = field(default_factory=Metrics)
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The target, the prompts and the settings of all runs.
+
+    Args:
+        model: the target.
+        params: its weights.
+        prompts: token lists.
+        max_new_tokens: most tokens per prompt.
+        batch_size: prompts that run together.
+        eos: end tokens.
+        key: a random key or a seed; prompt i draws from (key, i).
+        said: is told how far the runs are.
+    """
+
+    model: CausalLM
+    params: PyTree
+    prompts: Sequence[Sequence[int]]
+    max_new_tokens: int
+    batch_size: int
+    eos: Any
+    key: Any
+    said: Callable[[str], None]
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """The end tokens."""
+        return frozenset(np.ravel([] if self.eos is None else self.eos).astype(int).tolist())
+
+    def keys(self, ids: Int[Array, " B"]) -> jax.Array:
+        """The random keys of rows."""
+        key = seeds.to_key(self.key)
+        assert key is not None, "a key was asked for"
+        return samplings.row_keys(key, ids)
+
+    def request(self, rows: Sequence[int], sampling: Sampling | None) -> dict[str, Any]:
+        """The arguments of a call for some prompts; it is filled up with the first of them."""
+        size = min(self.batch_size, len(self.prompts))
+        filled = [*rows, *[rows[0]] * (size - len(rows))]
+        prompt, lengths = padded([self.prompts[row] for row in filled])
+        limits = np.where(np.arange(size) < len(rows), self.max_new_tokens, 0)
+        return dict(
+            model=self.model,
+            params=self.params,
+            prompt=prompt,
+            lengths=lengths,
+            max_new_tokens=self.max_new_tokens,
+            limits=limits,
+            sampling=sampling,
+            eos=self.eos,
+            key=self.key,
+            rows=np.array(filled, np.int32),
+        )
+
+    def run(
+        self, what: str, drafters: Mapping[str, Drafting], sampling: Sampling | None
+    ) -> dict[str, Run]:
+        """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
+        runs = {name: Run() for name in drafters}
+        states: dict[str, PyTree] = dict.fromkeys(drafters)
+        compiled: set[tuple[str, int]] = set()
+        for start in range(0, len(self.prompts), self.batch_size):
+            self.said(f"{what}: {start} of {len(self.prompts)} prompts")
+            rows = range(start, min(start + self.batch_size, len(self.prompts)))
+            request = self.request(rows, sampling)
+            for name, (drafter, weights) in drafters.items():
+                drafting = dict(drafter_params=weights, drafter_state=states[name])
+                call: dict[str, Any] = request | {"drafter": drafter} | drafting
+                if (shape := (name, request["prompt"].shape[1])) not in compiled:
+                    # With limits of 0 the same program is compiled and emits nothing.
+                    idle: dict[str, Any] = call | {"limits": np.zeros_like(call["limits"])}
+                    jax.block_until_ready(engine.decode(**idle).tokens)
+                    compiled.add(shape)
+                begin = time.perf_counter()
+                result = jax.block_until_ready(engine.decode(**call))
+                run = runs[name]
+                run.seconds += time.perf_counter() - begin
+                states[name] = result.drafter_state
+                run.metrics += of(result.stats)
+                result = jax.device_get(result.replace(drafter_state=None))
+                for place in range(len(rows)):
+                    run.tokens.append(result.tokens[place, : result.lengths[place]].tolist())
+                    run.status.append(int(result.status[place]))
+        return runs

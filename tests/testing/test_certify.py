@@ -1,0 +1,231 @@
+"""The certificate is given where nothing is wrong, and every check finds what is planted for it."""
+
+import json
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy import stats
+
+import jspec
+from jspec import sampling as samplings
+from jspec import seeds
+from jspec.testing import PrefixLM, certify
+from jspec.testing.certification import forwards, parity
+from jspec.testing.certification.goodness import ALARM, POWER, GTest, g_test
+from jspec.testing.certification.rounding import Rounding, ulp
+from jspec.testing.certification.runs import Run, Subject
+from jspec.verify.tree_verifier import TreeVerifier
+
+MODEL = PrefixLM()
+WEIGHTS = MODEL.init()
+PROMPTS = [np.resize([3, 8, 1, 5][place:], size).tolist() for place, size in enumerate((9, 5, 12))]
+# What it drafts is likely from the first round on.
+LIKELY = jspec.TokenRecycling(
+    MODEL.vocab_size, jspec.tree.branching([2, 1]), k=2, update_on_prefill=True
+)
+LOOKUP = jspec.PromptLookup(num_speculative_tokens=3)
+SEEN = Rounding("float32", 2**-23, 8.0, (), 9, 1e-5, 1e-5, 0.0, None, None)
+
+
+def certified(drafter=LOOKUP, model=MODEL, **changes):
+    ask = dict(prompts=PROMPTS, max_new_tokens=20, batch_size=2, num_draws=1024) | changes
+    return certify(model, WEIGHTS, drafter, **ask)
+
+
+def accept_first(p, q, children, valid, noise):
+    """A rule that takes whatever was drafted first."""
+    accept, residual = jspec.rules.coupled(p, q, children, valid, noise)
+    return jnp.where(jnp.arange(len(children)) == 0, 1.0, accept), residual
+
+
+def keep_residual(p, q, children, valid, noise):
+    """A rule that is right where decoding is greedy, and draws refused tokens again."""
+    accept, _ = jspec.rules.deterministic_proposal(p, q, children, valid, noise)
+    return accept, p
+
+
+@dataclass(frozen=True, eq=False)
+class Impostor(TreeVerifier):
+    """A verifier that passes for the coupled one."""
+
+    def __eq__(self, other):
+        return isinstance(other, TreeVerifier)
+
+    def __hash__(self):
+        return hash(jspec.schemes.COUPLED.verifier) + 1
+
+
+@dataclass(frozen=True)
+class Jittery:
+    """A model whose logits stand on a grid, so that ties are common, and move with the width."""
+
+    inner: PrefixLM = MODEL
+    by: float = 1e-4
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def apply(self, params, tokens, positions, mask, cache, *nodes):
+        output = self.inner.apply(params, tokens, positions, mask, cache, *nodes)
+        moved = self.by * jnp.sin(1 + tokens.shape[1] * jnp.arange(self.inner.vocab_size))
+        return replace(output, logits=jnp.round(output.logits) + moved)
+
+
+def test_a_sound_drafter_is_certified():
+    told = []
+    found = certified(said=told.append)
+    assert found.verdict == "lossless" and found.exit_code == 0 and found.reasons == ()
+    for compared in (found.greedy, found.sampled):
+        assert compared.num_equal == 3 and compared.num_tokens == 60
+    assert found.draws is None and "distribution" in found.skipped[0]
+    assert found.rounding.blind == 0 and found.rounding.same_plain == 1  # sums of integers
+    assert found.matched.num_equal_to_plain == found.matched.num_equal_to_drafted == 3
+    assert found.matched.width == 4 and found.matched.time_ratio > 0
+    # The greedy run again: metrics are those of all groups.
+    assert found.metrics.num_rounds + found.metrics.num_accepted_tokens == 60
+    assert {line.split(":")[0] for line in told} == {"greedy", "rounding", "sampled"}
+    written = json.loads(json.dumps(found.as_dict(), allow_nan=False))
+    assert written["verdict"] == "lossless" and written["settings"]["widths"] == [3]
+    assert str(found).splitlines()[-1] == "Verdict: lossless within what was tested."
+
+
+def test_a_rule_that_draws_is_tested_by_its_distribution():
+    found = certified(jspec.with_verifier(LIKELY, jspec.rules.deterministic_proposal))
+    assert found.verdict == "lossless" and found.sampled is None and found.draws.passed
+    assert found.draws.test.freedom > 20 and 0.05 < found.draws.test.detectable < 0.3
+    assert len(found.draws.prompts) == 2 and found.draws.rounding == 0
+    assert "found with 80% chance" in str(found)
+
+    # Right where decoding is greedy, wrong where it draws: only the G-test can see it.
+    found = certified(jspec.with_verifier(LIKELY, keep_residual))
+    assert found.greedy.bugs == () and not found.draws.passed
+    assert found.verdict == "bug" and found.exit_code == 1
+    assert "not of the target's distribution" in str(found).splitlines()[-1]
+    json.dumps(found.as_dict(), allow_nan=False)
+
+
+def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
+    found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)))
+    assert found.verdict == "bug" and found.exit_code == 1 and len(found.reasons) == 2
+    assert found.greedy.bugs and found.sampled.bugs
+    one = found.greedy.bugs[0]
+    assert one.gap > 1e3 * found.rounding.bound and one.ulps > 1e3 and one.verdict == "bug"
+    assert f"prompt {one.prompt + 1}, place {one.position + 1}" in str(found)
+    written = found.as_dict()["greedy"]["divergences"][0]
+    assert (written["plain"], written["drafted"]) == (one.plain, one.drafted)
+
+
+def test_a_tie_is_called_a_tie_and_a_bug_beside_it_a_bug():
+    found = certified(model=Jittery())
+    assert found.greedy.divergences and not found.greedy.bugs
+    for one in found.greedy.divergences:
+        assert one.gap <= 2e-4 and one.top_two_gap <= 2e-4 and one.bounds <= 1
+    assert found.verdict == "lossless" and 0 < found.rounding.blind < 0.5
+    assert "but for" in str(found).splitlines()[-1] and "ties of rounding" in str(found)
+    found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)), model=Jittery())
+    assert found.greedy.bugs and found.verdict == "bug"
+
+
+def test_forwards_that_differ_by_more_than_rounding_are_no_certificate():
+    found = certified(model=Jittery(by=4.0))
+    assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
+    assert "undecided" in str(found).splitlines()[-1]
+
+
+def test_plain_decoding_needs_no_yardstick():
+    found = certified(jspec.Autoregressive())
+    assert found.verdict == "lossless" and found.matched is None and found.rounding.noises == ()
+    assert found.metrics.num_drafts == 0
+
+
+def subject(**changes):
+    ask = dict(
+        model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2, eos=None,
+        key=0, said=print,
+    )  # fmt: skip
+    return Subject(**(ask | changes))
+
+
+def test_a_text_that_ends_elsewhere_or_otherwise_is_a_bug():
+    plain = Run([[1, 2, 3], [4], [5, 6]], [2, 2, 2])
+    drafted = Run([[1, 2], [4], [5, 6, 7]], [2, 3, 2])
+    found = parity.compare(subject(), plain, drafted, None, SEEN)
+    assert [one.verdict for one in found.divergences] == ["bug"] * 3
+    ends = [(one.position, one.plain, one.drafted) for one in found.divergences]
+    assert ends == [(2, 3, None), (1, None, None), (2, None, 7)]
+
+
+def test_a_filters_edge_counts_as_near():
+    """Token 2 is left out by a hair: a change of its logit by a few units lets it in."""
+    logits = np.log(np.array([0.5, 0.3, 0.2], np.float32))
+    cut = jspec.Sampling(temperature=1.0, top_p=0.8)
+    unit = ulp(1.0, 2**-23)
+    keys = samplings.row_keys(seeds.to_key(0), jnp.arange(200))
+    noises = samplings.gumbel(keys, jnp.full(200, 7), 3)
+    drawn = np.asarray(logits + noises).argmax(-1)
+    noise = noises[int(np.flatnonzero(drawn == 2)[0])]
+    assert parity._least_change(logits, 2, cut, noise, unit) < 1e-5
+    logits = np.log(np.array([0.6, 0.3, 0.1], np.float32))
+    assert 0.1 < parity._least_change(logits, 2, cut, noise, unit) < 10
+    assert parity._least_change(logits, 2, jspec.Sampling(), noise, unit) < 2
+
+
+def test_the_widths_are_those_of_the_rounds_forwards():
+    ask = subject().request([0], None)
+    assert forwards.widths_of(LOOKUP, drafter_params=None, **ask) == (4,)
+    assert forwards.widths_of(jspec.Autoregressive(), drafter_params=None, **ask) == (1,)
+
+
+def test_the_g_test_is_scipys():
+    rng = np.random.default_rng(3)
+    probs = rng.dirichlet(np.full(12, 2.0))
+    counts = rng.multinomial(4000, probs)
+    assert (4000 * probs > 5).all()
+    found = g_test(counts, probs)
+    wanted = stats.power_divergence(counts, 4000 * probs, lambda_="log-likelihood")
+    assert found.statistic == pytest.approx(wanted.statistic)
+    assert found.p_value == pytest.approx(wanted.pvalue) and found.freedom == 11
+    assert g_test(np.array([9, 1]), np.array([1.0, 0.0])).p_value == 0
+    assert g_test(np.array([9]), np.array([1.0])).p_value == 1
+    both = found + GTest(3.0, 2, 50)
+    assert both.freedom == 13 and both.num_draws == 4050
+    # Rare cells are one, and even together too rare they belong to the least of the others.
+    thin = np.array([0.5, 0.487, 0.006, 0.004, 0.003])
+    assert g_test((1000 * thin).round().astype(int), thin).freedom == 3
+    assert g_test(np.array([500, 498, 1, 1]), np.array([0.5, 0.498, 0.001, 0.001])).freedom == 1
+
+
+@pytest.mark.parametrize("bins", [2, 40])
+def test_the_stated_deviation_is_found_as_often_as_stated(bins):
+    rng, draws = np.random.default_rng(bins), 4000
+    probs = np.full(bins, 1 / bins)
+    far = GTest(0.0, bins - 1, draws).detectable
+    signs = np.resize([1.0, -1.0], bins)
+    other = probs + 2 * far * signs / bins  # total variation `far`, spread as evenly as can be
+    assert abs(other - probs).sum() / 2 == pytest.approx(far)
+    caught = [g_test(rng.multinomial(draws, other), probs).p_value < ALARM for _ in range(400)]
+    assert POWER - 0.06 < np.mean(caught) < POWER + 0.06
+    sound = [g_test(rng.multinomial(draws, probs), probs).p_value < ALARM for _ in range(400)]
+    assert np.mean(sound) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        (dict(prompts=[]), "there are 0 prompts"),
+        (dict(prompts=[[1], []]), "none of them empty"),
+        (dict(batch_size=0), "batch_size is 0"),
+        (dict(num_draws=0), "num_draws is 0"),
+        (dict(sampling=None), "sampling is None"),
+        (dict(sampling=jspec.Sampling(temperature=0.0)), "temperature is 0.0; pass a number above"),
+        (dict(sampling=jspec.Sampling(top_k=np.array([3, 4]))), "sampling holds arrays"),
+        (dict(prompts=[[1, 99]]), "outside the vocabulary of 23"),
+        (dict(max_new_tokens=0), "max_new_tokens is 0"),
+        (dict(drafter=jspec.PromptLookup), "pass an instance"),
+    ],
+)
+def test_bad_input_is_one_sentence(changes, said):
+    with pytest.raises(jspec.InputError, match=said):
+        certified(**changes)
