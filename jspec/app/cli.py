@@ -10,7 +10,9 @@ import typer
 
 import jspec
 from jspec.app import method_choice, prompts
+from jspec.app.bench.command import bench
 from jspec.app.datastore_commands import datastore_app
+from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
 from jspec.app.train_commands import train_app
 from jspec.errors import InputError, RunStopped
@@ -31,6 +33,7 @@ app = typer.Typer(
 )
 app.add_typer(train_app, name="train")
 app.add_typer(datastore_app, name="datastore")
+app.command()(bench)
 
 
 def main() -> None:
@@ -73,22 +76,6 @@ def run(arguments: Sequence[str]) -> int:
 def complain(message: str) -> None:
     """Says what was wrong in one line on standard error."""
     print(f"jspec: {' '.join(message.split())}", file=sys.stderr)
-
-
-def integer(text: str) -> int:
-    """Parses a whole number, and refuses others in one sentence."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no integer") from None
-
-
-def number(text: str) -> float:
-    """Parses a number, and refuses others in one sentence."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number") from None
 
 
 def version(asked: bool) -> None:

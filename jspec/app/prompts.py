@@ -51,7 +51,7 @@ def one(argument: str | None) -> list[Prompt]:
     return [_prompt(text.removesuffix("\n").removesuffix("\r"), "standard input")]
 
 
-def many(file: Path) -> list[Prompt]:
+def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
     """One prompt a line: text, or a JSON list of token ids.
 
     Raises:
@@ -61,15 +61,14 @@ def many(file: Path) -> list[Prompt]:
         content = file.read_bytes()
     except OSError as error:
         raise InputError(
-            f"--batch-file {file} cannot be read ({error.strerror}); name a file with one prompt "
-            "a line"
+            f"{option} {file} cannot be read ({error.strerror}); name a file with one prompt a line"
         ) from error
     # Not splitlines(): a prompt may hold any other separator.
-    lines = _decode(content, f"--batch-file {file}").split("\n")
+    lines = _decode(content, f"{option} {file}").split("\n")
     if lines[-1] == "":
         lines.pop()
     if not lines:
-        raise InputError(f"--batch-file {file} holds no line; write one prompt a line")
+        raise InputError(f"{option} {file} holds no line; write one prompt a line")
     return [
         _line(line.removesuffix("\r"), f"line {number} of {file}")
         for number, line in enumerate(lines, 1)

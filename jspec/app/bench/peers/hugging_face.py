@@ -1,0 +1,116 @@
+"""`transformers.generate` with PyTorch: plain, with its prompt lookup, with an assistant."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import AutoModelForCausalLM, GenerationConfig
+
+from jspec.app.batches import Group
+from jspec.app.bench.contenders import Reply, Setting, prompts_of
+
+_LOOKED_UP = 10
+"""Tokens that prompt lookup proposes, as its author recommends."""
+
+
+def plain(setting: Setting) -> "Generate":
+    return Generate(setting, {})
+
+
+def prompt_lookup(setting: Setting) -> "Generate":
+    return Generate(setting, {"prompt_lookup_num_tokens": _LOOKED_UP})
+
+
+def assisted(setting: Setting) -> "Generate":
+    assert setting.draft_folder is not None, "a peer that needs one is left out without"
+    assistant = _load(setting, setting.draft_folder)
+    return Generate(setting, {"assistant_model": assistant})
+
+
+class Generate:
+    """A model of `transformers`, and how its `generate` is called.
+
+    Args:
+        setting: the weights and the run.
+        options: further arguments of `generate`.
+    """
+
+    learns = False
+
+    def __init__(self, setting: Setting, options: dict[str, Any]):
+        self._model = _load(setting, setting.folder)
+        self._options = options
+        self._ends = setting.ends
+        self._forwards = 0
+        self._model.register_forward_hook(self._count)
+        run = setting.run
+        drawn = {
+            "temperature": run.temperature, "top_k": run.top_k, "top_p": run.top_p,
+            "min_p": run.min_p,
+        }  # fmt: skip
+        self._config = GenerationConfig(
+            max_new_tokens=run.max_new_tokens,
+            do_sample=run.temperature > 0,
+            eos_token_id=list(setting.ends) or None,
+            pad_token_id=0,
+            **(drawn if run.temperature > 0 else {}),
+        )
+        self._seed = run.seed
+
+    def warm_up(self, group: Group) -> None:
+        self.answer(group)
+
+    def prefill(self, group: Group) -> None:
+        tokens, mask = _padded(group)
+        with torch.inference_mode():
+            self._model(input_ids=tokens, attention_mask=mask, use_cache=True, logits_to_keep=1)
+
+    def answer(self, group: Group) -> Any:
+        tokens, mask = _padded(group)
+        torch.manual_seed(self._seed)
+        self._forwards = 0
+        with torch.inference_mode():
+            whole = self._model.generate(
+                tokens, attention_mask=mask, generation_config=self._config, **self._options
+            )
+        return whole[:, tokens.shape[1] :].cpu().numpy(), self._forwards
+
+    def replies(self, group: Group, answer: Any) -> list[Reply]:
+        written, forwards = answer
+        found = []
+        for row in written.tolist():
+            ends = [place for place, token in enumerate(row) if token in self._ends]
+            tokens = row[: ends[0] + 1] if ends else row
+            # In a batch all rows share the forwards, and need as many as they have tokens.
+            rounds = forwards if len(written) == 1 else len(tokens)
+            found.append(Reply(tokens, "stop" if ends else "length", rounds))
+        return found
+
+    def remember(self, answer: Any) -> None:
+        """It learns nothing."""
+
+    def _count(self, *_: Any) -> None:
+        self._forwards += 1
+
+
+def _load(setting: Setting, folder: Any) -> Any:
+    model: Any = setting.target.model
+    dtype = getattr(torch, np.dtype(model.dtype).name)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    # What the checkpoint says of sampling is not what was asked for.
+    loaded.generation_config = GenerationConfig()
+    return loaded
+
+
+def _padded(group: Group) -> tuple[Any, Any]:
+    """The prompts and their mask, padded on the left as `generate` wants them."""
+    prompts = prompts_of(group)
+    width = max(map(len, prompts))
+    tokens = torch.zeros((len(prompts), width), dtype=torch.long)
+    mask = torch.zeros_like(tokens)
+    for place, prompt in enumerate(prompts):
+        tokens[place, width - len(prompt) :] = torch.tensor(prompt)
+        mask[place, width - len(prompt) :] = 1
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return tokens.to(device), mask.to(device)
