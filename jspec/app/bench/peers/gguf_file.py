@@ -37,7 +37,7 @@ def write(model: Any, params: PyTree, path: Path) -> None:
         leaf = params["params"]
         for key in weight.path:
             leaf = leaf[key]
-        for name, tensor in weight.split(np.asarray(jnp.asarray(leaf, jnp.float32))).items():
+        for name, tensor in weight.split(np.asarray(jnp.asarray(leaf, jnp.float32))):
             if kind == gguf.MODEL_ARCH.LLAMA:
                 tensor = _interleaved(name, tensor, config)
             place = names.get_name(name, try_suffixes=(".weight", ".bias"))

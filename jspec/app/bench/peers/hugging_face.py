@@ -1,9 +1,12 @@
 """`transformers.generate` with PyTorch: plain, with its prompt lookup, with an assistant."""
 
+from functools import cache
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+import jax.numpy as jnp
 import torch
+import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
 from jspec.app.batches import Group
@@ -14,17 +17,16 @@ _LOOKED_UP = 10
 
 
 def plain(setting: Setting) -> "Generate":
-    return Generate(setting, {})
+    return Generate(setting)
 
 
 def prompt_lookup(setting: Setting) -> "Generate":
-    return Generate(setting, {"prompt_lookup_num_tokens": _LOOKED_UP})
+    return Generate(setting, prompt_lookup_num_tokens=_LOOKED_UP)
 
 
 def assisted(setting: Setting) -> "Generate":
     assert setting.draft_folder is not None, "a peer that needs one is left out without"
-    assistant = _load(setting, setting.draft_folder)
-    return Generate(setting, {"assistant_model": assistant})
+    return Generate(setting, assistant=_load(setting.draft_folder, _dtype(setting)))
 
 
 class Generate:
@@ -32,14 +34,15 @@ class Generate:
 
     Args:
         setting: the weights and the run.
-        options: further arguments of `generate`.
+        assistant: a smaller model that drafts for it.
+        options: of the generation's configuration.
     """
 
     learns = False
 
-    def __init__(self, setting: Setting, options: dict[str, Any]):
-        self._model = _load(setting, setting.folder)
-        self._options = options
+    def __init__(self, setting: Setting, assistant: Any = None, **options: Any):
+        self._model = _load(setting.folder, _dtype(setting))
+        self._assistant = assistant
         self._ends = setting.ends
         self._forwards = 0
         self._model.register_forward_hook(self._count)
@@ -54,6 +57,7 @@ class Generate:
             eos_token_id=list(setting.ends) or None,
             pad_token_id=0,
             **(drawn if run.temperature > 0 else {}),
+            **options,
         )
         self._seed = run.seed
 
@@ -71,7 +75,10 @@ class Generate:
         self._forwards = 0
         with torch.inference_mode():
             whole = self._model.generate(
-                tokens, attention_mask=mask, generation_config=self._config, **self._options
+                tokens,
+                attention_mask=mask,
+                generation_config=self._config,
+                assistant_model=self._assistant,
             )
         return whole[:, tokens.shape[1] :].cpu().numpy(), self._forwards
 
@@ -93,9 +100,16 @@ class Generate:
         self._forwards += 1
 
 
-def _load(setting: Setting, folder: Any) -> Any:
+def _dtype(setting: Setting) -> Any:
     model: Any = setting.target.model
-    dtype = getattr(torch, np.dtype(model.dtype).name)
+    return getattr(torch, jnp.dtype(model.dtype).name)
+
+
+@cache
+def _load(folder: Path, dtype: Any) -> Any:
+    """The model of a folder; the contenders that have the same share it."""
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
     # What the checkpoint says of sampling is not what was asked for.
