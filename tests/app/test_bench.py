@@ -67,11 +67,9 @@ def whole(folder, questions, tmp_path_factory):
     from jspec.app import cli
 
     out = tmp_path_factory.mktemp("whole")
-    code = cli.run(
-        ["bench", "--model", str(folder), "--questions", str(questions), "--out", str(out)]
-        + ["--max-new-tokens", "8", "--repeats", "2", "--methods", "suffix,token_recycling"]
-    )
-    assert code == 0
+    where = ("--model", str(folder), "--questions", str(questions), "--out", str(out))
+    how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", "suffix,token_recycling")
+    assert cli.run(["bench", *where, *how]) == 0
     return out
 
 
@@ -256,7 +254,8 @@ def test_an_interrupted_command_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Bench, "measure", stop)
-    ran = command("bench", "--model", folder, "--questions", questions, "--out", tmp_path / "o")
+    asked = ("--questions", questions, "--max-new-tokens", 8)
+    ran = command("bench", "--model", folder, *asked, "--out", tmp_path / "o")
     assert ran.code == 130 and "the same command goes on" in ran.err
 
 
@@ -297,7 +296,7 @@ def test_a_chat_template_is_used_where_there_is_one(folder, tmp_path):
     bare = wording(chat, tokenizer, raw=True)
     assert bare.ids(["Hello"], []) == tokenizer.encode("Hello").ids
     (chat / "chat_template.jinja").write_text("{{ nothing.there }}")
-    with pytest.raises(InputError, match="chat template of .* fails .* pass --raw"):
+    with pytest.raises(InputError, match=r"chat template of .* fails .* pass --raw"):
         wording(chat, tokenizer)
 
 
@@ -349,7 +348,7 @@ def test_a_folder_that_cannot_be_written_is_one_sentence(command, folder, tmp_pa
 
 
 def test_what_is_measured_by_default():
-    assert list(settings.choices(None, [], None, None))[0] == settings.DEFAULT
+    assert next(iter(settings.choices(None, [], None, None))) == settings.DEFAULT
     assert "coupled_tree" in settings.choices(None, [], None, "a model")
     assert list(settings.choices("autoregressive,suffix", [], None, None)) == ["suffix"]
     chosen = settings.choices("eagle2,suffix", [], "mine", None)
