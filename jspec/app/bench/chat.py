@@ -1,6 +1,7 @@
 """The words that a model reads: a conversation in its chat template, or the bare text."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,6 +76,8 @@ def wording(folder: Path, tokenizer: Any, raw: bool = False) -> Wording:
     """
     if raw or not _has_template(folder):
         return Bare(tokenizer)
+    # Torch is not needed for a template, so that it need not be said that it is absent.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     from transformers import AutoTokenizer
 
     found = Templated(tokenizer, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))

@@ -64,7 +64,7 @@ class Bench:
             [name for name in self.entries if any((name, i) not in measured for i in part)]
             for part in parts
         ]
-        count = 0
+        count, again_told = 0, False
         for place, part in enumerate(parts):
             count += len(part)
             now = [name for name in missing[place] if name not in self.stopped]
@@ -73,10 +73,14 @@ class Bench:
             again = [name for name in learners if name not in now]
             if not now and not again:
                 continue
+            if again and not again_told:
+                self.say("finished prompts are answered again, untimed, for the drafters' memory")
+                again_told = True
             rows = self._ask(part, now, again)
             # A part is whole in the file where its first turn is: that is written last.
             self.ledger.add(rows[::-1])
-            self.say(f"{count}/{len(self.questions)} {self._told(part, rows)}")
+            if rows:
+                self.say(f"{count}/{len(self.questions)} {self._told(part, rows)}")
 
     def _parts(self) -> Iterator[list[int]]:
         """The places of questions of one class that run together."""
@@ -202,7 +206,7 @@ class Bench:
         names = ", ".join(self.questions[place].name for place in part)
         found = {row["method"]: speedup(row) for row in rows if row["method"] != PLAIN}
         told = " · ".join(f"{name} {gain:.2f}x" for name, gain in found.items())
-        return f"{self.questions[part[0]].category} {names}: {told or 'as before'}"
+        return f"{self.questions[part[0]].category} {names}: {told or PLAIN}"
 
 
 def fits(ids: Sequence[int], max_new_tokens: int, context: int | None) -> bool:

@@ -97,7 +97,7 @@ def choices(
         given = {"head": head} if head is not None and "head" in known else {}
         _put(found, Choice(method, method.check(given)))
     for config in configs:
-        if "method" not in (json_object(config) or {"method"}):
+        if (parsed := json_object(config)) is not None and "method" not in parsed:
             raise InputError(
                 f'--speculative-config is {config} and names no method; add "method": "suffix", say'
             )

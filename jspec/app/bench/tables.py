@@ -44,11 +44,13 @@ def show(screen: Console, report: Report, absent: Mapping[str, str]) -> None:
         whole.add_column(f"{first}\n{second}", justify="right" if 0 < place < 5 else "left")
     for one in report.summaries.values():
         whole.add_row(*cells(one))
-    for name, reason in absent.items():
-        whole.add_row(name, *["-"] * (len(HEADINGS) - 2), reason)
+    for name in absent:
+        whole.add_row(name, *["-"] * (len(HEADINGS) - 2), "left out, see below")
     screen.print(whole)
     if len(report.by_class) > 1:
         screen.print(by_class(report))
+    for name, reason in absent.items():
+        screen.print(f"{name} is left out: {reason}", markup=False, soft_wrap=True)
 
 
 def by_class(report: Report) -> Table:
@@ -72,7 +74,7 @@ def cells(one: Summary) -> list[str]:
     """The row of a contender over all prompts."""
     figures = [f"{one.tokens_per_step:.2f}", f"{one.tokens_per_second:.1f}"]
     if one.name == PLAIN:
-        return [one.name, *figures, *["1"] * 2, "", ""]
+        return [one.name, *figures, *["1.00x"] * 2, "", ""]
     return [
         one.name,
         *figures,
