@@ -5,7 +5,7 @@ import re
 
 import pytest
 
-from jspec.app.bench import page, statistics, tables, verdict
+from jspec.app.bench import figure, page, statistics, tables, verdict
 from jspec.app.bench.settings import PLAIN
 
 
@@ -116,7 +116,7 @@ def test_the_tables_hold_every_contender_and_class(capsys):
 def test_the_page_needs_no_other_file_and_runs_nothing():
     report = made([2.0, 0.5, 2.0, 0.5, 1.0])
     facts = {"model": "<script>alert(1)</script>"}
-    text = page.render(report, {"llama.cpp": "a & b"}, facts)
+    text = page.render(report, {"llama.cpp": "a & b"}, facts, figure.draw(report))
     assert text.startswith("<!doctype html>") and "<script" not in text and "a &amp; b" in text
     assert not re.search(r"""(src|href)=["'](?!#)""", text.replace("xlink:href", "href"))
     assert "prefers-color-scheme: dark" in text and "currentColor" in text and "<svg" in text

@@ -33,6 +33,13 @@ class Setting:
         """The end tokens; none where they are ignored."""
         return () if self.run.ignore_eos else tuple(self.target.eos)
 
+    @property
+    def on_gpu(self) -> bool:
+        """True if jspec runs on a GPU; peers then have to as well, and else not."""
+        import jax
+
+        return jax.default_backend() == "gpu"
+
 
 @dataclass(frozen=True)
 class Reply:

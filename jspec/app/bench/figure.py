@@ -70,7 +70,7 @@ def _axis(axes) -> None:
 
     axes.set_xscale("log")
     low, high = axes.get_xlim()
-    ticks = [0.1, 0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, 3, 4, 6, 8, 12, 16]
+    ticks = [0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.25, 1.5, 2, 2.5, 3, 4, 5, 6, 8, 10, 15]
     axes.xaxis.set_major_locator(FixedLocator([tick for tick in ticks if low <= tick <= high]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(NullFormatter())

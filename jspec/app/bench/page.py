@@ -3,20 +3,21 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from jspec.app.bench import figure, tables, verdict
+from jspec.app.bench import tables, verdict
 from jspec.app.bench.settings import PLAIN
 from jspec.app.bench.statistics import Report, Summary
 
 _TEMPLATE = Path(__file__).with_name("page.html.jinja")
 
 
-def render(report: Report, absent: Mapping[str, str], facts: Mapping[str, str]) -> str:
+def render(report: Report, absent: Mapping[str, str], facts: Mapping[str, str], figure: str) -> str:
     """The page as text.
 
     Args:
         report: the figures.
         absent: contenders without figures, and why.
         facts: what was measured, where and with what, by the name of each.
+        figure: as SVG.
     """
     import jinja2
 
@@ -27,7 +28,7 @@ def render(report: Report, absent: Mapping[str, str], facts: Mapping[str, str]) 
     return environment.from_string(_TEMPLATE.read_text("utf-8")).render(
         sentence=verdict.sentence(report),
         notes=verdict.notes(report),
-        figure=figure.draw(report),
+        figure=figure,
         headings=tables.HEADINGS,
         rows=[tables.cells(one) for one in report.summaries.values()],
         absent=absent,

@@ -16,7 +16,7 @@ import jax
 
 import jspec
 from jspec import models
-from jspec.app.bench import chat, page, tables, verdict
+from jspec.app.bench import chat, figure, page, tables, verdict
 from jspec.app.bench.contenders import Drafting, Setting
 from jspec.app.bench.ledger import Ledger, Row
 from jspec.app.bench.measure import Bench, Entry, fits
@@ -198,7 +198,10 @@ def _tell(
     screen.print(f"\n{facts['model']} · {facts['run']} · {facts['device']}", markup=False)
     tables.show(screen, figures, absent)
     file = folder / "report.html"
-    file.write_text(page.render(figures, absent, facts), "utf-8")
+    drawn = figure.draw(figures)
+    file.write_text(page.render(figures, absent, facts, drawn), "utf-8")
+    # Alone it stands on a white page.
+    (folder / "figure.svg").write_text(drawn.replace("currentColor", "black"), "utf-8")
     for note in verdict.notes(figures):
         screen.print(note, markup=False, soft_wrap=True)
     screen.print(f"Rows: {folder / 'rows.jsonl'} · page: {file}\n", markup=False, soft_wrap=True)

@@ -56,11 +56,14 @@ def show(screen: Console, report: Report, absent: Mapping[str, str]) -> None:
 def by_class(report: Report) -> Table:
     """The speed-up of each contender in each class, with its tokens per step."""
     others = [name for name in report.summaries if name != PLAIN]
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("class\n")
-    table.add_column("prompts\n", justify="right")
+    table = Table(
+        title="Speed-up and tokens per step, by class", title_style="bold", title_justify="left",
+        box=box.SIMPLE_HEAD, pad_edge=False,
+    )  # fmt: skip
+    table.add_column("class")
+    table.add_column("prompts", justify="right")
     for name in others:
-        table.add_column(f"{name}\nspeed-up, tokens per step", justify="right")
+        table.add_column(name, justify="right")
     for kind, found in report.by_class.items():
         table.add_row(
             kind,

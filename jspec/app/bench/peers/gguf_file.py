@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-import gguf
+import gguf  # pyright: ignore[reportMissingImports]
 import jax.numpy as jnp
 import numpy as np
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
-import torch
+import torch  # pyright: ignore[reportMissingImports]
 import transformers
 from transformers import AutoModelForCausalLM, GenerationConfig
 
@@ -26,7 +26,7 @@ def prompt_lookup(setting: Setting) -> "Generate":
 
 def assisted(setting: Setting) -> "Generate":
     assert setting.draft_folder is not None, "a peer that needs one is left out without"
-    return Generate(setting, assistant=_load(setting.draft_folder, _dtype(setting)))
+    return Generate(setting, assistant=_loaded(setting, setting.draft_folder))
 
 
 class Generate:
@@ -41,7 +41,7 @@ class Generate:
     learns = False
 
     def __init__(self, setting: Setting, assistant: Any = None, **options: Any):
-        self._model = _load(setting.folder, _dtype(setting))
+        self._model = _loaded(setting, setting.folder)
         self._assistant = assistant
         self._ends = setting.ends
         self._forwards = 0
@@ -65,12 +65,15 @@ class Generate:
         self.answer(group)
 
     def prefill(self, group: Group) -> None:
-        tokens, mask = _padded(group)
+        tokens, mask = self._padded(group)
         with torch.inference_mode():
-            self._model(input_ids=tokens, attention_mask=mask, use_cache=True, logits_to_keep=1)
+            output = self._model(
+                input_ids=tokens, attention_mask=mask, use_cache=True, logits_to_keep=1
+            )
+        output.logits.cpu()  # a GPU's work is done when its result is here
 
     def answer(self, group: Group) -> Any:
-        tokens, mask = _padded(group)
+        tokens, mask = self._padded(group)
         torch.manual_seed(self._seed)
         self._forwards = 0
         with torch.inference_mode():
@@ -96,35 +99,33 @@ class Generate:
     def remember(self, answer: Any) -> None:
         """It learns nothing."""
 
+    def _padded(self, group: Group) -> tuple[Any, Any]:
+        """The prompts and their mask, padded on the left as `generate` wants them."""
+        prompts = prompts_of(group)
+        width = max(map(len, prompts))
+        tokens = torch.zeros((len(prompts), width), dtype=torch.long)
+        mask = torch.zeros_like(tokens)
+        for place, prompt in enumerate(prompts):
+            tokens[place, width - len(prompt) :] = torch.tensor(prompt)
+            mask[place, width - len(prompt) :] = 1
+        return tokens.to(self._model.device), mask.to(self._model.device)
+
     def _count(self, *_: Any) -> None:
         self._forwards += 1
 
 
-def _dtype(setting: Setting) -> Any:
+def _loaded(setting: Setting, folder: Path) -> Any:
     model: Any = setting.target.model
-    return getattr(torch, jnp.dtype(model.dtype).name)
+    dtype = getattr(torch, jnp.dtype(model.dtype).name)
+    return _load(folder, dtype, "cuda" if setting.on_gpu else "cpu")
 
 
 @cache
-def _load(folder: Path, dtype: Any) -> Any:
+def _load(folder: Path, dtype: Any, device: str) -> Any:
     """The model of a folder; the contenders that have the same share it."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    device = "cuda" if torch.cuda.is_available() else "cpu"
     loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
     # What the checkpoint says of sampling is not what was asked for.
     loaded.generation_config = GenerationConfig()
     return loaded
-
-
-def _padded(group: Group) -> tuple[Any, Any]:
-    """The prompts and their mask, padded on the left as `generate` wants them."""
-    prompts = prompts_of(group)
-    width = max(map(len, prompts))
-    tokens = torch.zeros((len(prompts), width), dtype=torch.long)
-    mask = torch.zeros_like(tokens)
-    for place, prompt in enumerate(prompts):
-        tokens[place, width - len(prompt) :] = torch.tensor(prompt)
-        mask[place, width - len(prompt) :] = 1
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return tokens.to(device), mask.to(device)

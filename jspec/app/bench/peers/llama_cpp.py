@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from llama_cpp import GGML_TYPE_F32, Llama
+from llama_cpp import GGML_TYPE_F32, Llama  # pyright: ignore[reportMissingImports]
 
 from jspec.app.batches import Group
 from jspec.app.bench.contenders import Reply, Setting, prompts_of
@@ -35,7 +35,7 @@ class LlamaCpp:
             type_v=GGML_TYPE_F32,
             n_threads=threads,
             n_threads_batch=threads,
-            n_gpu_layers=-1,
+            n_gpu_layers=-1 if setting.on_gpu else 0,
             seed=run.seed,
             verbose=False,
         )
