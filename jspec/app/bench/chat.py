@@ -15,8 +15,10 @@ Said = str | tuple[int, ...]
 class Wording(Protocol):
     """Turns a conversation into the token ids of a prompt."""
 
-    name: str
-    """What it is, for the report."""
+    @property
+    def name(self) -> str:
+        """What it is, for the report."""
+        ...
 
     def ids(self, turns: Sequence[Said], answers: Sequence[str]) -> list[int]:
         """The prompt of the last turn; the earlier ones have been answered."""

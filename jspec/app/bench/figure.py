@@ -1,6 +1,7 @@
 """The figure of a bench: the speed-up of each contender, by class, with its spread."""
 
 import io
+from typing import Any
 
 from jspec.app.bench.settings import PLAIN
 from jspec.app.bench.statistics import Report
@@ -24,7 +25,7 @@ def draw(report: Report) -> str:
     bands = {"all": report.summaries}
     if len(report.by_class) > 1:
         bands |= report.by_class
-    settings = {
+    settings: Any = {
         "svg.fonttype": "none", "svg.hashsalt": "jspec", "font.family": "sans-serif",
         "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _INK,
         "xtick.color": _INK, "ytick.color": _INK, "font.size": 10,

@@ -27,7 +27,7 @@ def spread(values: Iterable[float]) -> tuple[float, float, float]:
     """
     logs = [math.log(value) for value in values]
     if not logs:
-        return (math.nan,) * 3
+        return math.nan, math.nan, math.nan
     mean = statistics.fmean(logs)
     error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
     return math.exp(mean), math.exp(mean - 2 * error), _exp(mean + 2 * error)
@@ -41,7 +41,8 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, floa
         (1.0, 2.0, 3.0, 4.0, 5.0)
     """
     if len(values) == 1:
-        return (values[0],) * 5
+        one = values[0]
+        return one, one, one, one, one
     inner = statistics.quantiles(values, n=4, method="inclusive")
     return min(values), inner[0], inner[1], inner[2], max(values)
 

@@ -62,7 +62,10 @@ PEERS = {
         "its assisted generation", _TRANSFORMERS, "hugging_face", "assisted", needs_draft_model=True
     ),
     "llama.cpp": Peer(
-        "llama.cpp on a GGUF file of the same weights", ("llama_cpp", "gguf"), "llama_cpp", "plain"
+        "llama.cpp on a GGUF file of the same weights",
+        ("llama_cpp", "gguf"),
+        "llama_cpp_model",
+        "plain",
     ),
 }
 """The peers by their names on the command line; their columns have the same."""

@@ -41,6 +41,7 @@ def write(model: Any, params: PyTree, path: Path) -> None:
             if kind == gguf.MODEL_ARCH.LLAMA:
                 tensor = _interleaved(name, tensor, config)
             place = names.get_name(name, try_suffixes=(".weight", ".bias"))
+            assert place is not None, f"{architecture.__name__} gives one that has {name}"
             writer.add_tensor(place, np.ascontiguousarray(tensor, np.float32))
     if config.rope_scaling is not None:
         plain = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)

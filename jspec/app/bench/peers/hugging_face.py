@@ -125,7 +125,8 @@ def _load(folder: Path, dtype: Any, device: str) -> Any:
     """The model of a folder; the contenders that have the same share it."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    loaded = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).to(device).eval()
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    loaded = loaded.to(device).eval()
     # What the checkpoint says of sampling is not what was asked for.
     loaded.generation_config = GenerationConfig()
     return loaded
