@@ -111,15 +111,19 @@ class Bench:
                 name: self.entries[name].contender.replies(group, whole.value)
                 for name, (whole, _) in timed.items()
             }
-            if PLAIN not in replies:
-                plain = self.entries[PLAIN].contender
-                replies[PLAIN] = plain.replies(group, plain.answer(group))
             for name in timed:
                 if name in now:
                     rows += self._rows(name, prompts, turn, timed, replies)
-            for place, reply in zip(prompts, replies[PLAIN], strict=True):
-                answers[place].append(self.tokenizer.decode(reply.tokens))
+            if turn + 1 < self.settings.turns:
+                said = replies.get(PLAIN) or self._plain(group)
+                for place, reply in zip(prompts, said, strict=True):
+                    answers[place].append(self.tokenizer.decode(reply.tokens))
         return rows
+
+    def _plain(self, group: Group) -> list[Reply]:
+        """Plain decoding's answers, which the next turn follows."""
+        contender = self.entries[PLAIN].contender
+        return contender.replies(group, contender.answer(group))
 
     def _prompts(
         self, answers: Mapping[int, list[str]], turn: int
