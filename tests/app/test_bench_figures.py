@@ -103,6 +103,12 @@ def test_a_peer_that_is_faster_is_no_method_to_use():
     assert note.startswith("peer was faster than all of jspec: 4.40 times")
 
 
+def test_times_that_are_not_steady_are_told():
+    report = made([2.0] * 5, seconds=[0.5, 0.7, 0.5])
+    (note,) = verdict.notes(report)
+    assert note.startswith("The machine was busy") and "for quick;" in note
+
+
 def test_the_tables_hold_every_contender_and_class(capsys):
     report = made([2.0, 1.0, 2.0, 1.0])
     tables.show(tables.console(), report, {"llama.cpp": "llama_cpp is not installed"})

@@ -54,7 +54,7 @@ class Templated:
     def ids(self, turns: Sequence[Said], answers: Sequence[str]) -> list[int]:
         if not isinstance(turns[0], str):
             return list(turns[0])
-        messages = [{"role": "user", "content": turns[0]}]
+        messages: list[dict[str, Any]] = [{"role": "user", "content": turns[0]}]
         for answer, turn in zip(answers, turns[1:], strict=True):
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": turn})

@@ -109,6 +109,8 @@ class Summary:
     quartiles: tuple[float, float, float, float, float]
     compared: bool
     """False where the tokens need not be plain decoding's: they are drawn with other noise."""
+    jitter: float
+    """The longest time of a prompt over its shortest, the median of all prompts."""
     differing: tuple[tuple[str, int], ...]
     """Questions with other tokens than plain decoding's, and the place of the first."""
 
@@ -142,6 +144,7 @@ def summarise(name: str, rows: Sequence[Row]) -> Summary:
         ),
         quartiles=quartiles(gains),
         compared=rows[0]["compared"],
+        jitter=statistics.median(max(row["seconds"]) / min(row["seconds"]) for row in rows),
         differing=tuple(
             (row["question"], row["first_difference"])
             for row in rows

@@ -6,6 +6,9 @@ from jspec.app.bench.statistics import Report, Summary
 _ENOUGH = 5
 """Prompts below which two standard errors mean nothing."""
 
+_UNSTEADY = 1.25
+"""The longest time of a prompt over its shortest, above which a reader should not trust either."""
+
 
 def sentence(report: Report) -> str:
     """The advice, on the times that include reading the prompt, as a user waits for both."""
@@ -39,7 +42,7 @@ def sentence(report: Report) -> str:
 
 
 def notes(report: Report) -> list[str]:
-    """What else has to be said: tokens that differ, and a peer that is faster than all of jspec."""
+    """What else has to be said: tokens that differ, times that cannot be trusted, quicker peers."""
     found = []
     for one in report.summaries.values():
         if one.differing:
@@ -49,6 +52,11 @@ def notes(report: Report) -> list[str]:
                 f"{one.num_prompts} prompts, first in question {question} at token {place + 1} "
                 "(forwards of different width or library round differently; float32 does so least)."
             )
+    if unsteady := [one.name for one in report.summaries.values() if one.jitter > _UNSTEADY]:
+        found.append(
+            f"The machine was busy: the times of one prompt differ by more than {_UNSTEADY - 1:.0%} "
+            f"from turn to turn for {', '.join(unsteady)}; measure again when it is idle."
+        )
     peers = [one for one in report.summaries.values() if one.is_peer]
     ours = [one for one in report.summaries.values() if not one.is_peer]
     if peers and ours:
