@@ -54,8 +54,9 @@ def notes(report: Report) -> list[str]:
             )
     if unsteady := [one.name for one in report.summaries.values() if one.jitter > _UNSTEADY]:
         found.append(
-            f"The machine was busy: the times of one prompt differ by more than {_UNSTEADY - 1:.0%} "
-            f"from turn to turn for {', '.join(unsteady)}; measure again when it is idle."
+            f"The machine was busy: the times of one prompt differ by more than "
+            f"{_UNSTEADY - 1:.0%} from turn to turn for {', '.join(unsteady)}; measure again when "
+            "it is idle."
         )
     peers = [one for one in report.summaries.values() if one.is_peer]
     ours = [one for one in report.summaries.values() if not one.is_peer]
