@@ -63,7 +63,7 @@ def by_class(report: Report) -> Table:
     table.add_column("class")
     table.add_column("prompts", justify="right")
     for name in others:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for kind, found in report.by_class.items():
         table.add_row(
             kind,
