@@ -104,7 +104,8 @@ def test_a_peer_that_is_faster_is_no_method_to_use():
 
 
 def test_times_that_are_not_steady_are_told():
-    report = made([2.0] * 5, seconds=[0.5, 0.7, 0.5])
+    rows = [*plain(5), *(row("quick", i, 0.5) | {"seconds": [0.5, 0.7, 0.5]} for i in range(5))]
+    report = statistics.report(rows, [PLAIN, "quick"])
     (note,) = verdict.notes(report)
     assert note.startswith("The machine was busy") and "for quick;" in note
 
