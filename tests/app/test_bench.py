@@ -7,7 +7,7 @@ import shutil
 import pytest
 
 from jspec.app.bench import measure, peers, run, settings
-from jspec.app.bench.chat import Bare, wording
+from jspec.app.bench.chat import Bare
 from jspec.app.bench.contenders import Reply
 from jspec.app.bench.ledger import Ledger
 from jspec.app.bench.measure import Bench, Entry
@@ -15,7 +15,6 @@ from jspec.app.bench.peers import Peer
 from jspec.app.bench.questions import Question
 from jspec.app.bench.settings import PLAIN, BenchSettings
 from jspec.app.run_settings import RunSettings
-from jspec.errors import InputError
 from jspec.models import load
 
 ASKED = [
@@ -279,29 +278,6 @@ def test_peers_that_cannot_take_part_say_why(bench, tmp_path, monkeypatch):
     assert "it did not start: ValueError: cannot read that" in ran.out
     assert {row["method"] for row in found} == {PLAIN, "prompt_lookup"}
     assert there.missing(None, 4) == "it decodes one prompt at a time (--batch-size 1)"
-
-
-def test_a_chat_template_is_used_where_there_is_one(folder, tmp_path):
-    pytest.importorskip("jinja2")
-    tokenizer = load(folder).tokenizer
-    assert wording(folder, tokenizer).name == "bare text"
-    chat = tmp_path / "chat"
-    shutil.copytree(folder, chat)
-    (chat / "chat_template.jinja").write_text(
-        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
-    )
-    found = wording(chat, tokenizer)
-    said = "<user>Hello<assistant>Hi<user>Bye<assistant>"
-    assert found.name == "chat template"
-    assert (
-        found.ids(["Hello", "Bye"], ["Hi"]) == tokenizer.encode(said, add_special_tokens=False).ids
-    )
-    assert found.ids([(5, 6)], []) == [5, 6]
-    bare = wording(chat, tokenizer, raw=True)
-    assert bare.ids(["Hello"], []) == tokenizer.encode("Hello").ids
-    (chat / "chat_template.jinja").write_text("{{ nothing.there }}")
-    with pytest.raises(InputError, match=r"chat template of .* fails .* pass --raw"):
-        wording(chat, tokenizer)
 
 
 def test_what_is_measured_by_default():
