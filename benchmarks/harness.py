@@ -4,7 +4,6 @@ import json
 import os
 import platform
 import sys
-import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -12,6 +11,8 @@ from pathlib import Path
 import jax
 import numpy as np
 from rich.console import Console
+
+from jspec.app.bench.timing import in_turn
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
@@ -43,15 +44,10 @@ def paired(runs: dict[str, Callable[[], object]], repeats: int) -> dict[str, np.
 
     One warm-up each. `seconds["a"] / seconds["b"]` then pairs neighbours in time.
     """
-    for run in runs.values():
-        jax.block_until_ready(run())
-    seconds = {name: np.zeros(repeats) for name in runs}
-    for repeat in range(repeats):
-        for name, run in runs.items():
-            start = time.perf_counter()
-            jax.block_until_ready(run())
-            seconds[name][repeat] = time.perf_counter() - start
-    return seconds
+    ready = {name: (lambda run=run: jax.block_until_ready(run())) for name, run in runs.items()}
+    in_turn(ready, 1)
+    timed = in_turn(ready, repeats)
+    return {name: np.array(one.seconds) for name, one in timed.items()}
 
 
 def read_bandwidth(params) -> float:

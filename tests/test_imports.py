@@ -161,9 +161,12 @@ def test_only_the_engine_and_training_compile():
         assert not wrong, f"{MODULES[name].name}:{wrong[0]} compiles; return a function instead"
 
 
-def test_torch_is_never_imported():
-    wrong = [name for name in MODULES for i in imports(name) if i.split(".")[0] == "torch"]
-    assert not wrong
+def test_only_the_peers_of_a_bench_import_other_engines():
+    engines = {"torch", "llama_cpp", "gguf"}
+    wrong = [name for name in MODULES for i in imports(name) if i.split(".")[0] in engines]
+    assert all(below(name, "jspec.app.bench.peers") for name in wrong), wrong
+    # Nor is one of them imported by what every bench needs.
+    assert "jspec.app.bench.peers" not in wrong
 
 
 def test_names_say_what_a_module_holds():

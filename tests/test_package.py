@@ -66,10 +66,13 @@ def test_what_is_imported_is_declared():
         requirement.split(">")[0].replace("-", "_").lower()
         for requirement in (
             *PROJECT["dependencies"],
-            *PROJECT["optional-dependencies"]["datastore"],  # its absence is said in a sentence
+            # Their absence is said in a sentence.
+            *PROJECT["optional-dependencies"]["datastore"],
+            *PROJECT["optional-dependencies"]["parity"],
+            *PROJECT["optional-dependencies"]["peers"],
         )
     }
-    declared |= {"orbax"}  # of orbax-checkpoint
+    declared |= {"orbax", "llama_cpp"}  # of orbax-checkpoint and llama-cpp-python
     used = set()
     folders = [Path(module.__file__).parent for module in (jspec, jspec.models)]
     for file in (file for folder in folders for file in folder.rglob("*.py")):

@@ -1,10 +1,10 @@
 """Questions by class: the shared texts, or a file in Spec-Bench's schema with its chat template."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.prompts import CLASSES, texts
+from jspec.app.bench import questions
 
 SYSTEM = (
     "A chat between a curious user and an artificial intelligence assistant. The assistant gives "
@@ -61,33 +61,13 @@ def read(path: Path, count: int | None = None) -> list[Question]:
         count: of each task at most, spread over the file; None: all.
 
     Raises:
-        ValueError: if a line is no such question, or there is none.
+        InputError: if a line is no such question, or there is none.
     """
     found: dict[str, list[Question]] = {}
-    try:
-        lines = path.read_text(encoding="utf-8").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is no text in UTF-8 ({error}); write it in that") from error
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-            name, kind, turns = str(row["question_id"]), str(row["category"]), row["turns"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"line {number} of {path} is no question ({error!r}); each needs question_id, "
-                "category and turns"
-            ) from error
-        if not (isinstance(turns, list) and turns and all(isinstance(t, str) for t in turns)):
-            raise ValueError(
-                f"line {number} of {path} has the turns {turns!r:.60}; each question needs a list "
-                "of one text or more"
-            )
-        kind = "mt_bench" if kind in CONVERSATION else kind
-        found.setdefault(kind, []).append(Question(name, kind, tuple(turns)))
-    if not found:
-        raise ValueError(f"{path} holds no questions; give a file in Spec-Bench's schema")
+    for one in questions.read(path):
+        kind = "mt_bench" if one.category in CONVERSATION else one.category
+        turns = tuple(str(turn) for turn in one.turns)
+        found.setdefault(kind, []).append(Question(one.name, kind, turns))
     chosen = []
     for rows in found.values():
         step = 1 if count is None else max(1, len(rows) // count)

@@ -11,6 +11,7 @@ import typer
 import jspec
 from jspec.app import method_choice, prompts
 from jspec.app.certify_command import certify
+from jspec.app.bench.command import bench
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(certify)
 app.add_typer(train_app, name="train")
 app.add_typer(datastore_app, name="datastore")
+app.command()(bench)
 
 
 def main() -> None:

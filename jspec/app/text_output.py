@@ -1,5 +1,6 @@
 """The output of `jspec generate` for people: text as it comes, then its speed and what it beats."""
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -20,6 +21,9 @@ _ENOUGH = 1.0
 _DRAFTS = 16
 _USELESS = 1.1
 """A mean acceptance length below it over so many drafts is one to warn of; plain decoding has 1."""
+
+_LOST = 0.97
+"""The share of plain decoding's speed below which a method lost; nearer to 1, it may be noise."""
 
 _ENDINGS = {
     "capacity": "[the model's context is full]",
@@ -71,6 +75,9 @@ def show(
         screen.line(line)
     if method.needs_training and (warning := doubt(timings[0].outcomes)):
         screen.line(warning)
+    if plain is not None and (advice := loss(method.name, *timings)):
+        sys.stdout.flush()
+        print(advice, file=sys.stderr)
 
 
 def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Timing], int]:
@@ -130,6 +137,17 @@ def doubt(outcomes: Sequence[Outcome]) -> str | None:
     return (
         f"Warning: a mean acceptance length of {length:.2f} means that the head's drafts are "
         "hardly ever accepted; it may have been trained for another model, or for other text."
+    )
+
+
+def loss(name: str, ours: Timing, plain: Timing) -> str | None:
+    """What to say where a method was slower than plain decoding, which ran beside it; else None."""
+    speedup = ours.tokens_per_second / plain.tokens_per_second
+    if speedup >= _LOST:
+        return None
+    return (
+        f"jspec: {name} lost against plain decoding here, at {speedup:.2f} times its speed; "
+        "--method autoregressive decodes plainly, and jspec bench finds what pays on your prompts"
     )
 
 

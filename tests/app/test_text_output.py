@@ -24,7 +24,8 @@ from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 
 def test_the_text_and_then_the_figures(command, folder):
     ran = command("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
-    assert ran.code == 0 and ran.err == ""
+    # The clock decides whether it lost; nothing else may be said there.
+    assert ran.code == 0 and re.fullmatch(r"(jspec: \S+ lost against plain .*\n)?", ran.err)
     loaded = jspec.models.load(folder)
     prompt = loaded.tokenizer.encode("Once upon").ids
     result = jspec.decode(loaded.model, loaded.params, [prompt], max_new_tokens=12, eos=loaded.eos)
@@ -74,6 +75,24 @@ def test_other_tokens_than_plain_decodings_are_reported():
     lines = text_output.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
     assert "2.00 times plain decoding (1.0)" in lines[0]
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
+
+
+def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
+    ours, plain = Timing([outcome([1, 2])], 2.0), Timing([outcome([1, 2])], 1.0)
+    told = text_output.loss("suffix", ours, plain)
+    assert told.startswith(
+        "jspec: suffix lost against plain decoding here, at 0.50 times its speed"
+    )
+    assert "\n" not in told and "jspec bench" in told
+    assert text_output.loss("suffix", plain, ours) is None
+    assert text_output.loss("suffix", plain, plain) is None
+    timings = iter([[ours, plain], [plain, ours], [ours]])
+    monkeypatch.setattr(text_output, "measure", lambda *_: (next(timings), 3))
+    asked = ("generate", "She", "--model", folder, "--max-new-tokens", 4, "--method", "suffix")
+    assert command(*asked).err == told + "\n"
+    assert command(*asked).err == ""
+    # Without a measured comparison nothing is claimed.
+    assert command(*asked, "--no-compare").err == ""
 
 
 @pytest.mark.parametrize("method", ["medusa", "eagle2"])

@@ -1,0 +1,162 @@
+"""The command `jspec bench`. The work is in files of its own, so that `--help` needs no JAX."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec.app import method_choice
+from jspec.app.bench import peers as others
+from jspec.app.bench import questions as asking
+from jspec.app.bench import settings as checks
+from jspec.app.bench.ledger import Ledger
+from jspec.app.parsers import integer, number
+from jspec.app.run_settings import RunSettings
+from jspec.errors import InputError
+
+
+def bench(
+    model: Annotated[
+        str | None,
+        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
+    ] = None,
+    draft_model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|ID",
+            help="Folder or hub id of the draft model, for the methods and peers that need one.",
+            show_default="bundled, if --model is",
+        ),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|NAME",
+            help="Trained head of the methods that have one.",
+            show_default="bundled, if --model is",
+        ),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,..",
+            help="Methods to measure; `jspec methods` lists them.",
+            show_default="the recommended ones",
+        ),
+    ] = None,
+    speculative_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JSON",
+            help='One method more, with options: {"method": "suffix", "num_speculative_tokens": '
+            "12}. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    questions: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Questions in Spec-Bench's schema: JSON lines with question_id, category, turns.",
+            show_default="a few that come along",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Instead: one prompt a line, text or a JSON list of token ids.",
+            show_default=False,
+        ),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            parser=integer, metavar="N", help="Questions, evenly over classes.", show_default="all"
+        ),
+    ] = None,
+    turns: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most turns of a question.")
+    ] = 1,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most tokens per answer.")
+    ] = 128,
+    temperature: Annotated[
+        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampling.")
+    ] = 0,
+    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
+    batch_size: Annotated[
+        int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
+    ] = 1,
+    repeats: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Times that each prompt is measured.")
+    ] = 3,
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Forget after each prompt what was learnt of those before."),
+    ] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="No chat template, even if the tokenizer has one.")
+    ] = False,
+    peers: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,..",
+            help=f"Other engines on the same weights: all, or of {', '.join(others.PEERS)}.",
+            show_default="none",
+        ),
+    ] = "",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="D",
+            help="The dtype of weights and computation.",
+            show_default="float32 on CPU, else bfloat16",
+        ),
+    ] = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Rows, figure and page. The same command goes on with what is there.",
+        ),
+    ] = Path("jspec-bench"),
+) -> None:
+    """Measure methods on your model and prompts, beside plain decoding, and say which to use.
+
+    What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
+    """
+    run = RunSettings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
+    )
+    settings = checks.BenchSettings(run, repeats, limit, turns, cold, raw)
+    chosen = checks.choices(methods, speculative_config or [], head, draft_model)
+    for choice in chosen.values():
+        method_choice.check_temperature(choice, temperature)
+    asked = others.choose(peers)
+    draft = checks.draft_model(chosen, asked, model, draft_model)
+    if questions is not None and prompts is not None:
+        raise InputError("--questions and --prompts were both given; give one of them")
+    if prompts is not None:
+        found = asking.from_prompts(prompts)
+    else:
+        found = asking.read(questions or asking.SAMPLE)
+    ledger = Ledger(out / "rows.jsonl")
+
+    # From here on JAX is imported.
+    from jspec.app import compilation
+    from jspec.app.bench import run as runs
+
+    compilation.keep_on_disk()
+    made = checks.Job(model, draft, head, dtype, chosen, asked, settings)
+    runs.run(made, found, ledger)

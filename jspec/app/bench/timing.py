@@ -1,0 +1,42 @@
+"""Seconds of runs that take turns, so that what else the machine does hits all of them alike."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+K = TypeVar("K")
+T = TypeVar("T")
+
+
+@dataclass
+class Timed(Generic[T]):
+    """What a run gave the last time, and how long it took each time."""
+
+    value: T
+    seconds: list[float] = field(default_factory=list)
+
+
+def in_turn(runs: Mapping[K, Callable[[], T]], repeats: int) -> dict[K, Timed[T]]:
+    """Times runs in turn, A B A B and so on; nothing is warmed up here.
+
+    The seconds of one place are neighbours in time, so that ratios are taken place by place.
+
+    Args:
+        runs: by name; each returns when its work is done, and not before.
+        repeats: how often each of them runs, at least once.
+
+    Example:
+        >>> timed = in_turn({"a": lambda: 1, "b": lambda: 2}, repeats=3)
+        >>> timed["b"].value, len(timed["b"].seconds)
+        (2, 3)
+    """
+    timed: dict[K, Timed[T]] = {}
+    for _ in range(repeats):
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            value = run()
+            seconds = time.perf_counter() - begin
+            timed.setdefault(name, Timed(value)).value = value
+            timed[name].seconds.append(seconds)
+    return timed

@@ -1,0 +1,32 @@
+"""The words of a bench's prompts: the tokenizer's chat template, or the bare text."""
+
+import shutil
+
+import pytest
+
+from jspec.app.bench.chat import wording
+from jspec.errors import InputError
+from jspec.models import load
+
+
+def test_a_chat_template_is_used_where_there_is_one(folder, tmp_path):
+    pytest.importorskip("jinja2")
+    tokenizer = load(folder).tokenizer
+    assert wording(folder, tokenizer).name == "bare text"
+    chat = tmp_path / "chat"
+    shutil.copytree(folder, chat)
+    (chat / "chat_template.jinja").write_text(
+        "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    )
+    found = wording(chat, tokenizer)
+    said = "<user>Hello<assistant>Hi<user>Bye<assistant>"
+    assert found.name == "chat template"
+    assert (
+        found.ids(["Hello", "Bye"], ["Hi"]) == tokenizer.encode(said, add_special_tokens=False).ids
+    )
+    assert found.ids([(5, 6)], []) == [5, 6]
+    bare = wording(chat, tokenizer, raw=True)
+    assert bare.ids(["Hello"], []) == tokenizer.encode("Hello").ids
+    (chat / "chat_template.jinja").write_text("{{ nothing.there }}")
+    with pytest.raises(InputError, match=r"chat template of .* fails .* pass --raw"):
+        wording(chat, tokenizer)

@@ -1,0 +1,144 @@
+"""The peers of a bench decode the very weights that jspec does, where they are installed."""
+
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+import jspec.models
+from jspec.app.batches import groups
+from jspec.app.bench import peers
+from jspec.app.bench.contenders import Setting
+from jspec.app.run_settings import RunSettings
+from jspec.errors import InputError
+from jspec.models import export
+from jspec.models.learned_positions import LearnedPositionDecoder
+from jspec.models.llama import RopeScaling
+
+PROMPT = [5, 3, 9, 1, 7, 2, 5, 3]
+
+
+@pytest.fixture(scope="module")
+def setting(tmp_path_factory):
+    """A tiny model and a draft model of its vocabulary, loaded from disk."""
+    target, draft = tmp_path_factory.mktemp("target"), tmp_path_factory.mktemp("draft")
+    # Sizes that llama.cpp's kernels take.
+    shape = dict(hidden_size=64, intermediate_size=96, head_dim=16)
+    model = tiny.model(**shape)
+    export.save_hf(model, tiny.params(model, scale=8), target, dtype="float32")
+    small = tiny.draft(**shape)
+    export.save_hf(small, tiny.params(small, scale=8), draft, dtype="float32")
+    loaded = jspec.models.load(target, with_tokenizer=False)
+    return Setting(target, draft, loaded, RunSettings(max_new_tokens=24), room=64)
+
+
+@pytest.mark.parametrize("name", peers.PEERS)
+def test_a_peer_says_the_same(name, setting):
+    peer = peers.PEERS[name]
+    for package in peer.packages:
+        pytest.importorskip(package)
+    contender = peer.start(setting)
+    (group,) = groups([PROMPT], setting.run)
+    contender.warm_up(group)
+    contender.prefill(group)
+    target = setting.target
+    plain = jspec.decode(target.model, target.params, [PROMPT], max_new_tokens=24)
+    for _ in range(2):  # the same call gives the same again
+        answer = contender.answer(group)
+        (reply,) = contender.replies(group, answer)
+        assert reply.tokens == plain.tokens[0].tolist()
+        contender.remember(answer)
+    assert reply.finish_reason == "length" and 1 <= reply.num_rounds <= 24 + 24
+    if name in ("transformers", "llama.cpp"):
+        assert reply.num_rounds == 24
+
+
+def test_transformers_takes_prompts_of_unequal_length(setting):
+    pytest.importorskip("torch")
+    prompts = [PROMPT, PROMPT[:3]]
+    run = RunSettings(max_new_tokens=12, batch_size=2)
+    contender = peers.PEERS["transformers"].start(
+        Setting(setting.folder, None, setting.target, run, room=64)
+    )
+    (group,) = groups(prompts, run)
+    replies = contender.replies(group, contender.answer(group))
+    for prompt, reply in zip(prompts, replies, strict=True):
+        target = setting.target
+        plain = jspec.decode(target.model, target.params, [prompt], max_new_tokens=12)
+        assert reply.tokens == plain.tokens[0].tolist()
+
+
+def read(path):
+    gguf = pytest.importorskip("gguf")
+    found = gguf.GGUFReader(path)
+    tensors = {one.name: np.array(one.data) for one in found.tensors}
+    return found.fields, tensors
+
+
+def test_the_gguf_file_holds_the_weights(tmp_path):
+    pytest.importorskip("gguf")
+    from jspec.app.bench.peers import gguf_file
+
+    model = tiny.model(tied=False)
+    params = tiny.params(model)
+    gguf_file.write(model, params, tmp_path / "m.gguf")
+    fields, tensors = read(tmp_path / "m.gguf")
+    assert fields["general.architecture"].contents() == "llama"
+    assert fields["llama.attention.head_count_kv"].contents() == 2
+    assert fields["llama.vocab_size"].contents() == tiny.VOCAB
+    layer = params["params"]["layers_0"]
+    np.testing.assert_array_equal(tensors["token_embd.weight"], params["params"]["embed"])
+    np.testing.assert_array_equal(tensors["output.weight"], params["params"]["head"])
+    np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], layer["down"]["kernel"].T)
+    # Lane i of a head stood beside lane i + D/2, and now beside its neighbour.
+    query = np.asarray(layer["qkv"]["kernel"]).T[: 4 * 4].reshape(4, 4, 16)
+    written = tensors["blk.0.attn_q.weight"].reshape(4, 4, 16)
+    np.testing.assert_array_equal(written[:, [0, 2, 1, 3]], query)
+    value = np.asarray(layer["qkv"]["kernel"]).T[(4 + 2) * 4 :]
+    np.testing.assert_array_equal(tensors["blk.0.attn_v.weight"], value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({}, "llama"),
+        ({"qkv_bias": True, "output_bias": True}, "llama"),
+        ({"qkv_bias": True}, "qwen2"),
+        ({"qk_norm": True}, "qwen3"),
+    ],
+)
+def test_the_architecture_follows_from_norms_and_biases(changes, kind, tmp_path):
+    pytest.importorskip("gguf")
+    from jspec.app.bench.peers import gguf_file
+
+    model = tiny.model(tied=True, **changes)
+    gguf_file.write(model, tiny.params(model), tmp_path / "m.gguf")
+    fields, tensors = read(tmp_path / "m.gguf")
+    assert fields["general.architecture"].contents() == kind and "output.weight" not in tensors
+
+
+def test_stretched_frequencies_are_written(tmp_path):
+    pytest.importorskip("gguf")
+    from jspec.app.bench.peers import gguf_file
+
+    scaling = RopeScaling(8.0, 1.0, 4.0, 64)
+    model = tiny.model(rope_scaling=scaling)
+    gguf_file.write(model, tiny.params(model), tmp_path / "m.gguf")
+    _, tensors = read(tmp_path / "m.gguf")
+    factors = tensors["rope_freqs.weight"]
+    assert factors[0] == 1 and factors[-1] == pytest.approx(8)
+
+
+def test_another_family_is_refused(tmp_path):
+    pytest.importorskip("gguf")
+    from jspec.app.bench.peers import gguf_file
+
+    with pytest.raises(InputError, match="LearnedPositionDecoder is not implemented"):
+        gguf_file.write(LearnedPositionDecoder(None), None, tmp_path / "m.gguf")
+
+
+def test_peers_are_chosen_by_name():
+    assert peers.choose("") == () and peers.choose("all") == tuple(peers.PEERS)
+    assert peers.choose("llama.cpp, llama.cpp") == ("llama.cpp",)
+    with pytest.raises(InputError, match="did you mean transformers"):
+        peers.choose("transformer")

@@ -1,0 +1,60 @@
+"""What `jspec bench` refuses: one sentence each, before anything is compiled."""
+
+import json
+
+import pytest
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    file = tmp_path_factory.mktemp("questions") / "question.jsonl"
+    asked = {"question_id": 1, "category": "tales", "turns": ["Once upon a time"]}
+    file.write_text(json.dumps(asked) + "\n")
+    return file
+
+
+REFUSED = [
+    (["--methods", "sufix"], "'sufix' is unknown; did you mean suffix?"),
+    (["--methods", ","], "--methods is ','; name one or more of"),
+    (["--peers", "vllm"], "peer 'vllm' is unknown"),
+    (["--peers", ","], "--peers is ','; name one or more of"),
+    (["--speculative-config", "{}"], "names no method"),
+    (["--speculative-config", '{"method": "suffix", "k": 1}'], "'k' is unknown"),
+    (["--repeats", 0], "--repeats is 0; pass at least 1"),
+    (["--limit", 0], "--limit is 0; pass at least 1"),
+    (["--turns", 0], "--turns is 0; pass at least 1"),
+    (["--max-new-tokens", 0], "--max-new-tokens is 0"),
+    (["--temperature", -1], "--temperature is -1"),
+    (["--draft-model", "x"], "--draft-model is 'x' and none of"),
+    (["--head", "x"], "--head is 'x' and none of"),
+    (["--methods", "coupled_tree"], "needs a draft model and none was given"),
+    (["--methods", "rest"], "method rest needs datastore"),
+    (["--prompts", "x"], "--questions and --prompts were both given"),
+    (["--questions", "/absent"], "--questions /absent cannot be read"),
+    (["--max-new-tokens", 64], "no question leaves room for --max-new-tokens 64"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), REFUSED)
+def test_bad_input_is_one_sentence(command, folder, questions, tmp_path, arguments, said):
+    known = [] if "--questions" in arguments else ["--questions", questions]
+    methods = (
+        [] if {"--methods", "--speculative-config"} & {*arguments} else ["--methods", "suffix"]
+    )
+    out = tmp_path / "out"
+    ran = command("bench", "--model", folder, *known, *methods, "--out", out, *arguments)
+    assert ran.code == 2 and ran.out == ""
+    assert ran.err.startswith("jspec: ") and ran.err.count("\n") == 1 and said in ran.err, ran.err
+
+
+def test_a_folder_that_cannot_be_written_is_one_sentence(command, folder, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    ran = command("bench", "--model", folder, "--out", file / "inside")
+    assert ran.code == 2 and ran.err.count("\n") == 1 and "cannot be written" in ran.err
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "rows.jsonl").write_text('{"run": 1}\nno row\n{}\n')
+    ran = command("bench", "--model", folder, "--out", broken)
+    assert ran.code == 2 and "line 2 of" in ran.err and "is no row of a bench" in ran.err
+    assert (broken / "rows.jsonl").read_text().count("\n") == 3, "nothing is lost"
