@@ -1,6 +1,7 @@
 """Flax architectures, checkpoints and the small models that the project trained."""
 
 from jspec.models import heads, sharding
+from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import restore, save
 from jspec.models.hub import bundled
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
@@ -8,6 +9,7 @@ from jspec.models.llama import Llama, LlamaConfig, RopeScaling
 from jspec.models.load import Loaded, load
 
 __all__ = [
+    "ChatTemplate",
     "LearnedPositionConfig",
     "LearnedPositionDecoder",
     "Llama",

@@ -11,6 +11,7 @@ WANTED = [
     "*.safetensors",
     "model.safetensors.index.json",
     "tokenizer*",
+    "chat_template*",
     "special_tokens_map.json",
     "added_tokens.json",
     "vocab.json",

@@ -13,7 +13,8 @@ from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import hub, precision, sharding, tokenizer
+from jspec.models import chat_template, hub, precision, sharding, tokenizer
+from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, settings, shards, weights
 from jspec.protocols import CausalLM
 
@@ -44,6 +45,8 @@ class Loaded:
     """End tokens of generation_config.json, else of config.json; empty if neither names one."""
     bos: int | None
     """The token that a text begins with, if the checkpoint names one."""
+    chat: ChatTemplate | None = None
+    """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.params, self.tokenizer))
@@ -104,6 +107,7 @@ def load(
         tokenizer=words,
         eos=eos,
         bos=bos,
+        chat=chat_template.read(folder, words) if with_tokenizer else None,
     )
 
 
