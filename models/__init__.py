@@ -5,7 +5,7 @@ from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import restore, save
 from jspec.models.hub import bundled
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
-from jspec.models.llama import Llama, LlamaConfig, RopeScaling
+from jspec.models.llama import Llama, LlamaConfig, RopeFactors, RopeScaling
 from jspec.models.load import Loaded, load
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Llama",
     "LlamaConfig",
     "Loaded",
+    "RopeFactors",
     "RopeScaling",
     "bundled",
     "heads",
