@@ -3,13 +3,14 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import jspec
-from jspec.app import method_choice, prompts
+from jspec.app import conversations, method_choice, prompts
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.run_settings import RunSettings
 from jspec.app.train_commands import train_app
@@ -116,7 +117,11 @@ def generate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
+        typer.Option(
+            metavar="DIR|FILE|ID",
+            help="Folder, GGUF file, smollm2-135m, or hub id.",
+            show_default="the bundled model",
+        ),
     ] = None,
     draft_model: Annotated[
         str | None,
@@ -145,6 +150,13 @@ def generate(
     min_p: Annotated[
         float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
     ] = 0.0,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="Ask a chat model, by its own template.")
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="System message; implies --chat.", show_default=False),
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(
@@ -156,7 +168,8 @@ def generate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="One prompt a line: text, or a JSON list of token ids.",
+            help="One prompt a line: text, or JSON: a string, messages, token ids, or an object "
+            'with one of them as "prompt" or "messages".',
             show_default=False,
         ),
     ] = None,
@@ -197,6 +210,8 @@ def generate(
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
+    if chat or system is not None:
+        asked = prompts.ask(asked, system)
 
     # From here on JAX is imported.
     from jspec.app import compilation, json_output, sessions, text_output
@@ -204,7 +219,17 @@ def generate(
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype)
     target = session.target
-    ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
+    ids = prompts.encode(
+        asked,
+        target.tokenizer,
+        target.model.vocab_size,
+        target.model.context,
+        partial(conversations.render, target),
+    )
+    if any(prompt.is_conversation for prompt in asked):
+        session = conversations.answering(session)
+    elif all(isinstance(prompt.content, str) for prompt in asked):
+        conversations.note_unused(target)
     if as_json:
         json_output.write(session, ids, settings)
     else:

@@ -1,11 +1,14 @@
 """Conversations as prompts, for every command that talks to a chat model."""
 
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from jspec.errors import InputError
 
 if TYPE_CHECKING:
+    from jspec.app.sessions import Session
     from jspec.models import Loaded
 
 Message = Mapping[str, Any]
@@ -40,3 +43,19 @@ def prompted(text: str, system: str | None = None) -> list[Message]:
     """A conversation of one question, behind a system message if there is one."""
     before = [] if system is None else [{"role": "system", "content": system}]
     return [*before, {"role": "user", "content": text}]
+
+
+def answering(session: "Session") -> "Session":
+    """The session with a target that stops at the end of its turn."""
+    target = session.target
+    return replace(session, target=replace(target, eos=eos(target)))
+
+
+def note_unused(target: "Loaded") -> None:
+    """Says on standard error that a chat model is used as if it were none."""
+    if target.chat is not None:
+        print(
+            "jspec: the model has a chat template, and the prompt is continued without it; "
+            "--chat asks the model instead",
+            file=sys.stderr,
+        )
