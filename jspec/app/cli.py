@@ -11,6 +11,7 @@ import typer
 
 import jspec
 from jspec.app import conversations, method_choice, prompts
+from jspec.app.chat_command import chat
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.run_settings import RunSettings
 from jspec.app.train_commands import train_app
@@ -30,6 +31,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+app.command()(chat)
 app.add_typer(train_app, name="train")
 app.add_typer(datastore_app, name="datastore")
 
@@ -150,7 +152,7 @@ def generate(
     min_p: Annotated[
         float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
     ] = 0.0,
-    chat: Annotated[
+    as_chat: Annotated[
         bool, typer.Option("--chat", help="Ask a chat model, by its own template.")
     ] = False,
     system: Annotated[
@@ -210,7 +212,7 @@ def generate(
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
-    if chat or system is not None:
+    if as_chat or system is not None:
         asked = prompts.ask(asked, system)
 
     # From here on JAX is imported.

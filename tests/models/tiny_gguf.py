@@ -129,7 +129,11 @@ def convert(
     fields = {"general.architecture": name} | {
         f"{name}.{here}": config[there] for there, here in FIELDS.items() if config.get(there)
     }
-    fields |= {f"tokenizer.ggml.{k}": v for k, v in vocabulary(words(), "gpt-2").items()}
+    tokens = vocabulary(words(), "gpt-2")
+    missing = range(len(tokens["tokens"]), config["vocab_size"])
+    tokens["tokens"] += [f"<unused{number}>" for number in missing]
+    tokens["token_type"] += [5 for _ in missing]
+    fields |= {f"tokenizer.ggml.{k}": v for k, v in tokens.items()}
     fields["tokenizer.chat_template"] = CHAT
     if rope := config.get("rope_parameters"):
         fields[f"{name}.rope.freq_base"] = float(rope["rope_theta"])
