@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from jspec.app import method_choice
+from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
 from jspec.methods import DEFAULT
 
@@ -37,12 +38,22 @@ def chat(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default=False)
     ] = None,
-    max_new_tokens: Annotated[int, typer.Option(metavar="N", help="Longest answer.")] = 512,
-    temperature: Annotated[float, typer.Option(metavar="T", help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(metavar="K", help="0 switches it off.")] = 0,
-    top_p: Annotated[float, typer.Option(metavar="P", help="1 switches it off.")] = 1.0,
-    min_p: Annotated[float, typer.Option(metavar="P", help="0 switches it off.")] = 0.0,
-    seed: Annotated[int, typer.Option(metavar="S", help="Seed of the sampling.")] = 0,
+    max_new_tokens: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Longest answer.")
+    ] = 512,
+    temperature: Annotated[
+        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
+    ] = 0.0,
+    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
+    top_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
+    ] = 1.0,
+    min_p: Annotated[
+        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
+    ] = 0.0,
+    seed: Annotated[
+        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampling.")
+    ] = 0,
     dtype: Annotated[
         str | None,
         typer.Option(

@@ -13,6 +13,7 @@ import jspec
 from jspec.app import conversations, method_choice, prompts
 from jspec.app.chat_command import chat
 from jspec.app.datastore_commands import datastore_app
+from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
 from jspec.app.train_commands import train_app
 from jspec.errors import InputError, RunStopped
@@ -76,22 +77,6 @@ def run(arguments: Sequence[str]) -> int:
 def complain(message: str) -> None:
     """Says what was wrong in one line on standard error."""
     print(f"jspec: {' '.join(message.split())}", file=sys.stderr)
-
-
-def integer(text: str) -> int:
-    """Parses a whole number, and refuses others in one sentence."""
-    try:
-        return int(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no integer") from None
-
-
-def number(text: str) -> float:
-    """Parses a number, and refuses others in one sentence."""
-    try:
-        return float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is no number") from None
 
 
 def version(asked: bool) -> None:
@@ -201,6 +186,9 @@ def generate(
     alone: Annotated[
         bool, typer.Option("--no-compare", help="Do not measure plain decoding.")
     ] = False,
+    mute: Annotated[
+        bool, typer.Option("--no-echo", help="Do not repeat the prompt before its text.")
+    ] = False,
 ) -> None:
     """Continue a prompt, and show how much faster drafting made it."""
     settings = RunSettings(
@@ -228,14 +216,16 @@ def generate(
         target.model.context,
         partial(conversations.render, target),
     )
-    if any(prompt.is_conversation for prompt in asked):
+    talking = any(prompt.is_conversation for prompt in asked)
+    if talking:
         session = conversations.answering(session)
     elif all(isinstance(prompt.content, str) for prompt in asked):
         conversations.note_unused(target)
     if as_json:
         json_output.write(session, ids, settings)
     else:
-        text_output.show(session, ids, settings, compare=not alone)
+        # Of a conversation the echo would be the template without its special tokens.
+        text_output.show(session, ids, settings, compare=not alone, echo=not (mute or talking))
 
 
 @app.command()

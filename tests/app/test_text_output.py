@@ -23,13 +23,13 @@ from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 
 def test_the_text_and_then_the_figures(command, folder):
     ran = command("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
-    assert ran.code == 0 and ran.err == ""
+    assert ran.code == 0
     loaded = jspec.models.load(folder)
     prompt = loaded.tokenizer.encode("Once upon").ids
     result = jspec.decode(loaded.model, loaded.params, [prompt], max_new_tokens=12, eos=loaded.eos)
     text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
-    assert ran.out.startswith(text + "\n")
-    figures, measured = ran.out.splitlines()[-2:]
+    assert ran.out == text + "\n"
+    figures, measured = ran.err.splitlines()[-2:]
     assert re.fullmatch(
         r"12 tokens in [\d.]+ s · [\d.]+ tokens per second · mean acceptance length [\d.]+ · "
         r"[\d.]+ times plain decoding \([\d.]+\)",
@@ -48,13 +48,15 @@ def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
     assert re.findall(r"^\[\d\]$", alone, re.M) == ["[1]", "[2]", "[3]"]
     assert alone.split("\n\n")[0] == together.split("\n\n")[0]
     assert "times plain" not in alone
+    mute = command(*arguments, "--no-compare", "--no-echo").out
+    assert "Once upon" in alone and "Once upon" not in mute and mute.startswith("[1]\n")
 
 
 def test_plain_decoding_is_compared_with_nothing(command, folder):
     ran = command(
         "generate", "She", "--model", folder, "--max-new-tokens", 12, "--method", "autoregressive"
     )
-    assert ran.code == 0 and "times plain" not in ran.out and "length 1.00" in ran.out
+    assert ran.code == 0 and "times plain" not in ran.err and "length 1.00" in ran.err
 
 
 def outcome(tokens):
@@ -84,8 +86,8 @@ def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
         *("generate", "She", "--model", folder, "--max-new-tokens", 24, "--method", method),
         *("--speculative-config", json.dumps(config)),
     )
-    assert ran.code == 0 and "same tokens" in ran.out
-    assert "Warning: a mean acceptance length of 1.0" in ran.out
+    assert ran.code == 0 and "same tokens" in ran.err
+    assert "Warning: a mean acceptance length of 1.0" in ran.err
 
 
 def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
@@ -112,7 +114,7 @@ def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temp
     choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
     session = Session(None, choice, Built(None, None, None))
     text_output.show(session, [[1]], RunSettings(temperature=temperature))
-    assert why in capsys.readouterr().out
+    assert why in capsys.readouterr().err
 
 
 class Terminal(io.StringIO):

@@ -28,14 +28,15 @@ SHAPE = {
 KINDS = {
     "llama": SHAPE | {"tie_word_embeddings": False},
     "qwen2": SHAPE,
-    "qwen3": SHAPE | {"tie_word_embeddings": True},
+    # `transformers` takes these sizes for granted.
+    "qwen3": SHAPE | {"tie_word_embeddings": True, "head_dim": 128},
     "gpt2": {
         "vocab_size": 320,
         "n_embd": 256,
-        "n_inner": 512,
+        "n_inner": 1024,
         "n_layer": 2,
         "n_head": 4,
-        "n_positions": 64,
+        "n_positions": 1024,
     },
 }
 PROMPTS = [

@@ -46,6 +46,8 @@ SCALES = {
     Kind.Q5_K: (0, 2),
     Kind.Q6_K: (208,),
 }
+PLAIN = (Kind.F16, Kind.BF16, Kind.Q4_0, Kind.Q4_1, Kind.Q5_0, Kind.Q5_1, Kind.Q8_0)
+"""What gguf itself writes."""
 
 
 def words(texts=TEXTS, special=SPECIAL, split=None) -> Tokenizer:
@@ -111,7 +113,7 @@ def quantise(array: np.ndarray, kind: Kind) -> np.ndarray:
     rng = np.random.default_rng(array.size)
     blocks = rng.integers(0, 256, (array.size // block, size), np.uint8)
     for start in SCALES[kind]:
-        scale = rng.uniform(1e-4, 4e-4, len(blocks)).astype(np.float16)
+        scale = rng.uniform(1e-5, 4e-5, len(blocks)).astype(np.float16)
         blocks[:, start : start + 2] = scale[:, None].view(np.uint8)
     return blocks.reshape(array.shape[0], -1)
 
