@@ -73,7 +73,7 @@ def read(file: Path) -> Header:
         InputError: if it is no GGUF of a version known, is cut within the header, or is one part of
             several.
     """
-    content = memoryview(np.memmap(file, np.uint8, "r")) if file.stat().st_size else memoryview(b"")
+    content = np.memmap(file, np.uint8, "r").data if file.stat().st_size else memoryview(b"")
     if bytes(content[:4]) != MAGIC:
         raise InputError(f"{file} does not begin with {MAGIC.decode()}; name a GGUF file")
     try:
