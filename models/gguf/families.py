@@ -22,9 +22,9 @@ class Layout:
     """How one architecture of llama.cpp differs from what Hugging Face has.
 
     Args:
-        fields: config.json's fields from a header.
-        restore: a weight as Hugging Face lays it out, from its name there, the array and the
-            number of heads that it holds, if any.
+        fields: makes config.json's fields from a header and the architecture's name.
+        restore: lays a weight out as Hugging Face does, from its name there, the array, and
+            config.json's fields.
     """
 
     fields: Callable[[Header, str], dict[str, Any]]

@@ -122,7 +122,7 @@ class File:
         )
         held = dict(self.header.tensors)
         held.pop(families.ROPE_FACTORS, None)
-        for wanted in (name for weight in table for name in weight.names):
+        for wanted in (there for weight in table for there in weight.names):
             here = names.get_name(wanted, try_suffixes=(".weight", ".bias"))
             if here in held:
                 held[wanted] = held.pop(here)

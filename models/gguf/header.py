@@ -7,7 +7,6 @@ tokens that takes seconds.
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -153,8 +152,3 @@ class _Cursor:
         number = self.number(_NUMBERS[kind])
         # The shortest decimal: what stood in config.json before it was rounded to float32.
         return float(str(np.float32(number))) if kind == _FLOAT else number
-
-
-def size(entry: Entry, block: int, block_bytes: int) -> int:
-    """Bytes of a tensor that is stored in blocks of `block` values."""
-    return prod(entry.shape) // block * block_bytes
