@@ -164,6 +164,8 @@ def _questions() -> Iterator[str]:
         try:
             yield input(shown)
         except EOFError:
+            if shown:
+                print()
             return
         except KeyboardInterrupt:
             print()
