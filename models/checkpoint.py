@@ -14,7 +14,7 @@ from jspec.errors import InputError
 from jspec.models import precision, sharding
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
-from jspec.models.llama import Llama, LlamaConfig, RopeScaling
+from jspec.models.llama import Llama, LlamaConfig, RopeFactors, RopeScaling
 
 RECORD = "model.json"
 PARAMS = "params"
@@ -120,12 +120,19 @@ def _rebuild(record: settings.Settings) -> Llama | LearnedPositionDecoder:
         if kind == LearnedPositionDecoder.__name__:
             return LearnedPositionDecoder(LearnedPositionConfig(**fields), **dtypes)
         scaling = fields.pop("rope_scaling", None)
-        scaling = None if scaling is None else RopeScaling(**scaling)
-        return Llama(LlamaConfig(**fields, rope_scaling=scaling), **dtypes)
+        return Llama(LlamaConfig(**fields, rope_scaling=_scaling(scaling)), **dtypes)
     except TypeError as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"
         ) from error
+
+
+def _scaling(fields: dict[str, Any] | None) -> RopeScaling | RopeFactors | None:
+    if fields is None:
+        return None
+    if "factors" in fields:
+        return RopeFactors(tuple(fields["factors"]))
+    return RopeScaling(**fields)
 
 
 def _flat(tree: PyTree) -> dict[str, tuple[int, ...]]:

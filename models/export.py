@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.huggingface import llama
-from jspec.models.llama import Llama, LlamaConfig
+from jspec.models.llama import Llama, LlamaConfig, RopeFactors
 
 
 def save_hf(
@@ -74,6 +74,11 @@ def config(shape: LlamaConfig, end: int | None, dtype: str) -> dict[str, Any]:
             f"output_bias={shape.output_bias}; use qk_norm=False and equal biases"
         )
     scaling = shape.rope_scaling
+    if isinstance(scaling, RopeFactors):
+        raise InputError(
+            "config.json has no field for rope_scaling=RopeFactors(..); save the model with "
+            "jspec.models.save, or export one that was loaded from a Hugging Face folder"
+        )
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

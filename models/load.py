@@ -1,10 +1,12 @@
-"""A model, its weights and its tokenizer from a Hugging Face folder or hub id, without torch."""
+"""A model, its weights and its tokenizer from a folder, a GGUF file or the hub, without torch."""
 
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -13,11 +15,33 @@ from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import hub, precision, sharding, tokenizer
-from jspec.models.huggingface import families, settings, shards, weights
+from jspec.models import gguf, hub, precision, sharding
+from jspec.models.chat_template import ChatTemplate
+from jspec.models.huggingface import families, weights
+from jspec.models.huggingface.folder import Folder
 from jspec.protocols import CausalLM
 
 HEAD = "lm_head.weight"
+
+_READERS = 4
+"""Most threads that read weights; each holds one tensor."""
+
+
+class Tensors(Protocol):
+    """Open files of weights."""
+
+    @property
+    def folder(self) -> Path: ...
+
+    @property
+    def files(self) -> Mapping[str, Any]: ...
+
+    @property
+    def config(self) -> str: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def read(self, name: str) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -41,9 +65,12 @@ class Loaded:
     tokenizer: Any
     """A `tokenizers.Tokenizer`: `encode(text).ids`, `decode(ids)`. None if not asked for."""
     eos: tuple[int, ...]
-    """End tokens of generation_config.json, else of config.json; empty if neither names one."""
+    """End tokens of generation_config.json, else of config.json, or of a GGUF file's metadata;
+    empty if there is none."""
     bos: int | None
     """The token that a text begins with, if the checkpoint names one."""
+    chat: ChatTemplate | None = None
+    """Turns a conversation into a prompt, `chat.encode(messages)`; None if there is no template."""
 
     def __iter__(self) -> Iterator[Any]:
         return iter((self.model, self.params, self.tokenizer))
@@ -58,11 +85,13 @@ def load(
 ) -> Loaded:
     """Loads a model of the Llama, GPT-2 or OPT family with its tokenizer.
 
-    Weights are read, cast and put on the device one by one, so that host memory holds the model
-    once and one tensor more.
+    Weights are read, cast and put on the device a few at a time, so that host memory holds the
+    model once and some tensors more.
 
     Args:
-        name: a folder in Hugging Face layout, a bundled model such as "jspec-7m", or a hub id.
+        name: a folder in Hugging Face layout, a GGUF file, a bundled model such as "jspec-7m", a
+            model that a package carries such as "smollm2-135m", or a hub id such as "org/model".
+            "@" and a revision behind an id pin what the hub gives: "org/model@v1.0".
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16.
         param_dtype: dtype that the weights are held in; `dtype` if not given.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
@@ -82,33 +111,38 @@ def load(
     """
     compute = precision.find(precision.default() if dtype is None else dtype)
     held = precision.find(compute if param_dtype is None else param_dtype)
-    folder = hub.folder(name)
-    if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} has no config.json; name a folder in Hugging Face layout")
-    fields = settings.read(folder / "config.json")
-    family = families.find(fields)
-    if fields.get("quantization_config"):
-        raise InputError(
-            f"{fields.source} asks for quantised weights, which jspec does not implement; "
-            "take the checkpoint that is not quantised"
-        )
-    config = family.parse(fields)
+    checkpoint = open_checkpoint(name)
+    family = families.find(checkpoint.fields)
+    config = checkpoint.config(family)
     # Before the weights: it is quick, and as likely to be missing.
-    words = tokenizer.read(folder) if with_tokenizer else None
-    eos, bos = special_tokens(folder, fields)
+    words = checkpoint.tokenizer() if with_tokenizer else None
+    eos, bos = checkpoint.special_tokens()
     table = tuple(family.weights(config))
-    params = read_weights(shards.open_folder(folder), family, table, held, mesh)
     return Loaded(
         model=family.build(config, dtype=compute, param_dtype=held),
-        params=params,
+        params=read_weights(checkpoint.tensors(table), family, table, held, mesh),
         tokenizer=words,
         eos=eos,
         bos=bos,
+        chat=checkpoint.chat(words) if with_tokenizer else None,
     )
 
 
+def open_checkpoint(name: str | Path) -> Folder | gguf.File:
+    """A checkpoint on disk, whose parts are read when they are asked for.
+
+    Args:
+        name: as in `load`.
+
+    Raises:
+        InputError: if there is none of that name, or a GGUF file is not whole.
+    """
+    path = hub.find(name)
+    return gguf.open_file(path) if path.is_file() else Folder(path)
+
+
 def read_weights(
-    files: shards.Shards,
+    files: Tensors,
     family: families.Family,
     table: Sequence[weights.Weight],
     dtype: DTypeLike,
@@ -126,22 +160,21 @@ def read_weights(
         for name, shape in zip(weight.names, weight.shapes, strict=True)
     }
     if HEAD in held and HEAD not in wanted:
-        _check_tied(files, held, table)
-        del held[HEAD]
+        _untie(files, held, table)
     if missing := [name for name in wanted if name not in held]:
         raise InputError(
-            f"{files.folder} lacks {weights.listed(missing, 'weight')} that its config.json asks "
-            "for; correct config.json or download the checkpoint again"
+            f"{files.folder} lacks {weights.listed(missing, 'weight')} that {files.config} asks "
+            "for; correct it or download the checkpoint again"
         )
     if extra := [name for name in held if name not in wanted]:
         raise InputError(
             f"{files.folder} holds {weights.listed(extra, 'weight')} that {family.architecture} "
-            "has no place for; correct config.json or take a checkpoint of that architecture"
+            f"has no place for; correct {files.config} or take a checkpoint of that architecture"
         )
     for name, shape in wanted.items():
         if (found := files.shape(held[name])) != shape:
             raise InputError(
-                f"{name} in {files.folder} has shape {list(found)}, but its config.json asks for "
+                f"{name} in {files.folder} has shape {list(found)}, but {files.config} asks for "
                 f"{list(shape)}; correct one of them"
             )
 
@@ -152,37 +185,34 @@ def read_weights(
         split = None if mesh is None else sharding.parameter(weight.path, weight.shape, mesh)
         return jax.device_put(weight.join(read, dtype), split)
 
-    return weights.tree((weight.path, place(weight)) for weight in table)
+    # Casts and transposes let other threads run.
+    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1), "jspec-weights") as readers:
+        return weights.tree(
+            (weight.path, leaf)
+            for weight, leaf in zip(table, readers.map(place, table), strict=True)
+        )
 
 
-def _names(files: shards.Shards, family: families.Family) -> dict[str, str]:
+def _names(files: Tensors, family: families.Family) -> dict[str, str]:
     """Each weight's name in a whole model, and its name in these files."""
     names = [name for name in files.files if not re.fullmatch(family.buffers, name)]
     whole = any(name.startswith(family.base) for name in names)
     return {name if whole or name == HEAD else family.base + name: name for name in names}
 
 
-def _check_tied(
-    files: shards.Shards, held: dict[str, str], table: Sequence[weights.Weight]
-) -> None:
-    """A head beside tied embeddings is a copy of them, or config.json is wrong about the tie."""
+def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]) -> None:
+    """Leaves one of embeddings and head where they are tied; a file may hold either, or both.
+
+    Raises:
+        InputError: if both are there and differ.
+    """
     embed = next(weight for weight in table if weight.path == ("embed",)).names[0]
-    same = files.shape(held[HEAD]) == files.shape(held.get(embed, held[HEAD])) and np.array_equal(
-        files.read(held[HEAD]), files.read(held.get(embed, held[HEAD]))
-    )
-    if not same:
+    head = held.pop(HEAD)
+    here = held.setdefault(embed, head)
+    if files.shape(head) != files.shape(here) or not (
+        here == head or np.array_equal(files.read(head), files.read(here))
+    ):
         raise InputError(
             f"{files.folder} ties the head to the embeddings but holds a {HEAD} that differs from "
             f"{embed}; set tie_word_embeddings to false in config.json"
         )
-
-
-def special_tokens(folder: Path, fields: settings.Settings) -> tuple[tuple[int, ...], int | None]:
-    """End tokens and first token; generation_config.json goes before config.json."""
-    file = folder / "generation_config.json"
-    generation = settings.read(file) if file.is_file() else settings.Settings({}, str(file))
-    ends = generation.get("eos_token_id", fields.get("eos_token_id", ()))
-    eos = (ends,) if isinstance(ends, int) else tuple(ends)
-    if not all(isinstance(end, int) for end in eos):
-        raise InputError(f"{folder} has eos_token_id = {ends!r}; it has to be token ids")
-    return eos, generation.get("bos_token_id", fields.get("bos_token_id"))

@@ -16,9 +16,7 @@ from rich.progress import Progress
 from jspec.drafters.retrieval import datastore
 from jspec.errors import InputError
 from jspec.methods import BUNDLED
-from jspec.models import hub, tokenizer
-from jspec.models.huggingface import settings
-from jspec.models.load import special_tokens
+from jspec.models.load import open_checkpoint
 from jspec.training import corpus
 
 _BATCH = 256
@@ -39,9 +37,9 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
         raise InputError(f"--out {out} cannot be written; name a file in a folder of your own")
     if any(out.resolve() in map(Path.resolve, corpus.files(path)) for path in text):
         raise InputError(f"--out {out} is one of the texts; name another file")
-    folder = hub.folder(model or BUNDLED)
-    words = tokenizer.read(folder)
-    ends, _ = special_tokens(folder, settings.read(folder / "config.json"))
+    checkpoint = open_checkpoint(model or BUNDLED)
+    words = checkpoint.tokenizer()
+    ends, _ = checkpoint.special_tokens()
     documents = [
         document for path in text for document in corpus.read(corpus.Source("", path, template))
     ]

@@ -3,15 +3,17 @@
 import os
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 import jspec
-from jspec.app import method_choice, prompts
-from jspec.app.certify_command import certify
+from jspec.app import conversations, method_choice, prompts
 from jspec.app.bench.command import bench
+from jspec.app.certify_command import certify
+from jspec.app.chat_command import chat
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
@@ -34,6 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command()(certify)
+app.command()(chat)
 app.add_typer(train_app, name="train")
 app.add_typer(datastore_app, name="datastore")
 app.command()(bench)
@@ -106,7 +109,11 @@ def generate(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
+        typer.Option(
+            metavar="DIR|FILE|ID",
+            help="Folder, GGUF file, smollm2-135m, or hub id.",
+            show_default="the bundled model",
+        ),
     ] = None,
     draft_model: Annotated[
         str | None,
@@ -135,6 +142,13 @@ def generate(
     min_p: Annotated[
         float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
     ] = 0.0,
+    as_chat: Annotated[
+        bool, typer.Option("--chat", help="Ask a chat model, by its own template.")
+    ] = False,
+    system: Annotated[
+        str | None,
+        typer.Option(metavar="TEXT", help="System message; implies --chat.", show_default=False),
+    ] = None,
     seed: Annotated[
         int,
         typer.Option(
@@ -146,7 +160,8 @@ def generate(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="One prompt a line: text, or a JSON list of token ids.",
+            help="One prompt a line: text, or JSON: a string, messages, token ids, or an object "
+            'with one of them as "prompt" or "messages".',
             show_default=False,
         ),
     ] = None,
@@ -176,6 +191,9 @@ def generate(
     alone: Annotated[
         bool, typer.Option("--no-compare", help="Do not measure plain decoding.")
     ] = False,
+    mute: Annotated[
+        bool, typer.Option("--no-echo", help="Do not repeat the prompt before its text.")
+    ] = False,
 ) -> None:
     """Continue a prompt, and show how much faster drafting made it."""
     settings = RunSettings(
@@ -187,6 +205,8 @@ def generate(
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
+    if as_chat or system is not None:
+        asked = prompts.ask(asked, system)
 
     # From here on JAX is imported.
     from jspec.app import compilation, json_output, sessions, text_output
@@ -194,11 +214,23 @@ def generate(
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype)
     target = session.target
-    ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
+    ids = prompts.encode(
+        asked,
+        target.tokenizer,
+        target.model.vocab_size,
+        target.model.context,
+        partial(conversations.render, target),
+    )
+    talking = any(prompt.is_conversation for prompt in asked)
+    if talking:
+        session = conversations.answering(session)
+    elif all(isinstance(prompt.content, str) for prompt in asked):
+        conversations.note_unused(target)
     if as_json:
         json_output.write(session, ids, settings)
     else:
-        text_output.show(session, ids, settings, compare=not alone)
+        # Of a conversation the echo would be the template without its special tokens.
+        text_output.show(session, ids, settings, compare=not alone, echo=not (mute or talking))
 
 
 app.command()(trace)

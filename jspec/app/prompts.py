@@ -1,15 +1,19 @@
-"""Prompts from the command line, from standard input, or from a file with one a line."""
+"""Prompts from the command line, from standard input, or from a file with one a line.
+
+A prompt is a text to continue, token ids, or a conversation to answer.
+"""
 
 import io
 import json
 import os
 import stat
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from jspec.app.conversations import Message, prompted
 from jspec.errors import InputError
 from jspec.methods.options import shown
 
@@ -21,9 +25,14 @@ EXAMPLE = "Once upon a time"
 class Prompt:
     """One prompt, not empty, and where it stands, for messages."""
 
-    content: str | tuple[int, ...]
-    """Text, or token ids."""
+    content: str | tuple[int, ...] | list[Message]
+    """Text, token ids, or the messages of a conversation."""
     source: str
+
+    @property
+    def is_conversation(self) -> bool:
+        """True where the chat template makes the prompt."""
+        return isinstance(self.content, list)
 
 
 class Tokenizer(Protocol):
@@ -46,16 +55,18 @@ def one(argument: str | None) -> list[Prompt]:
         return [_prompt(argument, "the prompt")]
     if argument is None and not _piped():
         return [Prompt(EXAMPLE, "the example")]
-    text = _decode(_standard_input(), "standard input")
-    # What `echo` adds is no part of the prompt.
-    return [_prompt(text.removesuffix("\n").removesuffix("\r"), "standard input")]
+    # To its last newline: a conversation that was rendered elsewhere ends with one.
+    return [_prompt(_decode(_standard_input(), "standard input"), "standard input")]
 
 
 def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
-    """One prompt a line: text, or a JSON list of token ids.
+    """One prompt a line.
+
+    A line is text, or JSON: a string, a list of token ids, a list of messages, or an object with
+    one of these under "prompt" or "messages". Nothing that is JSON is continued as it stands.
 
     Raises:
-        InputError: if the file cannot be read, or a line is empty or a list of something else.
+        InputError: if the file cannot be read, or a line is empty or other JSON.
     """
     try:
         content = file.read_bytes()
@@ -75,22 +86,54 @@ def many(file: Path, option: str = "--batch-file") -> list[Prompt]:
     ]
 
 
+def ask(prompts: Sequence[Prompt], system: str | None = None) -> list[Prompt]:
+    """The prompts as conversations: a text becomes a question, behind `system` if that is given.
+
+    Raises:
+        InputError: if one is a list of token ids, or a conversation has a system message already.
+    """
+    return [_ask(prompt, system) for prompt in prompts]
+
+
 def encode(
-    prompts: Sequence[Prompt], tokenizer: Tokenizer, vocab_size: int, context: int | None
+    prompts: Sequence[Prompt],
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    context: int | None,
+    render: Callable[[Sequence[Message]], list[int]] | None = None,
 ) -> list[list[int]]:
     """Token ids of each prompt, with what the tokenizer puts before a text.
 
+    Args:
+        prompts: texts, ids or conversations.
+        tokenizer: of the model.
+        vocab_size: its tokens.
+        context: its most positions; None is no bound.
+        render: makes ids of a conversation; where there is one, it is needed.
+
     Raises:
-        InputError: if a prompt gives no token, one outside the vocabulary, or too many.
+        InputError: if a prompt gives no token, one outside the vocabulary, or too many, or if the
+            chat template refuses it.
     """
-    return [_encode(prompt, tokenizer, vocab_size, context) for prompt in prompts]
+    return [_encode(prompt, tokenizer, vocab_size, context, render) for prompt in prompts]
 
 
 def _encode(
-    prompt: Prompt, tokenizer: Tokenizer, vocab_size: int, context: int | None
+    prompt: Prompt,
+    tokenizer: Tokenizer,
+    vocab_size: int,
+    context: int | None,
+    render: Callable[[Sequence[Message]], list[int]] | None,
 ) -> list[int]:
     content = prompt.content
-    ids = tokenizer.encode(content).ids if isinstance(content, str) else list(content)
+    if isinstance(content, list):
+        assert render is not None, "conversations need their template"
+        try:
+            ids = render(content)
+        except InputError as error:
+            raise InputError(f"{prompt.source}: {error}") from error
+    else:
+        ids = tokenizer.encode(content).ids if isinstance(content, str) else list(content)
     if not ids:
         raise InputError(f"{prompt.source} gives no token ({shown(content)}); write some text")
     for token in ids:
@@ -107,21 +150,62 @@ def _encode(
     return ids
 
 
+def _ask(prompt: Prompt, system: str | None) -> Prompt:
+    content = prompt.content
+    if isinstance(content, str):
+        # What `echo` adds is no part of a question.
+        question = content.removesuffix("\n").removesuffix("\r")
+        return replace(prompt, content=prompted(question, system))
+    if isinstance(content, tuple):
+        raise InputError(
+            f"{prompt.source} is a list of token ids, which no chat template takes; give a text or "
+            "messages, or leave out --chat and --system"
+        )
+    if system is None:
+        return prompt
+    if any(isinstance(turn, dict) and turn.get("role") == "system" for turn in content):
+        raise InputError(
+            f"{prompt.source} has a system message and --system gives another; leave one out"
+        )
+    return replace(prompt, content=[{"role": "system", "content": system}, *content])
+
+
 def _line(line: str, source: str) -> Prompt:
-    if line.lstrip().startswith("["):
+    if line.lstrip().startswith(("[", "{", '"')):
         try:
             parsed = json.loads(line)
         except (ValueError, RecursionError):
-            return _prompt(line, source)  # text may begin with a bracket
-        if not all(isinstance(token, int) and not isinstance(token, bool) for token in parsed):
-            raise InputError(
-                f"{source} is a JSON list but not of token ids ({shown(line)}); "
-                "list integers, or begin a text otherwise"
-            )
-        if not parsed:
-            raise InputError(f"{source} is an empty list; list at least one token id")
-        return Prompt(tuple(parsed), source)
+            return _prompt(line, source)  # text may begin with a bracket or a quotation mark
+        return _parsed(parsed, line, source)
     return _prompt(line, source)
+
+
+def _parsed(parsed: Any, line: str, source: str) -> Prompt:
+    if isinstance(parsed, dict):
+        named = [parsed[name] for name in ("prompt", "messages") if name in parsed]
+        if len(named) != 1 or isinstance(named[0], dict):
+            raise InputError(
+                f'{source} is a JSON object without a "prompt" or "messages" ({shown(line)}); '
+                "give one of them"
+            )
+        parsed = named[0]
+    if isinstance(parsed, str):
+        return _prompt(parsed, source)
+    if not isinstance(parsed, list):
+        raise InputError(
+            f"{source} has a {type(parsed).__name__} for a prompt ({shown(line)}); give a text, "
+            "token ids or messages"
+        )
+    if not parsed:
+        raise InputError(f"{source} is an empty list; list at least one token id or message")
+    if all(isinstance(part, dict) for part in parsed):
+        return Prompt(parsed, source)
+    if not all(isinstance(token, int) and not isinstance(token, bool) for token in parsed):
+        raise InputError(
+            f"{source} is a JSON list but neither of token ids nor of messages ({shown(line)}); "
+            "list integers or messages, or begin a text otherwise"
+        )
+    return Prompt(tuple(parsed), source)
 
 
 def _prompt(text: str, source: str) -> Prompt:

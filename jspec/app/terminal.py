@@ -1,6 +1,7 @@
 """Text on a terminal as it comes, coloured by who proposed it."""
 
 import sys
+from typing import TextIO
 
 from rich.console import Console
 from rich.text import Text
@@ -11,13 +12,18 @@ PROMPT = "dim"
 
 
 class Screen:
-    """Standard output. Styles and legend only where colours are shown; elsewhere the bare text."""
+    """A stream. Styles and legend only where colours are shown; elsewhere the bare text.
 
-    def __init__(self) -> None:
-        if hasattr(sys.stdout, "reconfigure"):
+    Args:
+        stream: standard output if none is given.
+    """
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stdout
+        if hasattr(self._stream, "reconfigure"):
             # An output that is not UTF-8 shows "?" rather than end the run.
-            sys.stdout.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
-        self._console = Console(highlight=False)
+            self._stream.reconfigure(errors="replace")  # pyright: ignore[reportAttributeAccessIssue]
+        self._console = Console(file=self._stream, highlight=False)
         self._bare = not self._console.is_terminal
         self.coloured = self._console.color_system is not None and not self._console.no_color
 
@@ -31,11 +37,11 @@ class Screen:
     def text(self, piece: str, style: str) -> None:
         """Shows a piece at once, as it is; a terminal gets no control characters."""
         if self._bare:
-            sys.stdout.write(piece)
+            self._stream.write(piece)
         elif piece:
             safe = "".join(c for c in piece if c in "\n\t" or c.isprintable() or ord(c) >= 0xA0)
             self._console.out(safe, style=style, highlight=False, end="")
-        sys.stdout.flush()
+        self._stream.flush()
 
     def line(self, line: str = "") -> None:
         """Shows a line of the program's own."""

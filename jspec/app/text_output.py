@@ -47,15 +47,22 @@ class Timing:
 
 
 def show(
-    session: Session, prompts: Sequence[list[int]], settings: RunSettings, compare: bool = True
+    session: Session,
+    prompts: Sequence[list[int]],
+    settings: RunSettings,
+    compare: bool = True,
+    echo: bool = True,
 ) -> None:
     """Streams the text of every prompt, then measures the run and plain decoding.
+
+    The text goes to standard output, the figures to standard error.
 
     Args:
         session: model and drafter.
         prompts: token ids.
         settings: how to run them.
         compare: False leaves plain decoding out.
+        echo: False leaves out the prompts.
     """
     screen, runner = terminal.Screen(), Runner(session, settings)
     method = session.choice.method
@@ -63,7 +70,9 @@ def show(
     screen.legend(drafts)
     parts = list(groups(prompts, settings))
     for group in parts:
-        _stream(screen, session, runner, group, numbered=len(prompts) > 1)
+        _stream(screen, session, runner, group, numbered=len(prompts) > 1, echo=echo)
+    sys.stdout.flush()
+    screen = terminal.Screen(sys.stderr)
     plain = Runner(session, settings, plain=True) if compare and drafts else None
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
     screen.line()
@@ -166,7 +175,12 @@ def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
 
 
 def _stream(
-    screen: terminal.Screen, session: Session, runner: Runner, group: Group, numbered: bool
+    screen: terminal.Screen,
+    session: Session,
+    runner: Runner,
+    group: Group,
+    numbered: bool,
+    echo: bool,
 ) -> None:
     """Shows the text of a group: round by round if it is one prompt, else one after the other."""
     held: list[list[Piece]] = [[] for _ in group.rows]
@@ -176,7 +190,7 @@ def _stream(
         if numbered:
             screen.line(f"[{group.rows[0] + 1}]")
         sinks = [lambda piece: screen.text(*piece)]
-    endings = _pieces(session, runner, group, sinks)
+    endings = _pieces(session, runner, group, sinks, echo)
     for row, pieces, ending in zip(group.rows, held, endings, strict=True):
         if not alone:
             screen.line(f"[{row + 1}]")
@@ -188,7 +202,11 @@ def _stream(
 
 
 def _pieces(
-    session: Session, runner: Runner, group: Group, sinks: Sequence[Callable[[Piece], None]]
+    session: Session,
+    runner: Runner,
+    group: Group,
+    sinks: Sequence[Callable[[Piece], None]],
+    echo: bool,
 ) -> Iterator[str]:
     """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
     import jspec
@@ -198,7 +216,8 @@ def _pieces(
     for place, sink in enumerate(sinks):
         prompt = group.prompt[place, : group.lengths[place]].tolist()
         rows.append(Detokeniser(session.target.tokenizer, prompt))
-        sink((rows[place].prompt, terminal.PROMPT))
+        if echo:
+            sink((rows[place].prompt, terminal.PROMPT))
     chunks = interruptible(lambda: jspec.stream(**arguments))
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:

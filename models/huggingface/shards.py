@@ -24,6 +24,8 @@ class Shards:
     folder: Path
     files: Mapping[str, Any]
     """The open file of each tensor."""
+    config: str = "its config.json"
+    """What says which tensors there have to be, for messages."""
 
     def shape(self, name: str) -> tuple[int, ...]:
         return tuple(self.files[name].get_slice(name).get_shape())

@@ -111,6 +111,17 @@ def test_bare_names_a_copied_head_and_buffers_are_understood(fixtures, tmp_path)
         jspec.models.load(folder, with_tokenizer=False)
 
 
+def test_tied_weights_stand_under_either_name(fixtures, tmp_path):
+    folder = shutil.copytree(fixtures / "llama_biases_grouped_tied", tmp_path / "tied")
+    whole = jspec.models.load(folder, with_tokenizer=False)
+
+    def rename(tensors):
+        tensors["lm_head.weight"] = tensors.pop("model.embed_tokens.weight")
+
+    reweigh(folder, rename)
+    assert equal(whole.params, jspec.models.load(folder, with_tokenizer=False).params)
+
+
 def test_weights_and_computation_have_their_own_dtypes(folder, causal):
     exact = jspec.models.load(folder)
     mixed = jspec.models.load(folder, dtype="float32", param_dtype="bfloat16")

@@ -1,0 +1,199 @@
+"""A conversation in the terminal: questions from standard input, answers as they are written."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, TypeVar
+
+from jspec.app import conversations, terminal
+from jspec.app.batches import Runner, groups, interruptible
+from jspec.app.detokenise import Detokeniser
+from jspec.app.run_settings import RunSettings
+from jspec.app.sessions import Session
+from jspec.errors import InputError
+
+if TYPE_CHECKING:
+    from jspec.app.conversations import Message
+    from jspec.streaming import Chunk
+
+T = TypeVar("T")
+
+HELP = """\
+/reset         begin a new conversation
+/system TEXT   set the system message, and begin anew; without TEXT there is none
+/history       show the conversation
+/exit          end, as Ctrl-D does
+Ctrl-C ends a reply."""
+
+
+class Conversation:
+    """The messages so far, and the model that answers them.
+
+    Args:
+        session: a chat model and its drafter.
+        settings: how answers are drawn; `max_new_tokens` is the longest.
+        system: the system message; None leaves it to the template.
+
+    Raises:
+        InputError: if the model has no chat template.
+    """
+
+    def __init__(self, session: Session, settings: RunSettings, system: str | None = None):
+        self._session = conversations.answering(session)
+        self._settings = settings
+        self._runner = Runner(self._session, settings)
+        self.messages: list[Message] = []
+        self.reset(system)
+        conversations.render(session.target, conversations.prompted("Hi", system))
+
+    def reset(self, system: str | None) -> None:
+        """Begins anew; the drafter keeps what it learnt."""
+        self.system = system
+        self.messages = [] if system is None else [{"role": "system", "content": system}]
+
+    def answer(self, question: str, screen: terminal.Screen) -> str:
+        """Shows the answer to a question as it comes, and keeps both.
+
+        Ctrl-C ends the answer, which is kept as far as it came.
+
+        Returns:
+            The figures, in one line.
+
+        Raises:
+            InputError: if the conversation does not fit the context; it stays as it was.
+        """
+        asked = [*self.messages, {"role": "user", "content": question}]
+        prompt = self._prompt(asked)
+        # Of the answer alone: what stands before it does not change.
+        text = Detokeniser(self._session.target.tokenizer, [])
+        written, count, rounds = "", 0, 0
+        began = time.perf_counter()
+        first = began
+        for chunk in self._chunks(prompt):
+            tokens, drafted = chunk.tokens[0], chunk.drafted[0]
+            first = first if rounds else time.perf_counter()
+            count, rounds = count + len(tokens), rounds + 1
+            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
+                piece = text.push([token for _, token in run])
+                screen.text(piece, terminal.DRAFTED if confirmed else terminal.OWN)
+                written += piece
+        rest = text.finish()
+        screen.text(rest, terminal.OWN)
+        screen.line()
+        self.messages = [*asked, {"role": "assistant", "content": written + rest}]
+        return _figures(count, rounds, first - began, time.perf_counter() - first)
+
+    def _prompt(self, messages: list["Message"]) -> list[int]:
+        target = self._session.target
+        prompt = conversations.render(target, messages)
+        context = target.model.context
+        if context is not None and len(prompt) >= context:
+            raise InputError(
+                f"the conversation has {len(prompt)} tokens and the model's context is {context}; "
+                "/reset begins a new one"
+            )
+        return prompt
+
+    def _chunks(self, prompt: list[int]) -> Iterator["Chunk"]:
+        """Rounds until the answer ends, or Ctrl-C does."""
+        import jspec
+
+        (group,) = groups([prompt], self._settings)
+        arguments = self._runner.arguments(group)
+        memory = None
+        try:
+            chunks, stopped = _finish(lambda: jspec.stream(**arguments))
+            while not stopped:
+                chunk, stopped = _finish(lambda: next(chunks, None))
+                if chunk is None:
+                    break
+                memory = chunk.state.drafter_state
+                yield chunk
+        finally:
+            # Of an answer that ended before its first round nothing is left, nor of what it was
+            # given: the prompt's pass has taken that.
+            if memory is None:
+                self._runner.forget()
+            else:
+                self._runner.keep(memory)
+
+
+def talk(session: Session, settings: RunSettings, system: str | None = None) -> None:
+    """Asks for questions until there are no more.
+
+    Args:
+        session: a chat model and its drafter.
+        settings: how answers are drawn.
+        system: the system message; None leaves it to the template.
+    """
+    conversation = Conversation(session, settings, system)
+    screen = terminal.Screen()
+    if sys.stdin.isatty():
+        screen.line("/help lists the commands, Ctrl-D ends.")
+        screen.legend(session.choice.method.name != "autoregressive")
+    for line in _questions():
+        command, _, rest = line.strip().partition(" ")
+        if command == "/exit":
+            return
+        if command == "/reset":
+            conversation.reset(conversation.system)
+        elif command == "/system":
+            conversation.reset(rest.strip() or None)
+        elif command == "/history":
+            for message in conversation.messages:
+                screen.line(f"{message['role']}: {message['content']}")
+        elif command.startswith("/"):
+            screen.line(HELP)
+        elif line.strip():
+            try:
+                print(conversation.answer(line, screen), file=sys.stderr)
+            except InputError as error:
+                print(f"jspec: {error}", file=sys.stderr)
+            except KeyboardInterrupt:  # between two rounds, or twice: the answer is not kept
+                screen.line()
+
+
+def _questions() -> Iterator[str]:
+    """Lines of standard input; Ctrl-C drops the line that is being written."""
+    shown = "> " if sys.stdin.isatty() else ""
+    if shown:
+        import readline  # noqa: F401  (line editing, and the arrows for earlier lines)
+    while True:
+        try:
+            yield input(shown)
+        except EOFError:
+            if shown:
+                print()
+            return
+        except KeyboardInterrupt:
+            print()
+
+
+def _finish(work: Callable[[], T]) -> tuple[T, bool]:
+    """What `work` gives, and whether Ctrl-C came meanwhile; a computation that began is awaited,
+    since it has taken the state that it was given.
+    """
+    held: list[T] = []
+    try:
+        interruptible(lambda: held.append(work()))
+    except KeyboardInterrupt:
+        interruptible(lambda: None)  # there is one worker: what was begun is done before
+        return held[0], True
+    return held[0], False
+
+
+def _figures(count: int, rounds: int, waited: float, seconds: float) -> str:
+    """The line under an answer; speed is that after the first round, which reads the prompt."""
+    if not rounds:
+        return "[ended]"
+    speed = (
+        f" · {(count / rounds) * (rounds - 1) / seconds:.1f} tokens per second"
+        if rounds > 1 and seconds > 0
+        else ""
+    )
+    return (
+        f"[{count} tokens{speed} · {count / rounds:.2f} tokens per forward, plain decoding has 1 · "
+        f"first after {waited:.1f} s]"
+    )

@@ -1,0 +1,283 @@
+"""Conversations as token ids, by the chat template that a checkpoint brings along."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cache, cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from jspec.errors import InputError
+from jspec.models.huggingface import settings
+
+FILE = "chat_template.jinja"
+TOKENS = ("bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token")
+"""Special tokens that a template may write by these names."""
+
+_MARK = "jspec-reads-where-this-turn-ends"
+"""Text that no template holds."""
+
+
+@dataclass(frozen=True)
+class ChatTemplate:
+    """The Jinja template that a chat model was trained with.
+
+    It is rendered as `transformers` does it: in a sandbox, with the names of special tokens, and
+    with `raise_exception` and `strftime_now` at hand. Nothing is compiled before it is used.
+
+    Args:
+        template: the Jinja source.
+        tokenizer: a `tokenizers.Tokenizer`.
+        special_tokens: text of special tokens by the names in `TOKENS`.
+        source: the file that it comes from, for messages.
+
+    Example:
+        >>> from tokenizers import Tokenizer, models
+        >>> words = Tokenizer(models.WordLevel({"<Hi>": 0}))
+        >>> chat = ChatTemplate("{% for m in messages %}<{{ m.content }}>{% endfor %}", words)
+        >>> chat.render([{"role": "user", "content": "Hi"}])
+        '<Hi>'
+        >>> chat.encode([{"role": "user", "content": "Hi"}])
+        [0]
+    """
+
+    template: str
+    tokenizer: Any = field(repr=False)
+    special_tokens: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    source: str = "the chat template"
+
+    def encode(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> list[int]:
+        """Token ids of a conversation; the template writes the first token of a text itself.
+
+        Args:
+            messages: as in `render`.
+            add_generation_prompt: True opens the turn that the model is to write.
+            **variables: others that the template reads, `enable_thinking=False` for instance.
+
+        Returns:
+            The prompt to decode from.
+
+        Raises:
+            InputError: as `render` does.
+        """
+        text = self.render(messages, add_generation_prompt, **variables)
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of a conversation.
+
+        Args:
+            messages: `{"role": "user", "content": "..."}` and so on, at least one.
+            add_generation_prompt: True opens the turn that the model is to write.
+            **variables: others that the template reads.
+
+        Raises:
+            InputError: if a message is none, the template is broken, refuses the conversation or
+                leaves a message out, or jinja2 is not installed.
+        """
+        check(messages)
+        text = self._render(messages, add_generation_prompt, variables)
+        for number, message in enumerate(messages):
+            # Templates trim what they show, and some cut out what a model thought before. One that
+            # has no place for a role shows nothing of it, whatever it says.
+            if message["content"].strip() in text:
+                continue
+            marked = [*messages]
+            marked[number] = {**message, "content": _MARK}
+            if _MARK not in self._render(marked, add_generation_prompt, variables):
+                raise InputError(
+                    f"{self.source} leaves out message {number + 1}, of role "
+                    f"{message['role']!r}; give a role that it knows"
+                )
+        return text
+
+    @cached_property
+    def end_of_turn(self) -> tuple[int, ...]:
+        """The special token behind a turn of the model's, if the template writes one."""
+        turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": _MARK}]
+        try:
+            text = self._render(turns, False, {})
+        except InputError:
+            return ()
+        rest = text.rpartition(_MARK)[2].lstrip()
+        ids = self.tokenizer.encode(rest, add_special_tokens=False).ids[:1]
+        added = self.tokenizer.get_added_tokens_decoder()
+        return tuple(token for token in ids if token in added and added[token].special)
+
+    def _render(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+    ) -> str:
+        compiled = _compiled(self.template, self.source)
+        known = {
+            "tools": None,
+            "documents": None,
+            **self.special_tokens,
+            **variables,
+            "messages": [dict(message) for message in messages],
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            return compiled.render(known)
+        except Exception as error:  # a template is a program: it may fail in any way
+            raise InputError(
+                f"{self.source} refuses the conversation ({_reason(error)}); change the messages, "
+                "or mend the template"
+            ) from error
+
+
+def check(messages: Any, source: str = "the conversation") -> None:
+    """Refuses what is no list of messages with a role and a text.
+
+    Raises:
+        InputError: naming the first that is none.
+    """
+    shape = '{"role": "user", "content": "..."}'
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise InputError(f"{source} is no list of messages; pass [{shape}]")
+    for number, message in enumerate(messages, 1):
+        fields = message if isinstance(message, Mapping) else {}
+        if wrong := [key for key in ("role", "content") if not isinstance(fields.get(key), str)]:
+            raise InputError(
+                f"message {number} of {source} has no text under {wrong[0]!r}; pass {shape}"
+            )
+
+
+def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
+    """The template of a Hugging Face folder; None if it has none.
+
+    Raises:
+        InputError: if a file cannot be read.
+    """
+    words = _json(folder / "tokenizer_config.json")
+    special = {**_json(folder / "special_tokens_map.json").values, **words.values}
+    found: Any = words.get("chat_template")
+    source = words.source
+    for file in (folder / FILE, folder / "chat_template.json"):
+        if file.is_file():
+            source = str(file)
+            if file.suffix == ".json":
+                found = settings.read(file).get("chat_template")
+            else:
+                found = file.read_text(encoding="utf-8")
+            break
+    if isinstance(found, list):  # several by name
+        named = {entry.get("name"): entry.get("template") for entry in found}
+        found = named.get("default")
+    if not isinstance(found, str):
+        return None
+    texts = {name: _text(special.get(name)) for name in TOKENS}
+    return ChatTemplate(
+        found,
+        tokenizer,
+        {name: text for name, text in texts.items() if text is not None},
+        f"the chat template in {source}",
+    )
+
+
+def _json(file: Path) -> settings.Settings:
+    return settings.read(file) if file.is_file() else settings.Settings({}, str(file))
+
+
+def _text(token: Any) -> str | None:
+    """A special token's text; some files describe the token instead."""
+    text = token.get("content") if isinstance(token, Mapping) else token
+    return text if isinstance(text, str) else None
+
+
+def _reason(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+@cache
+def _compiled(template: str, source: str) -> Any:
+    """The compiled template, in an environment like that of `transformers`.
+
+    Raises:
+        InputError: if it is no Jinja template, or jinja2 is not installed.
+    """
+    try:
+        import jinja2
+        from jinja2.ext import Extension, loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+    except ImportError as error:
+        raise InputError(
+            f"{source} needs jinja2, which is not installed; pip install jinja2"
+        ) from error
+
+    class Generation(Extension):
+        """`{% generation %}` marks what a model is trained on; here it changes nothing."""
+
+        tags = {"generation"}  # noqa: RUF012
+
+        def parse(self, parser: Any) -> Any:
+            next(parser.stream)
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+    class Namespace(jinja2.utils.Namespace):
+        """Jinja's, without the names by which a template could reach into Python."""
+
+        def __init__(*args: Any, **fields: Any) -> None:
+            for name in dict(*args[1:], **fields):
+                Namespace._check(name)
+            jinja2.utils.Namespace.__init__(*args, **fields)
+
+        def __setitem__(self, name: str, value: Any) -> None:
+            Namespace._check(name)
+            jinja2.utils.Namespace.__setitem__(self, name, value)
+
+        @staticmethod
+        def _check(name: Any) -> None:
+            if str(name).startswith("_"):
+                raise jinja2.exceptions.SecurityError(f"it may not store {name!r}")
+
+    def refuse(message: str) -> None:
+        raise jinja2.TemplateError(message)
+
+    def to_json(
+        value: Any,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        # Jinja's own escapes what HTML gives a meaning to.
+        return json.dumps(
+            value,
+            ensure_ascii=ensure_ascii,
+            indent=indent,
+            separators=separators,
+            sort_keys=sort_keys,
+        )
+
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, loopcontrols]
+    )
+    environment.filters["tojson"] = to_json
+    environment.globals.update(
+        raise_exception=refuse,
+        strftime_now=lambda form: datetime.now().strftime(form),
+        dict=lambda *args, **fields: dict(*args, **fields),
+        namespace=Namespace,
+    )
+    try:
+        return environment.from_string(template)
+    except jinja2.TemplateError as error:
+        raise InputError(
+            f"{source} is no Jinja template ({_reason(error)}); restore the file"
+        ) from error

@@ -1,0 +1,119 @@
+"""The families that llama.cpp and jspec share: metadata as config.json's fields, and weights as
+Hugging Face lays them out.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jspec.errors import InputError
+from jspec.models.gguf.header import Header
+
+ROPE_FACTORS = "rope_freqs.weight"
+"""Llama 3.1's divisors of the rotary frequencies, which GGUF writes as a tensor."""
+
+_EMBED, _HEAD = "token_embd.weight", "output.weight"
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one architecture of llama.cpp differs from what Hugging Face has.
+
+    Args:
+        fields: makes config.json's fields from a header and the architecture's name.
+        restore: lays a weight out as Hugging Face does, from its name there, the array, and
+            config.json's fields.
+    """
+
+    fields: Callable[[Header, str], dict[str, Any]]
+    restore: Callable[[str, np.ndarray, dict[str, Any]], np.ndarray] = lambda _, array, __: array
+
+
+def find(header: Header) -> tuple[str, Layout]:
+    """The architecture that a file names, and its layout.
+
+    Raises:
+        InputError: if it is none of ours.
+    """
+    name = header.metadata.get("general.architecture")
+    if name not in LAYOUTS:
+        raise InputError(
+            f"{header.file} is of the architecture {name!r}; supported: {', '.join(LAYOUTS)}"
+        )
+    return name, LAYOUTS[name]
+
+
+def _llama(header: Header, name: str) -> dict[str, Any]:
+    data = header.metadata
+    data.choice(f"{name}.rope.scaling.type", ["none"], "none")
+    data.choice(f"{name}.expert_count", [0], 0)
+    heads, width = data.size(f"{name}.attention.head_count"), data.size(f"{name}.embedding_length")
+    dim = data.size(f"{name}.attention.key_length", max(width // heads, 1))
+    data.choice(f"{name}.attention.value_length", [dim], dim)
+    data.choice(f"{name}.rope.dimension_count", [dim], dim)
+    return {
+        "model_type": name,
+        "vocab_size": _vocabulary(header),
+        "hidden_size": width,
+        "intermediate_size": data.size(f"{name}.feed_forward_length"),
+        "num_hidden_layers": data.size(f"{name}.block_count"),
+        "num_attention_heads": heads,
+        "num_key_value_heads": data.size(f"{name}.attention.head_count_kv", heads),
+        "head_dim": dim,
+        "max_position_embeddings": data.size(f"{name}.context_length"),
+        "rms_norm_eps": data.number(f"{name}.attention.layer_norm_rms_epsilon"),
+        "rope_theta": data.number(f"{name}.rope.freq_base", 10000.0),
+        "tie_word_embeddings": _HEAD not in header.tensors,
+        # Qwen2 always has biases and its config.json never says so.
+        "attention_bias": name != "qwen2" and "blk.0.attn_q.bias" in header.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
+    }
+
+
+def _gpt2(header: Header, name: str) -> dict[str, Any]:
+    data = header.metadata
+    return {
+        "model_type": name,
+        "vocab_size": _vocabulary(header),
+        "n_embd": data.size(f"{name}.embedding_length"),
+        "n_inner": data.size(f"{name}.feed_forward_length"),
+        "n_layer": data.size(f"{name}.block_count"),
+        "n_head": data.size(f"{name}.attention.head_count"),
+        "n_positions": data.size(f"{name}.context_length"),
+        "layer_norm_epsilon": data.number(f"{name}.attention.layer_norm_epsilon"),
+        "tie_word_embeddings": _HEAD not in header.tensors,
+    }
+
+
+def _vocabulary(header: Header) -> int:
+    """Rows of the embeddings, which may be more than the tokens that the file lists."""
+    if _EMBED not in header.tensors:
+        raise InputError(f"{header.file} has no {_EMBED}; name the file of a language model")
+    return header.tensors[_EMBED].shape[0]
+
+
+def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
+    """Queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as neighbours."""
+    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
+    key = heads.get(name.split(".")[-2])
+    if key is None:
+        return array
+    apart = array.reshape(fields[key], -1, 2, *array.shape[1:])
+    return apart.swapaxes(1, 2).reshape(array.shape)
+
+
+def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray:
+    """GPT-2's layers are [in, out] in its checkpoints, and [out, in] in a GGUF."""
+    layer = name.split(".")[-2]
+    return array.T if array.ndim == 2 and layer in ("c_attn", "c_proj", "c_fc") else array
+
+
+LAYOUTS = {
+    "llama": Layout(_llama, _side_by_side),
+    "qwen2": Layout(_llama),
+    "qwen3": Layout(_llama),
+    "gpt2": Layout(_gpt2, _inputs_first),
+}
+"""By `general.architecture`. Mistral's models are written as llama, and so is SmolLM2."""

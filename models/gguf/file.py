@@ -1,0 +1,163 @@
+"""A GGUF file as the checkpoint that it was made from: config, weights, tokenizer, template."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jspec.errors import InputError
+from jspec.models.chat_template import ChatTemplate
+from jspec.models.gguf import families, header, vocabulary
+from jspec.models.gguf.header import Entry, Header
+from jspec.models.huggingface.families import Family
+from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.weights import Weight
+from jspec.models.llama import RopeFactors
+
+
+def library() -> Any:
+    """The `gguf` package.
+
+    Raises:
+        InputError: if it is not installed.
+    """
+    try:
+        import gguf
+    except ImportError as error:
+        raise InputError(
+            "a GGUF file is read with the package gguf, which is not installed; "
+            "pip install 'jspec[gguf]'"
+        ) from error
+    return gguf
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """Tensors by Hugging Face's names; each is dequantised when it is asked for, and not kept."""
+
+    folder: Path
+    """The file."""
+    files: Mapping[str, Entry]
+    restore: Callable[[str, np.ndarray], np.ndarray]
+    config: str = "its metadata"
+
+    @cached_property
+    def content(self) -> np.ndarray:
+        return np.memmap(self.folder, np.uint8, "r")
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        # Nothing is read: zero strides give every entry of the array the same byte.
+        flat = np.broadcast_to(np.uint8(0), self.files[name].shape)
+        return self.restore(name, flat).shape
+
+    def read(self, name: str) -> np.ndarray:
+        """One tensor in float32.
+
+        Raises:
+            InputError: if it is quantised in a way that the `gguf` package does not read, or is
+                cut off.
+        """
+        entry, package = self.files[name], library()
+        try:
+            kind = package.GGMLQuantizationType(entry.kind)
+            block, block_bytes = package.GGML_QUANT_SIZES[kind]
+            stored = self._bytes(name, entry, block, block_bytes)
+            values = package.quants.dequantize(stored, kind)
+        except (ValueError, KeyError, NotImplementedError) as error:
+            if isinstance(error, InputError):
+                raise
+            called = {kind.value: kind.name for kind in package.GGMLQuantizationType}
+            raise InputError(
+                f"{name} in {self.folder} is quantised as {called.get(entry.kind, entry.kind)}, "
+                f"which gguf cannot dequantise ({error}); take the file in Q4_K_M or Q8_0, say"
+            ) from error
+        return self.restore(name, values.reshape(entry.shape))
+
+    def _bytes(self, name: str, entry: Entry, block: int, block_bytes: int) -> np.ndarray:
+        row = entry.shape[-1] // block * block_bytes
+        if entry.shape[-1] % block:
+            raise ValueError(f"rows of {entry.shape[-1]} values do not fill blocks of {block}")
+        end = entry.start + prod(entry.shape[:-1]) * row
+        if end > len(self.content):
+            raise InputError(
+                f"{self.folder} ends at byte {len(self.content)} and {name} reaches to {end}; "
+                "download it again"
+            )
+        return np.asarray(self.content[entry.start : end]).reshape(-1, row)
+
+
+@dataclass(frozen=True)
+class File:
+    """An open GGUF file; see `jspec.models.huggingface.folder.Folder`, which it stands in for."""
+
+    header: Header
+
+    @cached_property
+    def fields(self) -> Settings:
+        """The fields that config.json would have."""
+        name, layout = families.find(self.header)
+        return Settings(layout.fields(self.header, name), str(self.header.file))
+
+    def config(self, family: Family) -> Any:
+        """Our config of the model."""
+        found = family.parse(self.fields)
+        entry = self.header.tensors.get(families.ROPE_FACTORS)
+        if entry is None:
+            return found
+        factors = Tensors(
+            self.header.file, {families.ROPE_FACTORS: entry}, lambda _, array: array
+        ).read(families.ROPE_FACTORS)
+        return replace(found, rope_scaling=RopeFactors(tuple(factors.ravel().tolist())))
+
+    def tensors(self, table: Sequence[Weight]) -> Tensors:
+        """The weights, by the names of the table; others keep the names that they have here."""
+        name, layout = families.find(self.header)
+        package = library()
+        names = package.get_tensor_name_map(
+            package.MODEL_ARCH[name.upper()], self.header.metadata.size(f"{name}.block_count")
+        )
+        held = dict(self.header.tensors)
+        held.pop(families.ROPE_FACTORS, None)
+        for wanted in (there for weight in table for there in weight.names):
+            here = names.get_name(wanted, try_suffixes=(".weight", ".bias"))
+            if here in held:
+                held[wanted] = held.pop(here)
+        fields = dict(self.fields.values)
+        return Tensors(
+            self.header.file, held, lambda name, array: layout.restore(name, array, fields)
+        )
+
+    def tokenizer(self) -> Any:
+        """The tokenizer; see `vocabulary.tokenizer`."""
+        return vocabulary.tokenizer(self.header)
+
+    def chat(self, tokenizer: Any) -> ChatTemplate | None:
+        """The chat template; None if the file has none."""
+        template = self.header.metadata.get("tokenizer.chat_template")
+        if template is None:
+            return None
+        words = vocabulary.special_tokens(self.header)
+        return ChatTemplate(template, tokenizer, words, f"the chat template in {self.header.file}")
+
+    def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
+        """End tokens (of a text, a turn, a message) and first token."""
+        ends = [self.header.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
+        eos = tuple(dict.fromkeys(end for end in ends if end is not None))
+        return eos, self.header.metadata.get("tokenizer.ggml.bos_token_id")
+
+
+_ENDS = ("eos", "eot", "eom")
+
+
+def open_file(file: Path) -> File:
+    """Opens a file; weights are read when they are asked for.
+
+    Raises:
+        InputError: if it is no whole GGUF file, or `gguf` is not installed.
+    """
+    library()
+    return File(header.read(file))

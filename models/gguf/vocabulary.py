@@ -1,0 +1,221 @@
+"""The tokenizer of a GGUF file, built from its metadata as a `tokenizers.Tokenizer`."""
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
+from tokenizers.models import BPE
+
+from jspec.errors import InputError
+from jspec.models.gguf.header import Header
+
+_NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4
+"""Kinds of tokens, `tokenizer.ggml.token_type`."""
+
+_SPACE = "\N{LOWER ONE EIGHTH BLOCK}"
+"""What SentencePiece writes for a space."""
+
+_LLAMA3 = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_QWEN2 = _LLAMA3.replace(r"\p{N}{1,3}", r"\p{N}")
+_TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*"
+    r"|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
+def _split(pattern: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(pattern), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _digits_apart() -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
+    )
+
+
+SPLITS = MappingProxyType(
+    {
+        "gpt-2": lambda: pre_tokenizers.ByteLevel(add_prefix_space=False),
+        "smollm": _digits_apart,
+        "llama-bpe": lambda: _split(_LLAMA3),
+        "llama3": lambda: _split(_LLAMA3),
+        "llama-v3": lambda: _split(_LLAMA3),
+        "qwen2": lambda: _split(_QWEN2),
+        "deepseek-r1-qwen": lambda: _split(_QWEN2),
+        "tekken": lambda: _split(_TEKKEN),
+    }
+)
+"""Where a text is split before the merges, by `tokenizer.ggml.pre`."""
+
+OLD = MappingProxyType({"gpt2": "gpt-2", "qwen2": "qwen2", "qwen3": "qwen2"})
+"""The same by architecture, for files that were written before the field was."""
+
+_WHOLE = frozenset({"llama-bpe", "llama3", "llama-v3", "tekken"})
+"""Where a piece that is a token is never merged from parts, and a text begins with a token."""
+
+_COMPOSED = frozenset({"qwen2", "deepseek-r1-qwen"})
+"""Where characters are composed (NFC) first."""
+
+
+def tokenizer(header: Header) -> Tokenizer:
+    """The tokenizer: byte-level BPE ("gpt2") or SentencePiece's BPE ("llama").
+
+    Raises:
+        InputError: if there is none, or none of these.
+    """
+    data = header.metadata
+    kind = data.get("tokenizer.ggml.model")
+    tokens = data.get("tokenizer.ggml.tokens")
+    if not tokens or kind in (None, "none", "no_vocab"):
+        raise InputError(
+            f"{header.file} has no tokenizer; take a file with one, or load with "
+            "with_tokenizer=False"
+        )
+    builders = {"gpt2": _byte_level, "llama": _sentencepiece}
+    build = builders[data.choice("tokenizer.ggml.model", list(builders), None)]
+    kinds = data.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    if len(kinds) != len(tokens):
+        raise InputError(
+            f"{header.file} has {len(tokens)} tokens and {len(kinds)} kinds of tokens; "
+            "download it again"
+        )
+    try:
+        made, begins = build(header, tokens, kinds)
+    except InputError:
+        raise
+    except Exception as error:  # the Rust binding raises bare Exception
+        raise InputError(
+            f"{header.file} holds a vocabulary that is no tokenizer ({error}); download it again"
+        ) from error
+    made.add_special_tokens(_added(tokens, kinds, (_UNKNOWN, _CONTROL), special=True))
+    made.add_tokens(_added(tokens, kinds, (_USER,), special=False))
+    _frame(made, header, begins)
+    return made
+
+
+def special_tokens(header: Header) -> Mapping[str, str]:
+    """Texts of the special tokens, by the names that chat templates have for them."""
+    data = header.metadata
+    tokens = data.get("tokenizer.ggml.tokens", [])
+    names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
+    ids = {name: data.get(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
+    return {
+        f"{name}_token": tokens[token]
+        for name, token in ids.items()
+        if token is not None and 0 <= token < len(tokens)
+    }
+
+
+def _byte_level(
+    header: Header, tokens: Sequence[str], kinds: Sequence[int]
+) -> tuple[Tokenizer, bool]:
+    data = header.metadata
+    old = OLD.get(data.get("general.architecture", ""))
+    split = data.choice("tokenizer.ggml.pre", list(SPLITS), old)
+    merges = [tuple(merge.split(" ")) for merge in data.get("tokenizer.ggml.merges", [])]
+    whole = split in _WHOLE
+    made = Tokenizer(BPE(_ids(tokens), merges, ignore_merges=whole))
+    if split in _COMPOSED:
+        made.normalizer = normalizers.NFC()
+    made.pre_tokenizer = SPLITS[split]()
+    made.decoder = decoders.ByteLevel()
+    return made, whole
+
+
+def _sentencepiece(
+    header: Header, tokens: Sequence[str], kinds: Sequence[int]
+) -> tuple[Tokenizer, bool]:
+    data = header.metadata
+    scores = data.get("tokenizer.ggml.scores", [])
+    if len(scores) != len(tokens):
+        raise InputError(
+            f"{header.file} has {len(tokens)} tokens and {len(scores)} scores; download it again"
+        )
+    unknown = data.get("tokenizer.ggml.unknown_token_id", 0)
+    made = Tokenizer(
+        BPE(
+            _ids(tokens),
+            _merges(tokens, kinds, scores),
+            unk_token=tokens[unknown],
+            fuse_unk=True,
+            byte_fallback=True,
+        )
+    )
+    prefix = data.flag("tokenizer.ggml.add_space_prefix", True)
+    spaces = normalizers.Replace(" ", _SPACE)
+    made.normalizer = (
+        normalizers.Sequence([normalizers.Prepend(_SPACE), spaces]) if prefix else spaces
+    )
+    whole = [decoders.Replace(_SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+    made.decoder = decoders.Sequence([*whole, *[decoders.Strip(" ", 1, 0)] * prefix])
+    return made, True
+
+
+def _merges(
+    tokens: Sequence[str], kinds: Sequence[int], scores: Sequence[float]
+) -> list[tuple[str, str]]:
+    """Every pair of tokens that joins to a third, the pair of the best third first.
+
+    SentencePiece joins the two neighbours whose union has the best score; a list of merges in
+    that order does the same.
+    """
+    known = {token: place for place, token in enumerate(tokens) if kinds[place] == _NORMAL}
+    pairs = [
+        (-scores[place], known[token[:cut]], known[token[cut:]])
+        for token, place in known.items()
+        for cut in range(1, len(token))
+        if token[:cut] in known and token[cut:] in known
+    ]
+    return [(tokens[left], tokens[right]) for _, left, right in sorted(pairs)]
+
+
+def _ids(tokens: Sequence[str]) -> dict[str, int]:
+    return {token: place for place, token in enumerate(tokens)}
+
+
+def _added(
+    tokens: Sequence[str], kinds: Sequence[int], wanted: Sequence[int], special: bool
+) -> list[AddedToken]:
+    """The tokens of some kinds, which are found in a text before it is split."""
+    return [
+        AddedToken(token, special=special, normalized=False)
+        for token, kind in zip(tokens, kinds, strict=True)
+        if kind in wanted
+    ]
+
+
+def _frame(made: Tokenizer, header: Header, begins: bool) -> None:
+    """Has the tokens that a text begins and ends with put around it."""
+    data = header.metadata
+    words: Any = special_tokens(header)
+    ends = {
+        "bos_token": data.flag("tokenizer.ggml.add_bos_token", begins),
+        "eos_token": data.flag("tokenizer.ggml.add_eos_token", False),
+    }
+    first, last = ([words[name]] if on and name in words else [] for name, on in ends.items())
+    if first or last:
+        made.post_processor = processors.TemplateProcessing(
+            single=[*first, "$A", *last],
+            special_tokens=[(token, made.token_to_id(token)) for token in {*first, *last}],
+        )

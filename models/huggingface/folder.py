@@ -1,0 +1,67 @@
+"""A folder in Hugging Face layout: config.json, safetensors, tokenizer.json and what is beside."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from jspec.errors import InputError
+from jspec.models import chat_template, tokenizer
+from jspec.models.chat_template import ChatTemplate
+from jspec.models.huggingface import settings, shards
+from jspec.models.huggingface.families import Family
+from jspec.models.huggingface.weights import Weight
+
+
+@dataclass(frozen=True)
+class Folder:
+    """An open folder; files are read when they are asked for."""
+
+    path: Path
+
+    @cached_property
+    def fields(self) -> settings.Settings:
+        """The fields of config.json.
+
+        Raises:
+            InputError: if it is missing, or asks for quantised weights.
+        """
+        if not (self.path / "config.json").is_file():
+            raise InputError(
+                f"{self.path} has no config.json; name a folder in Hugging Face layout"
+            )
+        fields = settings.read(self.path / "config.json")
+        if fields.get("quantization_config"):
+            raise InputError(
+                f"{fields.source} asks for quantised weights, which jspec does not implement; "
+                "take the checkpoint that is not quantised"
+            )
+        return fields
+
+    def config(self, family: Family) -> Any:
+        """Our config of the model."""
+        return family.parse(self.fields)
+
+    def tensors(self, table: Sequence[Weight]) -> shards.Shards:
+        """The weights by name, whatever the table asks for."""
+        del table
+        return shards.open_folder(self.path)
+
+    def tokenizer(self) -> Any:
+        """The tokenizer; see `jspec.models.tokenizer.read`."""
+        return tokenizer.read(self.path)
+
+    def chat(self, tokenizer: Any) -> ChatTemplate | None:
+        """The chat template; None if there is none."""
+        return chat_template.read(self.path, tokenizer)
+
+    def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
+        """End tokens and first token; generation_config.json goes before config.json."""
+        file = self.path / "generation_config.json"
+        generation = settings.read(file) if file.is_file() else settings.Settings({}, str(file))
+        ends = generation.get("eos_token_id", self.fields.get("eos_token_id", ()))
+        eos = (ends,) if isinstance(ends, int) else tuple(ends)
+        if not all(isinstance(end, int) for end in eos):
+            raise InputError(f"{self.path} has eos_token_id = {ends!r}; it has to be token ids")
+        return eos, generation.get("bos_token_id", self.fields.get("bos_token_id"))

