@@ -129,7 +129,7 @@ def check_tree(drafter: str, tree: Any, batch: int) -> None:
                 f"{dtype}; it must be {axis_names} of {kind.__name__}, with B = {batch} "
                 "and the N of tokens"
             )
-    _check_choice(drafter, tree, nodes[0])
+    _check_choice(drafter, tree, tree.tokens.shape[1])
 
 
 def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
@@ -162,7 +162,7 @@ def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
     for name, (shape, kind) in wanted.items():
         field = getattr(choice, name)
         found, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
-        if found != shape or not jnp.issubdtype(dtype, kind):
+        if found != shape or dtype is None or not jnp.issubdtype(dtype, kind):
             raise InputError(
                 f"{drafter}.draft returned a choice of widths whose {name} has shape {found} and "
                 f"dtype {dtype}; it must be an array of {shape} and {kind.__name__}"

@@ -107,6 +107,7 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
     lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
     width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
+    ran = counts > 0
     after = replace(
         state,
         cache=caches.commit(state.cache, output, verdict.path, counts),
@@ -117,8 +118,8 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         stats=Stats(
             histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
             num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
-            num_drafts=stats.num_drafts + ((counts > 0) & (verified > 0)).astype(jnp.int32),
-            width_histogram=stats.width_histogram + (width & (counts > 0)[:, None]).astype(jnp.int32),
+            num_drafts=stats.num_drafts + (ran & (verified > 0)).astype(jnp.int32),
+            width_histogram=stats.width_histogram + (width & ran[:, None]).astype(jnp.int32),
             widths=stats.widths,
         ),
     )

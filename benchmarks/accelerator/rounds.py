@@ -19,7 +19,7 @@ from jspec.base import PyTree
 
 # The loop of `decode` by itself. Its prefill would have to be compiled for every drafter, which
 # takes as long again and has nothing to say here.
-from jspec.engine import _advance
+from jspec.engine import decode_rounds
 from jspec.protocols import CausalLM, Drafter
 
 SECTION = "rounds"
@@ -40,7 +40,7 @@ class Loop:
             model, params, drafter, drafter_params, batch, scale.past, scale.slots
         )
         self.program = compiled(
-            _advance, model, params, self.state, drafter, drafter_params, np.int32(FEW)
+            decode_rounds, model, params, self.state, drafter, drafter_params, np.int32(FEW)
         )
         self.kernels = kernels.count(self.program.text)
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from jspec.app import prompts
 from jspec.app.batches import interruptible
+from jspec.app.bench.chat import wording
 from jspec.app.bench.questions import Question
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
@@ -38,7 +39,11 @@ def run(
         InputError: if a prompt or a setting does not fit the model.
     """
     target, built = session.target, session.built
-    asked = [prompts.Prompt(question.turns[0], question.source) for question in questions]
+    worded = wording(target)
+    asked = [
+        prompts.Prompt(tuple(worded.ids(question.turns[:1], [])), question.source)
+        for question in questions
+    ]
     ids = prompts.encode(asked, target.tokenizer, built.model.vocab_size, built.model.context)
     sampling = settings.sampling
     assert sampling is not None, "the temperature was found to be above 0"

@@ -1,5 +1,7 @@
 """The cost curve where nothing was measured: from the shapes of the model and the device."""
 
+from typing import Any
+
 import jax
 import numpy as np
 
@@ -17,7 +19,7 @@ _FREE_TOKENS = {"gpu": 128, "tpu": 128}
 _BANDWIDTH = 1.5e12
 
 
-def prior(params: PyTree, device: jax.Device | None = None) -> CostCurve:
+def prior(params: PyTree, device: Any = None) -> CostCurve:
     """A guess at the cost curve of a model on a device.
 
     On a CPU it has the form that was measured for a small model. On an accelerator a round takes as
@@ -25,7 +27,7 @@ def prior(params: PyTree, device: jax.Device | None = None) -> CostCurve:
 
     Args:
         params: the model's weights; only their sizes are read.
-        device: None is the default one.
+        device: a `jax.Device`; None is the default one.
 
     Example:
         >>> import jax, numpy as np

@@ -193,6 +193,7 @@ class Adaptive:
         self, tree: Tree, costs: CostCurve, slots: Int[Array, ""], frame: Frame
     ) -> WidthChoice:
         """The width with the most expected tokens for its time, all rows together."""
+        assert tree.value is not None, "it was calibrated"
         batch = len(frame.root)
         chances = jnp.where(tree.valid, tree.value, 0.0).at[:, 0].set(0.0)
         best = jnp.cumsum(-jnp.sort(-chances, axis=1), axis=1)  # E(1), E(2), ..

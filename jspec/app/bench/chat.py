@@ -1,15 +1,17 @@
 """The words that a model reads: a conversation in its chat template, or the bare text."""
 
-import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from jspec.app.conversations import Message, prompted, render
 from jspec.errors import InputError
 
-Said = str | tuple[int, ...]
+if TYPE_CHECKING:
+    from jspec.models import Loaded
+
+Said = str | tuple[int, ...] | list[Message]
+"""A turn: text, token ids, or all messages up to it."""
 
 
 class Wording(Protocol):
@@ -33,9 +35,14 @@ class Bare:
     name: str = "bare text"
 
     def ids(self, turns: Sequence[Said], answers: Sequence[str]) -> list[int]:
-        if not isinstance(turns[0], str):
-            return list(turns[0])
         text = turns[0]
+        if isinstance(text, tuple):
+            return list(text)
+        if not isinstance(text, str):
+            raise InputError(
+                "a prompt is a conversation and is asked without a chat template; give a text, or "
+                "a model that has a template"
+            )
         for answer, turn in zip(answers, turns[1:], strict=True):
             text += f"{answer}\n\n{turn}"
         return self.tokenizer.encode(text).ids
@@ -43,60 +50,37 @@ class Bare:
 
 @dataclass(frozen=True)
 class Templated:
-    """The chat template of the model's tokenizer; token ids are taken as they are."""
+    """The chat template of the model; token ids are taken as they are."""
 
-    tokenizer: Any
-    """A `tokenizers.Tokenizer`."""
-    template: Any
-    """The tokenizer of `transformers`, which has the template."""
+    target: "Loaded"
     name: str = "chat template"
 
     def ids(self, turns: Sequence[Said], answers: Sequence[str]) -> list[int]:
-        if not isinstance(turns[0], str):
-            return list(turns[0])
-        messages: list[dict[str, Any]] = [{"role": "user", "content": turns[0]}]
+        first = turns[0]
+        if isinstance(first, tuple):
+            return list(first)
+        messages = prompted(first) if isinstance(first, str) else list(first)
         for answer, turn in zip(answers, turns[1:], strict=True):
             messages.append({"role": "assistant", "content": answer})
             messages.append({"role": "user", "content": turn})
-        text = self.template.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
-        )
-        # The template itself writes what stands before a text.
-        return self.tokenizer.encode(text, add_special_tokens=False).ids
+        return render(self.target, messages)
 
 
-def wording(folder: Path, tokenizer: Any, raw: bool = False) -> Wording:
-    """The chat template where the folder has one, else the bare text.
+def wording(target: "Loaded", raw: bool = False) -> Wording:
+    """The chat template where the model has one, else the bare text.
 
     Args:
-        folder: of the model.
-        tokenizer: of the model, a `tokenizers.Tokenizer`.
+        target: as it was loaded.
         raw: True leaves the template out.
 
     Raises:
         InputError: if there is a template that cannot be used.
     """
-    if raw or not _has_template(folder):
-        return Bare(tokenizer)
-    # Torch is not needed for a template, so that it need not be said that it is absent.
-    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
-    from transformers import AutoTokenizer
-
-    found = Templated(tokenizer, AutoTokenizer.from_pretrained(folder, trust_remote_code=False))
+    if raw or target.chat is None:
+        return Bare(target.tokenizer)
+    found = Templated(target)
     try:
         found.ids(["Hello"], [])
-    except Exception as error:  # templates are programs: whatever they raise is theirs
-        raise InputError(
-            f"the chat template of {folder} fails ({error}); pass --raw to leave it out"
-        ) from error
+    except InputError as error:
+        raise InputError(f"{error}; pass --raw to leave the template out") from error
     return found
-
-
-def _has_template(folder: Path) -> bool:
-    if (folder / "chat_template.jinja").is_file():
-        return True
-    file = folder / "tokenizer_config.json"
-    try:
-        return file.is_file() and bool(json.loads(file.read_text("utf-8")).get("chat_template"))
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(f"{file} is no JSON object ({error}); mend it, or pass --raw") from error

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Setting:
     """The run that a contender takes part in."""
 
-    folder: Path
+    path: Path
     """The target in Hugging Face layout."""
-    draft_folder: Path | None
+    draft_path: Path | None
     target: "Loaded"
     run: RunSettings
     room: int
@@ -123,8 +123,8 @@ class Drafting:
             Reply(
                 outcome.tokens,
                 finish_reason(outcome.status),
-                outcome.num_rounds,
-                record(outcome, self._tokenizer)["metrics"],
+                outcome.metrics.num_rounds,
+                outcome.metrics.as_dict(),
             )
             for outcome in found
         ]

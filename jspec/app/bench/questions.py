@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from jspec.app import prompts
+from jspec.app.bench.chat import Said
 from jspec.errors import InputError
 from jspec.methods.options import shown
 
@@ -23,8 +24,8 @@ class Question:
     name: str
     category: str
     """Its class: "writing", "coding", .."""
-    turns: tuple[str | tuple[int, ...], ...]
-    """What is said, turn by turn, as text or as token ids."""
+    turns: tuple[Said, ...]
+    """The user's side, turn by turn."""
     source: str
     """Where it stands, for messages."""
 

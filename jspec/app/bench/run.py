@@ -45,9 +45,9 @@ def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
         InputError: if a model, a head or a prompt does not serve, before anything is compiled.
     """
     target = models.load(job.model or BUNDLED, job.dtype)
-    folder = hub.folder(job.model or BUNDLED)
+    path = hub.find(job.model or BUNDLED)
     draft = None if job.draft_model is None else models.load(job.draft_model, job.dtype)
-    wording = chat.wording(folder, target.tokenizer, job.settings.raw)
+    wording = chat.wording(target, job.settings.raw)
     asked, longest = _fitting(job, target, wording, questions)
     entries = _methods(job, target, draft)
     absent: dict[str, str] = {}
@@ -55,9 +55,9 @@ def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
         if reason := PEERS[name].missing(job.draft_model, job.settings.run.batch_size):
             absent[name] = reason
     room = longest + job.settings.run.max_new_tokens
-    draft_folder = None if job.draft_model is None else hub.folder(job.draft_model)
+    draft_path = None if job.draft_model is None else hub.find(job.draft_model)
     setting = Setting(
-        folder, draft_folder, target, job.settings.run,
+        path, draft_path, target, job.settings.run,
         room=room if job.settings.turns == 1 else target.model.context or 8 * room,
     )  # fmt: skip
     for name in job.peers:

@@ -25,8 +25,8 @@ def prompt_lookup(setting: Setting) -> "Generate":
 
 
 def assisted(setting: Setting) -> "Generate":
-    assert setting.draft_folder is not None, "a peer that needs one is left out without"
-    return Generate(setting, assistant=_loaded(setting, setting.draft_folder))
+    assert setting.draft_path is not None, "a peer that needs one is left out without"
+    return Generate(setting, assistant=_loaded(setting, setting.draft_path))
 
 
 class Generate:
@@ -41,7 +41,7 @@ class Generate:
     learns = False
 
     def __init__(self, setting: Setting, assistant: Any = None, **options: Any):
-        self._model = _loaded(setting, setting.folder)
+        self._model = _loaded(setting, setting.path)
         self._assistant = assistant
         self._ends = setting.ends
         self._forwards = 0
@@ -114,18 +114,20 @@ class Generate:
         self._forwards += 1
 
 
-def _loaded(setting: Setting, folder: Path) -> Any:
+def _loaded(setting: Setting, path: Path) -> Any:
     model: Any = setting.target.model
     dtype = getattr(torch, jnp.dtype(model.dtype).name)
-    return _load(folder, dtype, "cuda" if setting.on_gpu else "cpu")
+    return _load(path, dtype, "cuda" if setting.on_gpu else "cpu")
 
 
 @cache
-def _load(folder: Path, dtype: Any, device: str) -> Any:
-    """The model of a folder; the contenders that have the same share it."""
+def _load(path: Path, dtype: Any, device: str) -> Any:
+    """The model of a folder or of a GGUF file; the contenders that have the same share it."""
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype)
+    place = {} if path.is_dir() else {"gguf_file": path.name}
+    folder = path if path.is_dir() else path.parent
+    loaded: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, **place)
     loaded = loaded.to(device).eval()
     # What the checkpoint says of sampling is not what was asked for.
     loaded.generation_config = GenerationConfig()
