@@ -167,9 +167,46 @@ def draws(change):
     return dict(draft=draft)
 
 
+def chooses(widths=(0, 2), changes=(), **fields):
+    """Draws with a choice of widths, of which a field is changed."""
+
+    def change(tree, state):
+        count = len(widths)
+        choice = jspec.WidthChoice(
+            **dict(
+                index=jnp.int32(0),
+                expected_tokens=jnp.ones(count),
+                seconds=jnp.ones(count),
+                widths=widths,
+            )
+            | dict(changes)
+        )
+        value = jnp.ones(tree.tokens.shape, jnp.float32)
+        return tree.replace(**dict(value=value, choice=choice) | fields), state
+
+    return draws(change)
+
+
 @pytest.mark.parametrize(
     ("functions", "message"),
     [
+        (chooses(choice=3), "whose choice is a int; it must be a jspec.WidthChoice, or None"),
+        (chooses(value=None), "with a choice of widths and no value; the nodes of largest value"),
+        (chooses(q=jnp.ones((3, 1, 5))), r"and sampled children \(q\); a part of a draw is not"),
+        (chooses((2, 0)), r"4 drafted nodes with widths \(2, 0\); they must rise, from 0 or more"),
+        (chooses((0, 5)), r"with widths \(0, 5\); they must rise, .* to 4 or less"),
+        (chooses((-1, 2)), r"with widths \(-1, 2\); they must rise"),
+        (chooses(()), r"with widths \(\); they must rise"),
+        (
+            chooses(changes=dict(index=jnp.zeros(1, int))),
+            r"a choice of widths whose index has shape \(1,\) .* an array of \(\) and integer",
+        ),
+        (chooses(changes=dict(index=jnp.float32(0))), "whose index has shape .* float32; it must"),
+        (
+            chooses(changes=dict(seconds=jnp.ones(3))),
+            r"whose seconds has shape \(3,\) and dtype float32; it must be .* \(2,\) and floating",
+        ),
+        (chooses(changes=dict(expected_tokens=None)), "whose expected_tokens has shape None"),
         (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, state\)"),
         (draws(lambda tree, state: (1, state)), "Mine.draft returned a .*jspec.Tree, state"),
         (
@@ -284,3 +321,22 @@ def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
         drafter_params=plain.tokens,
     )
     np.testing.assert_array_equal(ran.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize("index", [-3, 9])
+def test_a_width_out_of_range_is_the_nearest_and_ends(target, plain, index):
+    """Values that are no tree's, too: they rise along the path, so that parents are left out."""
+
+    def change(tree, state):
+        rising = jnp.arange(tree.tokens.shape[1], dtype=jnp.float32) / 9
+        choice = jspec.WidthChoice(jnp.int32(index), jnp.ones(3), jnp.ones(3), (1, 2, 4))
+        value = jnp.broadcast_to(rising, tree.tokens.shape)
+        return tree.replace(value=value, choice=choice), state
+
+    result = jspec.decode(
+        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT,
+        drafter=broken(**draws(change))(), drafter_params=plain.tokens,
+    )  # fmt: skip
+    np.testing.assert_array_equal(result.tokens, plain.tokens)
+    used = np.asarray(result.stats.width_histogram) > 0
+    assert used.any(0).tolist() == [index < 0, False, index > 0]

@@ -413,3 +413,20 @@ def test_what_does_not_fit_is_one_sentence():
     other = jspec.adaptive(lookup, (0, 2))
     with pytest.raises(InputError, match=r"rounds of \(0, 3\) drafted nodes .* have \(0, 2\)"):
         jspec.step(MODEL, PARAMS, state, drafter=other, drafter_params=params)
+
+
+@pytest.mark.parametrize("x64", [False, True])
+@pytest.mark.parametrize("name", ["no_values", "budgeted_merge", "tree_of_a_draft_model"])
+def test_types_are_promoted_nowhere(name, x64):
+    inner, weights = FORCED[name]
+    drafter = jspec.adaptive(inner, (0, 2, 5))
+    params = jspec.AdaptiveParams(weights, only(0, drafter))
+
+    def call(key):
+        return jspec.decode(
+            MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params,
+            sampling=MIXED, key=key, max_new_tokens=8,
+        ).tokens  # fmt: skip
+
+    with jax.numpy_dtype_promotion("strict"), jax.enable_x64(x64):
+        jax.eval_shape(call, jax.random.key(0))  # types are those of tracing
