@@ -415,9 +415,8 @@ def test_what_does_not_fit_is_one_sentence():
         jspec.step(MODEL, PARAMS, state, drafter=other, drafter_params=params)
 
 
-@pytest.mark.parametrize("x64", [False, True])
 @pytest.mark.parametrize("name", ["no_values", "budgeted_merge", "tree_of_a_draft_model"])
-def test_types_are_promoted_nowhere(name, x64):
+def test_types_are_promoted_nowhere(name):
     inner, weights = FORCED[name]
     drafter = jspec.adaptive(inner, (0, 2, 5))
     params = jspec.AdaptiveParams(weights, only(0, drafter))
@@ -428,5 +427,5 @@ def test_types_are_promoted_nowhere(name, x64):
             sampling=MIXED, key=key, max_new_tokens=8,
         ).tokens  # fmt: skip
 
-    with jax.numpy_dtype_promotion("strict"), jax.enable_x64(x64):
+    with jax.numpy_dtype_promotion("strict"):
         jax.eval_shape(call, jax.random.key(0))  # types are those of tracing
