@@ -177,6 +177,7 @@ IN_MERGE = (
     "speculative_decoding",
     "calibrated_dyspec",
     "mixture",
+    "adaptive_draft_model_at_random",
     "eagle",
     "medusa",
     "lyanna",

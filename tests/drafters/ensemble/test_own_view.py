@@ -2,10 +2,12 @@
 
 import dataclasses
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from contract.methods import DRAFTERS
 
 import jspec
 from jspec import tree as trees
@@ -92,3 +94,17 @@ def test_in_a_merge_each_learns_of_its_own_nodes(target, budget):
     assert np.asarray(first[3]).any(), "tokens that only the other drafted are not the first's"
     # Everything that was verified is there to learn from: more than its own three nodes.
     assert (np.asarray(first[4]) > 3 * np.asarray(ran.stats.num_rounds)).all()
+
+
+@pytest.mark.parametrize("name", ["eagle2", "lyanna", "coupled_tree"])
+def test_a_member_deeper_than_the_budget_reads_shorter_paths(target, name):
+    drafter, weights = DRAFTERS[name]
+    merge = jspec.merge(drafter, jspec.PromptLookup(2), num_speculative_tokens=2)
+    assert drafter.depth > 2
+
+    def call(prompt):
+        return jspec.decode(
+            *target, prompt, drafter=merge, drafter_params=(weights, None), max_new_tokens=4
+        ).tokens
+
+    jax.eval_shape(call, jnp.ones((2, 4), jnp.int32))  # shapes are those of tracing
