@@ -6,7 +6,7 @@ import jax
 import numpy as np
 
 from jspec.base import PyTree
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 
 _CPU = {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9}
 """Forwards of SmolLM2-135M in float32 on two cores, in forwards of one token, as

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jspec.base import PyTree
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 

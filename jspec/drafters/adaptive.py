@@ -29,7 +29,7 @@ from jspec import tree as trees
 from jspec.admission import admit, check_tree
 from jspec.arguments import check_integer
 from jspec.base import Feedback, Frame, Output, PyTree, Tree, WidthChoice
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 from jspec.drafters.ensemble.members import Offer, own_view
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
