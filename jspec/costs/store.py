@@ -127,7 +127,7 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
         InputError: if it is no such file, or of another setting: with the first difference.
         OSError: if it cannot be read.
     """
-    text = Path(path).read_text()
+    text = Path(path).read_bytes()
     measure = "measure anew with jspec.costs.measure"
     try:
         held: dict[str, Any] = json.loads(text)
@@ -149,8 +149,11 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
                 f"{measure}"
             )
     slots, tokens, seconds = arrays
-    rising = all((np.diff(axis) > 0).all() and axis.size for axis in (slots, tokens))
-    if not rising or seconds.shape != (slots.size, tokens.size) or not (seconds > 0).all():
+    rising = all(
+        axis.ndim == 1 and axis.size and (np.diff(axis) > 0).all() for axis in (slots, tokens)
+    )
+    positive = np.isfinite(seconds).all() and (seconds > 0).all()
+    if not rising or seconds.shape != (slots.size, tokens.size) or not positive:
         raise InputError(
             f"{path} has no curve of positive seconds, shape {(slots.size, tokens.size)}; {measure}"
         )

@@ -58,7 +58,7 @@ class AdaptiveParams:
         >>> import jspec
         >>> params = AdaptiveParams(None, jspec.CostCurve.of({1: 0.020, 8: 0.034}))
         >>> params.costs.seconds.shape
-        (1, 2)
+        (1, 16)
     """
 
     drafter: PyTree
@@ -88,6 +88,8 @@ class AdaptiveState:
     """Log odds by which a row has been accepting more than the model says."""
     slots: Int[Array, ""]
     """Slots of a row's cache, all of which a round reads."""
+    vocab_size: Int[Array, ""]
+    """V of the target, which has no node for other tokens: they may not count as the best."""
     offered: Offered | None
 
 
@@ -141,6 +143,7 @@ class Adaptive:
             acceptance=doubting if earlier is None else earlier.acceptance,
             offsets=jnp.zeros(batch, jnp.float32),
             slots=jnp.int32(slots),
+            vocab_size=jnp.int32(0),
             offered=None,
         )
 
@@ -158,7 +161,8 @@ class Adaptive:
                 "widths needs costs beside its own; pass jspec.AdaptiveParams(params, costs)"
             )
         known = self.drafter.prefill(params.drafter, state.drafter, prompt, lengths, output)
-        return replace(state, drafter=known)
+        vocab_size = jnp.full_like(state.vocab_size, output.logits.shape[-1])
+        return replace(state, drafter=known, vocab_size=vocab_size)
 
     def draft(
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
@@ -173,7 +177,7 @@ class Adaptive:
                 f"widths is {self.widths} and {name} drafts {most} nodes; give widths of at most "
                 f"{most}"
             )
-        tree = replace(admit(tree, frame.root), choice=None)
+        tree = replace(admit(tree, frame.root, state.vocab_size), choice=None)
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
