@@ -9,9 +9,9 @@ from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
 
 _CPU = {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9}
-"""The time of a forward by its tokens, in forwards of one token: the form that float32 products have
-on a few cores. One with several rows packs the weights before it reads them, which is why the
-second token costs so much."""
+"""The time of a forward by its tokens, in forwards of one token: the form of float32 products on a
+few cores. One with several rows packs the weights before it reads them, which is why the second
+token costs so much."""
 _CPU_BANDWIDTH = 25e9
 """Bytes per second that two cores read."""
 _FREE_TOKENS = {"gpu": 128, "tpu": 128}
