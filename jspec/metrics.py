@@ -233,34 +233,14 @@ def by_row(stats: Stats) -> list[Metrics]:
     if not isinstance(stats, Stats):
         raise InputError(f"stats is {stats!r:.80}; pass the stats of a result, result.stats")
     known = jax.device_get(stats)
-    found = []
-    for row, tokens in enumerate(known.num_draft_tokens):
-        widths = _widths(known, row)
-        found.append(
-            Metrics(
-                acceptance_histogram=tuple(known.histogram[row].tolist()),
-                num_drafts=_num_drafts(known, row, widths),
-                num_draft_tokens=int(tokens),
-                width_histogram=widths,
-            )
+    return [
+        Metrics(
+            acceptance_histogram=tuple(known.histogram[row].tolist()),
+            num_drafts=int(known.num_drafts[row]),
+            num_draft_tokens=int(known.num_draft_tokens[row]),
+            width_histogram=dict(
+                zip(known.widths, known.width_histogram[row].tolist(), strict=True)
+            ),
         )
-    return found
-
-
-def _widths(stats: Any, row: int) -> dict[int, int]:
-    """The rounds of a row by their width; empty if the statistics do not count them."""
-    widths = getattr(stats, "widths", ())
-    counts = stats.width_histogram[row].tolist() if widths else ()
-    return dict(zip(widths, counts, strict=True))
-
-
-def _num_drafts(stats: Any, row: int, widths: Mapping[int, int]) -> int:
-    """The rounds of a row that verified a drafted node.
-
-    Statistics that do not count them give a bound: no round at width 0 is a draft, and every draft
-    verified a node.
-    """
-    if hasattr(stats, "num_drafts"):
-        return int(stats.num_drafts[row])
-    rounds = int(stats.histogram[row].sum()) - widths.get(0, 0)
-    return min(rounds, int(stats.num_draft_tokens[row]))
+        for row in range(len(known.num_draft_tokens))
+    ]

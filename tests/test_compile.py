@@ -79,12 +79,21 @@ def _lowered(drafter, weights, slots_to_fill):
     return cache, loop.compile(), whole.compile()
 
 
-@pytest.mark.parametrize("kind", ["recycling", "draft_model"])
+FLAT = jspec.CostCurve.of({1: 1.0})
+
+
+@pytest.mark.parametrize(
+    "kind", ["recycling", "draft_model", "adaptive_recycling", "adaptive_draft_model"]
+)
 def test_there_is_no_second_cache(kind):
+    """Nor does the choice of a width make one: its branches write into the cache in place."""
     drafter, weights = {
         "recycling": (jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])), None),
         "draft_model": (jspec.CoupledTree(MODEL, 6, 3, 3), tiny.params(MODEL)),
-    }[kind]
+    }[kind.removeprefix("adaptive_")]
+    if kind.startswith("adaptive"):
+        drafter = jspec.adaptive(drafter, (0, 2, 4))
+        weights = jspec.AdaptiveParams(weights, FLAT)
     cache, loop, whole = _lowered(drafter, weights, 40_000)
     assert cache > 20e6
     # The loop's cache is its donated argument; inside a caller's jit it is a temporary, once.

@@ -23,6 +23,8 @@ CORE = [
     "jspec.ragged",
     "jspec.template",
     "jspec.tree",
+    "jspec.in_place",
+    "jspec.widths",
     "jspec.admission",
     "jspec.cost_curve",
     "jspec.in_place",

@@ -1,7 +1,6 @@
 """The figures of a run against a count of its rounds by hand."""
 
 import re
-from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -101,25 +100,31 @@ def test_trees_and_batches_of_unequal_depth_add_up():
     assert both.tokens_per_round == 15 / 6 and both.mean_acceptance_length == 1 + 9 / 5
 
 
-def test_what_the_statistics_count_is_taken_from_them(monkeypatch):
-    """Rounds by width, and drafts, come from the statistics where these count them."""
-    counts = dict(
-        histogram=np.array([[3, 1, 2], [0, 0, 0]]),
-        num_draft_tokens=np.array([30, 0]),
-        width_histogram=np.array([[2, 4], [0, 0]]),
+def test_rounds_by_width_and_drafts_come_from_the_statistics():
+    stats = Stats(
+        histogram=jnp.array([[3, 1, 2], [0, 0, 0]]),
+        num_draft_tokens=jnp.array([30, 0]),
+        num_drafts=jnp.array([3, 0]),
+        width_histogram=jnp.array([[2, 4], [0, 0]]),
         widths=(0, 10),
     )
-    monkeypatch.setattr("jspec.metrics.Stats", SimpleNamespace)
-    monkeypatch.setattr("jax.device_get", lambda stats: stats)
-    ran, idle = by_row(SimpleNamespace(**counts))
-    assert ran.width_histogram == {0: 2, 10: 4} and ran.num_drafts == 4
-    assert idle.num_drafts == idle.num_rounds == 0
-    ran, _ = by_row(SimpleNamespace(**counts, num_drafts=np.array([3, 0])))
+    ran, idle = by_row(stats)
+    assert ran.width_histogram == {0: 2, 10: 4}
     assert ran.num_drafts == 3, "a round may be granted nodes and have none to verify"
+    assert idle.num_drafts == idle.num_rounds == 0 and idle.width_histogram == {0: 0, 10: 0}
+    assert of(stats).width_histogram == {0: 2, 10: 4}
+
+
+def test_a_fixed_drafter_has_one_width():
+    stats, rounds = counted()
+    assert of(stats).width_histogram == {3: sum(map(len, rounds))}
+    assert "Rounds by width" not in of(stats).log_line()
+    plain = of(jspec.decode(**ASK).stats)
+    assert plain.width_histogram == {0: plain.num_rounds}
 
 
 def test_statistics_are_asked_for():
     with pytest.raises(jspec.InputError, match="pass the stats of a result"):
         of({"histogram": [1]})
-    stats = Stats(histogram=jnp.array([[2, 1]]), num_draft_tokens=jnp.array([3]))
-    assert of(stats).num_accepted_tokens == 1
+    stats = jspec.decode(**ASK).stats
+    assert of(stats).num_rounds == 3 * 24

@@ -26,6 +26,12 @@ DRAFTERS = {
     "fixed": LOOKUP,
     "merge": jspec.merge(LOOKUP, SUFFIX),
     "budget": jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=5),
+    "adaptive": jspec.adaptive(
+        jspec.merge(LOOKUP, RECYCLING, num_speculative_tokens=7), widths=(0, 2, 7)
+    ),
+}
+PARAMS = {
+    "adaptive": jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.9})),
 }
 
 
@@ -40,7 +46,7 @@ def ask(drafter, sampling=None, **changes) -> dict[str, Any]:
 @pytest.mark.parametrize("sampling", [None, HOT], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
-    call = ask(DRAFTERS[name], sampling)
+    call = ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name))
     result, trace = jspec.decode(**call), jspec.trace(**call)
     assert trace.tokens.tolist() == result.tokens[0, : result.lengths[0]].tolist()
     assert trace.status == int(result.status[0])
@@ -56,7 +62,7 @@ def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
 
 @pytest.mark.parametrize("name", DRAFTERS)
 def test_a_round_is_a_tree_whose_path_was_emitted(name):
-    trace = jspec.trace(**ask(DRAFTERS[name], HOT))
+    trace = jspec.trace(**ask(DRAFTERS[name], HOT, drafter_params=PARAMS.get(name)))
     root = PROMPT[0, -1]
     for one in trace.rounds:
         assert one.tokens[0] == root and one.parents[0] == -1
@@ -174,6 +180,22 @@ def test_what_a_budget_left_out_is_there_with_its_estimate():
         assert np.isfinite(one.estimates).all() and np.isnan(one.probs[one.num_verified :]).all()
         assert kept.min() >= out.max() - 1e-6
         assert len({tuple(path) for path in paths(one)}) == len(one.tokens)
+
+
+def test_a_chosen_width_is_there_with_what_spoke_for_it():
+    """Origins are found inside, and the rounds are those of `decode`."""
+    call = ask(DRAFTERS["adaptive"], drafter_params=PARAMS["adaptive"])
+    trace, stats = jspec.trace(**call), jspec.decode(**call).stats
+    assert trace.origins == ("PromptLookup", "DynamicTokenRecycling")
+    chosen = [one.choice.index for one in trace.rounds]
+    assert np.bincount(chosen, minlength=3).tolist() == stats.width_histogram[0].tolist()
+    assert len(set(chosen)) > 1
+    for one in trace.rounds:
+        choice = one.choice
+        assert choice.widths == (0, 2, 7)
+        assert choice.index == (choice.expected_tokens / choice.seconds).argmax()
+        assert one.num_verified - 1 <= choice.widths[choice.index]
+        assert choice.expected_tokens[0] == 1 and (np.diff(choice.expected_tokens) >= 0).all()
 
 
 def test_siblings_drawn_independently_may_be_equal():

@@ -36,7 +36,7 @@ for name, options in json.loads(sys.argv[1]):
 @pytest.mark.parametrize(
     "runs",
     [
-        [("merge", {}), ("coupled_tree", SAMPLED)],
+        [("merge", {}), ("coupled_tree", SAMPLED), ("adaptive", SAMPLED)],
         pytest.param(
             [("merge", SAMPLED), ("mixture", SAMPLED), ("dynamic_token_recycling", SAMPLED)],
             marks=pytest.mark.slow,

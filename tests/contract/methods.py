@@ -1,5 +1,7 @@
 """Every drafter, once. A new method joins the contract by a line here."""
 
+from dataclasses import dataclass, replace
+
 import jax.numpy as jnp
 import numpy as np
 import tiny
@@ -18,6 +20,20 @@ _WEIGHTS = tiny.params(_DRAFT)
 _MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
 _HEADS = {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
 _EAGLE, _LYANNA = tiny.eagle(), tiny.lyanna()
+
+
+@dataclass(frozen=True)
+class AtRandom(jspec.Adaptive):
+    """Widths that nothing speaks for: of the positions of the rows, whatever rounds cost."""
+
+    def draft(self, params, state, frame):
+        tree, state = super().draft(params, state, frame)
+        index = (frame.positions.sum() * 7 // 3) % len(self.widths)
+        choice = replace(tree.choice, index=index.astype(jnp.int32))
+        return replace(tree, choice=choice), state
+
+
+_COSTS = jspec.CostCurve.of({6: 1.0, 12: 1.1, 30: 1.6})
 
 # name: (drafter, its params)
 DRAFTERS = {
@@ -124,6 +140,23 @@ DRAFTERS = {
             jspec.PromptLookup(num_speculative_tokens=4, whole=False),
         ),
         (tiny.variables(_LYANNA), None),
+    ),
+    "adaptive": (
+        jspec.adaptive(
+            jspec.merge(
+                jspec.PromptLookup(num_speculative_tokens=4, whole=False),
+                jspec.TokenRecycling(tiny.VOCAB, _SMALL),
+                num_speculative_tokens=6,
+            ),
+            widths=(0, 1, 4),
+        ),
+        jspec.AdaptiveParams(None, _COSTS),
+    ),
+    "adaptive_draft_model_at_random": (
+        AtRandom(
+            jspec.CoupledTree(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4), (0, 2, 8)
+        ),
+        jspec.AdaptiveParams(_WEIGHTS, _COSTS),
     ),
     "merge_with_a_draft_model": (
         jspec.merge(

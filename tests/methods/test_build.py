@@ -304,3 +304,62 @@ def test_methods_with_a_bundled_head_can_be_built_everywhere(bundled, monkeypatc
     methods.build("lyanna", bundled, beam=1)
     methods.build("eagle2", bundled, beam=1)
     methods.build("eagle2", bundled, num_speculative_tokens=100)
+
+
+def test_every_method_but_plain_decoding_takes_widths(target, draft):
+    takes = [name for name in METHODS if "widths" in {o.name for o in METHODS[name].options}]
+    assert set(METHODS) - set(takes) == {"autoregressive"}
+    for name, options in (
+        ("suffix", {"num_speculative_tokens": 5}),
+        ("token_recycling+suffix", {"num_speculative_tokens": 5}),
+        ("speculative_decoding", {"num_speculative_tokens": 5}),
+    ):
+        other = draft if METHODS[name].needs_draft_model else None
+        fixed = methods.build(name, target, draft=other, **options)
+        built = methods.build(name, target, draft=other, widths=[0, 2, 5], **options)
+        assert built.drafter == jspec.adaptive(fixed.drafter, (0, 2, 5))
+        assert built.model is fixed.model
+        assert built.drafter_params.drafter is fixed.drafter_params
+        guess = jspec.costs.prior(target.params)
+        np.testing.assert_array_equal(built.drafter_params.costs.seconds, guess.seconds)
+
+
+@pytest.mark.parametrize("on_cpu", [True, False])
+def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
+    monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
+    widths = (0, 3, 7, 15) if on_cpu else (0, 15, 63)
+    built = methods.build("auto", target)
+    assert built.drafter.widths == device_defaults.widths() == widths
+    merge = methods.build("token_recycling+suffix", target, num_speculative_tokens=widths[-1])
+    assert built.drafter.drafter == merge.drafter
+    given = methods.build("auto", target, widths=[0, 9], min_match=2, k=4)
+    assert given.drafter.widths == (0, 9) and given.drafter.drafter.num_speculative_tokens == 9
+    recycling, suffix = given.drafter.drafter.drafters
+    assert (recycling.k, suffix.min_match) == (4, 2)
+    assert methods.build("auto", target, widths=[0]).drafter.widths == (0,)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "said"),
+    [
+        ("auto", {"widths": [3, 0]}, r"widths is \(3, 0\); give rising numbers of drafted nodes"),
+        ("suffix", {"widths": [0, 3, 3]}, r"widths is \(0, 3, 3\); give rising"),
+        ("auto", {"widths": []}, r"widths is \[\]; pass a list such as \[0, 3, 7, 15\]"),
+        ("auto", {"widths": 7}, "widths is 7; pass a list such as"),
+        ("auto", {"widths": "wide"}, "widths is 'wide'; pass a list"),
+        ("suffix", {"widths": [0, 2000]}, r"\[0, 2000\]; pass a list .* in 0 \.\. 1024"),
+        ("suffix", {"widths": [-1, 2]}, r"\[-1, 2\]; pass a list"),
+        ("autoregressive", {"widths": [0]}, "option of autoregressive 'widths' is unknown"),
+        ("auto", {"num_speculative_tokens": 7}, "option of auto 'num_speculative_tokens' is unk"),
+        (
+            "speculative_decoding",
+            {"widths": [0, 2], "scheme": "recursive"},
+            "have a verifier of their own: .*; give it scheme=jspec.schemes.COUPLED",
+        ),
+        ("rsd_s", {"widths": [0, 2], "scheme": "recursive"}, "would not be lossless"),
+    ],
+)
+def test_widths_that_do_not_fit_are_one_sentence(target, draft, name, options, said):
+    other = draft if METHODS[name].needs_draft_model else None
+    with pytest.raises(InputError, match=said):
+        methods.build(name, target, draft=other, **options)

@@ -1,0 +1,100 @@
+"""Cost curves against numpy: between points, beyond them, and across sizes of the cache."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jspec.costs import CostCurve
+from jspec.errors import InputError
+
+
+def line(x, known, values):
+    """Piecewise linear, level before the first point, straight on beyond the last."""
+    inside = np.interp(x, known, values)
+    if len(known) == 1:
+        return inside
+    slope = max((values[-1] - values[-2]) / (known[-1] - known[-2]), 0)
+    return inside + np.maximum(np.asarray(x) - known[-1], 0) * slope
+
+
+def random_points(rng, count):
+    tokens = np.sort(rng.choice(np.arange(1, 200), count, replace=False))
+    return tokens, 0.01 + np.cumsum(rng.uniform(0, 0.01, count))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 15, 16, 17, 40])
+def test_between_and_beyond_the_points(count):
+    tokens, seconds = random_points(np.random.default_rng(count), count)
+    points = dict(zip(tokens.tolist(), seconds.tolist(), strict=True))
+    shuffled = dict(sorted(points.items(), key=lambda item: item[1] % 1e-3))
+    wanted = [1, 2, 3, 50, 150, *tokens.tolist(), 260, 900]
+    for curve in (CostCurve.of(points), CostCurve.of(shuffled)):
+        np.testing.assert_allclose(curve.at(wanted), line(wanted, tokens, seconds), rtol=1e-4)
+        # At the points themselves nothing is rounded but the number.
+        np.testing.assert_array_equal(curve.at(tokens.tolist()), np.float32(seconds))
+
+
+def test_a_line_of_noise_stays_positive_and_does_not_fall():
+    curve = CostCurve.of({1: 0.5, 4: 0.9, 8: 0.2})
+    np.testing.assert_allclose(curve.at([8, 9, 1000]), 0.2, rtol=1e-6)
+    assert (np.asarray(CostCurve.of({5: 1e-9}).at([1, 5, 99])) > 0).all()
+
+
+def test_another_curve_compiles_nothing():
+    """Whatever its points, up to as many as every curve has."""
+    traced = []
+
+    @jax.jit
+    def seconds(curve):
+        traced.append(1)
+        return curve.at([1, 7])
+
+    for count in (1, 2, 9, 16):
+        tokens, times = random_points(np.random.default_rng(count), count)
+        seconds(CostCurve.of(dict(zip(tokens.tolist(), times.tolist(), strict=True))))
+    assert len(traced) == 1
+
+
+def test_across_sizes_of_the_cache():
+    rng = np.random.default_rng(0)
+    sizes, tokens = [512, 64, 2048], [1, 4, 16]
+    times = {size: np.sort(rng.uniform(0.1, 1, 3)) for size in sizes}
+    curves = [
+        CostCurve.of(dict(zip(tokens, times[size].tolist(), strict=True)), slots=size)
+        for size in sizes
+    ]
+    curve = CostCurve.across(curves)
+    assert curve.slots.tolist() == sorted(sizes)
+    wanted = [1, 3, 16, 20]
+    by_size = np.array([line(wanted, tokens, times[size]) for size in sorted(sizes)])
+    for slots in (16, 64, 100, 512, 1000, 2048, 5000):
+        expected = [line(slots, sorted(sizes), by_size[:, i]) for i in range(len(wanted))]
+        np.testing.assert_allclose(curve.at(wanted, jnp.int32(slots)), expected, rtol=1e-4)
+    alone = CostCurve.across(curves[:1])
+    np.testing.assert_allclose(alone.at(wanted, 9), line(wanted, tokens, times[512]), rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("points", "said"),
+    [
+        ({}, "a cost curve got no points; give {tokens: seconds}, one or more"),
+        ({0: 1.0}, "tokens of a round is 0; pass an integer of at least 1"),
+        ({1.5: 1.0}, r"tokens of a round is 1\.5; pass an integer"),
+        ({1: 0.0}, r"seconds of 1 tokens is 0\.0; pass a number x with 0 < x"),
+        ({1: 1.0, 3: -1.0}, "seconds of 3 tokens is -1"),
+        ({1: float("nan")}, "seconds of 1 tokens is nan"),
+        ({2: float("inf")}, "seconds of 2 tokens is inf"),
+    ],
+)
+def test_points_that_make_no_curve(points, said):
+    with pytest.raises(InputError, match=said):
+        CostCurve.of(points)
+
+
+def test_sizes_that_make_no_curve():
+    curve = CostCurve.of({1: 1.0}, slots=64)
+    with pytest.raises(InputError, match=r"the curves are of sizes \[\]; give one or more"):
+        CostCurve.across([])
+    with pytest.raises(InputError, match=r"of sizes \[64, 64\]; give one or more, no size twice"):
+        CostCurve.across([curve, curve])

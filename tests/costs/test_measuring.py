@@ -1,0 +1,54 @@
+"""Measured curves: the right points, and no program that decoding would not compile."""
+
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec.costs import measure
+from jspec.errors import InputError
+from jspec.testing import PrefixLM
+
+MODEL = PrefixLM(context=None)
+WIDTHS = (0, 2, 5)
+DRAFTER = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=5), WIDTHS)
+
+
+def test_every_width_is_timed_and_nothing_more_is_compiled():
+    model = tiny.Counted(tiny.model(), [])
+    params, told = tiny.params(model.inner), []
+    ask = dict(batch_size=2, prompt_length=9, max_new_tokens=40)
+    curve = measure(
+        model, params, DRAFTER, repeats=2, progress=lambda *done: told.append(done), **ask
+    )
+    points = [2 * (1 + width) for width in WIDTHS]
+    assert curve.tokens[:3].tolist() == points
+    seconds = np.asarray(curve.at(points))
+    assert (seconds > 0).all() and (seconds < 100).all()
+    assert told == [(done, 12) for done in range(1, 13)]
+    programs = len(model.traces)
+    result = jspec.decode(
+        model, params, np.ones((2, 9), int), max_new_tokens=40, drafter=DRAFTER,
+        drafter_params=jspec.AdaptiveParams(None, curve),
+    )  # fmt: skip
+    assert len(model.traces) == programs, "a call of these shapes is the program that was timed"
+    assert int(result.stats.num_rounds.sum()) > 0
+    # A round reads all slots of the cache, which has a few more than text.
+    assert int(curve.slots[0]) >= 9 + 40
+    # One prefill, and one loop with a forward for each width.
+    assert len(model.traces) == 1 + len(WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "options", "said"),
+    [
+        (jspec.Suffix(), {}, "which chooses no widths; pass jspec.adaptive"),
+        (DRAFTER, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),
+        (DRAFTER, {"repeats": 0}, "repeats is 0; pass an integer"),
+        (DRAFTER, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),
+        (DRAFTER, {"max_new_tokens": 1.5}, r"max_new_tokens is 1\.5; pass an integer"),
+    ],
+)
+def test_what_cannot_be_measured(drafter, options, said):
+    with pytest.raises(InputError, match=said):
+        measure(MODEL, MODEL.init(), drafter, **options)

@@ -1,0 +1,42 @@
+"""The guess at a cost curve: of the right size and form, before anything is measured."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from jspec.costs import prior
+
+PARAMS = {"kernel": np.zeros((1000, 500), np.float32), "bias": np.zeros(500, np.float16)}
+TOKENS = [1, 2, 4, 8, 16, 64, 300, 5000]
+
+
+def curve(platform, params=PARAMS):
+    return np.asarray(prior(params, SimpleNamespace(platform=platform)).at(TOKENS))
+
+
+@pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu", "other"])
+def test_it_rises_and_goes_with_the_size_of_the_model(platform):
+    seconds = curve(platform)
+    assert (seconds > 0).all() and (np.diff(seconds) > 0).all()
+    twice = {"kernel": np.zeros((1000, 500), np.float32), "more": PARAMS}
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(PARAMS))
+    bigger = sum(leaf.nbytes for leaf in jax.tree.leaves(twice))
+    np.testing.assert_allclose(curve(platform, twice) / seconds, bigger / size, rtol=1e-4)
+
+
+def test_an_accelerator_scores_a_tree_in_the_time_of_a_token():
+    for platform in ("gpu", "tpu"):
+        seconds = curve(platform)
+        assert seconds[TOKENS.index(64)] < 1.1 * seconds[0]
+        assert seconds[-1] > 10 * seconds[0]
+    cpu = curve("cpu")
+    assert cpu[TOKENS.index(8)] > 1.4 * cpu[0]
+
+
+def test_the_default_device_and_shapes_alone_will_do():
+    shapes = jax.eval_shape(lambda: jax.tree.map(jax.numpy.asarray, PARAMS))
+    mine = prior(shapes)
+    np.testing.assert_array_equal(mine.seconds, prior(PARAMS, jax.devices()[0]).seconds)
+    assert float(prior({}).at([1])[0]) > 0

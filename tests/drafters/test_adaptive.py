@@ -1,0 +1,415 @@
+"""Widths chosen round by round: they change no token, leave every memory whole, and pay."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from contract.methods import DRAFTERS
+
+import jspec
+from jspec import tree as trees
+from jspec.base import Feedback, Frame, Output, Status, Tree, Verdict
+from jspec.engine import decode_rounds
+from jspec.errors import InputError
+from jspec.testing import PrefixLM
+
+MODEL = PrefixLM()
+PARAMS = MODEL.init()
+BATCH = len(tiny.PROMPTS)
+MIXED = jspec.Sampling(temperature=np.array([0.0, 1.0, 0.7]))
+CHAIN = trees.chain(4)
+OTHER_TEXT = "the draft read another text"
+
+
+def costs_of(batch, seconds):
+    """The curve with these seconds for rounds of each width."""
+    return jspec.CostCurve.of({batch * (1 + width): time for width, time in seconds.items()})
+
+
+def only(width, drafter, batch=BATCH):
+    """The curve in which one width is cheap, so that every round has it."""
+    return costs_of(batch, dict.fromkeys(drafter.widths, 1e6) | {width: 1.0})
+
+
+def rounds(drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None, **request):
+    """The states after each round, the width of each forced."""
+    prompt, lengths = (tiny.PROMPTS, tiny.LENGTHS) if prompt is None else (prompt, None)
+    first = jspec.AdaptiveParams(weights, only(0, drafter, len(prompt)))
+    state = jspec.prefill(
+        model, params, prompt, lengths, drafter=drafter, drafter_params=first, **request
+    )
+    while not state.done.all():
+        forced = jspec.AdaptiveParams(weights, only(next_width(), drafter, len(prompt)))
+        state = jspec.step(model, params, state, drafter=drafter, drafter_params=forced)
+        yield state
+
+
+FORCED = {
+    "no_values": (jspec.PromptLookup(num_speculative_tokens=5, min_match=1, whole=False), None),
+    "budgeted_merge": (
+        jspec.merge(
+            jspec.DynamicTokenRecycling(tiny.VOCAB, 6, max_depth=3, beam=3, k=3),
+            jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
+            num_speculative_tokens=6,
+        ),
+        None,
+    ),
+    "merge": (
+        jspec.merge(
+            jspec.SpeculativeDecoding(MODEL, 3),
+            jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
+        ),
+        (PARAMS, None),
+    ),
+    "chain_of_a_draft_model": (jspec.SpeculativeDecoding(MODEL, 5), PARAMS),
+    "tree_of_a_draft_model": (jspec.CoupledTree(MODEL, 8, max_depth=4, beam=3), PARAMS),
+    "head": DRAFTERS["eagle2"],
+    "head_that_resamples": DRAFTERS["lyanna"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        *((name, MIXED) for name in FORCED),
+        *((name, None) for name in ("tree_of_a_draft_model",)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
+)
+def test_widths_at_random_change_no_token(name, sampling):
+    """One row ends early by a limit, another by an end token; no width compiles anything."""
+    inner, weights = FORCED[name]
+    drafter = jspec.adaptive(inner, (0, 2, 5))
+    ask = dict(sampling=sampling, key=5, max_new_tokens=24)
+    free = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
+    eos = np.array([[-1], [-1], [int(free.tokens[2, 13])]])
+    ask |= dict(limits=[24, 6, 24], eos=eos)
+    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
+    rng = np.random.default_rng(len(name))
+    chosen, programs, state = [], None, None
+
+    def next_width():
+        chosen.append(int(rng.choice(drafter.widths)))
+        return chosen[-1]
+
+    for last in rounds(drafter, weights, next_width, **ask):
+        state = last
+        programs = programs or decode_rounds._cache_size()
+    assert decode_rounds._cache_size() == programs, "another curve compiled something"
+    np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
+    np.testing.assert_array_equal(state.lengths, plain.lengths)
+    np.testing.assert_array_equal(state.status, plain.status)
+    assert Status.EOS in state.status and state.lengths[1] == 6
+    stats = state.stats
+    counted = [chosen.count(width) for width in drafter.widths]
+    running = int(stats.num_rounds.argmax())
+    assert stats.width_histogram[running].tolist() == counted and min(counted) > 0
+    np.testing.assert_array_equal(stats.width_histogram.sum(-1), stats.num_rounds)
+    assert (np.asarray(stats.num_drafts) <= np.asarray(stats.width_histogram[:, 1:].sum(-1))).all()
+    assert stats.widths == drafter.widths
+    most = (np.asarray(stats.width_histogram) * np.array(drafter.widths)).sum(-1)
+    assert (np.asarray(stats.num_draft_tokens) <= most).all()
+
+
+def check_every_round_accepts_its_width(drafter, widths):
+    """The draft is the target: all that is verified of a chain is right, if it saw the text."""
+    cycle, asked = iter(widths * 99), []
+
+    def next_width():
+        asked.append(next(cycle))
+        return asked[-1]
+
+    before = np.zeros(BATCH, int)
+    for state in rounds(drafter, PARAMS, next_width, max_new_tokens=30):
+        lengths = np.asarray(state.lengths)
+        wanted = np.minimum(before + 1 + asked[-1], 30)
+        np.testing.assert_array_equal(lengths, wanted, f"after widths {asked}")
+        before = lengths
+
+
+@pytest.mark.parametrize("widths", [[0], [1], [2], [5], [5, 0, 2, 1], [0, 0, 5]], ids=str)
+def test_a_draft_model_that_is_the_target_is_right_at_every_width(widths):
+    chain = jspec.SpeculativeDecoding(MODEL, 5)
+    check_every_round_accepts_its_width(jspec.adaptive(chain, (0, 1, 2, 5)), widths)
+
+
+def check_the_draft_has_read_what_the_target_has(drafter):
+    """A `PrefixLM` keeps positions and tokens in its cache, whoever wrote them."""
+    rng = np.random.default_rng(1)
+    narrowed = 0
+    for state in rounds(
+        drafter, PARAMS, lambda: int(rng.choice(drafter.widths)), max_new_tokens=24
+    ):
+        mine, its = state.drafter_state.drafter.cache, state.cache
+        for row, length in enumerate(np.asarray(its.lengths) - 1):
+            assert mine.lengths[row] == length
+            for own, target in ((mine.keys, its.keys), (mine.values, its.values)):
+                np.testing.assert_array_equal(
+                    own[0][row, 0, :length],
+                    target[0][row, 0, :length],
+                    OTHER_TEXT,
+                )
+        narrowed = int(state.stats.width_histogram[:, 1:-1].sum())
+    assert narrowed and int(state.stats.num_accepted_tokens.sum()) > 10
+
+
+def grown(num_nodes):
+    return jspec.CoupledTree(MODEL, num_nodes, max_depth=4, beam=3)
+
+
+def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
+    check_the_draft_has_read_what_the_target_has(jspec.adaptive(grown(9), (0, 2, 4, 9)))
+
+
+# Drafters of their own: a program that was compiled is not compiled again.
+
+
+def test_a_wrong_cut_is_caught(monkeypatch):
+    """The deepest nodes, without their parents."""
+    monkeypatch.setattr(
+        "jspec.widths.cut",
+        lambda tree, width: trees.kept(
+            tree.replace(choice=None),
+            jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),
+        ),
+    )
+    drafter = jspec.adaptive(jspec.SpeculativeDecoding(MODEL, 4), (0, 2, 4))
+    with pytest.raises(AssertionError, match="after widths"):
+        check_every_round_accepts_its_width(drafter, [2])
+
+
+def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
+    """What is verified are the best nodes; the drafter is told of the first ones."""
+
+    def first(tree, width):
+        return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
+
+    monkeypatch.setattr("jspec.drafters.adaptive.kept_nodes", first)
+    with pytest.raises(AssertionError, match=OTHER_TEXT):
+        check_the_draft_has_read_what_the_target_has(jspec.adaptive(grown(8), (0, 2, 4, 8)))
+
+
+@dataclass(frozen=True)
+class Telling:
+    """Drafts the trees that its params are."""
+
+    def init(self, batch, slots, earlier):
+        return ()
+
+    def prefill(self, params, state, prompt, lengths, output):
+        return state
+
+    def draft(self, params, state, frame):
+        return params, state
+
+    def update(self, params, state, feedback):
+        return state
+
+
+def frame_of(batch, done=False):
+    zeros = jnp.zeros(batch, jnp.int32)
+    return Frame(zeros + 7, zeros, None, None, jnp.broadcast_to(jnp.asarray(done), batch))
+
+
+def random_tree(rng, batch, size):
+    parents = np.array([[-1, *(rng.integers(n) for n in range(1, size))] for _ in range(batch)])
+    value = np.ones((batch, size), np.float32)
+    for row in range(batch):
+        for node in range(1, size):
+            value[row, node] = value[row, parents[row, node]] * rng.uniform(0.05, 0.9)
+    return Tree(
+        tokens=jnp.asarray(rng.integers(0, 23, (batch, size)), jnp.int32),
+        parents=jnp.asarray(parents, jnp.int32),
+        valid=jnp.asarray(rng.random((batch, size)) < 0.9),
+        depth=size - 1,
+        width=size - 1,
+        value=jnp.asarray(value),
+    )
+
+
+def drafting(drafter, batch, vocab_size=23):
+    """The drafter's state, as a prefill leaves it."""
+    state = drafter.init(batch, 64, None)
+    return state.replace(vocab_size=jnp.int32(vocab_size))
+
+
+def test_the_choice_is_that_of_numpy():
+    """The largest sum over running rows of 1 + E(w), over interpolated seconds."""
+    rng, batch, widths = np.random.default_rng(2), 4, (0, 1, 4, 9)
+    drafter = jspec.adaptive(Telling(), widths)
+    draft, state = jax.jit(drafter.draft), drafting(drafter, batch)
+    seen = set()
+    for _ in range(40):
+        done = rng.random(batch) < 0.3
+        # Between and beyond the widths' numbers of tokens.
+        points = np.sort(rng.choice(np.arange(2, 38), 5, replace=False))
+        times = 1 + np.cumsum(rng.uniform(0, 1, 5)) * rng.choice([0.02, 0.3, 1.0, 5.0])
+        costs = jspec.CostCurve.of(dict(zip(points.tolist(), times.tolist(), strict=True)))
+        told = random_tree(rng, batch, 10)
+        tree, _ = draft(jspec.AdaptiveParams(told, costs), state, frame_of(batch, done))
+        value, valid = np.asarray(tree.value, np.float64), np.asarray(tree.valid)
+        expected = np.zeros(len(widths))
+        for row in np.flatnonzero(~done):
+            best = np.sort(value[row, 1:][valid[row, 1:]])[::-1]
+            expected += [1 + best[:width].sum() for width in widths]
+        scored = np.array([batch * (1 + width) for width in widths])
+        slope = (times[-1] - times[-2]) / (points[-1] - points[-2])
+        seconds = np.interp(scored, points, times) + np.maximum(scored - points[-1], 0) * slope
+        choice = tree.choice
+        np.testing.assert_allclose(choice.expected_tokens, expected, rtol=1e-5)
+        np.testing.assert_allclose(choice.seconds, seconds, rtol=1e-5)
+        rates = expected / seconds
+        first, second = np.sort(rates)[::-1][:2]
+        if first > second * (1 + 1e-5):
+            assert choice.index == rates.argmax()
+            seen.add(int(choice.index))
+    assert len(seen) == len(widths)
+
+
+def test_nodes_that_the_target_has_not_are_not_among_the_best():
+    """The engine leaves them out before it cuts: what the drafter is told of is the same tree."""
+    told = Tree(
+        tokens=jnp.array([[7, 99, 3, 4]]),
+        parents=jnp.array([[-1, 0, 0, 2]]),
+        valid=jnp.ones((1, 4), bool),
+        depth=2,
+        width=2,
+        value=jnp.array([[1.0, 0.8, 0.1, 0.05]]),
+    )
+    drafter = jspec.adaptive(Telling(), (2,))
+    params = jspec.AdaptiveParams(told, jspec.CostCurve.of({1: 1.0}))
+    tree, state = drafter.draft(params, drafting(drafter, 1), frame_of(1))
+    verified = jspec.round.admit(tree, frame_of(1).root, 23)
+    np.testing.assert_array_equal(state.offered.tree.valid, verified.valid)
+    np.testing.assert_array_equal(state.offered.tree.value, verified.value)
+
+
+def outcome(tree, path_tokens):
+    """The feedback of a round that verified a chain and emitted these tokens, one row."""
+    emitted = np.zeros((1, tree.depth + 1), np.int32)
+    emitted[0, : len(path_tokens)] = path_tokens
+    zeros, counts = jnp.zeros(1, jnp.int32), jnp.array([len(path_tokens)], jnp.int32)
+    path = jnp.where(jnp.arange(tree.depth + 1) < counts, jnp.arange(tree.depth + 1), 0)
+    return Feedback(
+        tree=tree,
+        output=Output(jnp.zeros((1, tree.depth + 1, 1)), None, (), ()),
+        verdict=Verdict(path[None].astype(jnp.int32), counts, zeros, zeros > 0),
+        emitted=jnp.asarray(emitted),
+        counts=counts,
+        positions=zeros,
+        done=zeros > 0,
+    )
+
+
+@pytest.mark.parametrize("values", [False, True], ids=["ranks", "values"])
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
+    """Each further token of a chain is right at a rate that the drafter does not know."""
+    rng, depth = np.random.default_rng(3), 3
+    chain = trees.chain(depth).fill(jnp.array([[7, 1, 2, 3]]))
+    chain = chain.replace(value=jnp.array([[1.0, 0.6, 0.36, 0.2]]) if values else None)
+    drafter = jspec.adaptive(Telling(), (0, depth))
+    params = jspec.AdaptiveParams(chain, jspec.CostCurve.of({1: 1.0, 4: 1.0}))
+    draft, update = jax.jit(drafter.draft), jax.jit(drafter.update)
+    state, expected, emitted = drafting(drafter, 1), [], []
+    for _ in range(500):
+        tree, state = draft(params, state, frame_of(1))
+        expected.append(float(tree.choice.expected_tokens[-1]))
+        right = int(np.cumprod(rng.random(depth) < rate).sum())
+        emitted.append(1 + right)
+        tokens = [*[1, 2, 3][:right], 9]
+        state = update(params, state, outcome(tree.replace(choice=None), tokens))
+    assert np.mean(expected[250:]) == pytest.approx(np.mean(emitted[250:]), rel=0.07)
+
+
+def scripted(num_tokens, accepts, batch=1):
+    endless = PrefixLM(context=None)
+    prompt = np.array([[1, 2, 3]] * batch)
+    text = jspec.decode(endless, PARAMS, prompt, max_new_tokens=num_tokens).tokens
+    return endless, prompt, jspec.Script(text, jnp.array(accepts))
+
+
+def test_a_drafter_that_is_wrong_is_left_out_and_taken_up_again():
+    """Nothing is verified meanwhile: what would have been right is seen all the same."""
+    model, prompt, wrong = scripted(260, [0])
+    drafter = jspec.adaptive(jspec.Scripted(23, CHAIN), (0, 2, 4))
+    costs = costs_of(1, {0: 1.0, 2: 1.3, 4: 1.6})
+    state = jspec.prefill(
+        model, PARAMS, prompt, drafter=drafter, max_new_tokens=260,
+        drafter_params=jspec.AdaptiveParams(wrong, costs),
+    )  # fmt: skip
+
+    def widths(script, count):
+        nonlocal state
+        found = []
+        for _ in range(count):
+            before = np.asarray(state.stats.width_histogram[0])
+            params = jspec.AdaptiveParams(script, costs)
+            state = jspec.step(model, PARAMS, state, drafter=drafter, drafter_params=params)
+            changed = np.asarray(state.stats.width_histogram[0]) - before
+            found.append(drafter.widths[int(changed.argmax())])
+        return found
+
+    first = widths(wrong, 60)
+    assert first[0] > 0 and first[-10:] == [0] * 10, first
+    again = widths(wrong.replace(accepts=jnp.array([4])), 35)
+    assert again[0] == 0 and again[-5:] == [4] * 5, again
+    assert int(state.stats.num_accepted_tokens[0]) > 20
+
+
+def test_flat_costs_take_the_widest_and_steep_ones_none():
+    model, prompt, script = scripted(24, [1, 3, 0, 4], batch=2)
+    drafter = jspec.adaptive(jspec.Scripted(23, CHAIN), (0, 1, 4))
+    ask = dict(model=model, params=PARAMS, prompt=prompt, max_new_tokens=24, drafter=drafter)
+
+    def stats(seconds):
+        params = jspec.AdaptiveParams(script, costs_of(2, seconds))
+        result = jspec.decode(**ask, drafter_params=params, limits=[24, 9])
+        np.testing.assert_array_equal(result.tokens[0], script.tokens[0])
+        return result.stats
+
+    flat, steep = stats({0: 1.0, 1: 1.0, 4: 1.0}), stats({0: 1.0, 1: 9.0, 4: 36.0})
+    np.testing.assert_array_equal(flat.width_histogram[:, :2], 0)
+    np.testing.assert_array_equal(flat.width_histogram[:, 2], flat.num_rounds)
+    np.testing.assert_array_equal(flat.num_drafts, flat.num_rounds)
+    np.testing.assert_array_equal(flat.num_draft_tokens, 4 * flat.num_rounds)
+    assert steep.width_histogram.tolist() == [[24, 0, 0], [9, 0, 0]]
+    assert steep.num_rounds.tolist() == [24, 9]
+    assert not steep.num_drafts.any() and not steep.num_draft_tokens.any()
+
+
+def test_what_does_not_fit_is_one_sentence():
+    lookup = jspec.PromptLookup(num_speculative_tokens=3)
+    for drafter, widths, said in (
+        (jspec.PromptLookup, (0, 1), "drafter is .*; pass an instance such as"),
+        (
+            jspec.SpeculativeDecoding(MODEL, 2, scheme=jspec.schemes.RECURSIVE),
+            (0, 1),
+            "have a verifier of their own: .*; give it scheme=jspec.schemes.COUPLED",
+        ),
+        (lookup, (-1, 1), "a width is -1; pass an integer of at least 0"),
+        (lookup, (0, 1.5), "a width is 1.5; pass an integer"),
+        (lookup, (), r"widths is \(\); give rising numbers of drafted nodes"),
+        (lookup, (0, 3, 3), r"widths is \(0, 3, 3\); give rising"),
+        (lookup, (3, 0), r"widths is \(3, 0\); give rising"),
+    ):
+        with pytest.raises(InputError, match=said):
+            jspec.adaptive(drafter, widths)
+    ask = dict(model=MODEL, params=PARAMS, prompt=[[1, 2]], max_new_tokens=4)
+    costs = jspec.CostCurve.of({1: 1.0})
+    drafter = jspec.adaptive(lookup, (0, 3))
+    with pytest.raises(InputError, match=r"is a NoneType .* jspec.AdaptiveParams\("):
+        jspec.decode(**ask, drafter=drafter)
+    params = jspec.AdaptiveParams(None, costs)
+    with pytest.raises(InputError, match=r"drafter_state is a .* keeps an AdaptiveState"):
+        jspec.decode(**ask, drafter=drafter, drafter_params=params, drafter_state=jnp.zeros(3))
+    wide = jspec.adaptive(lookup, (0, 3, 4))
+    with pytest.raises(InputError, match="PromptLookup drafts 3 nodes; give widths of at most 3"):
+        jspec.decode(**ask, drafter=wide, drafter_params=params)
+    state = jspec.prefill(**ask, drafter=drafter, drafter_params=params)
+    other = jspec.adaptive(lookup, (0, 2))
+    with pytest.raises(InputError, match=r"rounds of \(0, 3\) drafted nodes .* have \(0, 2\)"):
+        jspec.step(MODEL, PARAMS, state, drafter=other, drafter_params=params)
