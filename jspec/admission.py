@@ -17,7 +17,9 @@ from jspec.base import NO_PARENT, PyTree, Tree, WidthChoice
 from jspec.errors import InputError
 
 
-def admit(tree: Tree, root: Int[Array, " B"], vocab_size: int | None = None) -> Tree:
+def admit(
+    tree: Tree, root: Int[Array, " B"], vocab_size: int | Int[Array, ""] | None = None
+) -> Tree:
     """The tree with every malformed node marked absent.
 
     The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
@@ -146,6 +148,11 @@ def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
         raise InputError(
             f"{drafter}.draft returned a tree with a choice of widths and no value; the nodes of "
             "largest value are verified, so give each one"
+        )
+    if tree.q is not None:
+        raise InputError(
+            f"{drafter}.draft returned a tree with a choice of widths and sampled children (q); a "
+            "part of a draw is not lossless, so leave out one of them"
         )
     rising = sorted({width for width in choice.widths if 0 <= width < num_nodes})
     if not rising or tuple(rising) != choice.widths:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec.base import PyTree
@@ -22,7 +23,7 @@ def switch(
     body of a loop that runs once or not at all.
 
     Args:
-        index: of the branch to run.
+        index: of the branch to run; one out of range is the nearest, as for `lax.switch`.
         branches: from (state, given) to a state of the same structure, shapes and dtypes.
         state: what is changed.
         given: what is read alone.
@@ -35,7 +36,9 @@ def switch(
     """
     if len(branches) == 1:
         return branches[0](state, given)
-    state, given, left = vary((state, given, index), (state, given))
+    # A round in which no branch ran would be repeated for ever.
+    nearest = jnp.clip(index.astype(jnp.int32), 0, len(branches) - 1)
+    state, given, left = vary((state, given, nearest), (state, given))
     for number, branch in enumerate(branches):
 
         def once(carry, branch=branch):

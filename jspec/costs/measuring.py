@@ -12,7 +12,7 @@ import numpy as np
 
 from jspec.arguments import check_integer
 from jspec.base import PyTree, State
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.engine import decode_rounds, prefill
 from jspec.errors import InputError

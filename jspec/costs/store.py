@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jspec.base import PyTree
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 
@@ -155,7 +155,7 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
             ...
         jspec.errors.InputError: ... was measured with batch_size 1 and this is 4; measure anew...
     """
-    text = Path(path).read_text()
+    text = Path(path).read_bytes()
     measure = "measure anew with jspec.costs.measure"
     try:
         held: dict[str, Any] = json.loads(text)
@@ -177,8 +177,11 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
                 f"{measure}"
             )
     slots, tokens, seconds = arrays
-    rising = all((np.diff(axis) > 0).all() and axis.size for axis in (slots, tokens))
-    if not rising or seconds.shape != (slots.size, tokens.size) or not (seconds > 0).all():
+    rising = all(
+        axis.ndim == 1 and axis.size and (np.diff(axis) > 0).all() for axis in (slots, tokens)
+    )
+    positive = np.isfinite(seconds).all() and (seconds > 0).all()
+    if not rising or seconds.shape != (slots.size, tokens.size) or not positive:
         raise InputError(
             f"{path} has no curve of positive seconds, shape {(slots.size, tokens.size)}; {measure}"
         )

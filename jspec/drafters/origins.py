@@ -68,10 +68,11 @@ def unpruned(drafter: Drafter, drafting: PyTree) -> Tree | None:
 def _unwrapped(drafter: Drafter, drafting: PyTree) -> tuple[Any, Any]:
     """The drafter inside those that change how its trees are verified, and what it left.
 
-    Such a wrapper has the drafter as `drafter`, and its state as `inner` or as its own.
+    Such a wrapper has the drafter as `drafter`, and its state as `drafter`, `inner` or its own.
     """
     while (inside := getattr(drafter, "drafter", None)) is not None:
-        drafter, drafting = inside, getattr(drafting, "inner", drafting)
+        own = getattr(drafting, "inner", drafting)
+        drafter, drafting = inside, getattr(drafting, "drafter", own)
     return drafter, drafting
 
 

@@ -131,7 +131,9 @@ class HeadDrafter(ABC):
         hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
         lanes, causal = sequence(*path.shape)
         positions = feedback.positions[:, None] + lanes
-        own = self.head.apply(params, hidden, feedback.emitted, positions, causal, state.cache)
+        # The verified tree may have shorter paths than this drafter's own.
+        emitted = feedback.emitted[:, : path.shape[1]]
+        own = self.head.apply(params, hidden, emitted, positions, causal, state.cache)
         return HeadState(
             cache=caches.commit(state.cache, own, lanes, counts),
             hidden=_last(own, counts, state.hidden),
