@@ -65,6 +65,16 @@ def measure(
 
     Raises:
         InputError: if the drafter chooses no widths, or an argument is out of range.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> drafter = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=2), widths=(0, 2))
+        >>> curve = measure(
+        ...     model, model.init(), drafter, prompt_length=4, max_new_tokens=4, repeats=1
+        ... )
+        >>> bool((curve.at([1, 3]) > 0).all())  # the seconds of a round of width 0 and 2
+        True
     """
     if not isinstance(drafter, Adaptive):
         raise InputError(

@@ -57,8 +57,8 @@ class AdaptiveParams:
     Example:
         >>> import jspec
         >>> params = AdaptiveParams(None, jspec.CostCurve.of({1: 0.020, 8: 0.034}))
-        >>> params.costs.seconds.shape
-        (1, 16)
+        >>> [round(seconds, 3) for seconds in params.costs.at([1, 8]).tolist()]
+        [0.02, 0.034]
     """
 
     drafter: PyTree
