@@ -298,13 +298,13 @@ def _check_same_memory(drafter: Drafter, state: State) -> None:
 
 def _check_same_trees(tree: Tree, state: State) -> None:
     """Raises InputError if the state's statistics are of trees of another depth or width."""
-    if (widths := state.stats.widths) != widths_of(tree):
-        raise InputError(
-            f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
-            f"{widths_of(tree)}; step with the drafter that prefill was given"
-        )
     if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
         raise InputError(
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
             "step with the drafter that prefill was given"
+        )
+    if (widths := state.stats.widths) != widths_of(tree):
+        raise InputError(
+            f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
+            f"{widths_of(tree)}; step with the drafter that prefill was given"
         )

@@ -14,7 +14,7 @@ from jspec.base import Tree as Tree
 from jspec.base import TreeKV as TreeKV
 from jspec.base import Verdict as Verdict
 from jspec.base import WidthChoice as WidthChoice
-from jspec.costs.curve import CostCurve as CostCurve
+from jspec.cost_curve import CostCurve as CostCurve
 from jspec.drafters.adaptive import Adaptive as Adaptive
 from jspec.drafters.adaptive import AdaptiveParams as AdaptiveParams
 from jspec.drafters.adaptive import adaptive as adaptive

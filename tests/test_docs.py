@@ -23,7 +23,10 @@ DIRECTIVES = {
     for name in re.findall(r"^::: (\S+)", page.read_text("utf-8"), re.MULTILINE)
 }
 # Pages whose programs compile for longer than a few seconds.
-LONG = {"choosing-a-drafter.md", "sharding.md", "your-own-drafter.md", "your-own-model.md"}
+LONG = {
+    "choosing-a-drafter.md", "index.md", "sharding.md", "widths.md", "your-own-drafter.md",
+    "your-own-model.md",
+}  # fmt: skip
 
 
 def find(name: str):

@@ -60,7 +60,8 @@ class RoundCosts:
                 return costs.load(file, where)
             except InputError as error:  # damaged: the next curve replaces it
                 print(f"jspec: {error}", file=sys.stderr)
-        print("Measuring how long rounds take here; the next run knows.", file=sys.stderr)
+        if sys.stderr.isatty():
+            print("Measuring how long rounds take here; the next run knows.", file=sys.stderr)
         ends = () if settings.ignore_eos else target.eos
         most = settings.max_new_tokens if model.context is None else model.context
         curve = costs.measure(

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,13 +12,11 @@ import numpy as np
 
 from jspec.arguments import check_integer
 from jspec.base import PyTree, State
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
+from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.engine import decode_rounds, prefill
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
-
-if TYPE_CHECKING:
-    from jspec.drafters.adaptive import Adaptive
 
 _ROUNDS = 4
 """The fewest rounds that are timed together."""
@@ -32,7 +30,7 @@ _OUT_OF_REACH = 1e6
 def measure(
     model: CausalLM,
     params: PyTree,
-    drafter: "Adaptive",
+    drafter: Adaptive,
     drafter_params: PyTree = None,
     *,
     batch_size: int = 1,
@@ -67,10 +65,17 @@ def measure(
 
     Raises:
         InputError: if the drafter chooses no widths, or an argument is out of range.
-    """
-    # Not above: adaptive drafters read cost curves, and either may be imported first.
-    from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> drafter = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=2), widths=(0, 2))
+        >>> curve = measure(
+        ...     model, model.init(), drafter, prompt_length=4, max_new_tokens=4, repeats=1
+        ... )
+        >>> bool((curve.at([1, 3]) > 0).all())  # the seconds of a round of width 0 and 2
+        True
+    """
     if not isinstance(drafter, Adaptive):
         raise InputError(
             f"drafter is {drafter!r:.80}, which chooses no widths; pass jspec.adaptive(drafter, ..)"

@@ -6,12 +6,12 @@ import jax
 import numpy as np
 
 from jspec.base import PyTree
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 
 _CPU = {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9}
-"""Forwards of SmolLM2-135M in float32 on two cores, in forwards of one token, as
-`python -m benchmarks.speed` measures them. A product with few rows packs the weights before it
-reads them, which is why the second token costs so much."""
+"""The time of a forward by its tokens, in forwards of one token: the form of float32 products on a
+few cores. One with several rows packs the weights before it reads them, which is why the second
+token costs so much."""
 _CPU_BANDWIDTH = 25e9
 """Bytes per second that two cores read."""
 _FREE_TOKENS = {"gpu": 128, "tpu": 128}
@@ -22,7 +22,7 @@ _BANDWIDTH = 1.5e12
 def prior(params: PyTree, device: Any = None) -> CostCurve:
     """A guess at the cost curve of a model on a device.
 
-    On a CPU it has the form that was measured for a small model. On an accelerator a round takes as
+    On a CPU it has the form of a small model's. On an accelerator a round takes as
     long as reading the weights, up to the number of tokens whose arithmetic takes that long too.
 
     Args:

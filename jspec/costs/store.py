@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from jspec.base import PyTree
-from jspec.costs.curve import CostCurve
+from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 
@@ -68,6 +68,12 @@ def setting(
         drafter: of the calls, its widths included.
         batch_size: rows.
         sampled: whether tokens are sampled, which takes a little longer.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> len(setting(model, model.init(), jspec.Suffix()).fingerprint)
+        16
     """
     from jspec import __version__
 
@@ -100,6 +106,16 @@ def save(curve: CostCurve, where: Setting, path: str | os.PathLike[str]) -> None
 
     Raises:
         OSError: if it cannot be written.
+
+    Example:
+        >>> import jspec, tempfile
+        >>> model = jspec.testing.PrefixLM()
+        >>> here = setting(model, model.init(), jspec.Suffix())
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / f"{here.fingerprint}.json"
+        ...     save(CostCurve.of({1: 0.020, 8: 0.034}), here, file)
+        ...     round(float(load(file, here).at([8])[0]), 3)
+        0.034
     """
     held = {
         "format": _FORMAT,
@@ -126,6 +142,18 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
     Raises:
         InputError: if it is no such file, or of another setting: with the first difference.
         OSError: if it cannot be read.
+
+    Example:
+        >>> import jspec, tempfile
+        >>> model, prompt = jspec.testing.PrefixLM(), jspec.PromptLookup()
+        >>> here = setting(model, model.init(), prompt)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     file = Path(folder) / "costs.json"
+        ...     save(CostCurve.of({1: 0.020}), here, file)
+        ...     load(file, setting(model, model.init(), prompt, batch_size=4))
+        Traceback (most recent call last):
+            ...
+        jspec.errors.InputError: ... was measured with batch_size 1 and this is 4; measure anew...
     """
     text = Path(path).read_bytes()
     measure = "measure anew with jspec.costs.measure"

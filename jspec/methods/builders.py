@@ -290,13 +290,19 @@ def widened(make: Maker) -> Maker:
 
 
 def recommended(make: Maker) -> Maker:
-    """The builder of `auto`: as many nodes as the largest width, and widths that fit the device."""
+    """The builder of `auto`: widths that fit the device, and as many nodes as the largest."""
 
-    def made(models: Models, widths: tuple[int, ...] | None = None, **options: Any) -> Built:
+    def made(
+        models: Models,
+        widths: tuple[int, ...] | None = None,
+        num_speculative_tokens: int | None = None,
+        **options: Any,
+    ) -> Built:
         from jspec.methods import device_defaults
 
-        chosen = widths or device_defaults.widths()
-        nodes = max(chosen[-1], 1)
-        return widened(make)(models, chosen, num_speculative_tokens=nodes, **options)
+        if widths is None:
+            widths = device_defaults.widths(num_speculative_tokens)
+        nodes = num_speculative_tokens or max(widths[-1], 1)
+        return widened(make)(models, widths, num_speculative_tokens=nodes, **options)
 
     return made

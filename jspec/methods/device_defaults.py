@@ -31,13 +31,14 @@ def budget(published: int = 80) -> int:
     return _CPU_NODES if _on_cpu() else published
 
 
-def widths() -> tuple[int, ...]:
+def widths(most: int | None = None) -> tuple[int, ...]:
     """The widths that a round may have: a few, far apart, since each is a program of its own.
 
-    On two CPU cores, (0, 3, 7, 15) was as good as twelve widths from 0 to 63: 1.360 and 1.364 times
-    plain decoding in a replay of SmolLM2-135M's drafts on Spec-Bench.
+    Args:
+        most: the largest; None: as large as this device scores cheaply where drafts are good.
     """
-    return (0, 3, 7, 15) if _on_cpu() else (0, 15, 63)
+    usual = (0, 3, 7, 15) if _on_cpu() else (0, 15, 63)
+    return usual if most is None else (*(width for width in usual if width < most), most)
 
 
 def _on_cpu() -> bool:

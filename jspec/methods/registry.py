@@ -315,7 +315,7 @@ METHODS: Mapping[str, Method] = {
             "auto",
             "what is recommended: token_recycling+suffix, every round as wide as pays",
             builders.recommended(_RECOMMENDED.make),
-            options=(_WIDTHS, *_together(_DYNAMIC, _SUFFIX)),
+            options=(_WIDTHS, *_RECOMMENDED.options),
         ),
         Method("autoregressive", "nothing: plain decoding", public("Autoregressive")),
         *map(_with_widths, _FIXED),

@@ -57,7 +57,11 @@ REFUSED = [
     (["--speculative-config", '{"max": 3}'], "'max' is unknown"),
     (["--speculative-config", '{"k": "3"}'], "k is '3'; pass an integer"),
     (["--speculative-config", '{"k": 999}'], "k is 999; pass an integer in 1 .. 290"),
-    (["--speculative-config", '{"template": [[8]]}'], "rank 8 and the matrix holds"),
+    (
+        ["--speculative-config", '{"method": "token_recycling", "template": [[8]]}'],
+        "rank 8 and the matrix holds",
+    ),
+    (["--speculative-config", '{"widths": [3, 0]}'], "give rising numbers of drafted nodes"),
     (["--max-new-tokens", 0], "--max-new-tokens is 0; pass at least 1"),
     (["--max-new-tokens", "x"], "'--max-new-tokens': 'x' is no integer"),
     (["--temperature", "nan"], "--temperature is nan"),

@@ -17,7 +17,7 @@ def test_method_and_config_name_the_choice():
     ("method", "given", "said"),
     [
         ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
-        ("xyz", None, "'xyz' is unknown; known: autoregressive, "),
+        ("xyz", None, "'xyz' is unknown; known: auto, "),
         (None, "{", "no JSON"),
         (None, "[" * 100_000, "no JSON"),
         (None, "9" * 5000, "no JSON"),
@@ -32,8 +32,8 @@ def test_method_and_config_name_the_choice():
         (None, '{"k": 0}', "k is 0; pass"),
         (None, '{"num_speculative_tokens": 5000}', "is 5000; pass an integer in 1 .. 1024"),
         (None, '{"update_on_prefill": 1}', "is 1; pass true or false"),
-        (None, '{"template": [[0], 1]}', "pass a list of paths"),
-        (None, '{"template": [[0], [-1]]}', "pass a list of paths"),
+        ("token_recycling", '{"template": [[0], 1]}', "pass a list of paths"),
+        ("token_recycling", '{"template": [[0], [-1]]}', "pass a list of paths"),
         (
             "speculative_decoding",
             '{"scheme": "blok"}',

@@ -14,6 +14,7 @@ from jspec.app.trace.page import page
 playwright = pytest.importorskip(
     "playwright.sync_api", reason="playwright is not installed; install jspec[browser]"
 )
+pytestmark = pytest.mark.slow
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 # A browser in a container, as root, that asks nobody for anything.

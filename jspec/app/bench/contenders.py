@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from jspec.app.batches import Group, Runner, interruptible, outcomes
-from jspec.app.json_output import finish_reason, record
+from jspec.app.json_output import finish_reason
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 

@@ -74,6 +74,13 @@ class CostCurve:
 
         Raises:
             InputError: if there is none, or two are of one size.
+
+        Example:
+            >>> small = CostCurve.of({1: 0.020, 8: 0.034}, slots=256)
+            >>> large = CostCurve.of({1: 0.030, 8: 0.044}, slots=512)
+            >>> curve = CostCurve.across([small, large])
+            >>> [round(seconds, 3) for seconds in curve.at([1, 8], slots=384).tolist()]
+            [0.025, 0.039]
         """
         sizes = [int(curve.slots[0]) for curve in curves]
         if not sizes or len(set(sizes)) < len(sizes):
