@@ -43,8 +43,20 @@ def ask(drafter, sampling=None, **changes) -> dict[str, Any]:
     return call | changes
 
 
-@pytest.mark.parametrize("sampling", [None, HOT], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(
+    ("name", "sampling"),
+    [
+        ("fixed", None),
+        ("budget", HOT),
+        *(
+            pytest.param(name, sampling, marks=pytest.mark.slow)
+            for name in DRAFTERS
+            for sampling in (None, HOT)
+            if (name, sampling) not in (("fixed", None), ("budget", HOT))
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
+)
 def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
     call = ask(DRAFTERS[name], sampling, drafter_params=PARAMS.get(name))
     result, trace = jspec.decode(**call), jspec.trace(**call)
@@ -60,7 +72,10 @@ def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
     )
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.slow if name == "adaptive" else ()) for name in DRAFTERS],
+)
 def test_a_round_is_a_tree_whose_path_was_emitted(name):
     trace = jspec.trace(**ask(DRAFTERS[name], HOT, drafter_params=PARAMS.get(name)))
     root = PROMPT[0, -1]
@@ -76,6 +91,7 @@ def test_a_round_is_a_tree_whose_path_was_emitted(name):
         root = one.emitted[-1]
 
 
+@pytest.mark.slow
 def test_the_probabilities_are_those_of_the_targets_own_forward():
     model, params = tiny.model(), tiny.params(tiny.model())
     prompt = tiny.PROMPTS[:1]
@@ -141,6 +157,7 @@ class Wrapper:
         return Kept(self.drafter.update(params, state.inner, feedback))
 
 
+@pytest.mark.slow
 def test_every_node_has_its_origins_through_merges_and_wrappers():
     nested = jspec.merge(jspec.merge(LOOKUP, SUFFIX), RECYCLING, num_speculative_tokens=6)
     plain = jspec.trace(**ask(nested))

@@ -41,6 +41,7 @@ def test_the_report_and_the_json(certify, prompts, folder):
     assert found["metrics"]["num_rounds"] > 0 and found["rounding"]["dtype"] == "float32"
 
 
+@pytest.mark.slow
 def test_what_a_rule_of_its_own_draws_is_tested(certify, prompts, draft):
     given = '{"method": "speculative_decoding", "scheme": "recursive", "num_speculative_tokens": 2}'
     ran = certify(
@@ -53,6 +54,7 @@ def test_what_a_rule_of_its_own_draws_is_tested(certify, prompts, draft):
     assert found["sampled"] is None and found["settings"]["num_prompts"] == 2
 
 
+@pytest.mark.slow
 def test_a_bug_is_exit_code_1(certify, prompts, monkeypatch):
     def accept_all(p, q, children, valid, noise):
         accept, residual = jspec.rules.coupled(p, q, children, valid, noise)

@@ -261,6 +261,7 @@ def test_a_second_run_measures_nothing(folder):
     assert (folder / "rows.jsonl").read_text("utf-8") == before
 
 
+@pytest.mark.slow
 def test_the_other_sections_have_rows_without_errors(tmp_path, monkeypatch):
     # Few of many alike: what takes time here is compiling.
     monkeypatch.setattr(parity, "METHODS", ("prompt_lookup",))

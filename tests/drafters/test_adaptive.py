@@ -70,12 +70,18 @@ FORCED = {
     "head_that_resamples": DRAFTERS["lyanna"],
 }
 
+QUICK = ("no_values", "budgeted_merge", "chain_of_a_draft_model", "head")
+
 
 @pytest.mark.parametrize(
     ("name", "sampling"),
     [
-        *((name, MIXED) for name in FORCED),
-        *((name, None) for name in ("tree_of_a_draft_model",)),
+        # One drafter of each kind; the others are slow.
+        *(
+            pytest.param(name, MIXED, marks=() if name in QUICK else pytest.mark.slow)
+            for name in FORCED
+        ),
+        pytest.param("tree_of_a_draft_model", None, marks=pytest.mark.slow),
     ],
     ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
 )
