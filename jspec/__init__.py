@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from jspec.verify import rules as rules
     from jspec.verify import schemes as schemes
 
-__version__ = "0.1.0"
-
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs

@@ -59,7 +59,6 @@ def check_deterministic(tree: Tree) -> None:
     """Raises InputError if the tree was sampled from a distribution that it reports."""
     if tree.q is not None:
         raise InputError(
-            "merge got a tree with a sampled distribution q; merge drafters without one, or "
-            "draft this "
-            "one in its coupled mode"
+            "a drafter inside another gave a tree with a sampled distribution q; take one without, "
+            "or draft this one in its coupled mode"
         )
