@@ -83,7 +83,13 @@ FLAT = jspec.CostCurve.of({1: 1.0})
 
 
 @pytest.mark.parametrize(
-    "kind", ["recycling", "draft_model", "adaptive_recycling", "adaptive_draft_model"]
+    "kind",
+    [
+        "recycling",
+        "draft_model",
+        "adaptive_recycling",
+        pytest.param("adaptive_draft_model", marks=pytest.mark.slow),
+    ],
 )
 def test_there_is_no_second_cache(kind):
     """Nor does the choice of a width make one: its branches write into the cache in place."""

@@ -74,7 +74,10 @@ def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=pytest.mark.slow if name == "adaptive" else ()) for name in DRAFTERS],
+    [
+        pytest.param(name, marks=() if name in ("plain", "budget") else pytest.mark.slow)
+        for name in DRAFTERS
+    ],
 )
 def test_a_round_is_a_tree_whose_path_was_emitted(name):
     trace = jspec.trace(**ask(DRAFTERS[name], HOT, drafter_params=PARAMS.get(name)))
@@ -199,6 +202,7 @@ def test_what_a_budget_left_out_is_there_with_its_estimate():
         assert len({tuple(path) for path in paths(one)}) == len(one.tokens)
 
 
+@pytest.mark.slow
 def test_a_chosen_width_is_there_with_what_spoke_for_it():
     """Origins are found inside, and the rounds are those of `decode`."""
     call = ask(DRAFTERS["adaptive"], drafter_params=PARAMS["adaptive"])
@@ -215,6 +219,7 @@ def test_a_chosen_width_is_there_with_what_spoke_for_it():
         assert choice.expected_tokens[0] == 1 and (np.diff(choice.expected_tokens) >= 0).all()
 
 
+@pytest.mark.slow
 def test_siblings_drawn_independently_may_be_equal():
     drafter = jspec.SpecTr.published(MODEL, num_chains=3, max_depth=2)
     call = ask(drafter, HOT, drafter_params=MODEL.init())

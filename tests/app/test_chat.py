@@ -38,6 +38,7 @@ def session(talker) -> Session:
 SETTINGS = RunSettings(max_new_tokens=6)
 
 
+@pytest.mark.slow
 def test_a_conversation_grows_by_what_was_said(command, talker):
     asked = "Once\n/history\n/reset\n/history\n/system Be brief\nOnce\n/history\n/what\n"
     ran = command("chat", "--model", talker, "--max-new-tokens", 4, stdin=asked)

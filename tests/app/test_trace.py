@@ -26,6 +26,7 @@ def made() -> str:
     return page(trace, traces.Words(), {"model": "<b>&", "sampling": "temperature 0.8"})
 
 
+@pytest.mark.slow
 def test_the_page_holds_the_generation_of_generate(command, folder, tmp_path):
     out = tmp_path / "page.html"
     call = ["Once upon", "--model", folder, "--max-new-tokens", 12, "--temperature", 0.9]

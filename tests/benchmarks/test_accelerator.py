@@ -235,6 +235,7 @@ def folder(tmp_path_factory) -> Path:
     return place
 
 
+@pytest.mark.slow
 def test_every_row_says_what_it_was_measured_with(folder):
     rows = [row for row in Ledger(folder / "rows.jsonl").rows if cells.BEGUN not in row]
     assert {row["section"] for row in rows} == {"device", "forwards", "rounds"}
@@ -246,6 +247,7 @@ def test_every_row_says_what_it_was_measured_with(folder):
     assert all(row["finite"] for row in rows if row["section"] == "forwards")
 
 
+@pytest.mark.slow
 def test_the_summary_and_the_figures_are_made_of_rows_alone(folder, capsys):
     report.write(folder / "rows.jsonl", folder)
     assert (folder / "summary.md").read_text("utf-8").startswith("### ")
@@ -255,6 +257,7 @@ def test_the_summary_and_the_figures_are_made_of_rows_alone(folder, capsys):
     assert "t(N)/t(1)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_second_run_measures_nothing(folder):
     before = (folder / "rows.jsonl").read_text("utf-8")
     assert sections.run(["device", "forwards"], folder / "rows.jsonl", 60, TINY, "") == []

@@ -70,7 +70,7 @@ FORCED = {
     "head_that_resamples": DRAFTERS["lyanna"],
 }
 
-QUICK = ("no_values", "budgeted_merge", "chain_of_a_draft_model", "head")
+QUICK = ("budgeted_merge", "head")
 
 
 @pytest.mark.parametrize(

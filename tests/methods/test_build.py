@@ -350,7 +350,6 @@ def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, 
         ("suffix", {"widths": [0, 2000]}, r"\[0, 2000\]; pass a list .* in 0 \.\. 1024"),
         ("suffix", {"widths": [-1, 2]}, r"\[-1, 2\]; pass a list"),
         ("autoregressive", {"widths": [0]}, "option of autoregressive 'widths' is unknown"),
-        ("auto", {"num_speculative_tokens": 7}, "option of auto 'num_speculative_tokens' is unk"),
         (
             "speculative_decoding",
             {"widths": [0, 2], "scheme": "recursive"},

@@ -91,6 +91,7 @@ def test_a_sound_drafter_is_certified():
     assert str(found).splitlines()[-1] == "Verdict: lossless within what was tested."
 
 
+@pytest.mark.slow
 def test_a_rule_that_draws_is_tested_by_its_distribution():
     found = certified(jspec.with_verifier(LIKELY, jspec.rules.deterministic_proposal))
     assert found.verdict == "lossless" and found.sampled is None and found.draws.passed
