@@ -106,12 +106,12 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
     stats = state.stats
     lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)
     verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
-    width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
     ran = counts > 0
+    width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
     after = replace(
         state,
         cache=caches.commit(state.cache, output, verdict.path, counts),
-        root=jnp.where(counts > 0, last, state.root),
+        root=jnp.where(ran, last, state.root),
         out=append(state.out, state.lengths, emitted, counts),
         lengths=state.lengths + counts,
         status=status,

@@ -85,7 +85,6 @@ def show(
     if method.needs_training and (warning := doubt(timings[0].outcomes)):
         screen.line(warning)
     if plain is not None and (advice := loss(method.name, *timings)):
-        sys.stdout.flush()
         print(advice, file=sys.stderr)
 
 

@@ -5,19 +5,19 @@ here, without any drafter: it is the yardstick of what rounding can do.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jspec import cache as caches
 from jspec import engine
 from jspec import tree as trees
-from jspec.base import Cache, Frame, Output, PyTree, State, Tree, TreeKV
+from jspec.base import Cache, Frame, PyTree, State, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame, score
@@ -54,38 +54,6 @@ def _alone(root: Int[Array, " B"], num_nodes: int) -> Tree:
     )
 
 
-@dataclass(frozen=True, eq=False)
-class _Observed:
-    """A model that writes down how wide its forwards are. Equal to none, so always traced anew."""
-
-    inner: CausalLM
-    widths: list[int] = field(default_factory=list)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.inner.vocab_size
-
-    @property
-    def context(self) -> int | None:
-        return self.inner.context
-
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        return self.inner.init_cache(batch, slots)
-
-    def apply(
-        self,
-        params: PyTree,
-        tokens: Int[Array, "B N"],
-        positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
-    ) -> Output:
-        self.widths.append(tokens.shape[1])
-        earlier = () if nodes is None else (nodes,)
-        return self.inner.apply(params, tokens, positions, mask, cache, *earlier)
-
-
 def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
     """The widths of all forwards that a round may take, root included, rising; nothing is compiled.
 
@@ -96,21 +64,11 @@ def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
     Raises:
         InputError: as in `decode`.
     """
-    model = _Observed(request["model"])
-    request |= dict(model=model, drafter=drafter)
-    traced = ("params", "drafter_params")
-    weights = {name: request.pop(name) for name in traced}
-    state = jax.eval_shape(lambda weights: engine.prefill(**request, **weights), weights)
-    model.widths.clear()
-    jax.eval_shape(
-        lambda weights, state: engine.step(
-            model, weights["params"], state, drafter=drafter,
-            drafter_params=weights["drafter_params"],
-        ),
-        weights,
-        state,
-    )  # fmt: skip
-    return tuple(sorted(set(model.widths)))
+    weights = {name: request.pop(name) for name in ("params", "drafter_params")}
+    state = jax.eval_shape(
+        lambda weights: engine.prefill(drafter=drafter, **request, **weights), weights
+    )
+    return tuple(1 + width for width in state.stats.widths)
 
 
 def next_logits(
