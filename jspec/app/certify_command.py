@@ -5,50 +5,19 @@ from typing import Annotated
 
 import typer
 
-from jspec.app import method_choice
+from jspec.app import method_choice, options
 from jspec.app.bench import questions as asking
 from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
 from jspec.errors import InputError
-from jspec.methods import DEFAULT
 
 
 def certify(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|ID",
-            help="Folder or hub id of the draft model, if the method needs one.",
-            show_default="bundled, if --model is",
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|NAME",
-            help="Trained head, if the method has one.",
-            show_default="bundled, if --model is",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
-        ),
-    ] = None,
-    speculative_config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help='Object, such as {"method": "speculative_decoding", "scheme": "recursive"}; '
-            "`jspec methods` lists the keys.",
-            show_default=False,
-        ),
-    ] = None,
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    head: options.Head = None,
+    method: options.MethodName = None,
+    speculative_config: options.SpeculativeConfig = None,
     questions: Annotated[
         Path | None,
         typer.Option(
@@ -71,9 +40,7 @@ def certify(
             parser=integer, metavar="N", help="Prompts, evenly over classes.", show_default="all"
         ),
     ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
-    ] = 64,
+    max_new_tokens: options.MaxNewTokens = 64,
     temperature: Annotated[
         float,
         typer.Option(
@@ -82,20 +49,12 @@ def certify(
             help="Of the sampled checks, above 0; greedy decoding is always checked.",
         ),
     ] = 1.0,
-    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampled checks.")
-    ] = 0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
-    batch_size: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
-    ] = 1,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    ignore_eos: options.IgnoreEos = False,
+    batch_size: options.BatchSize = 1,
     draws: Annotated[
         int,
         typer.Option(
@@ -105,14 +64,7 @@ def certify(
             "deviation.",
         ),
     ] = 4096,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="D",
-            help="The dtype of weights and computation.",
-            show_default="float32 on CPU, else bfloat16",
-        ),
-    ] = None,
+    dtype: options.Dtype = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object instead of the report.")
     ] = False,

@@ -10,17 +10,15 @@ from typing import Annotated, Any
 import typer
 
 import jspec
-from jspec.app import conversations, method_choice, prompts
+from jspec.app import conversations, method_choice, options, prompts
 from jspec.app.bench.command import bench
 from jspec.app.certify_command import certify
 from jspec.app.chat_command import chat
 from jspec.app.datastore_commands import datastore_app
-from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
 from jspec.app.trace_command import trace
 from jspec.app.train_commands import train_app
 from jspec.errors import InputError, RunStopped
-from jspec.methods import DEFAULT
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -92,7 +90,7 @@ def version(asked: bool) -> None:
 
 
 @app.callback()
-def options(
+def top(
     version: Annotated[
         bool,
         typer.Option("--version", help="Show the version.", callback=version, is_eager=True),
@@ -103,45 +101,15 @@ def options(
 
 @app.command()
 def generate(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="Text to continue; - reads standard input.", show_default=False),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|FILE|ID",
-            help="Folder, GGUF file, smollm2-135m, or hub id.",
-            show_default="the bundled model",
-        ),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|ID",
-            help="Folder or hub id of the draft model, if the method needs one.",
-            show_default="bundled, if --model is",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
-    ] = 128,
-    temperature: Annotated[
-        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
-    ] = 0.0,
+    prompt: options.Prompt = None,
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    method: options.MethodName = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
     as_chat: Annotated[
         bool, typer.Option("--chat", help="Ask a chat model, by its own template.")
     ] = False,
@@ -149,13 +117,8 @@ def generate(
         str | None,
         typer.Option(metavar="TEXT", help="System message; implies --chat.", show_default=False),
     ] = None,
-    seed: Annotated[
-        int,
-        typer.Option(
-            parser=integer, metavar="S", help="Seed of the sampling; line i draws from (seed, i)."
-        ),
-    ] = 0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
+    seed: options.Seed = 0,
+    ignore_eos: options.IgnoreEos = False,
     batch_file: Annotated[
         Path | None,
         typer.Option(
@@ -165,26 +128,9 @@ def generate(
             show_default=False,
         ),
     ] = None,
-    batch_size: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Lines that run together.")
-    ] = 1,
-    speculative_config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
-            "`jspec methods` lists the keys.",
-            show_default=False,
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="D",
-            help="The dtype of weights and computation.",
-            show_default="float32 on CPU, else bfloat16",
-        ),
-    ] = None,
+    batch_size: options.BatchSize = 1,
+    speculative_config: options.SpeculativeConfig = None,
+    dtype: options.Dtype = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line instead of text.")
     ] = False,

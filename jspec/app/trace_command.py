@@ -7,76 +7,32 @@ from typing import Annotated
 
 import typer
 
-from jspec.app import method_choice, prompts
+from jspec.app import method_choice, options, prompts
 from jspec.app.method_choice import Choice
-from jspec.app.parsers import integer, number
 from jspec.app.run_settings import RunSettings
 from jspec.errors import InputError
-from jspec.methods import BUNDLED, DEFAULT
+from jspec.methods import BUNDLED
 
 _OUT = Path("trace.html")
 
 
 def trace(
-    prompt: Annotated[
-        str | None,
-        typer.Argument(help="Text to continue; - reads standard input.", show_default=False),
-    ] = None,
+    prompt: options.Prompt = None,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The page; it needs no other file.")
     ] = _OUT,
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|ID",
-            help="Folder or hub id of the draft model, if the method needs one.",
-            show_default="bundled, if --model is",
-        ),
-    ] = None,
-    method: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
-        ),
-    ] = None,
-    max_new_tokens: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most tokens.")
-    ] = 128,
-    temperature: Annotated[
-        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampling.")
-    ] = 0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
-    speculative_config: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JSON",
-            help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
-            "`jspec methods` lists the keys.",
-            show_default=False,
-        ),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="D",
-            help="The dtype of weights and computation.",
-            show_default="float32 on CPU, else bfloat16",
-        ),
-    ] = None,
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    method: options.MethodName = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    ignore_eos: options.IgnoreEos = False,
+    speculative_config: options.SpeculativeConfig = None,
+    dtype: options.Dtype = None,
 ) -> None:
     """Continue a prompt, and write a page that shows every round of drafting."""
     settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)

@@ -5,37 +5,20 @@ from typing import Annotated
 
 import typer
 
-from jspec.app import method_choice
+from jspec.app import method_choice, options
 from jspec.app.bench import peers as others
 from jspec.app.bench import questions as asking
 from jspec.app.bench import settings as checks
 from jspec.app.bench.ledger import Ledger
-from jspec.app.parsers import integer, number
+from jspec.app.parsers import integer
 from jspec.app.run_settings import RunSettings
 from jspec.errors import InputError
 
 
 def bench(
-    model: Annotated[
-        str | None,
-        typer.Option(metavar="DIR|ID", help="Folder or hub id.", show_default="the bundled model"),
-    ] = None,
-    draft_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|ID",
-            help="Folder or hub id of the draft model, for the methods and peers that need one.",
-            show_default="bundled, if --model is",
-        ),
-    ] = None,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|NAME",
-            help="Trained head of the methods that have one.",
-            show_default="bundled, if --model is",
-        ),
-    ] = None,
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    head: options.Head = None,
     methods: Annotated[
         str | None,
         typer.Option(
@@ -78,26 +61,14 @@ def bench(
     turns: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="Most turns of a question.")
     ] = 1,
-    max_new_tokens: Annotated[
-        int, typer.Option(parser=integer, metavar="N", help="Most tokens per answer.")
-    ] = 128,
-    temperature: Annotated[
-        float, typer.Option(parser=number, metavar="T", help="0 is greedy.")
-    ] = 0.0,
-    top_k: Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")] = 0,
-    top_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="1 switches it off.")
-    ] = 1.0,
-    min_p: Annotated[
-        float, typer.Option(parser=number, metavar="P", help="0 switches it off.")
-    ] = 0.0,
-    seed: Annotated[
-        int, typer.Option(parser=integer, metavar="S", help="Seed of the sampling.")
-    ] = 0,
-    ignore_eos: Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")] = False,
-    batch_size: Annotated[
-        int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
-    ] = 1,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    ignore_eos: options.IgnoreEos = False,
+    batch_size: options.BatchSize = 1,
     repeats: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="Times that each prompt is measured.")
     ] = 3,
@@ -116,14 +87,7 @@ def bench(
             show_default="none",
         ),
     ] = "",
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            metavar="D",
-            help="The dtype of weights and computation.",
-            show_default="float32 on CPU, else bfloat16",
-        ),
-    ] = None,
+    dtype: options.Dtype = None,
     out: Annotated[
         Path,
         typer.Option(
