@@ -33,6 +33,11 @@ def attend(
     v: Float[Array, "B H N D"],
     mask: Bool[Array, "B N M+N"],
     past: Past,
+    positions: Int[Array, "B N"] | None = None,
+    *,
+    scale: float | None = None,
+    soft_cap: float | None = None,
+    window: int | None = None,
 ) -> Float[Array, "B N G*H*D"]:
     """One softmax over past slots and new tokens, in float32, without joining the two parts.
 
@@ -43,11 +48,18 @@ def attend(
         k, v: their keys and values.
         mask: new token i sees earlier node j, or new token j - M.
         past: what the layer holds of the committed tokens and of the earlier nodes.
+        positions: positions of the new tokens, read only where there is a window.
+        scale: factor of the scores; None: D ** -0.5.
+        soft_cap: c, where scaled scores s become c * tanh(s / c) as in Gemma 2; None: they stay.
+        window: a token at position p sees none at or before p - window; None: it sees all.
     """
     batch, new, query_heads, dim = q.shape
     heads = k.shape[1]
     group = query_heads // heads
-    scale = dim**-0.5
+    scale = dim**-0.5 if scale is None else scale
+    if window is not None:
+        assert positions is not None, "a window is counted in positions"
+        mask = near(mask, positions, window)
     # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
     grouped = (q * scale).reshape(batch, new, heads, group, dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
@@ -59,6 +71,7 @@ def attend(
         )
     low = jnp.finfo(jnp.float32).min
     own = jnp.einsum("bhqd,bhkd->bhqk", grouped, k, preferred_element_type=jnp.float32)
+    own = capped(own, soft_cap)
     # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not finite
     # count as 0, and make those queries NaN that may see them.
     poison = jax.lax.stop_gradient((0.0 * v).sum(-1))[:, :, None].astype(jnp.float32)
@@ -70,8 +83,13 @@ def attend(
         old = jnp.einsum(
             "bhqd,bhkd->bhqk", grouped, keys.astype(q.dtype), preferred_element_type=jnp.float32
         )
-        live = jnp.arange(keys.shape[2]) < lengths[:, None]
-        parts.append((jnp.where(live[:, None, None], old, low), values.astype(q.dtype)))
+        slots = jnp.arange(keys.shape[2])
+        live = (slots < lengths[:, None])[:, None, None]
+        if window is not None:
+            # Slot s holds the token at position s. [B, 1, G*N, S], as the scores are.
+            ahead = slots > positions[:, :, None] - window
+            live = live & jnp.tile(ahead, (1, group, 1))[:, None]
+        parts.append((jnp.where(live, capped(old, soft_cap), low), values.astype(q.dtype)))
     top = reduce(jnp.maximum, (scores.max(-1, keepdims=True) for scores, _ in parts))
     # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
     top = jax.lax.stop_gradient(top)
@@ -87,3 +105,22 @@ def attend(
         )
     mixed = jnp.divide(mixed, total).astype(q.dtype).reshape(batch, heads, group, new, dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)
+
+
+def capped(scores: Float[Array, "B H G*N S"], soft_cap: float | None) -> Float[Array, "B H G*N S"]:
+    """Scores bent into -soft_cap .. soft_cap."""
+    return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
+
+
+def near(
+    mask: Bool[Array, "B N M+N"], positions: Int[Array, "B N"], window: int
+) -> Bool[Array, "B N M+N"]:
+    """The mask without what stands `window` positions or more before the token."""
+    earlier = mask.shape[2] - mask.shape[1]
+    own = positions[:, :, None] - positions[:, None] < window
+    if not earlier:
+        return mask & own
+    # The positions of earlier nodes are not given. But a token sees one path, which was scored from
+    # the root down: a node is as far above the token as there are seen ones after it.
+    after = jnp.cumsum(mask[..., ::-1], axis=-1)[..., ::-1] - mask
+    return mask & jnp.concatenate([after[..., :earlier] < window, own], axis=-1)

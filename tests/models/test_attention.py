@@ -52,6 +52,39 @@ def test_a_node_that_is_no_number_taints_those_below_it_alone(part, value, earli
         assert np.isnan(found[below]).all()
 
 
+@pytest.mark.parametrize("earlier", [0, 3])
+@pytest.mark.parametrize("window", [None, 1, 2, 4])
+def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
+    """Against float64 NumPy over slots and nodes in a row, each with its position."""
+    draw = np.random.default_rng(0)
+    size, lengths = len(PARENTS), np.array([3, 1])
+    q = draw.normal(size=(2, size, 4, 8)).astype(np.float32)
+    k, v = draw.normal(size=(2, 2, 2, size, 8)).astype(np.float32)
+    keys, values = draw.normal(size=(2, 2, 2, 5, 8)).astype(np.float32)
+    tree = ancestors(PARENTS)
+    depths = tree.sum(-1) - 1
+    mask = np.broadcast_to(tree, (2, size, size))[:, earlier:]
+    positions = lengths[:, None] + depths
+    nodes = (k[:, :, :earlier], v[:, :, :earlier]) if earlier else None
+    found = attend(
+        *(q[:, earlier:], k[:, :, earlier:], v[:, :, earlier:], mask),
+        *(Past((keys, values, lengths), nodes), positions[:, earlier:]),
+        **dict(scale=0.7, soft_cap=1.5, window=window),
+    )
+    places = np.concatenate([np.tile(np.arange(5), (2, 1)), positions], axis=1)
+    for row, node, head in np.ndindex(2, size - earlier, 4):
+        live = np.arange(5) < lengths[row]
+        seen = np.concatenate([live, tree[earlier + node]])
+        if window is not None:
+            seen &= places[row] > positions[row, earlier + node] - window
+        held = np.concatenate([keys[row, head // 2], k[row, head // 2]]).astype(np.float64)
+        score = 1.5 * np.tanh(held @ q[row, earlier + node, head] * 0.7 / 1.5)
+        weight = np.where(seen, np.exp(score), 0)
+        held = np.concatenate([values[row, head // 2], v[row, head // 2]])
+        wanted = weight @ held / weight.sum()
+        np.testing.assert_allclose(found[row, node, 8 * head : 8 * head + 8], wanted, atol=1e-5)
+
+
 def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
     draw = np.random.default_rng(0)
     q = draw.normal(size=(1, 3, 2, 4)).astype(np.float32)
