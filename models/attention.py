@@ -56,12 +56,12 @@ def attend(
     batch, new, query_heads, dim = q.shape
     heads = k.shape[1]
     group = query_heads // heads
-    scale = dim**-0.5 if scale is None else scale
+    factor: float = dim**-0.5 if scale is None else scale
     if window is not None:
         assert positions is not None, "a window is counted in positions"
         mask = near(mask, positions, window)
     # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
-    grouped = (q * scale).reshape(batch, new, heads, group, dim)
+    grouped = (q * factor).reshape(batch, new, heads, group, dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
 
     if past.nodes is not None:
@@ -85,7 +85,7 @@ def attend(
         )
         slots = jnp.arange(keys.shape[2])
         live = (slots < lengths[:, None])[:, None, None]
-        if window is not None:
+        if window is not None and positions is not None:
             # Slot s holds the token at position s. [B, 1, G*N, S], as the scores are.
             ahead = slots > positions[:, :, None] - window
             live = live & jnp.tile(ahead, (1, group, 1))[:, None]
