@@ -1,5 +1,7 @@
 """What is compiled: how often, and what it holds in memory."""
 
+import re
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -108,3 +110,19 @@ def test_there_is_no_second_cache(kind):
     # Nothing may cross to the host inside the loop.
     text = loop.as_text()
     assert not any(word in text for word in ("infeed", "outfeed", "callback", "send("))
+
+
+@pytest.mark.slow
+def test_an_adjacency_matrix_is_held_once():
+    """It is read before it is written; one that is read afterwards is copied whole by XLA."""
+    loaded = jspec.models.load("jspec-800k")
+    size = loaded.model.vocab_size
+    drafter = jspec.adaptive(jspec.DynamicTokenRecycling(size, 4, 2), (0, 2))
+    weights = jspec.AdaptiveParams(None, FLAT)
+    state = jspec.prefill(
+        loaded.model, loaded.params, [[5, 6]], drafter=drafter, drafter_params=weights
+    )
+    loop = engine.decode_rounds.lower(
+        loaded.model, loaded.params, state, drafter, weights, 100
+    ).compile()
+    assert not re.search(rf"= \w+\[1,{size},\d+\]\S* copy\(", loop.as_text())

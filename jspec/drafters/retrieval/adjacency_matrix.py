@@ -22,7 +22,11 @@ def owners(num_matrices: int, batch: int) -> Int[Array, "B 1"]:
 
 def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Shaped[Array, "B N k"]:
     """The line of each token."""
-    return matrix[owners(matrix.shape[0], tokens.shape[0]), tokens]
+    # Of one line XLA makes a slice, which is read again wherever it is used, and a matrix that is
+    # read after it was written is copied whole. Of two it makes a gather, which is read once.
+    twice = jnp.repeat(tokens, 2, axis=1) if tokens.size == 1 else tokens
+    lines = matrix[owners(matrix.shape[0], tokens.shape[0]), twice]
+    return lines[:, : tokens.shape[1]]
 
 
 def write_lines(

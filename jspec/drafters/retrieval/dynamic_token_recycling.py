@@ -166,16 +166,17 @@ class DynamicTokenRecycling(MatrixDrafter):
         self, params: PyTree, state: DynamicMatrixState, feedback: Feedback
     ) -> DynamicMatrixState:
         """The state after a round: first the acceptance model learns, then the matrix."""
-        emitted = feedback.emitted
-        # Before each emitted token stood the root, or the one emitted before it.
-        before = jnp.concatenate([feedback.tree.tokens[:, :1], emitted[:, :-1]], axis=1)
-        candidates, bucket, probs = self._candidates(state, before)
-        known = jnp.arange(emitted.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
+        scored = feedback.scored
+        # Before each emitted token stood a node of the accepted path.
+        path = jnp.maximum(scored.verdict.path, 0)[..., None]
+        candidates, bucket, probs = (
+            jnp.take_along_axis(cells, path, axis=1)
+            for cells in self._candidates(state, scored.tree.tokens)
+        )
+        emitted = feedback.emitted[:, : path.shape[1], None]
+        known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
         acceptance = state.acceptance.learn(
-            bucket[..., None],
-            probs,
-            known[..., None] & (bucket >= 0),
-            candidates == emitted[..., None],
+            bucket[..., None], probs, known[..., None] & (bucket >= 0), candidates == emitted
         )
         return super().update(params, replace(state, acceptance=acceptance), feedback)
 
@@ -220,6 +221,8 @@ class DynamicTokenRecycling(MatrixDrafter):
         kept, place = jax.lax.top_k(jnp.where(jnp.isnan(both), 0.0, both), self.k)
         names = jnp.concatenate([old, new.astype(jnp.int32)], axis=-1)
         names = jnp.take_along_axis(names, place, axis=-1)
+        # All is read before anything is written: XLA copies a matrix that is read afterwards.
+        state, names, kept = jax.lax.optimization_barrier((state, names, kept))
         return replace(
             state,
             tokens=write_lines(state.tokens, tokens, live, names),
