@@ -36,14 +36,20 @@ class CostCurve:
     tokens: Int[Array, " P"]
     """Rising numbers of tokens that a round scores, all rows together."""
     seconds: Float[Array, "C P"]
+    undrafted: Float[Array, " C"]
+    """Of a round of width 0 that drafts nothing either."""
 
     @classmethod
-    def of(cls, seconds: Mapping[int, float], slots: int = 0) -> "CostCurve":
+    def of(
+        cls, seconds: Mapping[int, float], slots: int = 0, undrafted: float | None = None
+    ) -> "CostCurve":
         """The curve through some points, the same for every size of the cache.
 
         Args:
             seconds: by the number of tokens that a round scores; one point or more.
             slots: the size of the cache that it was measured with.
+            undrafted: seconds of a round that drafts nothing; None: as many as that of the fewest
+                tokens, as if drafting took no time.
 
         Raises:
             InputError: if there is no point, or one is not positive.
@@ -53,6 +59,9 @@ class CostCurve:
         for count in seconds:
             check_integer("tokens of a round", count, 1, None)
             check_number(f"seconds of {count} tokens", seconds[count], 0, None, above_low=True)
+        if undrafted is None:
+            undrafted = seconds[min(seconds)]
+        check_number("undrafted", undrafted, 0, None, above_low=True)
         tokens = np.array(sorted(seconds), np.float32)
         times = np.array([seconds[count] for count in sorted(seconds)], np.float32)
         # As many points for every curve: filled up with points of the last line.
@@ -63,6 +72,7 @@ class CostCurve:
             slots=jnp.array([slots], jnp.int32),
             tokens=jnp.array([*tokens, *more], jnp.int32),
             seconds=jnp.asarray(filled, jnp.float32)[None],
+            undrafted=jnp.array([undrafted], jnp.float32),
         )
 
     @classmethod
@@ -90,7 +100,8 @@ class CostCurve:
         ]
         tokens = ordered[0].tokens
         seconds = [curve.at(tokens.tolist(), curve.slots[0]) for curve in ordered]
-        return cls(jnp.array(sorted(sizes), jnp.int32), tokens, jnp.stack(seconds))
+        undrafted = jnp.concatenate([curve.undrafted for curve in ordered])
+        return cls(jnp.array(sorted(sizes), jnp.int32), tokens, jnp.stack(seconds), undrafted)
 
     def at(self, tokens: Sequence[int], slots: Int[Array, ""] | int = 0) -> Float[Array, " tokens"]:
         """The seconds of a round.
@@ -105,6 +116,11 @@ class CostCurve:
         by_slots = jax.vmap(lambda seconds: _line(jnp, size, self.slots, seconds))(by_tokens.T)
         # Past the last points a line of noise may fall below zero.
         return jnp.maximum(by_slots, self.seconds.min() / 2)
+
+    def without_draft(self, slots: Int[Array, ""] | int = 0) -> Float[Array, ""]:
+        """The seconds of a round that drafts nothing, with so many slots of a row's cache."""
+        size = jnp.asarray(slots, jnp.float32)
+        return jnp.maximum(_line(jnp, size, self.slots, self.undrafted), self.undrafted.min() / 2)
 
 
 def _line(module: Any, x: Any, known: Any, values: Any) -> Any:

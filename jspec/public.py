@@ -53,6 +53,7 @@ from jspec.engine import decode as decode
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.errors import InputError as InputError
+from jspec.methods import auto as auto
 from jspec.protocols import CausalLM as CausalLM
 from jspec.protocols import Drafter as Drafter
 from jspec.protocols import DraftHead as DraftHead

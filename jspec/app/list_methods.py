@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS, Method
 
 _WIDTH = 100
 """The width of the table where no terminal tells its own."""
@@ -22,7 +22,7 @@ def show() -> None:
     table.add_column("what it drafts")
     for method in METHODS.values():
         facts = (
-            "needed" if method.needs_draft_model else "none",
+            _draft_model(method),
             "needed" if method.needs_training else "none",
             "yes" if method.exact else "no",
         )
@@ -41,3 +41,9 @@ def show() -> None:
                 needed = " (needed)" if option.required else ""
                 keys.add_row("", option.name, f"{option.help}: {option.kind.what}{needed}")
             console.print(keys)
+
+
+def _draft_model(method: Method) -> str:
+    if method.needs_draft_model:
+        return "needed"
+    return "if given" if method.takes_draft_model else "none"

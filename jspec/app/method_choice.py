@@ -61,10 +61,14 @@ def draft_model(choice: Choice, model: str | None, named: str | None) -> str | N
         InputError: if one was given in vain or is missing.
     """
     name = choice.method.name
-    if not choice.method.needs_draft_model:
-        if named is None:
-            return None
-        users = [name for name, method in METHODS.items() if method.needs_draft_model]
+    if named is None and not choice.method.needs_draft_model:
+        return None
+    if not (choice.method.needs_draft_model or choice.method.takes_draft_model):
+        users = [
+            name
+            for name, method in METHODS.items()
+            if method.needs_draft_model or method.takes_draft_model
+        ]
         raise InputError(
             f"--draft-model is {shown(named)} and method {name} uses none; leave it out "
             f"(choose one of {', '.join(users)})"

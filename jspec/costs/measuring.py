@@ -25,6 +25,8 @@ _ENOUGH = 0.05
 """Seconds for which the start of a call no longer counts."""
 _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
+_ENDLESS = 2**30
+"""Rounds of a rest that outlasts every measurement."""
 
 
 def measure(
@@ -43,8 +45,8 @@ def measure(
     """Measures the seconds of a round at each width of a drafter: draft, forward, verdict, update.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
-    take it. So nothing is compiled that a call of the same shapes would not compile. The widths
-    take turns, and the median of their times counts.
+    take it, and a drafter that rests drafts nothing. So nothing is compiled that a call of the same
+    shapes would not compile. The widths take turns, and the median of their times counts.
 
     Args:
         model: the target.
@@ -61,7 +63,7 @@ def measure(
             `eos`.
 
     Returns:
-        The curve, with a point for each width.
+        The curve, with a point for each width, and what a round takes that drafts nothing.
 
     Raises:
         InputError: if the drafter chooses no widths, or an argument is out of range.
@@ -92,10 +94,16 @@ def measure(
         max_new_tokens=max_new_tokens, **request,
     )  # fmt: skip
     points = [batch_size * (1 + width) for width in drafter.widths]
+    asked = started.drafter_state.rests
+    resting = replace(asked, left=jnp.full_like(asked.left, _ENDLESS))
+    # Every width with a draft, and the first one without.
+    ways = [(point, asked) for point in points] + [(points[0], resting)]
 
     def timed(place: int, rounds: int) -> float:
-        curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {points[place]: 1.0})
-        state: State = jax.block_until_ready(jax.tree.map(jnp.copy, started))
+        point, rests = ways[place]
+        curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})
+        begun = replace(started, drafter_state=replace(started.drafter_state, rests=rests))
+        state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
         state = decode_rounds(
             model, params, state, drafter, AdaptiveParams(drafter_params, curve), rounds
@@ -104,16 +112,18 @@ def measure(
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
-    rounds, total = _ROUNDS, (2 + repeats) * len(points)
-    times: list[list[float]] = [[] for _ in points]
+    rounds, total = _ROUNDS, (2 + repeats) * len(ways)
+    times: list[list[float]] = [[] for _ in ways]
     for turn in range(2 + repeats):
-        for place in range(len(points)):
+        for place in range(len(ways)):
             seconds = timed(place, rounds)
             if turn > 1:  # the first compiles, the second tells how many rounds to time
                 times[place].append(seconds)
             elif turn == 1:
                 rounds = min(max(rounds, round(_ENOUGH / seconds)), _MOST_ROUNDS)
             if progress is not None:
-                progress(turn * len(points) + place + 1, total)
-    curve = CostCurve.of(dict(zip(points, map(median, times), strict=True)))
-    return replace(curve, slots=jnp.array([started.cache.slots], jnp.int32))
+                progress(turn * len(ways) + place + 1, total)
+    *drafted, undrafted = map(median, times)
+    return CostCurve.of(
+        dict(zip(points, drafted, strict=True)), slots=started.cache.slots, undrafted=undrafted
+    )

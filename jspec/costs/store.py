@@ -17,7 +17,7 @@ from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -123,6 +123,7 @@ def save(curve: CostCurve, where: Setting, path: str | os.PathLike[str]) -> None
         "slots": np.asarray(curve.slots).tolist(),
         "tokens": np.asarray(curve.tokens).tolist(),
         "seconds": np.asarray(curve.seconds, np.float64).tolist(),
+        "undrafted": np.asarray(curve.undrafted, np.float64).tolist(),
     }
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -164,7 +165,10 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
                 f"{path} is a cost file of format {held['format']} and this jspec reads format "
                 f"{_FORMAT}; {measure}"
             )
-        arrays = [np.asarray(held[name], np.float32) for name in ("slots", "tokens", "seconds")]
+        arrays = [
+            np.asarray(held[name], np.float32)
+            for name in ("slots", "tokens", "seconds", "undrafted")
+        ]
         found = Setting(**held["setting"])
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
@@ -176,12 +180,14 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
                 f"{path} was measured with {name} {other!r:.80} and this is {wanted!r:.80}; "
                 f"{measure}"
             )
-    slots, tokens, seconds = arrays
+    slots, tokens, seconds, undrafted = arrays
     rising = all(
         axis.ndim == 1 and axis.size and (np.diff(axis) > 0).all() for axis in (slots, tokens)
     )
-    positive = np.isfinite(seconds).all() and (seconds > 0).all()
-    if not rising or seconds.shape != (slots.size, tokens.size) or not positive:
+    times = np.concatenate([seconds.ravel(), undrafted.ravel()])
+    positive = np.isfinite(times).all() and (times > 0).all()
+    fitting = (seconds.shape, undrafted.shape) == ((slots.size, tokens.size), slots.shape)
+    if not (rising and fitting and positive):
         raise InputError(
             f"{path} has no curve of positive seconds, shape {(slots.size, tokens.size)}; {measure}"
         )
@@ -189,6 +195,7 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
         slots=jax.numpy.asarray(slots, np.int32),
         tokens=jax.numpy.asarray(tokens, np.int32),
         seconds=jax.numpy.asarray(seconds),
+        undrafted=jax.numpy.asarray(undrafted),
     )
 
 

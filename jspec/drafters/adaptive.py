@@ -13,6 +13,8 @@ The chances are learnt from the emitted tokens, as those of a merge are. They ju
 offered, verified or not: a drafter that was left out is taken up again as soon as it would have
 been right, and nothing has to be tried at a loss.
 
+Drafting takes time too, whether or not the draft is verified: see `jspec.drafters.resting`.
+
 What the last rounds of a row accepted says more about its next one than a hundred rounds of other
 text: beside the calibration that all rows share, each row has an offset that forgets in ten rounds.
 Before anything was seen, chances are taken to be smaller than the drafter says: a wide round that
@@ -39,6 +41,7 @@ from jspec.drafters.growth.calibration import (
     outcomes,
 )
 from jspec.drafters.growth.union import check_deterministic
+from jspec.drafters.resting import Rests, draft_unless
 from jspec.errors import InputError
 from jspec.protocols import Drafter, Verifier
 from jspec.verify.schemes import COUPLED
@@ -90,6 +93,7 @@ class AdaptiveState:
     """Slots of a row's cache, all of which a round reads."""
     vocab_size: Int[Array, ""]
     """V of the target, which has no node for other tokens: they may not count as the best."""
+    rests: Rests
     offered: Offered | None
 
 
@@ -144,6 +148,7 @@ class Adaptive:
             offsets=jnp.zeros(batch, jnp.float32),
             slots=jnp.int32(slots),
             vocab_size=jnp.int32(0),
+            rests=Rests.none() if earlier is None else earlier.rests,
             offered=None,
         )
 
@@ -169,7 +174,13 @@ class Adaptive:
     ) -> tuple[Tree, AdaptiveState]:
         """The drafter's tree with calibrated values, and the choice of a width."""
         name = type(self.drafter).__name__
-        tree, drafting = self.drafter.draft(params.drafter, state.drafter, frame)
+        # Where plain decoding is no choice, there is nothing to be had for a rest.
+        resting = ~state.rests.over & (self.widths[0] == 0)
+        tree, drafting = draft_unless(
+            resting,
+            lambda: self.drafter.draft(params.drafter, state.drafter, frame),
+            state.drafter,
+        )
         check_tree(name, tree, len(frame.root))
         check_deterministic(tree)
         if self.widths[-1] > (most := tree.tokens.shape[1] - 1):
@@ -183,8 +194,14 @@ class Adaptive:
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
         tree = replace(tree, value=trees.along(tree.parents, probs, jnp.multiply, tree.depth))
         choice = self._choose(tree, params.costs, state.slots, frame)
+        running = jnp.maximum((~frame.done).sum(dtype=jnp.int32), 1)
+        plain = params.costs.without_draft(state.slots)
+        tokens = choice.expected_tokens[choice.index] / running.astype(jnp.float32)
+        rests = state.rests.after(
+            saved=tokens * plain - choice.seconds[choice.index], cost=choice.seconds[0] - plain
+        )
         offered = Offered(tree, buckets, probs)
-        state = replace(state, drafter=drafting, offered=offered)
+        state = replace(state, drafter=drafting, rests=rests, offered=offered)
         return replace(tree, choice=choice), state
 
     def update(

@@ -11,7 +11,9 @@ from jspec.methods.options import Option, unknown
 from jspec.methods.registry import DEFAULT, METHODS
 
 if TYPE_CHECKING:
+    from jspec.base import PyTree
     from jspec.models import Loaded
+    from jspec.protocols import CausalLM
 
 __all__ = [
     "BUNDLED",
@@ -21,6 +23,7 @@ __all__ = [
     "Built",
     "Method",
     "Option",
+    "auto",
     "build",
     "describe",
     "names",
@@ -102,3 +105,36 @@ def build(name: str, target: "Loaded", *, draft: "Loaded | None" = None, **optio
         ... )  # doctest: +SKIP
     """
     return describe(name).build(target, draft, **options)
+
+
+def auto(model: "CausalLM", params: "PyTree", **options: Any) -> Built:
+    """The recommended drafter for a model of any kind: `build("auto", ..)` without a checkpoint.
+
+    Its costs are a guess; `jspec.costs.measure` knows them.
+
+    Args:
+        model: the target.
+        params: its weights.
+        options: those of `describe("auto").options`.
+
+    Raises:
+        InputError: as `build`.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> built = jspec.auto(model, model.init(), widths=(0, 3))
+        >>> result = jspec.decode(
+        ...     model,
+        ...     model.init(),
+        ...     [[1, 2, 1, 2, 1]],
+        ...     drafter=built.drafter,
+        ...     drafter_params=built.drafter_params,
+        ...     max_new_tokens=8,
+        ... )  # doctest: +SKIP
+        >>> built.drafter.widths
+        (0, 3)
+    """
+    from jspec.models import Loaded
+
+    return build("auto", Loaded(model, params, tokenizer=None, eos=(), bos=None), **options)

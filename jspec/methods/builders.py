@@ -69,8 +69,6 @@ def dynamic_token_recycling(
     from jspec.methods import device_defaults
 
     nodes = num_speculative_tokens or device_defaults.budget()
-    # Of use from the first round on: a line that was never written offers nothing.
-    options = {"update_on_prefill": True, **options}
     model = models.target.model
     return Built(model, DynamicTokenRecycling(model.vocab_size, nodes, **options), None)
 

@@ -32,17 +32,43 @@ def competing(*members: Method) -> Maker:
         from jspec.methods import device_defaults
 
         nodes = num_speculative_tokens or device_defaults.budget()
-        built = []
-        for member in members:
-            own = _known(member, options)
-            if member.member is not None:
-                built.append(member.member(models, **own))
-            else:
-                offered = max(nodes, MEMBER_TOKENS)
-                built.append(member.make(models, num_speculative_tokens=offered, **own))
+        return _merged([_member(one, models, nodes, options) for one in members], nodes)
+
+    return make
+
+
+def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]) -> Maker:
+    """The builder of `competing(*members)` with a draft model and a head, where they are given.
+
+    Args:
+        members: that always propose, and that the options are for.
+        draft_model: how a draft model proposes.
+        heads: how a head does, by its kind.
+    """
+
+    def make(
+        models: Models, num_speculative_tokens: int, head: str | None = None, **options: Any
+    ) -> Built:
+        nodes = num_speculative_tokens
+        built = [_member(one, models, nodes, options) for one in members]
+        if models.draft is not None:
+            built.append(_member(draft_model, models, nodes, {}))
+        if head is not None:
+            from jspec.models import heads as trained
+
+            kind = trained.kind_of(trained.load(head, models.target).head)
+            built.append(_member(heads[kind], models, nodes, {"head": head}))
         return _merged(built, nodes)
 
     return make
+
+
+def _member(method: Method, models: Models, nodes: int, options: Mapping[str, Any]) -> Built:
+    """A member with those of the options that it knows, which offers the budget or more."""
+    own = _known(method, options)
+    if method.member is not None:
+        return method.member(models, **own)
+    return method.make(models, num_speculative_tokens=max(nodes, MEMBER_TOKENS), **own)
 
 
 def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:

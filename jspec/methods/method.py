@@ -42,7 +42,7 @@ class Models:
 
     target: "Loaded"
     draft: "Loaded | None" = None
-    """The draft model, given exactly if the method needs one; its vocabulary is the target's."""
+    """The draft model, given if the method needs one; its vocabulary is the target's."""
 
 
 Maker = Callable[..., Built]
@@ -61,6 +61,7 @@ class Method:
         options: the options it takes, which are the keys of `--speculative-config`.
         member: builds it as a member of a merge, if more than a budget bounds its trees.
         needs_draft_model: whether it drafts with a second, smaller model.
+        takes_draft_model: whether it does so if there is one, and drafts without one too.
         needs_training: whether its weights are trained for one target.
         exact: whether sampled tokens follow the target's distribution exactly.
     """
@@ -71,6 +72,7 @@ class Method:
     options: tuple[Option, ...] = ()
     member: Maker | None = None
     needs_draft_model: bool = False
+    takes_draft_model: bool = False
     needs_training: bool = False
     exact: bool = True
 
@@ -116,12 +118,12 @@ class Method:
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":
         """The draft model that serves, or None for a method without one."""
-        if not self.needs_draft_model:
-            if draft is not None:
-                raise InputError(
-                    f"a draft model was given and method {self.name} uses none; leave it out"
-                )
+        if draft is None and not self.needs_draft_model:
             return None
+        if not (self.needs_draft_model or self.takes_draft_model):
+            raise InputError(
+                f"a draft model was given and method {self.name} uses none; leave it out"
+            )
         if draft is not None:
             if wrong := _other_vocabulary(target, draft):
                 raise InputError(f"{wrong}; name one that was made for the target's tokenizer")

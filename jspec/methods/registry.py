@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from jspec.methods import builders
 from jspec.methods.builders import COUPLED, drafting, headed, public
-from jspec.methods.merges import competing, united
+from jspec.methods.merges import competing, joined_by, united
 from jspec.methods.method import Method
 from jspec.methods.options import Flag, Integer, Number, Option, Paths, Place, Several, Word
 
@@ -170,7 +170,30 @@ _LYANNA = Method(
     needs_training=True,
 )
 
+_COUPLED_TREE = Method(
+    "coupled_tree",
+    "a tree grown by the noise that the target will draw with",
+    drafting("CoupledTree"),
+    options=_GROWN,
+    needs_draft_model=True,
+)
+_EAGLE2 = Method(
+    "eagle2",
+    "a tree that the head's confidence shapes (EAGLE-2)",
+    headed(builders.eagle2, "eagle", "eagle3"),
+    options=(_HEAD, *_GROWN, _SHARPNESS),
+    needs_training=True,
+)
+_MEDUSA = Method(
+    "medusa",
+    "a tree of the tokens that heads on one state think likely, each a place further on",
+    headed(builders.medusa, "medusa"),
+    options=(_HEAD, _TEMPLATE, _FITTED),
+    needs_training=True,
+)
+
 _RECOMMENDED = _merge(_DYNAMIC, _SUFFIX, name="auto")
+_BY_HEAD = {"eagle": _EAGLE2, "eagle3": _EAGLE2, "lyanna": _LYANNA, "medusa": _MEDUSA}
 
 # Every method, in the order in which they are listed.
 
@@ -277,13 +300,7 @@ _FIXED = (
         options=(*_GROWN, _THRESHOLD, *_candidates("recursive")),
         needs_draft_model=True,
     ),
-    Method(
-        "coupled_tree",
-        "a tree grown by the noise that the target will draw with",
-        drafting("CoupledTree"),
-        options=_GROWN,
-        needs_draft_model=True,
-    ),
+    _COUPLED_TREE,
     Method(
         "eagle",
         "a fixed tree from the target's states and a trained head (EAGLE-1)",
@@ -291,20 +308,8 @@ _FIXED = (
         options=(_HEAD, _TEMPLATE, _FITTED),
         needs_training=True,
     ),
-    Method(
-        "eagle2",
-        "a tree that the head's confidence shapes (EAGLE-2)",
-        headed(builders.eagle2, "eagle", "eagle3"),
-        options=(_HEAD, *_GROWN, _SHARPNESS),
-        needs_training=True,
-    ),
-    Method(
-        "medusa",
-        "a tree of the tokens that heads on one state think likely, each a place further on",
-        headed(builders.medusa, "medusa"),
-        options=(_HEAD, _TEMPLATE, _FITTED),
-        needs_training=True,
-    ),
+    _EAGLE2,
+    _MEDUSA,
     _LYANNA,
 )
 
@@ -313,9 +318,17 @@ METHODS: Mapping[str, Method] = {
     for method in (
         Method(
             "auto",
-            "what is recommended: token_recycling+suffix, every round as wide as pays",
-            builders.recommended(_RECOMMENDED.make),
-            options=(_WIDTHS, *_RECOMMENDED.options),
+            "what is recommended: token_recycling+suffix, with a head or draft model if given, "
+            "every round as wide as pays",
+            builders.recommended(
+                joined_by(_DYNAMIC, _SUFFIX, draft_model=_COUPLED_TREE, heads=_BY_HEAD)
+            ),
+            options=(
+                _WIDTHS,
+                replace(_HEAD, help="drafts beside the others"),
+                *_RECOMMENDED.options,
+            ),
+            takes_draft_model=True,
         ),
         Method("autoregressive", "nothing: plain decoding", public("Autoregressive")),
         *map(_with_widths, _FIXED),

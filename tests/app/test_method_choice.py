@@ -62,12 +62,17 @@ def test_what_cannot_be_meant_is_refused(method, given, said):
 
 
 def test_a_draft_model_goes_with_a_method_that_needs_one():
-    plain, tree = method_choice.choose(None, None), method_choice.choose("coupled_tree", None)
-    assert method_choice.draft_model(plain, None, None) is None
+    auto, plain, tree = (
+        method_choice.choose(name, None) for name in (None, "suffix", "coupled_tree")
+    )
+    for choice in (auto, plain):
+        assert method_choice.draft_model(choice, None, None) is None
+    assert method_choice.draft_model(auto, "some/target", "x") == "x"
     assert method_choice.draft_model(tree, "some/target", "x") == "x"
     with pytest.raises(ValueError, match="coupled_tree needs a draft model"):
         method_choice.draft_model(tree, "some/target", None)
-    with pytest.raises(ValueError, match=r"choose one of speculative_decoding, .*, coupled_tree"):
+    users = r"choose one of auto, speculative_decoding, .*, coupled_tree"
+    with pytest.raises(ValueError, match=users):
         method_choice.draft_model(plain, None, "x")
 
 

@@ -25,7 +25,8 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     assert curve.tokens[:3].tolist() == points
     seconds = np.asarray(curve.at(points))
     assert (seconds > 0).all() and (seconds < 100).all()
-    assert told == [(done, 12) for done in range(1, 13)]
+    assert told == [(done, 16) for done in range(1, 17)]
+    assert 0 < curve.without_draft() < 100
     programs = len(model.traces)
     result = jspec.decode(
         model, params, np.ones((2, 9), int), max_new_tokens=40, drafter=DRAFTER,

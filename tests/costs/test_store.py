@@ -28,7 +28,7 @@ def test_what_was_saved_is_loaded(path):
     for curve in (CURVE, CostCurve.across([CURVE, CostCurve.of({1: 1.0}, slots=8)])):
         save(curve, HERE, path)
         found = load(str(path), HERE)
-        for name in ("slots", "tokens", "seconds"):
+        for name in ("slots", "tokens", "seconds", "undrafted"):
             mine, its = getattr(found, name), getattr(curve, name)
             assert mine.dtype == its.dtype
             np.testing.assert_array_equal(mine, its)
@@ -67,7 +67,7 @@ def test_a_curve_of_another_setting_is_refused(path, name):
         b"null",
         b"3",
         b"\xff\xfe\x00",
-        b'{"format": 1}',
+        b'{"format": 2}',
     ],
 )
 def test_what_is_no_cost_file_is_refused(path, damage):
@@ -79,7 +79,9 @@ def test_what_is_no_cost_file_is_refused(path, damage):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("format", 2, "is a cost file of format 2 and this jspec reads format 1; measure anew"),
+        ("format", 1, "is a cost file of format 1 and this jspec reads format 2; measure anew"),
+        ("undrafted", [], "has no curve of positive seconds"),
+        ("undrafted", [0.0], "has no curve of positive seconds"),
         ("setting", {"model": "m"}, "is no cost file of jspec"),
         ("setting", [1], "is no cost file of jspec"),
         ("setting", asdict(HERE) | {"colour": "red"}, "is no cost file of jspec"),

@@ -1,6 +1,6 @@
 """Widths chosen round by round: they change no token, leave every memory whole, and pay."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import jax
 import jax.numpy as jnp
@@ -34,8 +34,10 @@ def only(width, drafter, batch=BATCH):
     return costs_of(batch, dict.fromkeys(drafter.widths, 1e6) | {width: 1.0})
 
 
-def rounds(drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None, **request):
-    """The states after each round, the width of each forced."""
+def rounds(
+    drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None, rest=None, **request
+):
+    """The states after each round, the width of each forced, and whether the drafter rests."""
     prompt, lengths = (tiny.PROMPTS, tiny.LENGTHS) if prompt is None else (prompt, None)
     first = jspec.AdaptiveParams(weights, only(0, drafter, len(prompt)))
     state = jspec.prefill(
@@ -43,6 +45,10 @@ def rounds(drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None
     )
     while not state.done.all():
         forced = jspec.AdaptiveParams(weights, only(next_width(), drafter, len(prompt)))
+        if rest is not None:
+            memory = state.drafter_state
+            rests = replace(memory.rests, left=jnp.int32(rest()))
+            state = replace(state, drafter_state=replace(memory, rests=rests))
         state = jspec.step(model, params, state, drafter=drafter, drafter_params=forced)
         yield state
 
@@ -96,12 +102,13 @@ def test_widths_at_random_change_no_token(name, sampling):
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
+    rest = np.random.default_rng(7).integers(0, 2, 99).tolist().pop
 
     def next_width():
         chosen.append(int(rng.choice(drafter.widths)))
         return chosen[-1]
 
-    for last in rounds(drafter, weights, next_width, **ask):
+    for last in rounds(drafter, weights, next_width, rest=rest, **ask):
         state = last
         programs = programs or decode_rounds._cache_size()
     assert decode_rounds._cache_size() == programs, "another curve compiled something"

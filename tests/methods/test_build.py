@@ -339,6 +339,19 @@ def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, 
     assert methods.build("auto", target, widths=[0]).drafter.widths == (0,)
 
 
+def test_auto_takes_what_is_given(target, draft, bundled):
+    """A draft model and a head draft beside the others; without them nothing changes."""
+    usual = methods.build("auto", target).drafter.drafter.drafters
+    with_draft = methods.build("auto", target, draft=draft)
+    *others, last = with_draft.drafter.drafter.drafters
+    assert tuple(others) == usual and isinstance(last, jspec.CoupledTree)
+    assert with_draft.drafter_params.drafter[-1] is draft.params
+    for head, kind in (("eagle", jspec.EAGLE2), ("lyanna", jspec.Lyanna), ("medusa", jspec.Medusa)):
+        name = next(name for name in jspec.models.heads.bundled() if head in name)
+        *others, last = methods.build("auto", bundled, head=name).drafter.drafter.drafters
+        assert len(others) == len(usual) and isinstance(last, kind)
+
+
 @pytest.mark.parametrize(
     ("name", "options", "said"),
     [

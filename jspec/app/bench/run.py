@@ -27,7 +27,7 @@ from jspec.app.bench.statistics import report
 from jspec.app.method_choice import Choice
 from jspec.app.sessions import Session
 from jspec.errors import InputError
-from jspec.methods import BUNDLED, Built, describe
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
 from jspec.methods.builders import COUPLED
 from jspec.models import hub
 from jspec.models.fingerprint import fingerprint
@@ -120,9 +120,12 @@ def _methods(job: Job, target: models.Loaded, draft: models.Loaded | None) -> di
     built = plain.build(target)
     session = Session(target, Choice(plain, {}), built)
     entries = {PLAIN: Entry(Drafting(session, run, plain=True))}
+    # The bundled draft model is there for those that need one; another was asked for.
+    named = job.draft_model not in (None, BUNDLED_DRAFT)
     for label, choice in job.choices.items():
-        second = draft if choice.method.needs_draft_model else None
-        made: Built = choice.method.build(target, second, **choice.options)
+        method = choice.method
+        second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
+        made: Built = method.build(target, second, **choice.options)
         entries[label] = Entry(
             Drafting(Session(target, choice, made), run, cold=cold),
             # Greedy decoding has one token to choose, in every scheme.

@@ -134,7 +134,8 @@ def draft_model(
         InputError: if it was given in vain, or is missing.
     """
     for choice in chosen.values():
-        if choice.method.needs_draft_model:
+        taken = choice.method.takes_draft_model and named is not None
+        if choice.method.needs_draft_model or taken:
             return method_choice.draft_model(choice, model, named)
     if any(peers.PEERS[name].needs_draft_model for name in asked):
         return named or (BUNDLED_DRAFT if model in (None, BUNDLED) else None)

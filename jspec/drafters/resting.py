@@ -1,0 +1,109 @@
+"""Asking a drafter only while its drafts are worth the time that drafting takes.
+
+A draft that is not verified costs its own time still: little beside a large target, nearly half a
+round beside a tiny one. So what drafts are expected to save is summed up, and where that is less
+than they cost, the drafter rests: for a round, and twice as long each time that it did not pay.
+Meanwhile it goes on learning from every round; a rest ends by itself, and none is longer than 64.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import PyTree, Tree
+
+_DECAY = 0.9
+"""The share of what was saved that a round leaves."""
+_LONGEST = 64
+
+
+@struct.dataclass
+class Rests:
+    """When a drafter is asked next.
+
+    Example:
+        >>> rests, asked = Rests.none(), []
+        >>> for _ in range(16):  # drafts that cost a second and save nothing
+        ...     asked.append(bool(rests.over))
+        ...     rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
+        >>> "".join("x" if now else "." for now in asked)
+        'xxxxxxx.xxxx..xx'
+    """
+
+    saved: Float[Array, ""]
+    """The running mean of the seconds that a draft saves, its own taken off."""
+    left: Int[Array, ""]
+    """Rounds before the drafter is asked again."""
+    next: Int[Array, ""]
+    """Rounds of the rest after this one."""
+
+    @classmethod
+    def none(cls) -> "Rests":
+        """A drafter that is asked at once."""
+        return cls(jnp.float32(0), jnp.int32(0), jnp.int32(1))
+
+    @property
+    def over(self) -> Bool[Array, ""]:
+        """Whether the drafter is asked in this round."""
+        return self.left == 0
+
+    def after(self, saved: Float[Array, ""], cost: Float[Array, ""]) -> "Rests":
+        """The rests after this round.
+
+        Args:
+            saved: the seconds that this round's draft is expected to save beside a round without
+                one; at least `-cost`. Not read in a rest.
+            cost: the seconds of a draft; drafts that cost nothing are always made.
+        """
+        mean = _DECAY * self.saved + (1 - _DECAY) * saved
+        tired = (cost > 0) & (mean < -cost / 2)
+        asked = replace(
+            self,
+            # Half of the way back, so that a drafter which fails again rests again soon.
+            saved=jnp.where(tired, -cost / 4, mean),
+            left=jnp.where(tired, self.next, 0),
+            next=jnp.where(tired, jnp.minimum(2 * self.next, _LONGEST), self.next),
+        )
+        asked = replace(asked, next=jnp.where(mean > 0, 1, asked.next))
+        resting = replace(self, left=self.left - 1)
+        return jax.tree.map(lambda one, other: jnp.where(self.over, one, other), asked, resting)
+
+
+def draft_unless(
+    resting: Bool[Array, ""], draft: Callable[[], tuple[Tree, PyTree]], memory: PyTree
+) -> tuple[Tree, PyTree]:
+    """The draft, or in a rest a tree of absent nodes.
+
+    A drafter that writes into its memory as it drafts, as those with a model of their own do, is
+    asked in every round: its memory stays complete.
+
+    Args:
+        resting: whether nothing is to be drafted.
+        draft: gives a tree, and the memory with what `update` needs of the draft.
+        memory: the drafter's, before.
+    """
+    held = jax.tree.leaves(memory)
+    place = {id(leaf): number for number, leaf in enumerate(held)}
+    traced = {}
+
+    def drafted() -> tuple[Tree, list[Array]]:
+        tree, drafting = draft()
+        leaves, traced["structure"] = jax.tree.flatten(drafting)
+        traced["places"] = places = [place.get(id(leaf)) for leaf in leaves]
+        return tree, [leaf for leaf, at in zip(leaves, places, strict=True) if at is None]
+
+    shapes = jax.eval_shape(drafted)
+    if not set(place.values()) <= set(traced["places"]):
+        return draft()
+
+    def nothing() -> tuple[Tree, list[Array]]:
+        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+
+    tree, made = jax.lax.cond(resting, nothing, drafted)
+    new = iter(made)
+    leaves = [next(new) if at is None else held[at] for at in traced["places"]]
+    return tree, jax.tree.unflatten(traced["structure"], leaves)

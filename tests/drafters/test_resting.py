@@ -1,0 +1,98 @@
+"""Drafters that rest while their drafts are not worth the time that drafting takes."""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jspec
+from jspec.drafters.resting import Rests, draft_unless
+
+MODEL = jspec.testing.PrefixLM()
+PARAMS = MODEL.init()
+PROMPT = [[1, 2, 3, 1, 2, 4]]
+
+
+def test_rests_grow_and_end():
+    """Of 300 rounds that save nothing few are drafted; one that saves ends all that."""
+    rests, asked = Rests.none(), []
+    for _ in range(300):
+        asked.append(bool(rests.over))
+        rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
+    assert sum(asked) < 45 and sum(asked[200:]) < 10
+    longest = max(len(run) for run in "".join("x" if now else "." for now in asked).split("x"))
+    assert longest == 64
+    while not rests.over:
+        rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
+    rests = rests.after(jnp.float32(9.0), jnp.float32(1.0))
+    assert rests.over and rests.next == 1
+
+
+@pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.4, 1.0)])
+def test_what_pays_or_costs_nothing_never_rests(saved, cost):
+    rests = Rests.none()
+    for _ in range(50):
+        rests = rests.after(jnp.float32(saved), jnp.float32(cost))
+        assert rests.over
+
+
+def test_a_rest_drafts_nothing_and_keeps_the_memory():
+    drafter = jspec.Suffix(num_speculative_tokens=3)
+    state = jspec.prefill(MODEL, PARAMS, PROMPT, drafter=drafter, max_new_tokens=8)
+    now = jspec.round.frame(state)
+
+    def drafted(resting):
+        return draft_unless(
+            resting, lambda: drafter.draft(None, state.drafter_state, now), state.drafter_state
+        )
+
+    whole, _ = drafter.draft(None, state.drafter_state, now)
+    for resting in (False, True):
+        tree, memory = drafted(jnp.bool_(resting))
+        wanted = jax.tree.map(jnp.zeros_like, whole) if resting else whole
+        jax.tree.map(np.testing.assert_array_equal, tree, wanted)
+        for held, leaf in zip(
+            jax.tree.leaves(state.drafter_state), jax.tree.leaves(memory), strict=True
+        ):
+            assert held is leaf, "what was not changed goes through no branch"
+
+
+@dataclass(frozen=True)
+class Counts:
+    """A drafter that remembers how often it drafted."""
+
+    def init(self, batch, slots, earlier):
+        return jnp.int32(0)
+
+    def prefill(self, params, state, prompt, lengths, output):
+        return state
+
+    def draft(self, params, state, frame):
+        tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
+        return replace(tree, value=jnp.full((len(frame.root), 3), 1e-6)), state + 1
+
+    def update(self, params, state, feedback):
+        return state
+
+
+def test_a_drafter_that_writes_as_it_drafts_is_always_asked():
+    drafter = jspec.adaptive(Counts(), (0, 2))
+    costs = jspec.CostCurve.of({1: 1.0, 3: 9.0}, undrafted=0.1)
+    ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
+    result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
+    assert result.drafter_state.drafter == result.stats.num_rounds[0] == 40
+    assert result.drafter_state.rests.next > 1, "it would have rested"
+
+
+def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
+    """Costs decide: the same drafter never rests where drafting takes no time."""
+    drafter = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=2), (0, 2))
+    plain = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40)
+    for undrafted, rested in ((0.1, True), (1.0, False)):
+        costs = jspec.CostCurve.of({1: 1.0, 3: 9.0}, undrafted=undrafted)
+        ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
+        result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
+        np.testing.assert_array_equal(result.tokens, plain.tokens)
+        assert (int(result.drafter_state.rests.next) > 1) == rested
