@@ -1,5 +1,6 @@
 """What every test runs on: eight virtual CPU devices, exact float32 products, a compile cache."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,6 +33,8 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".jax_cache"))
     # Most of a run is many small programs; JAX's own threshold is a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
+    # Tracing makes many objects and few cycles: at Python's own threshold, a tenth of a run.
+    gc.set_threshold(100_000)
     if jax.__version_info__ < (0, 11):
         # A third less compiling; newer ones end a process over a flag that they do not know.
         with pytest.MonkeyPatch.context() as patch:
