@@ -18,6 +18,7 @@ import pytest
 
 # Before jspec is imported, which `tiny` does: its annotations are checked while it is traced.
 jaxtyping.install_import_hook(["jspec"], "checked.arrays")
+import compiling  # noqa: E402
 import tiny  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -35,11 +36,9 @@ def pytest_configure(config: pytest.Config) -> None:
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     # Tracing makes many objects and few cycles: at Python's own threshold, a tenth of a run.
     gc.set_threshold(100_000)
-    if jax.__version_info__ < (0, 11):
-        # A third less compiling; newer ones end a process over a flag that they do not know.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", prepend=" ")
-            jax.devices()  # XLA reads its flags now, and never again
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", compiling.XLA_FLAGS, prepend=" ")
+        jax.devices()  # XLA reads its flags now, and never again
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import jax
+import compiling
 import pytest
 import tiny
 
@@ -46,13 +46,7 @@ for name, options in json.loads(sys.argv[1]):
 )
 def test_the_tokens_of_64_bits_are_those_of_plain_decoding_in_32(target, runs):
     """That drafted tokens are plain decoding's in 32 bits is held by the contract."""
-    flags = dict(
-        JAX_ENABLE_X64="1",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-        PYTHONPATH=str(Path(__file__).parent),
-    )
-    if jax.__version_info__ < (0, 11):  # as in `conftest.py`
-        flags |= dict(XLA_FLAGS="--xla_cpu_use_fusion_emitters=false")
+    flags = compiling.ENVIRONMENT | dict(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parent))
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(runs)],
         env=os.environ | flags, capture_output=True, text=True, check=True,

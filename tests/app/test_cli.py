@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import compiling
 import jax.numpy as jnp
 import pytest
 
@@ -242,4 +243,5 @@ def quick() -> dict[str, str]:
     """An environment in which a command compiles nothing that the last run of the tests did."""
     import jax
 
-    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    return os.environ | compiling.ENVIRONMENT | kept
