@@ -1,5 +1,6 @@
 """What every test runs on: eight virtual CPU devices, exact float32 products, a compile cache."""
 
+import gc
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 
 # Before jspec is imported, which `tiny` does: its annotations are checked while it is traced.
 jaxtyping.install_import_hook(["jspec"], "checked.arrays")
+import compiling  # noqa: E402
 import tiny  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,11 +34,11 @@ def pytest_configure(config: pytest.Config) -> None:
         jax.config.update("jax_compilation_cache_dir", str(config.rootpath / ".jax_cache"))
     # Most of a run is many small programs; JAX's own threshold is a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
-    if jax.__version_info__ < (0, 11):
-        # A third less compiling; newer ones end a process over a flag that they do not know.
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false", prepend=" ")
-            jax.devices()  # XLA reads its flags now, and never again
+    # Tracing makes many objects and few cycles: at Python's own threshold, a tenth of a run.
+    gc.set_threshold(100_000)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XLA_FLAGS", compiling.XLA_FLAGS, prepend=" ")
+        jax.devices()  # XLA reads its flags now, and never again
 
 
 @pytest.fixture(autouse=True)

@@ -65,6 +65,19 @@ CHANGES = {
     ),
     "all absent": lambda tree: tree.replace(valid=jnp.zeros_like(tree.valid)),
 }
+# Those of arrays alone: one program drafts any of them.
+OF_DATA = [
+    "nothing",
+    "no root",
+    "a foreign root",
+    "a cycle",
+    "its own parent",
+    "a second root",
+    "a parent that is not there",
+    "foreign ids",
+    "a value that is no number",
+    "all absent",
+]
 # Tokens a round: of 4 right ones and the bonus, how many are left.
 KEPT = {
     "no depth": 1,
@@ -82,15 +95,28 @@ def plain(target):
     return jspec.decode(*target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT)
 
 
+@dataclasses.dataclass(frozen=True)
+class ToldWhich(Told):
+    """Drafts with the change of data that its params name: (right tokens, index)."""
+
+    def draft(self, params, state, frame):
+        known, index = params
+        tree, state = super().draft(known, state, frame)
+        tree = tree.replace(value=jnp.ones(tree.tokens.shape))
+        changed = [CHANGES[change](tree) for change in OF_DATA]
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[index], *changed), state
+
+
 @pytest.mark.parametrize("change", CHANGES)
 def test_what_is_no_tree_is_absent_and_changes_no_token(target, plain, change):
+    of_data = change in OF_DATA
     ran = jspec.decode(
         *target,
         tiny.PROMPTS,
         tiny.LENGTHS,
         max_new_tokens=LIMIT,
-        drafter=Told(change),
-        drafter_params=plain.tokens,
+        drafter=ToldWhich() if of_data else Told(change),
+        drafter_params=(plain.tokens, OF_DATA.index(change)) if of_data else plain.tokens,
     )
     np.testing.assert_array_equal(ran.tokens, plain.tokens)
     np.testing.assert_array_equal(ran.status, plain.status)

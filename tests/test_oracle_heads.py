@@ -108,7 +108,8 @@ def test_token_info_is_that_of_the_head_factored_and_collapsed(hot):
     """`LyannaHead.inform`, from W1 W2 and from the table, with all tokens hot and with some."""
     head = LyannaHead(LyannaConfig(V, 8, 12, 1, 2, 1, 4, 32, rank=3, hot_tokens=len(hot)))
     one = jnp.zeros((1, 1), jnp.int32)
-    fresh = head.init(jax.random.key(0), jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0)
+    inputs = jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0
+    fresh = jax.eval_shape(head.init, jax.random.key(0), *inputs)
     rng = np.random.default_rng(len(hot))
     variables = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), fresh)
     if hot:

@@ -4,11 +4,13 @@ import re
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 README = Path(__file__).resolve().parents[1] / "README.md"
 TEXT = README.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_program_runs_and_gives_the_tokens_of_plain_decoding(capsys):
     (block,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     names: dict = {}

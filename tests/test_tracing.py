@@ -19,7 +19,7 @@ from jspec.testing import PrefixLM
 MODEL = PrefixLM()
 PROMPT = np.array([[1, 2, 3, 1, 2, 3, 1, 2]])
 HOT = jspec.Sampling(temperature=0.7)
-RECYCLING = jspec.DynamicTokenRecycling(MODEL.vocab_size)
+RECYCLING = jspec.DynamicTokenRecycling(MODEL.vocab_size, 8, max_depth=4, beam=4, k=4)
 LOOKUP, SUFFIX = jspec.PromptLookup(num_speculative_tokens=3), jspec.Suffix()
 DRAFTERS = {
     "plain": jspec.Autoregressive(),

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import compiling
 import pytest
 import tiny
 
@@ -36,20 +37,16 @@ for name, options in json.loads(sys.argv[1]):
 @pytest.mark.parametrize(
     "runs",
     [
-        [("merge", {}), ("coupled_tree", SAMPLED), ("adaptive", SAMPLED)],
+        [("coupled_tree", SAMPLED), ("adaptive", SAMPLED)],
         pytest.param(
-            [("merge", SAMPLED), ("mixture", SAMPLED), ("dynamic_token_recycling", SAMPLED)],
+            [("merge", {}), ("merge", SAMPLED), ("dynamic_token_recycling", SAMPLED)],
             marks=pytest.mark.slow,
         ),
     ],
 )
 def test_the_tokens_of_64_bits_are_those_of_plain_decoding_in_32(target, runs):
     """That drafted tokens are plain decoding's in 32 bits is held by the contract."""
-    flags = dict(
-        JAX_ENABLE_X64="1",
-        JAX_DISABLE_MOST_OPTIMIZATIONS="1",
-        PYTHONPATH=str(Path(__file__).parent),
-    )
+    flags = compiling.ENVIRONMENT | dict(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parent))
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(runs)],
         env=os.environ | flags, capture_output=True, text=True, check=True,

@@ -1,6 +1,7 @@
 """A model small enough to compile in a second, and the prompts that tests share."""
 
 from dataclasses import asdict, dataclass
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -78,14 +79,19 @@ def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
 def plain_logits(model: nn.Module, params, tokens) -> np.ndarray:
     """[N, V] logits of one sequence by one whole forward, without a cache."""
     size = len(tokens)
-    output = model.apply(
+    output = _forward(
+        model,
         params,
         jnp.asarray([tokens]),
         jnp.arange(size)[None],
         jnp.tril(jnp.ones((1, size, size), bool)),
-        None,
     )
     return np.asarray(output.logits[0], np.float64)
+
+
+@partial(jax.jit, static_argnums=0)
+def _forward(model, params, tokens, positions, mask):
+    return model.apply(params, tokens, positions, mask, None)
 
 
 @dataclass(frozen=True)

@@ -50,16 +50,16 @@ def test_a_conversation_grows_by_what_was_said(command, talker):
 
 
 def test_an_answer_is_that_of_generate(command, talker):
-    line = command("chat", "--model", talker, "--max-new-tokens", 4, stdin="Once").out
-    ran = command(
-        "generate", "Once", "--chat", "--model", talker, "--max-new-tokens", 4, "--no-compare"
-    )
+    asked = ("--model", talker, "--max-new-tokens", 4, "--method", "prompt_lookup")
+    line = command("chat", *asked, stdin="Once").out
+    ran = command("generate", "Once", "--chat", *asked, "--no-compare")
     assert line and ran.out == line
     assert "has a chat template" not in ran.err
 
 
 def test_without_chat_a_template_is_told_of(command, talker):
-    ran = command("generate", "Once", "--model", talker, "--max-new-tokens", 2, "--no-compare")
+    asked = ("--model", talker, "--max-new-tokens", 2, "--method", "prompt_lookup")
+    ran = command("generate", "Once", *asked, "--no-compare")
     assert ran.err.count("has a chat template, and the prompt is continued without it") == 1
 
 
@@ -95,6 +95,15 @@ def test_ctrl_c_ends_the_answer_and_keeps_what_came(session, monkeypatch, capsys
     assert len(conversation.messages) == 4
 
 
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_computation_that_ctrl_c_meets_is_awaited():
     def work():
         os.kill(os.getpid(), signal.SIGINT)

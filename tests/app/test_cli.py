@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 
+import compiling
 import jax.numpy as jnp
 import pytest
 
@@ -13,7 +14,13 @@ import jspec.models
 from jspec.app import json_output
 from jspec.methods import METHODS, Built, Method
 
-START = [sys.executable, "-c", "from jspec.app.cli import main; main()"]
+# A shell starts what runs in the background with SIGINT ignored, and Python then leaves it so.
+START = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from jspec.app.cli import main
+main()
+"""
 
 
 def test_the_command_line_is_there_before_jax():
@@ -205,23 +212,26 @@ def test_the_version_is_that_of_the_package(command):
     assert command("generate", "--help").out.find("--version") == -1, "it is not of a command"
 
 
-def test_a_reader_that_leaves_ends_the_run_quietly(folder, tmp_path):
+def started(folder, tmp_path) -> subprocess.Popen:
+    """A command that has long to write."""
     file = tmp_path / "prompts.txt"
     file.write_text("Once upon\n" * 2000)
     options = ["--ignore-eos", "--batch-file", str(file), "--model", str(folder)]
-    command = [*START, "generate", "--json", *options]
-    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=quick())
+    options += ["--method", "prompt_lookup"]
+    command = [sys.executable, "-c", START, "generate", "--json", *options]
+    pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, env=quick(), **pipes)
+
+
+def test_a_reader_that_leaves_ends_the_run_quietly(folder, tmp_path):
+    ran = started(folder, tmp_path)
     assert json.loads(ran.stdout.readline())["finish_reason"] == "capacity"
     ran.stdout.close()
     assert (ran.wait(60), ran.stderr.read()) == (141, b"")
 
 
 def test_an_interrupt_ends_the_run_quietly(folder, tmp_path):
-    file = tmp_path / "prompts.txt"
-    file.write_text("Once upon\n" * 2000)
-    options = ["--ignore-eos", "--batch-file", str(file), "--model", str(folder)]
-    command = [*START, "generate", "--json", *options]
-    ran = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=quick())
+    ran = started(folder, tmp_path)
     ran.stdout.readline()
     ran.send_signal(signal.SIGINT)
     out, err = ran.communicate(timeout=60)
@@ -233,4 +243,5 @@ def quick() -> dict[str, str]:
     """An environment in which a command compiles nothing that the last run of the tests did."""
     import jax
 
-    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    kept = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
+    return os.environ | compiling.ENVIRONMENT | kept

@@ -9,6 +9,9 @@ from jspec.app import json_output
 from jspec.base import Status
 
 SAMPLED = ("--temperature", 0.9, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.001, "--seed", 7)
+# Where any method serves: one that compiles in a second, and whose rounds no clock decides about.
+# The default one takes ten seconds.
+QUICK = ("--method", "token_recycling")
 LINES = ["Once upon", "[5, 6, 7, 8, 9, 10, 11]", "She", "a 猫", "[40]"]
 
 
@@ -30,7 +33,7 @@ def records(command, folder):
 
 
 def test_a_line_says_everything(records, folder):
-    (record,) = records("Once upon", "--ignore-eos", "--method", "token_recycling")
+    (record,) = records("Once upon", "--ignore-eos", *QUICK)
     assert list(record) == ["prompt_ids", "tokens", "text", "finish_reason", "seconds", "metrics"]
     loaded = jspec.models.load(folder)
     assert record["prompt_ids"] == loaded.tokenizer.encode("Once upon").ids
@@ -77,17 +80,23 @@ def test_lines_draw_the_same_however_they_are_grouped(records, batch):
         wanted = wanted or tokens
         assert tokens == wanted, (method, size)
     assert len({tuple(tokens) for tokens in wanted}) == len(LINES)
-    alone = records(LINES[0], *SAMPLED)
+    alone = records(LINES[0], *QUICK, *SAMPLED)
     assert alone[0]["tokens"] == wanted[0]
-    other = records(LINES[0], *SAMPLED[:-1], 8)
+    other = records(LINES[0], *QUICK, *SAMPLED[:-1], 8)
     assert other[0]["tokens"] != wanted[0]
+
+
+@pytest.mark.slow
+def test_the_default_method_draws_what_plain_decoding_does(records):
+    (found,) = records(LINES[0], *SAMPLED)
+    (plain,) = records(LINES[0], *SAMPLED, "--method", "autoregressive")
+    assert found["tokens"] == plain["tokens"]
 
 
 def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
     file = tmp_path / "same.txt"
     file.write_text(f"{LINES[0]}\n" * 3)
-    # Of a method whose rounds do not depend on a clock.
-    fixed = ("--ignore-eos", "--method", "token_recycling")
+    fixed = ("--ignore-eos", *QUICK)
     first, second, third = records("--batch-file", file, *fixed)
     assert first["tokens"] == second["tokens"] == third["tokens"]
     assert second["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
@@ -127,7 +136,7 @@ def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draf
 
 
 def test_every_end_has_its_reason(records, folder):
-    (record,) = records("Once upon", "--max-new-tokens", 1000, "--ignore-eos")
+    (record,) = records("Once upon", "--max-new-tokens", 1000, "--ignore-eos", *QUICK)
     assert record["finish_reason"] == "capacity"
     context = jspec.models.load(folder).model.context
     assert len(record["prompt_ids"] + record["tokens"]) == context + 1  # the last one needs no slot
@@ -141,7 +150,7 @@ def test_every_end_has_its_reason(records, folder):
 
 
 def test_an_end_token_stops(records, folder, monkeypatch):
-    (free,) = records("Once upon", "--ignore-eos")
+    (free,) = records("Once upon", "--ignore-eos", *QUICK)
     end = free["tokens"][3]
     load = jspec.models.load
     monkeypatch.setattr(
@@ -149,7 +158,7 @@ def test_an_end_token_stops(records, folder, monkeypatch):
         "load",
         lambda *args: type(load(*args))(**{**vars(load(*args)), "eos": (end,)}),
     )
-    (record,) = records("Once upon")
+    (record,) = records("Once upon", *QUICK)
     place = free["tokens"].index(end)
     assert record["tokens"] == free["tokens"][: place + 1] and record["finish_reason"] == "stop"
 
@@ -164,8 +173,7 @@ def test_a_group_is_written_before_the_next_one_runs(command, folder, batch, mon
         return decode(**arguments)
 
     monkeypatch.setattr(jspec, "decode", interrupted)
-    ran = command(
-        "generate", "--json", "--model", folder, "--max-new-tokens", 12, "--batch-file", batch
-    )
+    asked = ("--max-new-tokens", 12, "--batch-file", batch, *QUICK)
+    ran = command("generate", "--json", "--model", folder, *asked)
     assert ran.code == 130 and ran.err == ""
     assert [len(json.loads(line)["tokens"]) for line in ran.out.splitlines()] == [12, 12]

@@ -53,6 +53,7 @@ def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
     file = tmp_path / "prompts.txt"
     file.write_text("Once upon\nShe\n[40]\n")
     arguments = ("generate", "--batch-file", file, "--model", folder, "--max-new-tokens", 12)
+    arguments += ("--method", "token_recycling")
     alone = command(*arguments, "--no-compare").out
     together = command(*arguments, "--no-compare", "--batch-size", 2).out
     assert re.findall(r"^\[\d\]$", alone, re.M) == ["[1]", "[2]", "[3]"]

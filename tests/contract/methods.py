@@ -167,25 +167,40 @@ DRAFTERS = {
     ),
 }
 
+SLOW = (
+    "prompt_lookup_verified",
+    "spectr",
+    "specinfer",
+    "rsd_c",
+    "dyspec",
+    "lyanna_merged",
+    "merge_with_a_draft_model",
+)
+"""Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
+
 IN_MERGE = (
     "token_recycling",
-    "dynamic_token_recycling",
-    "prompt_lookup_latest",
-    "rest",
-    "lookahead",
     "suffix",
-    "speculative_decoding",
     "calibrated_dyspec",
-    "mixture",
     "adaptive_draft_model_at_random",
-    "eagle",
-    "medusa",
     "lyanna",
 )
 """Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""
 
+IN_MERGE_TOO = (
+    "dynamic_token_recycling",
+    "prompt_lookup_latest",
+    "rest",
+    "lookahead",
+    "speculative_decoding",
+    "mixture",
+    "eagle",
+    "medusa",
+)
+"""More of these families, in the slow tests."""
+
 OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_published")
 """Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
 
-ON_A_TRANSFORMER = ("token_recycling", "speculative_decoding", "eagle2")
+ON_A_TRANSFORMER = ("eagle2", "token_recycling", "speculative_decoding")
 """Drafters that are also run on a target whose logits are no table."""

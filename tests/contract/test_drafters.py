@@ -5,16 +5,37 @@ The promises stand in `jspec.testing.check_drafter`, which is for other people's
 
 import pytest
 import tiny
-from contract.methods import DRAFTERS, IN_MERGE, OF_A_RULE_OF_THEIR_OWN, ON_A_TRANSFORMER
+from contract.methods import (
+    DRAFTERS,
+    IN_MERGE,
+    IN_MERGE_TOO,
+    OF_A_RULE_OF_THEIR_OWN,
+    ON_A_TRANSFORMER,
+    SLOW,
+)
 
 import jspec
 from jspec.testing import check_drafter
 
 
-@pytest.mark.parametrize("name", DRAFTERS)
+def also_slow(names, slow):
+    return [pytest.param(name, marks=pytest.mark.slow if name in slow else ()) for name in names]
+
+
+@pytest.mark.parametrize("name", also_slow(DRAFTERS, SLOW))
 def test_a_drafter_keeps_its_promises(name):
+    check(name, in_merge=name in IN_MERGE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", IN_MERGE_TOO)
+def test_a_drafter_keeps_them_in_a_merge(name):
+    check(name, in_merge=True)
+
+
+def check(name, in_merge):
     drafter, params = DRAFTERS[name]
-    report = check_drafter(drafter, params, in_merge=name in IN_MERGE)
+    report = check_drafter(drafter, params, in_merge=in_merge)
     skipped = [line for line in report.skipped if not line.startswith("inside jspec.merge")]
     # Only draws with a verifier of their own may leave anything unchecked.
     known = ("under the drafter's own verifier", "a greedy call without a key")
@@ -22,7 +43,7 @@ def test_a_drafter_keeps_its_promises(name):
     assert bool(skipped) == (name in OF_A_RULE_OF_THEIR_OWN), str(report)
 
 
-@pytest.mark.parametrize("name", ON_A_TRANSFORMER)
+@pytest.mark.parametrize("name", also_slow(ON_A_TRANSFORMER, ON_A_TRANSFORMER[1:]))
 def test_a_drafter_keeps_them_on_a_transformer(name):
     """Whose logits are sums of floats, and whose states a head can read."""
     drafter, params = DRAFTERS[name]

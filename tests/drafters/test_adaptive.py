@@ -294,8 +294,8 @@ def test_nodes_that_the_target_has_not_are_not_among_the_best():
     )
     drafter = jspec.adaptive(Telling(), (2,))
     params = jspec.AdaptiveParams(told, jspec.CostCurve.of({1: 1.0}))
-    tree, state = drafter.draft(params, drafting(drafter, 1), frame_of(1))
-    verified = jspec.round.admit(tree, frame_of(1).root, 23)
+    tree, state = jax.jit(drafter.draft)(params, drafting(drafter, 1), frame_of(1))
+    verified = jax.jit(lambda tree, root: jspec.round.admit(tree, root, 23))(tree, frame_of(1).root)
     np.testing.assert_array_equal(state.offered.tree.valid, verified.valid)
     np.testing.assert_array_equal(state.offered.tree.value, verified.value)
 

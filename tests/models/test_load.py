@@ -131,7 +131,7 @@ def test_weights_and_computation_have_their_own_dtypes(folder, causal):
     assert mixed.model.init_cache(1, 4).keys[0].dtype == jnp.float32
     assert half.model.init_cache(1, 4).keys[0].dtype == jnp.bfloat16
     tokens = causal(np.arange(12).reshape(1, 12))
-    logits = [m.model.apply(m.params, *tokens, None).logits for m in (exact, mixed, half)]
+    logits = [jax.jit(m.model.apply)(m.params, *tokens, None).logits for m in (exact, mixed, half)]
     assert {array.dtype for array in logits} == {jnp.dtype("float32")}
     # What the weights lose is seen in both; the activations lose more.
     spread = float(logits[0].std())

@@ -17,6 +17,7 @@ def test_random_trees_change_no_token(seed):
     assert "trees of merge" in str(report)
 
 
+@pytest.mark.slow
 def test_the_fuzzer_takes_another_model():
     model = tiny.model()
     fuzz(model, tiny.params(model), rounds=700, in_merge=False)

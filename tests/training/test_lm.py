@@ -36,7 +36,7 @@ def plan():
 
 def weights():
     token = jnp.zeros((1, 1), jnp.int32)
-    return MODEL.init(jax.random.key(0), token, token, jnp.ones((1, 1, 1), bool))
+    return jax.jit(MODEL.init)(jax.random.key(0), token, token, jnp.ones((1, 1, 1), bool))
 
 
 def folder(path, **settings):

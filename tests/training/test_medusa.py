@@ -1,5 +1,7 @@
 """The objective of Medusa's heads, against loops over heads and positions."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -29,8 +31,8 @@ def params():
 
 def test_loss_and_metrics_are_those_of_the_paper(params):
     batch = Batch(tokens=jnp.asarray(TOKENS), live=jnp.asarray(LIVE))
-    states = states_of(TARGET, FROZEN["target"], batch.tokens)
-    scores = np.asarray(HEADS.apply({"params": params}, states), np.float64)
+    states = jax.jit(partial(states_of, TARGET))(FROZEN["target"], batch.tokens)
+    scores = np.asarray(jax.jit(HEADS.apply)({"params": params}, states), np.float64)
     distributions = np.exp(scores - scores.max(-1, keepdims=True))
     distributions /= distributions.sum(-1, keepdims=True)
     losses, right, together, ranks = ([[] for _ in range(3)] for _ in range(4))
@@ -49,25 +51,28 @@ def test_loss_and_metrics_are_those_of_the_paper(params):
                 held = held and probs.argmax() == token
                 order = np.argsort(-probs, kind="stable").tolist()
                 ranks[head].append(np.eye(4)[order.index(token)] if token in order[:4] else [0] * 4)
-    loss, metrics = Ahead(TARGET, HEADS).loss(params, FROZEN, batch)
+    loss, metrics = jax.jit(Ahead(TARGET, HEADS).loss)(params, FROZEN, batch)
     mean = [np.mean(values) if values else 0.0 for values in losses]
     np.testing.assert_allclose(loss, mean[0] + 0.8 * mean[1] + 0.64 * mean[2], rtol=1e-5)
     np.testing.assert_allclose(metrics["token_loss"], mean, rtol=1e-5)
     np.testing.assert_allclose(metrics["accuracy"], [np.mean(r) for r in right], atol=1e-6)
     want = [np.mean(r) if r else 0.0 for r in together]
     np.testing.assert_allclose(metrics["acceptance"], want, atol=1e-6)
-    found = accuracies(TARGET, HEADS, params, FROZEN, batch, ranks=4)
+    found = jax.jit(partial(accuracies, TARGET, HEADS, ranks=4))(params, FROZEN, batch)
     np.testing.assert_allclose(found, [np.mean(r, axis=0) for r in ranks], atol=1e-6)
 
     # Stored states give the same, and the target's weights are then not read.
     stored = batch.replace(hidden=states)
-    again, _ = Ahead(TARGET, HEADS).loss(params, {}, stored)
+    again, _ = jax.jit(Ahead(TARGET, HEADS).loss)(params, {}, stored)
     np.testing.assert_allclose(again, loss, rtol=1e-6)
 
 
 def test_the_target_learns_nothing(params):
     batch = Batch(tokens=jnp.asarray(TOKENS), live=jnp.asarray(LIVE))
-    pull = jax.grad(lambda frozen: Ahead(TARGET, HEADS).loss(params, frozen, batch)[0])(FROZEN)
+
+    def loss(frozen, params):
+        return Ahead(TARGET, HEADS).loss(params, frozen, batch)[0]
+
+    pull, push = jax.jit(jax.grad(loss, argnums=(0, 1)))(FROZEN, params)
     assert not any(np.any(leaf) for leaf in jax.tree.leaves(pull))
-    push = jax.grad(lambda params: Ahead(TARGET, HEADS).loss(params, FROZEN, batch)[0])(params)
     assert all(np.any(leaf) for leaf in jax.tree.leaves(push))

@@ -88,6 +88,14 @@ def test_a_run_gives_a_head_that_loads(folder, whole):
     assert score["tokens"] == round(0.3 * 40) * 9 and len(score["acceptance"]) == 2
 
 
+# What the loop does for all kinds alike; that of the others is slow.
+ONE_KIND = pytest.mark.parametrize(
+    "whole",
+    [pytest.param(kind, marks=() if kind == "eagle" else pytest.mark.slow) for kind in TWO],
+    indirect=True,
+)
+
+
 class Killed(BaseException):
     pass
 
@@ -119,6 +127,7 @@ def test_a_killed_run_resumes_on_the_same_curve(folder, whole, tmp_path, monkeyp
     assert (tmp_path / weights).read_bytes() == (out / weights).read_bytes()
 
 
+@ONE_KIND
 def test_a_longer_run_replaces_the_head(folder, whole, tmp_path):
     kind, _ = whole
     for steps in (2, 3):
@@ -130,6 +139,7 @@ def test_a_longer_run_replaces_the_head(folder, whole, tmp_path):
         assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == steps
 
 
+@ONE_KIND
 def test_stored_states_give_the_same_curve(folder, whole, tmp_path):
     kind, out = whole
     stored = ("--states", tmp_path / "states", "--states-dtype", "float32")
@@ -238,6 +248,7 @@ def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
     assert message in output and "Traceback" not in output
 
 
+@ONE_KIND
 def test_devices_share_the_batch(folder, whole, tmp_path, monkeypatch):
     """Two devices have the curve of one, also after they resumed."""
     kind, out = whole

@@ -31,7 +31,7 @@ def test_a_story_is_expected(models, name):
     ids = jnp.array([tokenizer.encode("Once upon a time, there was a little girl").ids])
     _, length = ids.shape
     positions, mask = jnp.arange(length)[None], jnp.tril(jnp.ones((1, length, length), bool))
-    logits = model.apply(params, ids, positions, mask, None).logits
+    logits = jax.jit(model.apply)(params, ids, positions, mask, None).logits
     distributions = jax.nn.log_softmax(logits[:, :-1])
     nats = -jnp.take_along_axis(distributions, ids[:, 1:, None], axis=-1).mean()
     # A uniform guess costs log(4096) = 8.3.

@@ -174,10 +174,16 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
     drafter = Lyanna(module, num_speculative_tokens=7, beam=3)
     chain = jax.jit(drafter.chain)(variables, state, at)
     tokens = jnp.asarray(tiny.PROMPTS)
-    states = states_of(target, tiny.params(target), tokens)
-    steps = list(Unrolled(target, module, LEVELS).predictions(variables, states, tokens))
+
+    @jax.jit
+    def unrolled(params, variables):
+        states = states_of(target, params, tokens)
+        steps = Unrolled(target, module, LEVELS).predictions(variables, states, tokens)
+        return jnp.stack([step.hidden for step in steps], axis=1)
+
+    steps = unrolled(tiny.params(target), variables)
     for row, length in enumerate(tiny.LENGTHS):
-        want = jnp.stack([step.hidden[row, length - 2] for step in steps])
+        want = steps[row, :, length - 2]
         np.testing.assert_allclose(chain[row], want, rtol=2e-4, atol=2e-4)
 
 

@@ -1,0 +1,20 @@
+"""How the tests compile: in as little time as XLA offers, since programs run for milliseconds."""
+
+import os
+
+import jax
+
+# Half as long, on one core. Newer versions of JAX end a process over a flag that they do not know.
+XLA_FLAGS = (
+    "--xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
+    " --xla_cpu_parallel_codegen_split_count=1"
+    if jax.__version_info__ < (0, 11)
+    else ""
+)
+
+ENVIRONMENT = {
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+    "XLA_FLAGS": f"{XLA_FLAGS} {os.environ.get('XLA_FLAGS', '')}",
+}
+"""The same for a process that a test starts."""
