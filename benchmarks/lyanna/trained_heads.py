@@ -11,6 +11,7 @@ import jax
 import typer
 
 from benchmarks.ledger import Ledger
+from jspec.app.train_heads import HELDOUT_CURVE
 from jspec.base import PyTree
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
@@ -63,6 +64,11 @@ class Run:
         """Scores by class on text that was held out; empty while the run goes on."""
         file = self.folder / "heldout.json"
         return settings.read(file).values if file.is_file() else {}
+
+    @cached_property
+    def heldout_curve(self) -> list[dict[str, Any]]:
+        """Scores by class on that text during training; empty without `--scores`."""
+        return Ledger(self.folder / HELDOUT_CURVE).rows
 
     @property
     def setting(self) -> str:
