@@ -20,7 +20,7 @@ from jspec import tree as trees
 from jspec.base import Feedback, Frame, Output, PyTree, Tree
 from jspec.protocols import Drafter
 
-DEEPEST = 32
+DEEPEST = 40
 """Tokens that a round may emit, and so go beyond a limit."""
 
 
