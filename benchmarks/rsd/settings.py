@@ -79,7 +79,7 @@ METHODS: Mapping[str, Method] = {
 
 DEEPEST_TREE = 16
 """Levels of DySpec's trees at most where the budget is given. Algorithm 1 has no bound:
-`benchmarks.dyspec --parts sizes` counts the rounds that this bound cuts."""
+`benchmarks.dyspec --parts trees` counts the rounds that this bound cuts."""
 
 
 def _one(width: int, length: int) -> Shape:
