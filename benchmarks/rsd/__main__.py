@@ -171,6 +171,9 @@ def main(
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
     experiment: Annotated[str, typer.Option(help="1, 2 or all")] = "all",
+    sizes: Annotated[
+        str | None, typer.Option(help="draft lengths or budgets, comma-separated; all if not given")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     count: options.Count = 2,
     prompt_tokens: options.PromptTokens = 32,
@@ -198,7 +201,7 @@ def main(
     pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
     answers = {} if score is None or prompts is None else references.read(prompts)
     bench = Bench(pair, count, prompt_tokens, new_tokens, out, answers, score or "rouge2")
-    wanted = [*([PLAIN] if answers else []), *settings(numbers)]
+    wanted = [*([PLAIN] if answers else []), *settings(numbers, sizes)]
     headline(
         f"{pair.name}: {len(wanted)} trees, {seeds} seeds, {count} prompts of {prompt_tokens} "
         f"tokens a class, {new_tokens} new tokens each; r = {pair.ratio:.4f}"

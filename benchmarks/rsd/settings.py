@@ -134,8 +134,14 @@ EXPERIMENTS: Mapping[int, Mapping[int, Group]] = {
 """Shapes of the trees by experiment, by draft length (1) or budget (2), and by method."""
 
 
-def settings(experiments: list[int]) -> list[tuple[str, Shape]]:
-    """(method, shape) of the experiments, each once, budget by budget."""
-    groups = (group for number in experiments for group in EXPERIMENTS[number].values())
+def settings(experiments: list[int], sizes: str | None = None) -> list[tuple[str, Shape]]:
+    """(method, shape) of the experiments, each once, budget by budget; of these sizes alone."""
+    kept = None if sizes is None else set(map(int, sizes.split(",")))
+    groups = (
+        group
+        for number in experiments
+        for size, group in EXPERIMENTS[number].items()
+        if kept is None or size in kept
+    )
     found = ((name, shape) for group in groups for name in group for shape in group[name])
     return list(dict.fromkeys(found))
