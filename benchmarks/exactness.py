@@ -11,19 +11,29 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import SHARED, console, headline
-from benchmarks.prompts import texts
+from benchmarks import model_pairs, options
+from benchmarks.harness import SHARED, command, console, headline
 from benchmarks.registry import build_those_there, standalone
-from jspec.models import load
+from jspec.models import hub
 
+SMALL = ("stories260k", "babyllama-target", "babyllama-draft")
 SAMPLING = jspec.Sampling(temperature=0.8, top_p=0.9)
 
 
 def main(
-    models: Annotated[str, typer.Option()] = "stories260k,babyllama-target,babyllama-draft",
-    count: Annotated[int, typer.Option(min=1, help="prompts")] = 20,
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 200,
+    model: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Folder in Hugging Face layout, or hub id; may be repeated.",
+            show_default="three of the shared ones",
+        ),
+    ] = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = "stories",
+    count: options.Count = 20,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 200,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
     """Counts equal sequences, in float32 at highest precision; leaves with 1 if any differs."""
@@ -34,61 +44,63 @@ def main(
     headline(f"exactness: {count} prompts of {prompt_tokens}, {new_tokens} tokens each, float32")
     table = Table("model", "method", "greedy", "sampled alone", "sampled in a batch", "MAT greedy")
     wrong = 0
-    for name in models.split(","):
-        folder = SHARED / "models" / name
-        model, params, tokenizer = (loaded := load(folder))
-        prompts = [tokenizer.encode(text).ids[:prompt_tokens] for text in texts("stories", count)]
-        prompts = np.array(prompts)
+    for named in model or [str(SHARED / "models" / name) for name in SMALL]:
+        subject = model_pairs.subject(named, questions, prompts, classes)
+        name, loaded = subject.name, subject.target
+        rows = subject.of_all_classes(count, prompt_tokens)
+        total = rows.count
 
-        def decode(prompts=prompts, model=model, params=params, rows=None, **options):
+        def decode(asked=rows, loaded=loaded, rows=None, **request):
             return jspec.decode(
-                model, params, prompts, rows=rows, max_new_tokens=new_tokens, **options
+                loaded.model, loaded.params, *asked, rows=rows, max_new_tokens=new_tokens, **request
             )
 
-        def alone(decode=decode, prompts=prompts, **options):
+        def alone(decode=decode, asked=rows, **request):
             """Row by row, with the drafter's state carried over."""
             results, state = [], None
-            for row in range(len(prompts)):
-                results.append(decode(prompts[[row]], rows=[row], drafter_state=state, **options))
+            for row in range(asked.count):
+                one = asked.take([row])
+                results.append(decode(one, rows=[row], drafter_state=state, **request))
                 state = results[-1].drafter_state
             return np.concatenate([result.tokens for result in results]), results
 
         sampled = dict(sampling=SAMPLING, key=seed)
         greedy, random = alone()[0], alone(**sampled)[0]
+        folder = hub.find(named)
         reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         theirs = [
             reference.generate(
-                torch.from_numpy(prompt[None]),
+                torch.from_numpy(prompt[None].astype(np.int64)),
                 attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
                 max_new_tokens=new_tokens,
                 min_new_tokens=new_tokens,
                 do_sample=False,
                 pad_token_id=0,
             )[0, len(prompt) :].numpy()
-            for prompt in prompts
+            for prompt in (row[:size] for row, size in zip(*rows, strict=True))
         ]
         # min_new_tokens bans the end token: compare up to where plain decoding would emit it.
         equal = sum(
             _agree(ours, other, loaded.eos) for ours, other in zip(greedy, theirs, strict=True)
         )
-        table.add_row(name, "transformers", f"{equal}/{count}", "", "", "")
-        wrong += count - equal
+        table.add_row(name, "transformers", f"{equal}/{total}", "", "", "")
+        wrong += total - equal
         for method, (drafter, weights) in build_those_there(standalone(), loaded).items():
-            options = dict(drafter=drafter, drafter_params=weights)
-            tokens, results = alone(**options)
+            request = dict(drafter=drafter, drafter_params=weights)
+            tokens, results = alone(**request)
             counts = [
                 _rows_equal(tokens, greedy),
-                _rows_equal(alone(**options, **sampled)[0], random),
-                _rows_equal(np.asarray(decode(**options, **sampled).tokens), random),
+                _rows_equal(alone(**request, **sampled)[0], random),
+                _rows_equal(np.asarray(decode(**request, **sampled).tokens), random),
             ]
-            rounds = sum(int(result.stats.num_rounds[0]) for result in results)
+            calls = sum(int(result.stats.num_rounds[0]) for result in results)
             table.add_row(
                 name,
                 method,
-                *(f"{same}/{count}" for same in counts),
-                f"{count * new_tokens / rounds:.2f}",
+                *(f"{same}/{total}" for same in counts),
+                f"{total * new_tokens / calls:.2f}",
             )
-            wrong += sum(count - same for same in counts)
+            wrong += sum(total - same for same in counts)
     console.print(table)
     raise typer.Exit(1 if wrong else 0)
 
@@ -104,4 +116,4 @@ def _agree(ours: np.ndarray, theirs: np.ndarray, ends: tuple[int, ...]) -> bool:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -10,15 +10,25 @@ from pathlib import Path
 
 import jax
 import numpy as np
+import typer
 from rich.console import Console
 
 from jspec.app.bench.timing import in_turn
+from jspec.errors import InputError
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))
 """The folder of the checkpoints and texts that the project does not ship."""
 
 console = Console(width=None if sys.stdout.isatty() else 140)
+
+
+def command(main: Callable[..., None]) -> None:
+    """Runs a bench as a command; what was wrong with its arguments is one sentence."""
+    try:
+        typer.run(main)
+    except InputError as error:
+        raise SystemExit(f"error: {error}") from None
 
 
 def provenance() -> dict[str, str]:

@@ -1,72 +1,115 @@
-"""Pairs of a target and its draft model, by name."""
+"""What a bench runs on: a target, its draft model, and texts by class."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import jax
-import numpy as np
 
-from benchmarks.harness import SHARED
-from benchmarks.prompts import CLASSES, texts
+from benchmarks import texts
+from benchmarks.texts import Prompts, Texts
+from jspec.errors import InputError
+from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Loaded, load
 
 
 @dataclass(frozen=True)
-class Pair:
-    """Two models of one vocabulary, and the prompts that they know something about."""
+class Subject:
+    """A target, and the texts that it continues or answers."""
 
     name: str
+    """Of the models, as they were named."""
     target: Loaded
+    texts: Texts
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return self.texts.classes
+
+    @property
+    def about(self) -> dict[str, str]:
+        """What tells rows of these models and texts from others."""
+        return {"pair": self.name, "texts": self.texts.name}
+
+    def prompts(self, kind: str, count: int, tokens: int) -> Prompts:
+        """`count` prompts of a class, see `Texts.choose`."""
+        chosen = self.texts.choose(self.target, kind, count, tokens)
+        return texts.pad([ids for _, ids in chosen])
+
+    def of_all_classes(self, count: int, tokens: int) -> Prompts:
+        """`count` prompts of each class, the classes one after the other."""
+        return texts.join([self.prompts(kind, count, tokens) for kind in self.classes])
+
+
+@dataclass(frozen=True)
+class Pair(Subject):
+    """Two models of one vocabulary, and texts."""
+
     draft: Loaded
-    classes: tuple[str, ...]
 
     @cached_property
     def ratio(self) -> float:
         """Parameters of the draft over those of the target: r of the memory-bound speed-up.
 
-        RSD (Jeon et al. 2024), section 5, where the text has it upside down.
+        RSD (Jeon et al. 2024), appendix C.2, where the text has it upside down.
         """
         return _parameters(self.draft) / _parameters(self.target)
 
-    def prompts(self, kind: str, count: int, tokens: int) -> np.ndarray:
-        """[count, tokens] beginnings of texts of a class.
 
-        Raises:
-            ValueError: if the class has too few texts of that length.
-        """
-        # Many are asked for at first, since the short ones drop out.
-        encoded = (self.target.tokenizer.encode(text).ids for text in texts(kind, 8 * count))
-        long_enough = [ids[:tokens] for ids in encoded if len(ids) >= tokens]
-        if len(long_enough) < count:
-            raise ValueError(
-                f"{len(long_enough)} of the prompts of class {kind!r} have {tokens} tokens and "
-                f"{count} were asked for; ask for fewer or shorter ones"
-            )
-        return np.array(long_enough[:: len(long_enough) // count][:count])
+def subject(
+    model: str | None, questions: Path | None, prompts: Path | None, classes: str
+) -> Subject:
+    """Loads a target, and finds its texts.
 
-
-PAIRS = {
-    # Bundled; a target 8 times the size of its draft.
-    "bundled": ("jspec-7m", "jspec-800k", CLASSES),
-    # Trained by others on stories; equal in size, so for acceptance and not for speed.
-    "babyllama": (
-        SHARED / "models/babyllama-target",
-        SHARED / "models/babyllama-draft",
-        ("stories",),
-    ),
-}
-
-
-def find(name: str) -> Pair:
-    """Loads a pair.
+    Args:
+        model: as `--model` names it; None: the bundled one.
+        questions: a file in Spec-Bench's schema, if one was given.
+        prompts: a file of prompts, if one was given.
+        classes: of the shared texts, where there is neither.
 
     Raises:
-        ValueError: if there is no pair of that name, or its models are not there.
+        InputError: if one of them cannot be used.
     """
-    if name not in PAIRS:
-        raise ValueError(f"no pair {name!r}; there are {', '.join(PAIRS)}")
-    target, draft, classes = PAIRS[name]
-    return Pair(name, load(target), load(draft), classes)
+    found = texts.find(questions, prompts, classes)
+    return Subject(_short(model or BUNDLED), load(model or BUNDLED), found)
+
+
+def pair(
+    model: str | None,
+    draft_model: str | None,
+    questions: Path | None,
+    prompts: Path | None,
+    classes: str,
+) -> Pair:
+    """Loads a target with its draft model, and finds its texts. Arguments as of `subject`.
+
+    Raises:
+        InputError: if one of them cannot be used, or there is no draft model.
+    """
+    if draft_model is None and model not in (None, BUNDLED):
+        raise InputError(
+            "a draft model is needed and none was given; pass --draft-model with a folder, a GGUF "
+            "file or a hub id"
+        )
+    named = draft_model or BUNDLED_DRAFT
+    one = subject(model, questions, prompts, classes)
+    draft = load(named)
+    if draft.model.vocab_size != one.target.model.vocab_size:
+        raise InputError(
+            f"--draft-model has {draft.model.vocab_size} tokens and --model "
+            f"{one.target.model.vocab_size}; name two models of one vocabulary"
+        )
+    return Pair(f"{one.name}, {_short(named)}", one.target, one.texts, draft)
+
+
+def mixed(kinds: Sequence[str], count: int) -> list[str]:
+    """The class of each row of `Subject.of_all_classes`."""
+    return [kind for kind in kinds for _ in range(count)]
+
+
+def _short(name: str) -> str:
+    return Path(name).name
 
 
 def _parameters(loaded: Loaded) -> int:

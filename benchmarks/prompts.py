@@ -9,6 +9,9 @@ CLASSES = ("stories", "maths", "code", "books", "speeches")
 LEARNING = ("articles", "plays", "instructions", "novels", "addresses")
 """Classes from other files: what is tuned on these may be reported on those above."""
 
+PUBLISHED = ("mbpp",)
+"""Data sets as papers put them to a model."""
+
 
 def texts(name: str, count: int) -> list[str]:
     """`count` prompts of a class, spread over its file.
@@ -17,8 +20,8 @@ def texts(name: str, count: int) -> list[str]:
         FileNotFoundError: if the shared texts are absent.
         ValueError: if there is no such class.
     """
-    if name not in (*CLASSES, *LEARNING):
-        known = ", ".join((*CLASSES, *LEARNING))
+    if name not in (*CLASSES, *LEARNING, *PUBLISHED):
+        known = ", ".join((*CLASSES, *LEARNING, *PUBLISHED))
         raise ValueError(f"no prompts of class {name!r}; there are {known}")
     found = {
         "stories": lambda: _read("tinystories/stories.txt").split("<|endoftext|>"),
@@ -26,6 +29,7 @@ def texts(name: str, count: int) -> list[str]:
         "code": lambda: [row["text"] + "\n" for row in _rows("mbpp/mbpp.jsonl")],
         "books": lambda: _paragraphs("books/sherlock_holmes.txt"),
         "speeches": lambda: _paragraphs("speeches/inaugural.txt"),
+        "mbpp": lambda: [_mbpp(row) for row in _rows("mbpp/mbpp.jsonl")],
         "articles": lambda: _read("wikitext2/valid.txt").split("\n"),
         "plays": lambda: _read("shakespeare/input.txt").split("\n\n"),
         "instructions": lambda: [
@@ -47,6 +51,15 @@ def _read(name: str) -> str:
 
 def _rows(name: str) -> list[dict]:
     return [json.loads(line) for line in _read(name).splitlines() if line.strip()]
+
+
+def _mbpp(row: dict) -> str:
+    """The prompt of Austin et al. 2021, figure 1, without examples."""
+    tests = "\n".join(row["test_list"])
+    return (
+        f"You are an expert Python programmer, and here is your task: {row['text']} Your code "
+        f"should pass these tests:\n\n{tests}\n[BEGIN]"
+    )
 
 
 def _paragraphs(name: str) -> list[str]:

@@ -54,7 +54,7 @@ def depth_first(tree: Tree) -> Int[Array, "B N"]:
     """Node ids in depth-first order, siblings as they were, absent nodes last.
 
     Each node then stands near its ancestors, which leaves fewer blocks of the attention mask with
-    anything in them (DySpec, Xiong et al. 2024, section 4.4): of use to block-sparse kernels.
+    anything in them (DySpec, Xiong et al. 2024, appendix C): of use to block-sparse kernels.
 
     Example:
         >>> import jax.numpy as jnp

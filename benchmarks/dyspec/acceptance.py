@@ -1,10 +1,9 @@
 """Acceptance by a child's rank, the trees of Sequoia that follow, and the one that pays here.
 
-python -m benchmarks.dyspec.acceptance --pair bundled
+python -m benchmarks.dyspec.acceptance
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated
 
 import jax
@@ -13,9 +12,9 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from benchmarks import model_pairs
+from benchmarks import model_pairs, options
 from benchmarks.dyspec.contenders import Workload, template
-from benchmarks.harness import console, headline, paired, record
+from benchmarks.harness import command, console, headline, paired, record
 from jspec.base import PyTree
 from jspec.drafters.draft_model import sequoia_tree
 from jspec.protocols import CausalLM
@@ -23,25 +22,31 @@ from jspec.verify import schemes
 
 
 def main(
-    pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     temperatures: Annotated[
         str, typer.Option(help="temperatures of the target, comma-separated")
     ] = "0,0.6,1",
     budgets: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "4,8,16,32,64",
     width: Annotated[int, typer.Option(min=1, help="children of a node")] = 16,
     max_depth: Annotated[int, typer.Option(min=1)] = 12,
-    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 4,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    count: options.Count = 4,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 64,
     repeats: Annotated[int, typer.Option(min=1)] = 20,
-    out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
+    out: options.Out = None,
 ) -> None:
     """Measures on the target's own texts; the draft's temperature is the target's, at least 0.6."""
-    found = model_pairs.find(pair)
+    found = model_pairs.pair(model, draft_model, questions, prompts, classes)
     # No seeds: all prompts are there to learn from.
     work = Workload(found, count, 0, prompt_tokens, new_tokens)
     sizes = [int(budget) for budget in budgets.split(",")]
-    headline(f"{pair}: acceptance by rank, over {len(work.kinds)} texts of {new_tokens} tokens")
+    headline(
+        f"{found.name}: acceptance by rank, over {len(work.kinds)} texts of {new_tokens} tokens"
+    )
 
     costs = {size: cost(found.target, size + 1, repeats) for size in (0, *sizes)}
     drafting = cost(found.draft, 2, repeats)
@@ -70,7 +75,7 @@ def main(
                 out,
                 {
                     "bench": "acceptance",
-                    "pair": pair,
+                    **found.about,
                     "temperature": temperature,
                     "draft_temperature": draft_temperature,
                 }
@@ -103,4 +108,4 @@ def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -1,6 +1,6 @@
 """Do trees earn their place? Every method with the same number of drafted nodes, by temperature.
 
-python -m benchmarks.dyspec.budgets --pair bundled --out budgets.jsonl
+python -m benchmarks.dyspec.budgets --out budgets.jsonl
 """
 
 from pathlib import Path
@@ -10,24 +10,29 @@ import numpy as np
 import typer
 from rich.table import Table
 
-from benchmarks import model_pairs
+import jspec
+from benchmarks import model_pairs, options
 from benchmarks.dyspec import budgets_figure
 from benchmarks.dyspec.contenders import LEARNING, LONGEST, METHODS, Workload, drafter
-from benchmarks.harness import console, headline
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 
 
 def main(
-    pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     budgets: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "4,8,16,32,64",
     temperatures: Annotated[
         str, typer.Option(help="temperatures of the target, comma-separated")
     ] = "0,0.6,1",
     methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(METHODS),
     seeds: Annotated[int, typer.Option(min=1)] = 3,
-    count: Annotated[int, typer.Option(min=1, help="prompts per class and seed")] = 1,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 64,
+    count: Annotated[int, typer.Option(min=1, help="Prompts per class and seed.")] = 1,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 64,
     out: Annotated[
         Path | None,
         typer.Option(help="JSON lines: what is there is not measured again; a PNG goes beside it"),
@@ -35,10 +40,13 @@ def main(
 ) -> None:
     """Prints tokens per round. Each seed is another key and other prompts for all methods."""
     ledger = Ledger(out)
-    work = Workload(model_pairs.find(pair), count, seeds, prompt_tokens, new_tokens)
+    pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
+    work = Workload(pair, count, seeds, prompt_tokens, new_tokens)
     names, sizes = methods.split(","), [int(budget) for budget in budgets.split(",")]
     target_temperatures = [float(temperature) for temperature in temperatures.split(",")]
-    headline(f"{pair}: tokens per round by budget, {len(work.kinds)} prompts a seed, {seeds} seeds")
+    headline(
+        f"{pair.name}: tokens per round by budget, {len(work.kinds)} prompts a seed, {seeds} seeds"
+    )
     with console.status("") as status:
         for name in names:
             for size in sizes:
@@ -61,7 +69,7 @@ def main(
     if out is not None:
         picture = out.with_suffix(".png")
         budgets_figure.draw(
-            picture, means, names, sizes, target_temperatures, f"{pair}, {new_tokens} tokens"
+            picture, means, names, sizes, target_temperatures, f"{pair.name}, {new_tokens} tokens"
         )
         console.print(f"figure: {picture}")
 
@@ -72,22 +80,23 @@ def measure(
     """A method's rows for all seeds, from the ledger where it has them."""
     draft_temperature = max(temperature, 0.6)
     about: dict[str, Any] = dict(
-        bench="budgets", pair=work.pair.name, method=name, budget=budget, temperature=temperature,
+        bench="budgets", **work.pair.about, method=name, budget=budget, temperature=temperature,
         prompt_tokens=work.prompt_tokens, new_tokens=work.new_tokens, count=work.count,
         seeds=work.seeds,
     )  # fmt: skip
     missing = [seed for seed in range(work.seeds) if not ledger.find(**about, seed=seed)]
     if missing:
-        how: dict[str, Any] = dict(
-            drafter=drafter(name, work, budget, temperature, draft_temperature),
-            drafter_params=work.pair.draft.params,
-        )
+        made = drafter(name, work, budget, temperature, draft_temperature)
+        one = work.decoding(made, work.pair.draft.params)
+        request: dict[str, Any] = dict(sampling=jspec.Sampling(temperature=temperature))
         learnt = None
         if name in LEARNING:
-            learnt = work.decode(work.prompts(-1), temperature, 2**31 - 1, **how).drafter_state
+            prompts = work.prompts(-1)
+            limits = np.full(prompts.count, work.new_tokens)
+            learnt = one.run(prompts, limits, key=2**31 - 1, **request).drafter_state.inner
         for seed in missing:
-            result = work.decode(work.prompts(seed), temperature, seed, drafter_state=learnt, **how)
-            rounds, emitted = np.asarray(result.stats.num_rounds), np.asarray(result.lengths)
+            counted = one.count(work.prompts(seed), drafter_state=learnt, key=seed, **request)
+            rounds, emitted = counted.rounds, counted.tokens
             by_class = {
                 kind: [int(emitted[rows].sum()), int(rounds[rows].sum())]
                 for kind in work.pair.classes
@@ -96,7 +105,7 @@ def measure(
             ledger.add(
                 **about, seed=seed, draft_temperature=draft_temperature,
                 tokens=int(emitted.sum()), rounds=int(rounds.sum()),
-                drafted=int(np.asarray(result.stats.num_draft_tokens).sum()), classes=by_class,
+                drafted=int(counted.num_draft_tokens.sum()), classes=by_class,
             )  # fmt: skip
     return [ledger.find(**about, seed=seed)[0] for seed in range(work.seeds)]
 
@@ -178,4 +187,4 @@ def words(means: Means, names: list[str], sizes: list[int], temperatures: list[f
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

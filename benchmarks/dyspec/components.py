@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +41,7 @@ def report(
     """Measures what the ledger lacks, prints the table and draws it."""
     headline(f"{work.pair.name}: a round's parts at {budget} nodes, batch 1, T {temperature:g}")
     about = dict(
-        bench="components", pair=work.pair.name, budget=budget, temperature=temperature,
+        bench="components", **work.pair.about, budget=budget, temperature=temperature,
         rounds=num_rounds,
     )  # fmt: skip
     for name in names:
@@ -97,18 +96,20 @@ class Pieces:
 
     def measure(self, num_rounds: int) -> dict[str, float]:
         """Seconds of each piece and of the whole: medians over rounds, the first left out."""
-        prompt = self.work.prompts(-1)[:1]
-        how: dict[str, Any] = dict(drafter=self.method, drafter_params=self.weights)
+        prompt = self.work.prompts(-1).take([0])
         learnt = None
         if self.learning:
-            learnt = self.work.decode(prompt, self.temperature, 1, **how).drafter_state
+            learnt = self.work.decoding(self.method, self.weights).run(
+                prompt, np.array([self.work.new_tokens]), key=1,
+                sampling=jspec.Sampling(temperature=self.temperature),
+            ).drafter_state.inner  # fmt: skip
         model, params = self.target
         # Every round may emit a whole path, and the limit must not end the text.
         most = (num_rounds + 1) * (self.method.depth + 1)
         if model.context is not None:
-            most = min(most, model.context - prompt.shape[1])
+            most = min(most, model.context - prompt.tokens.shape[1])
         state = jspec.prefill(
-            model, params, prompt, drafter=self.method, drafter_params=self.weights,
+            model, params, *prompt, drafter=self.method, drafter_params=self.weights,
             drafter_state=learnt, max_new_tokens=most,
             sampling=jspec.Sampling(temperature=self.temperature), key=0,
         )  # fmt: skip

@@ -6,13 +6,16 @@ from functools import cached_property, lru_cache
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 import jspec
 from benchmarks.model_pairs import Pair
+from benchmarks.texts import Prompts, continued, join
+from benchmarks.whole_rounds import Decoding
+from jspec.base import PyTree
 from jspec.drafters.draft_model import acceptance_vector, sequoia_tree
 from jspec.drafters.draft_model.base import DraftModel
+from jspec.protocols import Drafter
 from jspec.verify import schemes
 
 LONGEST = 24
@@ -33,43 +36,43 @@ class Workload:
     new_tokens: int
 
     @cached_property
-    def _prompts(self) -> dict[str, np.ndarray]:
+    def _prompts(self) -> dict[str, Prompts]:
         slices = self.seeds + 1
         return {
             kind: self.pair.prompts(kind, self.count * slices, self.prompt_tokens)
             for kind in self.pair.classes
         }
 
-    def prompts(self, seed: int) -> np.ndarray:
-        """[classes x count, T]; those of seed -1 are for learning alone."""
+    def prompts(self, seed: int) -> Prompts:
+        """The prompts of a seed, `count` of each class; those of seed -1 are for learning alone."""
         slices = self.seeds + 1
-        return np.concatenate([rows[seed % slices :: slices] for rows in self._prompts.values()])
+        mine = slice(seed % slices, None, slices)
+        return join([rows.take(mine) for rows in self._prompts.values()])
 
     @property
     def kinds(self) -> list[str]:
         """The class of each row."""
         return [kind for kind in self.pair.classes for _ in range(self.count)]
 
-    def decode(self, prompts: np.ndarray, temperature: float, key: int, **options) -> jspec.Result:
-        """No text ends before its time."""
+    def decoding(self, method: Drafter, drafter_params: PyTree) -> Decoding:
         target = self.pair.target
-        return jspec.decode(
-            target.model, target.params, prompts, max_new_tokens=self.new_tokens,
-            sampling=jspec.Sampling(temperature=temperature), key=key, **options,
-        )  # fmt: skip
+        return Decoding(target.model, target.params, method, drafter_params, self.new_tokens)
 
     @lru_cache  # noqa: B019 -- one workload a run
-    def text(self, temperature: float) -> np.ndarray:
-        """[B, T] the prompts to learn from, with what the target made of them."""
-        prompts = self.prompts(-1)
-        made = self.decode(prompts, temperature, key=-1 % 2**31)
-        return np.concatenate([prompts, made.tokens], axis=1)
+    def text(self, temperature: float) -> Prompts:
+        """The prompts to learn from, with what the target made of them; no text ends early."""
+        prompts, target = self.prompts(-1), self.pair.target
+        made = jspec.decode(
+            target.model, target.params, *prompts, max_new_tokens=self.new_tokens,
+            sampling=jspec.Sampling(temperature=temperature), key=-1 % 2**31,
+        )  # fmt: skip
+        return continued(prompts, np.asarray(made.tokens))
 
     @lru_cache  # noqa: B019
     def trials(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int
     ) -> acceptance_vector.Trials:
-        """Trials of drafted children at each position of `text`, its prompts left out.
+        """Trials of drafted children at the tokens of `text` that the target wrote, [M, W].
 
         Args:
             temperature: the target's.
@@ -77,19 +80,22 @@ class Workload:
             scheme: how children are drawn and verified.
             width: children of a node.
         """
-        tokens, pair = self.text(temperature), self.pair
+        text, pair = self.text(temperature), self.pair
 
         @jax.jit
-        def run(params, draft_params, tokens):
+        def run(params, draft_params, tokens, lengths):
             return acceptance_vector.trials(
                 pair.target.model, params, pair.draft.model, draft_params,
-                tokens, jnp.full(len(tokens), tokens.shape[1]), width=width,
-                sampling=jspec.Sampling(temperature=temperature),
+                tokens, lengths, width=width, sampling=jspec.Sampling(temperature=temperature),
                 draft_sampling=jspec.Sampling(temperature=draft_temperature), scheme=scheme, key=0,
             )  # fmt: skip
 
-        seen = run(pair.target.params, pair.draft.params, tokens)
-        return jax.tree.map(lambda array: np.asarray(array)[:, self.prompt_tokens - 1 : -1], seen)
+        seen = run(pair.target.params, pair.draft.params, *text)
+        # From the prompt's last token on; nothing follows the last one of the text.
+        place = np.arange(text.tokens.shape[1])
+        first = self.prompts(-1).lengths[:, None] - 1
+        own = (place >= first) & (place < text.lengths[:, None] - 1)
+        return jax.tree.map(lambda array: np.asarray(array)[own], seen)
 
     def vector(
         self, temperature: float, draft_temperature: float, scheme: schemes.Scheme, width: int = 16
@@ -97,7 +103,7 @@ class Workload:
         """[W] the acceptance vector over `text`, as in `jspec.acceptance_vector.measure`."""
         width = min(width, self.pair.draft.model.vocab_size)
         return np.mean(
-            self.trials(temperature, draft_temperature, scheme, width).kept, axis=(0, 1)
+            self.trials(temperature, draft_temperature, scheme, width).kept, axis=0
         ).tolist()
 
 
@@ -121,19 +127,19 @@ METHODS = (
     "calibrated_dyspec coupled",
 )
 """Names of the methods. Those not called coupled verify by recursive rejection, as published."""
-EXTRA = ("threshold", "specinfer")
+EXTRA = ("threshold", "specinfer", "dyspec beam 8")
 LEARNING = ("calibrated_dyspec", "calibrated_dyspec coupled", "coupled_tree")
 """Methods that start with what they learnt from separate prompts, as Sequoia has its vector."""
 
 
+def narrow(budget: int) -> dict[str, int]:
+    """The shape of trees that are to be cheap to draft."""
+    beam, depth = (8, 12) if budget <= 128 else (24, 24)
+    return dict(num_speculative_tokens=budget, max_depth=depth, beam=min(beam, budget))
+
+
 def drafter(
-    name: str,
-    work: Workload,
-    budget: int,
-    temperature: float,
-    draft_temperature: float,
-    beam: int = 8,
-    max_depth: int = 12,
+    name: str, work: Workload, budget: int, temperature: float, draft_temperature: float
 ) -> DraftModel:
     """A method with `budget` drafted nodes.
 
@@ -143,8 +149,6 @@ def drafter(
         budget: drafted nodes, without the root.
         temperature: the target's, which Sequoia's tree is made for.
         draft_temperature: the draft's temperature.
-        beam: nodes scored per level where the tree grows.
-        max_depth: most levels, of chains excepted.
     """
     model, method = work.pair.draft.model, name.removesuffix(" coupled")
     scheme = schemes.COUPLED if name.endswith(" coupled") else schemes.RECURSIVE
@@ -152,9 +156,6 @@ def drafter(
         scheme = schemes.MULTI_ROUND
     how: dict[str, Any] = dict(
         scheme=scheme, sampling=jspec.Sampling(temperature=draft_temperature)
-    )
-    grown: dict[str, Any] = dict(
-        num_speculative_tokens=budget, max_depth=max_depth, beam=min(beam, budget)
     )
     match method:
         case "speculative_decoding":
@@ -168,13 +169,24 @@ def drafter(
             return jspec.SpecInfer(model, branching, **how)
         case "sequoia":
             vector = work.vector(temperature, draft_temperature, scheme)
-            return jspec.Sequoia(model, template(vector, budget, max_depth), **how)
+            return jspec.Sequoia(
+                model, template(vector, budget, 12 if budget <= 128 else 24), **how
+            )
         case "dyspec":
-            return jspec.DySpec(model, **grown, **how)
+            return jspec.DySpec.published(model, num_speculative_tokens=budget, **how)
+        case "dyspec beam 8":
+            return jspec.DySpec(model, **narrow(budget), **how)
         case "threshold":
-            return jspec.DySpec(model, **grown, **how, threshold=1 / budget)
+            return jspec.DySpec.published(
+                model, num_speculative_tokens=budget, threshold=threshold(budget), **how
+            )
         case "calibrated_dyspec":
-            return jspec.CalibratedDySpec(model, **grown, **how)
+            return jspec.CalibratedDySpec(model, **narrow(budget), **how)
         case "coupled_tree":
-            return jspec.CoupledTree(model, **grown)
+            return jspec.CoupledTree(model, **narrow(budget))
     raise ValueError(f"no method {name!r}; there are {', '.join((*METHODS, *EXTRA))}")
+
+
+def threshold(budget: int) -> float:
+    """The threshold of Algorithm 2: 0.001 for 768 nodes, as in Fig. 5, else 1 / nodes (4.4)."""
+    return 0.001 if budget == 768 else 1 / budget

@@ -2,17 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from benchmarks import canvas
 from benchmarks.dyspec.budgets_figure import style
 
 PARTS = ("tab:cyan", "tab:blue", "tab:gray", "tab:red", "tab:olive")
 
-Tried = tuple[Float[np.ndarray, "B T W"], Float[np.ndarray, "B T W"], Float[np.ndarray, "B T W"]]
-"""Probability of each child, chance that it is accepted, chance that it is tried."""
+
+class Tried(NamedTuple):
+    """Children that were drawn at M places, W at each."""
+
+    chances: Float[np.ndarray, "M W"]
+    """The draft's probability of each, among the tokens not drawn before."""
+    accept: Float[np.ndarray, "M W"]
+    """The chance that it is accepted."""
+    target: Float[np.ndarray, "M W"]
+    """The target's probability of it."""
+    tried: Float[np.ndarray, "M W"]
+    """The chance that it is tried."""
 
 
 def bins(
@@ -33,36 +44,60 @@ def means(
 
 
 def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
-    """Fig. 2: columns are normalised, as in the paper; lines are means by rank."""
-    figure, axes = canvas.panels(len(panels), 4.6, 4.2)
+    """Fig. 2: left acceptance, right the target's probability; columns add up to 1, as there.
+
+    The paper has one density of each; lines are means by rank.
+    """
+    figure, axes = canvas.panels(2 * len(panels), 4.6, 4.2)
     edges = np.linspace(0, 1, 13)
     centres = (edges[:-1] + edges[1:]) / 2
-    for axis, (temperature, (chances, accept, tried)) in zip(axes[0], panels.items(), strict=True):
-        first = chances[..., 0].ravel(), accept[..., 0].ravel()
-        density, *_ = np.histogram2d(*first, bins=(edges, edges), weights=tried[..., 0].ravel())
-        density = density / np.maximum(density.sum(1, keepdims=True), 1e-9)
-        axis.pcolormesh(edges, edges, density.T, cmap="Blues", vmin=0, vmax=1)
-        for rank in range(3):
-            mean, weight = bins(chances[..., rank], accept[..., rank], tried[..., rank], edges)
-            axis.plot(
-                centres, np.where(weight >= 8, mean, np.nan), "o-", markersize=3,
-                color=("tab:red", "tab:orange", "tab:olive")[rank], label=f"child {rank + 1}, mean",
+    for index, (temperature, seen) in enumerate(panels.items()):
+        for axis, heights, what in (
+            (axes[0, 2 * index], seen.accept, "chance that it is accepted"),
+            (axes[0, 2 * index + 1], seen.target, "target's probability"),
+        ):
+            first, tried = (seen.chances[:, 0], heights[:, 0]), seen.tried[:, 0]
+            density, *_ = np.histogram2d(*first, bins=(edges, edges), weights=tried)
+            density = density / np.maximum(density.sum(1, keepdims=True), 1e-9)
+            axis.pcolormesh(edges, edges, density.T, cmap="Blues", vmin=0, vmax=1)
+            for rank in range(3):
+                of = seen.chances[:, rank], heights[:, rank], seen.tried[:, rank]
+                mean, weight = bins(*of, edges)
+                axis.plot(
+                    centres, np.where(weight >= 8, mean, np.nan), "o-", markersize=3,
+                    color=("tab:red", "tab:orange", "tab:olive")[rank],
+                    label=f"child {rank + 1}, mean",
+                )  # fmt: skip
+            axis.plot([0, 1], [0, 1], "k:", label="DySpec's estimate")
+            axis.set(
+                title=f"T = {temperature:g}", xlabel="draft's probability of the child",
+                ylabel=what, xlim=(0, 1), ylim=(0, 1),
             )  # fmt: skip
-        axis.plot([0, 1], [0, 1], "k:", label="DySpec's estimate")
-        axis.set(
-            title=f"T = {temperature:g}", xlabel="draft's probability of the child", xlim=(0, 1)
-        )
-    axes[0, 0].set_ylabel("chance that it is accepted")
     handles, labels = axes[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False)
     figure.colorbar(
         axes[0, -1].collections[0], ax=axes[0, -1], label="share of first children, by column"
     )
-    figure.suptitle(f"{title}: acceptance by the draft's probability")
+    figure.suptitle(f"{title}: acceptance and target by the draft's probability")
     canvas.save(figure, path)
 
 
-def sizes(
+def grown_trees(
+    path: Path, rounds: Mapping[float, Int[np.ndarray, "rounds 6"]], title: str
+) -> None:
+    """Fig. 5: the nodes of each round's tree, and the tokens that the round gave."""
+    figure, axes = canvas.panels(len(rounds), 5.6, 4.0)
+    for axis, (temperature, rows) in zip(axes[0], rounds.items(), strict=True):
+        axis.bar(np.arange(len(rows)), rows[:, 0], 1.0, color="tab:blue", alpha=0.4)
+        axis.set(title=f"T = {temperature:g}", xlabel="round", ylabel="drafted nodes")
+        other = axis.twinx()
+        other.plot(np.arange(len(rows)), rows[:, 1], "o", color="tab:red", markersize=3)
+        other.set(ylabel="tokens of the round", ylim=(0, None))
+    figure.suptitle(f"{title}: trees grown by a threshold")
+    canvas.save(figure, path)
+
+
+def sweep(
     path: Path,
     means: Mapping[tuple[str, int, float], np.ndarray],
     names: Sequence[str],
@@ -70,7 +105,7 @@ def sizes(
     temperatures: Sequence[float],
     title: str,
 ) -> None:
-    """Fig. 5: tokens per round against the tree's size."""
+    """Tokens per round against the tree's size."""
     figure, axes = canvas.panels(len(temperatures), 4.6, 4.2)
     for axis, temperature in zip(axes[0], temperatures, strict=True):
         for name in names:

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import jax
 import numpy as np
 import typer
 from jaxtyping import Float, Int
 from rich import box
 from rich.table import Table
 
-import jspec
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, Run
-from benchmarks.model_pairs import Pair
+from benchmarks.model_pairs import Subject
+from benchmarks.texts import Prompts
+from benchmarks.whole_rounds import Decoding
 from jspec.base import PyTree
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
@@ -36,69 +36,57 @@ BOOTSTRAP_DRAWS = 2000
 
 def main(
     runs: Annotated[list[Path], typer.Argument(help="folders of `jspec train`")],
+    model: options.Model = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     nodes: Annotated[
         int, typer.Option(min=1, help="drafted nodes; the paper verifies 16 with the root")
     ] = 15,
-    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
-    out: Annotated[
-        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
-    ] = None,
+    count: options.Count = 12,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 128,
+    out: options.Out = None,
 ) -> None:
     """Decodes the same prompts greedily with every head, without re-sampling."""
-    pair, ledger = model_pairs.find("bundled"), Ledger(out)
-    prompts = {kind: pair.prompts(kind, count, prompt_tokens) for kind in pair.classes}
+    subject, ledger = model_pairs.subject(model, questions, prompts, classes), Ledger(out)
+    asked = subject.of_all_classes(count, prompt_tokens)
     about: dict[str, Any] = dict(
-        bench="lyanna_acceptance", nodes=nodes, count=count, prompt_tokens=prompt_tokens,
-        new_tokens=new_tokens,
+        bench="lyanna_acceptance", **subject.about, nodes=nodes, count=count,
+        prompt_tokens=prompt_tokens, new_tokens=new_tokens,
     )  # fmt: skip
     headline(
-        f"Table 1: {pair.target.model.vocab_size:,} tokens of vocabulary, trees of depth {DEPTH} "
-        f"and width {WIDTH}, {nodes + 1} verified tokens, {count * len(prompts)} prompts"
+        f"Table 1: {subject.name}, {subject.target.model.vocab_size:,} tokens of vocabulary, trees "
+        f"of depth {DEPTH} and width {WIDTH}, {nodes + 1} verified tokens, {asked.count} prompts"
     )
     trained = [Run(folder) for folder in runs]
     for run in trained:
         if not ledger.find(**about, head=run.digest):
-            head, variables = run.load(pair.target)
+            head, variables = run.load(subject.target)
             drafter = trained_heads.tree(head, nodes)
-            rows = np.concatenate(list(prompts.values()))
             with console.status(run.name):
-                found = histograms(pair, drafter, variables, rows, new_tokens)
+                found = histograms(subject, drafter, variables, asked, new_tokens)
             ledger.add(**about, head=run.digest, run=run.name, histograms=found.tolist())
     seen = {
         run: np.array(ledger.find(**about, head=run.digest)[-1]["histograms"]) for run in trained
     }
     console.print(table(seen))
-    console.print(by_class(seen, list(prompts), count))
+    console.print(by_class(seen, list(subject.classes), count))
     for line in words(seen):
         console.print(line, highlight=False)
 
 
 def histograms(
-    pair: Pair,
+    subject: Subject,
     drafter: EAGLE2 | Lyanna,
     variables: PyTree,
-    prompts: Int[np.ndarray, "B T"],
+    prompts: Prompts,
     new_tokens: int,
 ) -> Int[np.ndarray, "B P"]:
-    """Rounds of each row by accepted drafts, up to the one that passes `new_tokens`.
-
-    That one counts whole: no limit cuts a round, which would hide what it accepted.
-    """
-    chunks = jspec.stream(
-        pair.target.model, pair.target.params, prompts, drafter=drafter, drafter_params=variables,
-        max_new_tokens=new_tokens + drafter.depth,
-    )  # fmt: skip
-    counted = np.zeros((len(prompts), drafter.depth + 1), np.int64)
-    before = np.zeros(len(prompts), np.int64)
-    for chunk in chunks:
-        histogram, lengths = jax.device_get((chunk.state.stats.histogram, chunk.state.lengths))
-        counted = np.where((before < new_tokens)[:, None], histogram, counted)
-        if (lengths >= new_tokens).all():
-            break
-        before = lengths
-    return counted
+    """Rounds of each row by accepted drafts, up to the one that passes `new_tokens`, whole."""
+    target = subject.target
+    one = Decoding(target.model, target.params, drafter, variables, new_tokens)
+    return one.count(prompts).histogram[:, : drafter.depth + 1]
 
 
 def conditional(histogram: Int[np.ndarray, "*A P"]) -> Float[np.ndarray, "*A P-1"]:
@@ -179,4 +167,4 @@ def verdict(gap: float, error: float) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

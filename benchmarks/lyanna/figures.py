@@ -41,6 +41,7 @@ def training(path: Path, curves: Mapping[str, Float[np.ndarray, "panels steps"]]
 
 def throughput(
     path: Path,
+    title: str,
     rates: Mapping[int, Mapping[str, float]],
     ablation: Sequence[str],
     paper: Mapping[str, Sequence[float]],
@@ -49,6 +50,7 @@ def throughput(
 
     Args:
         path: of the picture.
+        title: of the models.
         rates: tokens a second by batch and method; the first method is plain decoding.
         ablation: the methods of Fig. 12, the one without re-sampling first.
         paper: what the paper has for those that it measured, over the first, a target each.
@@ -82,7 +84,7 @@ def throughput(
     for axis in (left, right):
         axis.legend(fontsize=7, ncols=2, loc="upper left")
         axis.set_ylim(top=1.35 * axis.get_ylim()[1])
-    _save(figure, path, "jspec-7m, full batches, greedy")
+    _save(figure, path, f"{title}, greedy")
 
 
 def latency(

@@ -3,23 +3,21 @@
 python -m benchmarks.lyanna.latency --out latency.jsonl
 """
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import typer
 from rich import box
 from rich.table import Table
 
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline, record
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline, record
 from benchmarks.lyanna import figures, trained_heads
-from benchmarks.lyanna.pieces import Piece, Side, Steps
-from benchmarks.lyanna.trained_heads import DEPTH, WIDTH
+from benchmarks.lyanna.pieces import Side, Steps
+from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, EagleHead
+from benchmarks.pieces import medians
 
 PARTS = ("layer", "head", "softmax", "sampling and tree")
 WHOLE = ("draft", "update")
@@ -28,13 +26,15 @@ CHAIN = 5
 
 
 def main(
-    lyanna: Annotated[
-        Path | None, typer.Option(help="run of Lyanna; else the bundled head")
-    ] = None,
-    eagle: Annotated[Path | None, typer.Option(help="run of EAGLE; else the bundled head")] = None,
+    model: options.Model = None,
+    head: options.Head = None,
+    eagle: EagleHead = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     batch: Annotated[int, typer.Option(min=1)] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="drafted nodes")] = 11,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
+    prompt_tokens: options.PromptTokens = 24,
     rounds: Annotated[
         int, typer.Option(min=1, help="rounds of decoding whose states are timed")
     ] = 8,
@@ -44,23 +44,24 @@ def main(
     ] = None,
 ) -> None:
     """Times all pieces in turn, on the states that decoding passes through; prints medians."""
-    pair = model_pairs.find("bundled")
+    subject = model_pairs.subject(model, questions, prompts, classes)
     heads = {
-        kind: trained_heads.trained(kind, run, pair.target)
-        for kind, run in {"eagle": eagle, "lyanna": lyanna}.items()
+        kind: trained_heads.trained(kind, named, subject.target)
+        for kind, named in {"eagle": eagle, "lyanna": head}.items()
     }
     sides = {
-        "EAGLE": Side(pair, *heads["eagle"], nodes),
-        "Lyanna": Side(pair, *heads["lyanna"], nodes),
-        "Lyanna fused": Side(pair, *heads["lyanna"], nodes, fused=True),
+        "EAGLE": Side(subject, *heads["eagle"], nodes),
+        "Lyanna": Side(subject, *heads["lyanna"], nodes),
+        "Lyanna fused": Side(subject, *heads["lyanna"], nodes, fused=True),
     }
     headline(
-        f"Fig. 13: drafting at batch {batch}, depth {DEPTH}, width {WIDTH}, {nodes} drafted nodes, "
-        f"{pair.target.model.vocab_size:,} tokens of vocabulary"
+        f"Fig. 13: {subject.name}, drafting at batch {batch}, depth {DEPTH}, width {WIDTH}, "
+        f"{nodes} drafted nodes, "
+        f"{subject.target.model.vocab_size:,} tokens of vocabulary"
     )
-    prompts = np.concatenate([pair.prompts(kind, batch, prompt_tokens) for kind in pair.classes])
+    asked = subject.of_all_classes(batch, prompt_tokens).take(slice(batch))
     steps = Steps(*heads["lyanna"], CHAIN)
-    states = {name: side.start(prompts[:batch], rounds) for name, side in sides.items()}
+    states = {name: side.start(asked, rounds) for name, side in sides.items()}
     seen: list[dict[str, float]] = []
     for _ in range(rounds):
         start = states["Lyanna"]
@@ -82,7 +83,14 @@ def main(
         "and knows no seams. Update: the pass over the true pairs of a round. The paper's number: "
         "Lyanna's draft forward, layer and head, takes 0.39 of EAGLE's (LLaMA-2-7B, 32,000 tokens)."
     )
-    about = dict(bench="lyanna_latency", batch=batch, nodes=nodes, rounds=rounds, repeats=repeats)
+    about = dict(
+        bench="lyanna_latency",
+        **subject.about,
+        batch=batch,
+        nodes=nodes,
+        rounds=rounds,
+        repeats=repeats,
+    )
     record(
         out,
         about | {"heads": [trained_heads.digest(held) for _, held in heads.values()], "ms": times},
@@ -91,21 +99,6 @@ def main(
         picture = out.with_suffix(".png")
         figures.latency(picture, times, PARTS, CHAIN, batch)
         console.print(f"figure: {picture}", soft_wrap=True)
-
-
-def medians(pieces: Mapping[str, Piece], repeats: int) -> dict[str, float]:
-    """Seconds of each piece, taken in turn; the first turn may compile and does not count."""
-    times: dict[str, list[float]] = {name: [] for name in pieces}
-    for repeat in range(repeats + 1):
-        for name, piece in pieces.items():
-            arguments = piece.arguments
-            if piece.donates:
-                arguments = jax.block_until_ready(jax.tree.map(jnp.copy, arguments))
-            start = time.perf_counter()
-            jax.block_until_ready(piece.run(*arguments))
-            if repeat:
-                times[name].append(time.perf_counter() - start)
-    return {name: float(np.median(taken)) for name, taken in times.items()}
 
 
 def chain_table(times: Mapping[str, float]) -> Table:
@@ -144,4 +137,4 @@ def total(times: Mapping[str, float], name: str, parts: Sequence[str]) -> float 
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

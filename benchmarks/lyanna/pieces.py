@@ -6,13 +6,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Float, Int
 
 import jspec
 from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.trained_heads import DEPTH, WIDTH
-from benchmarks.model_pairs import Pair
+from benchmarks.model_pairs import Subject
+from benchmarks.pieces import Piece
+from benchmarks.texts import Prompts
 from jspec import round as rounds
 from jspec import sampling as samplings
 from jspec.base import Feedback, Frame, PyTree, Tree
@@ -24,16 +25,6 @@ from jspec.drafters.draft_head.lyanna_tree import ChainScorer
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput, Scorer
 from jspec.verify.schemes import COUPLED
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A compiled function and its arguments."""
-
-    run: Callable[..., Any]
-    arguments: tuple
-    donates: bool = False
-    """True where a call donates its arguments, which are then gone."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +48,10 @@ class Given:
 class Side:
     """A head's drafting, whole and cut up."""
 
-    def __init__(self, pair: Pair, head: Any, variables: PyTree, nodes: int, fused: bool = False):
-        self.pair, self.head, self.variables = pair, head, variables
+    def __init__(
+        self, subject: Subject, head: Any, variables: PyTree, nodes: int, fused: bool = False
+    ):
+        self.subject, self.head, self.variables = subject, head, variables
         self.nodes, self.fused = nodes, fused
         drafter = trained_heads.tree(head, nodes, FUSED if fused else None)
         self.drafter = drafter
@@ -71,15 +64,15 @@ class Side:
         self.update = jax.jit(drafter.update, donate_argnums=1)
         self.verify = jax.jit(self._verify)
 
-    def start(self, prompts: Int[np.ndarray, "B T"], num_rounds: int) -> jspec.State:
-        target = self.pair.target
+    def start(self, prompts: Prompts, num_rounds: int) -> jspec.State:
+        target = self.subject.target
         return jspec.prefill(
-            target.model, target.params, prompts, drafter=self.drafter,
+            target.model, target.params, *prompts, drafter=self.drafter,
             drafter_params=self.variables, max_new_tokens=(num_rounds + 1) * (DEPTH + 1),
         )  # fmt: skip
 
     def step(self, state: jspec.State) -> jspec.State:
-        target = self.pair.target
+        target = self.subject.target
         return jspec.step(
             target.model, target.params, state, drafter=self.drafter, drafter_params=self.variables
         )
@@ -154,7 +147,7 @@ class Side:
         return draft.tree
 
     def _verify(self, state: jspec.State, tree: Tree) -> Feedback:
-        target, frame = self.pair.target, rounds.frame(state)
+        target, frame = self.subject.target, rounds.frame(state)
         tree = rounds.admit(tree, frame.root, target.model.vocab_size)
         output = rounds.score(target.model, target.params, tree, frame, state.cache)
         verdict = COUPLED.verifier.verdict(tree, output.logits, frame)

@@ -3,7 +3,6 @@
 python -m benchmarks.lyanna.resampling --out resampling.jsonl
 """
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,38 +10,40 @@ import typer
 from rich import box
 from rich.table import Table
 
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.lyanna import trained_heads
 from benchmarks.lyanna.acceptance import histograms, tokens_per_round
 from benchmarks.lyanna.trained_heads import WIDTH
-from jspec.drafters.draft_head.lyanna_resampling import Fused, Resampling, Separate
+from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Resampling, Separate
 
 
 def main(
-    lyanna: Annotated[
-        Path | None, typer.Option(help="run of Lyanna; else the bundled head")
-    ] = None,
+    model: options.Model = None,
+    head: options.Head = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     depths: Annotated[str, typer.Option(help="depths of trees, comma-separated")] = "3,5",
     nodes: Annotated[int, typer.Option(min=1, help="drafted nodes of the fresh tree")] = 11,
     again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
-    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 12,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
-    out: Annotated[
-        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
-    ] = None,
+    count: options.Count = 12,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 128,
+    out: options.Out = None,
 ) -> None:
     """Decodes greedily. Beside each fused tree stands a fresh one of as many nodes."""
-    pair, ledger = model_pairs.find("bundled"), Ledger(out)
-    head, variables = trained_heads.trained("lyanna", lyanna, pair.target)
-    texts = [pair.prompts(kind, count, prompt_tokens) for kind in pair.classes]
-    prompts = np.concatenate(texts)
-    headline(f"Re-sampling: width {WIDTH}, {nodes} fresh nodes, {len(prompts)} prompts")
+    subject, ledger = model_pairs.subject(model, questions, prompts, classes), Ledger(out)
+    module, variables = trained_heads.trained("lyanna", head, subject.target)
+    asked = subject.of_all_classes(count, prompt_tokens)
+    headline(
+        f"Re-sampling: {subject.name}, width {WIDTH}, {nodes} fresh nodes, {asked.count} prompts"
+    )
     ways: dict[str, tuple[int, Resampling | None]] = {"off": (nodes, None)}
     for more in map(int, again.split(",")):
         ways[f"apart +{more}"] = nodes, Separate(more)
+        ways[f"merged +{more}"] = nodes, Merged(more)
         ways[f"fused +{more}"] = nodes, Fused(more)
         ways[f"off, {nodes + more} nodes"] = nodes + more, None
     columns = [f"depth {depth}" for depth in depths.split(",")]
@@ -51,14 +52,14 @@ def main(
     for depth in map(int, depths.split(",")):
         for name, (size, resampling) in ways.items():
             about: dict[str, Any] = dict(
-                bench="lyanna_resampling", head=trained_heads.digest(variables), depth=depth,
-                nodes=nodes, way=name, count=count, prompt_tokens=prompt_tokens,
-                new_tokens=new_tokens,
+                bench="lyanna_resampling", **subject.about,
+                head=trained_heads.digest(variables), depth=depth, nodes=nodes, way=name,
+                count=count, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
             )  # fmt: skip
             if not ledger.find(**about):
-                drafter = trained_heads.tree(head, size, resampling, depth)
+                drafter = trained_heads.tree(module, size, resampling, depth)
                 with console.status(f"depth {depth}, {name}"):
-                    found = histograms(pair, drafter, variables, prompts, new_tokens)
+                    found = histograms(subject, drafter, variables, asked, new_tokens)
                 ledger.add(**about, histogram=found.sum(0).tolist())
             histogram = np.array(ledger.find(**about)[-1]["histogram"])
             share = "" if isinstance(resampling, Separate) else f" ({left(histogram):.0%})"
@@ -68,7 +69,9 @@ def main(
     console.print(shown)
     console.print(
         "In brackets: rounds after which levels of the chain are left, the only ones that a second "
-        "tree can follow. Apart, each tree takes a round of its own."
+        "tree can follow. Apart, each tree takes a round of its own. Merged: the second tree on "
+        "top of the fresh one, as in the paper's section 6.2. Fused: the best nodes of both, and "
+        "of a larger fresh tree where there is no second."
     )
 
 
@@ -78,4 +81,4 @@ def left(histogram: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

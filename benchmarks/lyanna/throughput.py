@@ -3,7 +3,7 @@
 python -m benchmarks.lyanna.throughput --out throughput.jsonl
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -15,12 +15,14 @@ from rich import box
 from rich.table import Table
 
 import jspec
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline, paired
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline, paired
 from benchmarks.ledger import Ledger
-from benchmarks.lyanna import figures, trained_heads
-from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, Head
+from benchmarks.lyanna import figures, full_batch, trained_heads
+from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, EagleHead, Head
 from benchmarks.model_pairs import Pair
+from benchmarks.texts import Prompts
+from benchmarks.whole_rounds import Decoding
 from jspec.base import PyTree
 from jspec.drafters.draft_head import lyanna_resampling
 from jspec.protocols import Drafter
@@ -34,12 +36,14 @@ PLAIN, SD, SD_TREE, NGRAM, EAGLE, OFF = (
     "Lyanna off",
 )
 PAPER = (
-    ("{fused} over {sd}", 2, "3.0x, 3.3x (LLaMA-2-7B, H800, A800); 2.3x, 2.6x (Vicuna-7B)"),
-    ("{fused} over {sd}", 16, "2.6x, 2.2x (LLaMA-2-7B, H800, A800); 1.7x, 1.7x (Vicuna-7B)"),
-    ("{fused} over {eagle}", 2, "1.4x (LLaMA-2-7B, H800)"),
-    ("{fused} over {eagle}", 16, "1.2x (LLaMA-2-7B, H800)"),
+    ("{merged} over {sd}", 2, "3.0x, 3.3x (LLaMA-2-7B, H800, A800); 2.3x, 2.6x (Vicuna-7B)"),
+    ("{merged} over {sd}", 16, "2.6x, 2.2x (LLaMA-2-7B, H800, A800); 1.7x, 1.7x (Vicuna-7B)"),
+    ("{merged} over {eagle}", 2, "1.4x (LLaMA-2-7B, H800)"),
+    ("{merged} over {eagle}", 16, "1.2x (LLaMA-2-7B, H800)"),
     ("{apart} over {off}", 2, "0.84x (LLaMA-2-7B), 0.79x (Vicuna-7B)"),
-    ("{fused} over {off}", 2, "1.23x (LLaMA-2-7B), 1.19x (Vicuna-7B)"),
+    ("{merged} over {off}", 2, "1.23x (LLaMA-2-7B), 1.19x (Vicuna-7B)"),
+    ("{fused} over {off}", 2, "not measured: jspec's own"),
+    ("{merged} over {equal}", 2, "not measured"),
     ("{fused} over {equal}", 2, "not measured"),
 )
 """Ratios of throughput, the batch, and what the paper says of it."""
@@ -58,18 +62,24 @@ class Method:
 
 
 def main(
-    lyanna: Annotated[
-        Path | None, typer.Option(help="run of Lyanna; else the bundled head")
-    ] = None,
-    eagle: Annotated[Path | None, typer.Option(help="run of EAGLE; else the bundled head")] = None,
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    head: options.Head = None,
+    eagle: EagleHead = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     batches: Annotated[str, typer.Option(help="batch sizes, comma-separated")] = "1,2,4,8,16",
     nodes: Annotated[
         int, typer.Option(min=1, help="drafted nodes; the paper verifies 12 with the root")
     ] = 11,
     again: Annotated[str, typer.Option(help="nodes of second trees, comma-separated")] = "2,6",
     count: Annotated[int, typer.Option(min=1, help="prompts, a multiple of each batch")] = 16,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    served: Annotated[
+        int, typer.Option(min=0, help="prompts of a full batch, each put where one ends; 0: none")
+    ] = 48,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 128,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     out: Annotated[
         Path | None,
@@ -77,25 +87,32 @@ def main(
     ] = None,
 ) -> None:
     """Decodes greedily, all methods in turn on each batch of prompts, which mix all classes."""
-    pair, ledger = model_pairs.find("bundled"), Ledger(out)
+    pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
+    ledger = Ledger(out)
     second = [int(size) for size in again.split(",")]
-    ours = trained_heads.trained("lyanna", lyanna, pair.target)
+    ours = trained_heads.trained("lyanna", head, pair.target)
     theirs = trained_heads.trained("eagle", eagle, pair.target)
     built = methods(pair, ours, theirs, nodes, second)
     about: dict[str, Any] = dict(
-        bench="lyanna_throughput", heads=[trained_heads.digest(held) for _, held in (ours, theirs)],
+        bench="lyanna_throughput", **pair.about,
+        heads=[trained_heads.digest(held) for _, held in (ours, theirs)],
         nodes=nodes, count=count, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
     )  # fmt: skip
     sizes = [int(size) for size in batches.split(",")]
     if uneven := [size for size in sizes if count % size]:
         raise typer.BadParameter(f"--count {count} is no multiple of the batch {uneven[0]}")
     headline(
-        f"Throughput: depth {DEPTH}, width {WIDTH}, {nodes + 1} verified tokens, {new_tokens} new "
-        f"ones after {prompt_tokens}, {count} prompts"
+        f"Throughput: {pair.name}, depth {DEPTH}, width {WIDTH}, {nodes + 1} verified tokens, "
+        f"{new_tokens} new ones after {prompt_tokens}, {count} prompts"
     )
     trial = Trial(pair, built, count, prompt_tokens, new_tokens)
     rows = {size: trial.measure(ledger, size, repeats, about) for size in sizes}
-    found = {size: {name: summary(rows[size], name) for name in built} for size in sizes}
+    queue = Trial(pair, built, served, prompt_tokens, new_tokens)
+    full = {size: queue.serve(ledger, size, repeats, about) for size in sizes if served > size}
+    found = {
+        size: {name: summary(rows[size], name, full.get(size, {})) for name in built}
+        for size in sizes
+    }
     for size in sizes:
         console.print(table(found[size], size))
         wrong = {row["method"] for row in rows[size] if row["differing"]}
@@ -104,19 +121,25 @@ def main(
     for more in second:
         console.print(ratios(found, more, nodes))
     console.print(
-        "tokens/s: of `decode`, which ends with its slowest row. full batch: if rows that end were "
-        "replaced at once, as a server does; the paper's. A round is one forward of the target."
+        "tokens/s: of `decode`, which ends with its slowest row. full batch: a new prompt is read "
+        "into every row that ends, until the queue is empty; the paper's. Ratios are of full "
+        "batches where they were run. A round is one forward of the target."
     )
     if out is not None:
         picture = out.with_suffix(".png")
-        full = {size: {name: one.full for name, one in of.items()} for size, of in found.items()}
+        speeds = {size: {name: one.best for name, one in of.items()} for size, of in found.items()}
         ablation = [OFF]
         shares = {}
         for more in second:
-            ablation += [apart(more), fused(more), equal(nodes, more)]
-            shares |= {apart(more): APART, fused(more): FUSED}
-        figures.throughput(picture, full, ablation, shares)
+            ablation += [apart(more), merged(more), fused(more), equal(nodes, more)]
+            shares |= {apart(more): APART, merged(more): FUSED}
+        figures.throughput(picture, pair.name, speeds, ablation, shares)
         console.print(f"figure: {picture}", soft_wrap=True)
+
+
+def merged(nodes: int) -> str:
+    """The name of fusion as published: so many nodes on top of the fresh tree's."""
+    return f"Lyanna merged +{nodes}"
 
 
 def fused(nodes: int) -> str:
@@ -135,7 +158,7 @@ def equal(nodes: int, more: int) -> str:
 def methods(
     pair: Pair, lyanna: Head, eagle: Head, nodes: int, resampled: Sequence[int]
 ) -> dict[str, Method]:
-    """Plain decoding, the baselines, and Lyanna with re-sampling off, apart and fused."""
+    """Plain decoding, the baselines, and Lyanna with re-sampling off, apart, merged and fused."""
     draft = pair.draft
     (module, variables), (other, weights) = lyanna, eagle
     chain = jspec.SpeculativeDecoding(draft.model, DEPTH)
@@ -152,6 +175,7 @@ def methods(
     for more in resampled:
         for name, drafter in {
             apart(more): trained_heads.tree(module, nodes, lyanna_resampling.Separate(more)),
+            merged(more): trained_heads.tree(module, nodes, lyanna_resampling.Merged(more)),
             fused(more): trained_heads.tree(module, nodes, lyanna_resampling.Fused(more)),
             equal(nodes, more): trained_heads.tree(module, nodes + more),
         }.items():
@@ -170,13 +194,15 @@ class Trial:
     new_tokens: int
 
     @cached_property
-    def _prompts(self) -> np.ndarray:
-        """[2, count, T]: classes in turn; those to warm up with stand between the measured."""
+    def _prompts(self) -> tuple[Prompts, Prompts]:
+        """Prompts to measure with, and to warm up with, `count` each; classes in turn."""
         kinds = self.pair.classes
         each = -(-self.count // len(kinds))
-        texts = [self.pair.prompts(kind, 2 * each, self.prompt_tokens) for kind in kinds]
-        mixed = np.stack(texts, axis=1).reshape(each, 2, len(kinds), -1).swapaxes(0, 1)
-        return mixed.reshape(2, each * len(kinds), -1)[:, : self.count]
+        both = self.pair.of_all_classes(2 * each, self.prompt_tokens)
+        # Row 2 i + s of class k is prompt i of set s.
+        places = np.arange(both.count).reshape(len(kinds), each, 2)
+        sets = places.transpose(2, 1, 0).reshape(2, -1)[:, : self.count]
+        return both.take(sets[0]), both.take(sets[1])
 
     @cached_property
     def warm_states(self) -> dict[str, PyTree]:
@@ -187,17 +213,43 @@ class Trial:
             if method.warm
         }
 
-    def prompts(self, size: int, group: int) -> np.ndarray:
-        """Prompts [size, T] of a group."""
-        return self._prompts[0, group * size : (group + 1) * size]
+    def prompts(self, size: int, group: int) -> Prompts:
+        """The prompts of a group."""
+        return self._prompts[0].take(slice(group * size, (group + 1) * size))
 
-    def decode(self, name: str, prompts: np.ndarray, drafter_state: PyTree) -> jspec.Result:
+    def decode(self, name: str, prompts: Prompts, drafter_state: PyTree) -> jspec.Result:
         method, target = self.built[name], self.pair.target
         return jspec.decode(
-            target.model, target.params, prompts, drafter=method.drafter,
+            target.model, target.params, *prompts, drafter=method.drafter,
             drafter_params=method.weights, drafter_state=drafter_state,
             max_new_tokens=self.new_tokens,
         )  # fmt: skip
+
+    def serve(
+        self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]
+    ) -> dict[str, float]:
+        """Tokens per second of each method with a full batch, from the ledger where it has them."""
+        here = about | dict(bench="lyanna_served", served=self.count, batch=size, repeats=repeats)
+        missing = [name for name in self.built if not ledger.find(**here, method=name)]
+        if missing:
+            with console.status(f"full batch of {size}"):
+                taken: dict[str, list[float]] = {name: [] for name in missing}
+                for repeat in range(repeats + 1):
+                    for name in missing:
+                        method, target = self.built[name], self.pair.target
+                        rate = full_batch.rate(
+                            target.model, target.params, method.drafter, method.weights,
+                            self._prompts[0], size, self.new_tokens,
+                            self.warm_states.get(name),
+                        )  # fmt: skip
+                        if repeat:  # the first one compiles
+                            taken[name].append(rate)
+                for name, rates in taken.items():
+                    ledger.add(**here, method=name, rates=rates)
+        return {
+            name: float(np.median(ledger.find(**here, method=name)[-1]["rates"]))
+            for name in self.built
+        }
 
     def measure(self, ledger: Ledger, size: int, repeats: int, about: dict[str, Any]) -> list[dict]:
         """A row for each method and group of prompts, from the ledger where it has them."""
@@ -211,7 +263,7 @@ class Trial:
             found += [ledger.find(**here, method=name)[-1] for name in self.built]
         return found
 
-    def compare(self, prompts: np.ndarray, repeats: int) -> dict[str, dict[str, Any]]:
+    def compare(self, prompts: Prompts, repeats: int) -> dict[str, dict[str, Any]]:
         """All methods on the same prompts, in turn."""
         results: dict[str, jspec.Result] = {}
 
@@ -221,12 +273,21 @@ class Trial:
 
         seconds = paired({name: partial(run, name) for name in self.built}, repeats)
         plain = np.asarray(results[PLAIN].tokens)
+        target = self.pair.target
+        counts = {
+            name: Decoding(
+                target.model, target.params, method.drafter, method.weights, self.new_tokens
+            ).count(prompts, drafter_state=self.warm_states.get(name))
+            for name, method in self.built.items()
+        }
         return {
             name: dict(
                 seconds=seconds[name].tolist(),
                 rounds=np.asarray(result.stats.num_rounds).tolist(),
                 emitted=np.asarray(result.lengths).tolist(),
                 drafted=np.asarray(result.stats.num_draft_tokens).tolist(),
+                whole=counts[name].tokens.tolist(),
+                counted=counts[name].rounds.tolist(),
                 differing=int((np.asarray(result.tokens) != plain).any(-1).sum()),
             )
             for name, result in results.items()
@@ -242,44 +303,57 @@ class Summary:
     """A round, prefill shared out."""
     rate: float
     """Tokens a second of `decode`."""
-    full: float
-    """Tokens a second if no row idled."""
+    full: float | None
+    """Tokens a second of a batch in which rows that end are replaced; None: not run."""
+
+    @property
+    def best(self) -> float:
+        """The full batch's where it was run."""
+        return self.rate if self.full is None else self.full
 
 
-def summary(rows: Sequence[dict], method: str) -> Summary:
+def summary(rows: Sequence[dict], method: str, full: Mapping[str, float]) -> Summary:
     """Sums up a method over all groups; a group's seconds are the median of its repeats."""
     mine = [row for row in rows if row["method"] == method]
     seconds = np.array([np.median(row["seconds"]) for row in mine])
     rounds = np.array([row["rounds"] for row in mine])
     emitted = sum(sum(row["emitted"]) for row in mine)
-    longest = rounds.max(1)
     return Summary(
-        tokens_per_round=emitted / rounds.sum(),
-        milliseconds=1e3 * float((seconds / longest).mean()),
+        tokens_per_round=mean_tokens(mine),
+        milliseconds=1e3 * float((seconds / rounds.max(1)).mean()),
         rate=emitted / seconds.sum(),
-        full=emitted / float((seconds * rounds.mean(1) / longest).sum()),
+        full=full.get(method),
     )
+
+
+def mean_tokens(rows: Sequence[dict]) -> float:
+    """Tokens per round, the last ones whole."""
+    return sum(sum(row["whole"]) for row in rows) / sum(sum(row["counted"]) for row in rows)
 
 
 def table(found: dict[str, Summary], size: int) -> Table:
     names = ("tokens per round", "ms a round", "tokens/s", "x plain", "full batch", "x plain")
     shown = Table(f"batch {size}", *names, box=box.MARKDOWN)
+    plain = found[PLAIN]
     for name, one in found.items():
+        full = ("", "")
+        if one.full is not None and plain.full is not None:
+            full = f"{one.full:.0f}", f"{one.full / plain.full:.2f}"
         shown.add_row(
             name,
             f"{one.tokens_per_round:.2f}",
             f"{one.milliseconds:.2f}",
             f"{one.rate:.0f}",
-            f"{one.rate / found[PLAIN].rate:.2f}",
-            f"{one.full:.0f}",
-            f"{one.full / found[PLAIN].full:.2f}",
+            f"{one.rate / plain.rate:.2f}",
+            *full,
         )
     return shown
 
 
 def ratios(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table:
-    """Ratios of the full batch's throughput beside those of the paper."""
+    """Ratios of throughput beside those of the paper."""
     names = dict(
+        merged=merged(more),
         fused=fused(more),
         apart=apart(more),
         off=OFF,
@@ -287,14 +361,14 @@ def ratios(found: dict[int, dict[str, Summary]], more: int, nodes: int) -> Table
         sd=SD_TREE,
         eagle=EAGLE,
     )
-    shown = Table("throughput", "batch", "here: jspec-7m", "paper", box=box.MARKDOWN)
+    shown = Table("throughput", "batch", "here", "paper", box=box.MARKDOWN)
     for what, size, paper in PAPER:
         if size in found:
             one, other = (part.format(**names) for part in what.split(" over "))
-            ratio = found[size][one].full / found[size][other].full
+            ratio = found[size][one].best / found[size][other].best
             shown.add_row(f"{one} over {other}", str(size), f"{ratio:.2f}x", paper)
     return shown
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

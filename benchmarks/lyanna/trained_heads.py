@@ -5,11 +5,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import jax
+import typer
 
 from benchmarks.ledger import Ledger
+from jspec.app.train_heads import HELDOUT_CURVE
 from jspec.base import PyTree
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
@@ -24,6 +26,12 @@ DEPTH, WIDTH = 3, 4
 
 Head = tuple[Any, PyTree]
 """Module and variables, as decoding wants them."""
+
+
+EagleHead = Annotated[
+    str | None,
+    typer.Option(metavar="DIR|NAME", help="EAGLE's head.", show_default="bundled, if --model is"),
+]
 
 
 @dataclass(frozen=True)
@@ -56,6 +64,11 @@ class Run:
         """Scores by class on text that was held out; empty while the run goes on."""
         file = self.folder / "heldout.json"
         return settings.read(file).values if file.is_file() else {}
+
+    @cached_property
+    def heldout_curve(self) -> list[dict[str, Any]]:
+        """Scores by class on that text during training; empty without `--scores`."""
+        return Ledger(self.folder / HELDOUT_CURVE).rows
 
     @property
     def setting(self) -> str:
@@ -115,15 +128,21 @@ def tree(
     return EAGLE2(head, nodes, depth, width)
 
 
-def trained(kind: str, run: Path | None, target: Loaded) -> Head:
-    """A run's head, or without a run the bundled one.
+def trained(kind: str, name: str | None, target: Loaded) -> Head:
+    """A head of a kind for a target.
+
+    Args:
+        kind: "lyanna" or "eagle".
+        name: as `--head` names it, or the --out of a run; None: the bundled one.
+        target: the model that it drafts for.
 
     Raises:
-        ValueError: if there is none.
+        InputError: if there is none, or it is another target's.
     """
-    if run is not None:
-        return Run(run).load(target)
-    module, params, _ = heads.load(heads.find(kind, target), target, only=kind)
+    found = name or heads.find(kind, target)
+    if (Path(found) / "head").is_dir():
+        found = str(Path(found) / "head")
+    module, params, _ = heads.load(found, target, only=kind)
     return module, params
 
 

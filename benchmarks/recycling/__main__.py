@@ -2,6 +2,7 @@
 
 python -m benchmarks.recycling --out FILE                          # Table 1, by class of prompt
 python -m benchmarks.recycling --out FILE --questions question.jsonl    # a file of Spec-Bench
+python -m benchmarks.recycling --out FILE --classes mbpp           # its columns of MBPP
 python -m benchmarks.recycling --out FILE --nodes 16 --untimed     # equal budgets, counts alone
 python -m benchmarks.recycling --out FILE --parts shuffled,breadth,depth,update,time
 python -m benchmarks.recycling --out FILE --datastore STORE --tree TREE    # REST's row, and a
@@ -15,29 +16,32 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import numpy as np
 import typer
-from rich.table import Table
 
-from benchmarks.harness import console, headline
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
-from benchmarks.recycling.bench import Bench, ahead, summary
-from benchmarks.recycling.questions import read, shared
-from benchmarks.recycling.settings import PARTS, digest, rows, table, told
+from benchmarks.model_pairs import Subject
+from benchmarks.recycling import figures
+from benchmarks.recycling.bench import Bench, ahead
+from benchmarks.recycling.settings import PARTS, Rows, rows, table
 from benchmarks.recycling.shares import shares, show
-from benchmarks.registry import build
+from benchmarks.recycling.tables import layout
+from benchmarks.recycling.wordings import task, wording
+from jspec.app.bench.questions import Question
 from jspec.errors import InputError
 
 
 def main(
-    out: Annotated[
-        Path | None, typer.Option(help="JSON lines: what is there is not measured again")
-    ] = None,
-    model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
+    out: options.Out = None,
+    model: options.Model = None,
+    head: options.Head = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     parts: Annotated[str, typer.Option(help=f"comma-separated, of {', '.join(PARTS)}")] = "table",
     only: Annotated[str | None, typer.Option(help="labels of rows, separated by ;")] = None,
-    questions: Annotated[Path | None, typer.Option(help="a file in Spec-Bench's schema")] = None,
-    count: Annotated[int, typer.Option(min=0, help="per class; 0: all questions of a file")] = 4,
+    count: Annotated[int, typer.Option(min=0, help="per class; 0: all of a file")] = 4,
     nodes: Annotated[int | None, typer.Option(min=1, help="drafted nodes, for all alike")] = None,
     datastore: Annotated[
         Path | None, typer.Option(help="file of jspec datastore, for REST")
@@ -45,76 +49,99 @@ def main(
     tree: Annotated[
         Path | None, typer.Option(help="template of benchmarks.recycling.measured_tree")
     ] = None,
-    prompt_tokens: Annotated[
-        int, typer.Option(min=1, help="most tokens of a prompt that are read")
-    ] = 48,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    prompt_tokens: options.PromptTokens = 48,
+    new_tokens: options.NewTokens = 128,
     timed: Annotated[bool, typer.Option("--timed/--untimed")] = True,
     loops: Annotated[bool, typer.Option(help="go on where a text only repeats itself")] = False,
     seed: Annotated[int, typer.Option(help="seed of the shuffled order")] = 0,
 ) -> None:
-    """Decodes greedily at batch 1; a method without a trained head or datastore is left out."""
-    bench = Bench(model, new_tokens, prompt_tokens, timed, loops)
-    asked = shared(max(count, 1)) if questions is None else read(questions, count or None)
-    ledger, known = Ledger(out), table(nodes, datastore, tree)
+    """Decodes greedily at batch 1; a method without a trained head or datastore is left out.
+
+    The paper answers whole questions of Spec-Bench with up to 1,024 tokens.
+    """
+    subject = model_pairs.subject(model, questions, prompts, classes)
+    asked = by_task(subject, count)
+    words = wording(subject.target, subject.texts)
+    bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed, loops)
+    heads = {} if head is None else {"head": head}
+    ledger, known = Ledger(out), table(nodes, datastore, tree, heads)
     about = dict(
-        bench="recycling", model=model, backend=jax.default_backend(), nodes=nodes,
+        bench="recycling", **subject.about, backend=jax.default_backend(), nodes=nodes,
         new_tokens=new_tokens, prompt_tokens=prompt_tokens, timed=timed, loops=loops, count=count,
-        questions=None if questions is None else digest(questions),
+        classes=list(subject.classes),
     )  # fmt: skip
     for part in parts.split(","):
-        headline(f"{model}: {part}, greedy, batch 1, {new_tokens} new tokens a turn")
+        headline(f"{subject.name}: {part}, greedy, batch 1, {new_tokens} new tokens a turn")
         if part == "time":
             show(shares(bench, asked[0]))
             continue
         order = list(asked)
         if part == "shuffled":
             random.Random(seed).shuffle(order)
-        answered: dict[str, list[dict[str, Any]]] = {}
-        for label, (method, options) in rows(part, known).items():
-            if only is not None and label not in only.split(";"):
-                continue
-            this = about | dict(part=part, method=label, seed=seed, options=told(options))
-            if not ledger.find(**this):
-                try:
-                    made = build(method, bench.target, **options)
-                except (InputError, OSError) as reason:
-                    console.print(f"{label}: left out, {reason}")
-                    continue
-                found = list(bench.answers(*made, order, label.endswith("cold")))
-                ledger.add(**this, rows=found)
-            answered[label] = ledger.find(**this)[-1]["rows"]
+        wanted = {
+            label: row
+            for label, row in rows(part, known).items()
+            if only is None or label in only.split(";")
+        }
+        answered = answer(bench, ledger, wanted, order, about | dict(part=part, seed=seed))
         _print(answered, timed)
+        if out is not None and part in figures.AXES:
+            picture = out.with_name(f"{out.stem}_{part}.png")
+            figures.draw(picture, part, answered, subject.name)
+            console.print(f"figure: {picture}", soft_wrap=True)
+    if bench.num_cut:
+        console.print(
+            f"{bench.num_cut} times a chat was longer than {bench.room} tokens: its end was read."
+        )
+    cells = subject.target.model.vocab_size * 8 * 4
+    console.print(
+        f"The matrix: {subject.target.model.vocab_size:,} lines of 8 tokens, {cells / 2**20:.2f} "
+        "MiB; the dynamic one holds a probability beside each, twice as much. Of 32,000 tokens it "
+        "has 0.98 MiB (the paper: under 2 MB), of 128,256 tokens 3.91 MiB."
+    )
+
+
+def by_task(subject: Subject, count: int) -> list[Question]:
+    """`count` questions of each task, the tasks one after the other; 0: all that a file has."""
+    most = count or 1 << 20
+    tasks: dict[str, list[Question]] = {}
+    for kind in subject.classes:
+        for question in subject.texts.some(kind, most):
+            tasks.setdefault(task(kind), []).append(question)
+    return [one for found in tasks.values() for one in found[:: max(1, len(found) // most)][:most]]
+
+
+def answer(
+    bench: Bench, ledger: Ledger, wanted: Rows, order: list[Question], about: dict[str, Any]
+) -> dict[str, list[dict[str, Any]]]:
+    """The answers by label, from the ledger where it has them."""
+    answered: dict[str, list[dict[str, Any]]] = {}
+    for label, row in wanted.items():
+        this = about | dict(method=label, options=row.told, cold=row.cold)
+        if not ledger.find(**this):
+            try:
+                made = row.make(bench.target)
+            except (InputError, OSError) as reason:
+                console.print(f"{label}: left out, {reason}")
+                continue
+            with console.status(label):
+                ledger.add(**this, rows=list(bench.answers(*made, order, row.cold)))
+        answered[label] = ledger.find(**this)[-1]["rows"]
+    return answered
 
 
 def _print(answered: dict[str, list[dict[str, Any]]], timed: bool) -> None:
     if not answered:
         return
+    console.print(layout(answered, timed))
     kinds = list(dict.fromkeys(row["kind"] for row in next(iter(answered.values()))))
-    what = "MAT, tokens/s, speed-up" if timed else "MAT"
-    table = Table("method", *(f"{kind}\n{what}" for kind in kinds), f"all\n{what}")
-
-    def cell(found):
-        length, speed, gain = summary(found)
-        return f"{length:.2f}, {speed:.0f}, {gain:.2f}x" if timed else f"{length:.2f}"
-
-    if timed:
-        first = next(iter(answered.values()))
-        speeds = [
-            np.mean([row["tokens"] / row["plain_seconds"] for row in first if row["kind"] == kind])
-            for kind in kinds
-        ]
-        table.add_row("autoregressive", *(f"1.00, {speed:.0f}, 1.00x" for speed in speeds), "1.00")
     for label, found in answered.items():
-        by_kind = [[row for row in found if row["kind"] == kind] for kind in kinds]
-        table.add_row(label, *map(cell, by_kind), cell(found))
         if differing := [row["question"] for row in found if not row.get("same", True)]:
             console.print(f"{label}: other tokens than plain decoding in {differing}")
-    console.print(table)
     for label, gains in ahead(answered).items():
         told = ", ".join(f"{kind} {gain:+.1%}" for kind, gain in zip(kinds, gains, strict=True))
         console.print(f"{label}, MAT over the best single method's: {told}")
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

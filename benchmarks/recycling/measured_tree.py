@@ -1,7 +1,7 @@
 """The tree of Token Recycling from measured acceptance: by depth and rank, by Sequoia's programme.
 
 python -m benchmarks.recycling.measured_tree --out tree.json
-python -m benchmarks.recycling.measured_tree --models jspec-7m,DIR --nodes 15 --out tree.json
+python -m benchmarks.recycling.measured_tree --model jspec-7m --model DIR --nodes 15 --out tree.json
 jspec generate ... --method token_recycling --speculative-config "$(cat tree.json)"
 """
 
@@ -17,10 +17,12 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks.harness import console, headline
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline
 from benchmarks.prompts import LEARNING
 from benchmarks.recycling.bench import Bench
-from benchmarks.recycling.questions import Question, shared
+from benchmarks.recycling.wordings import wording
+from jspec.app.bench.questions import Question
 from jspec.drafters.draft_model import sequoia_tree
 from jspec.tree import Template, likeliest
 
@@ -61,8 +63,10 @@ def measured(bench: Bench, questions: Sequence[Question], template: Template) ->
     drafter, state = Counted(jspec.TokenRecycling(bench.target.model.vocab_size, template)), None
     for question in questions:
         ids = bench.read(question, [])
-        limits = np.array([bench.limit(ids)])
-        result = bench.decode(ids, limits=limits, drafter=drafter, drafter_state=state)
+        result = jspec.decode(
+            bench.target.model, bench.target.params, [ids], limits=[bench.limit(ids)],
+            drafter=drafter, drafter_state=state, max_new_tokens=bench.new_tokens, eos=bench.eos,
+        )  # fmt: skip
         state = result.drafter_state
     assert state is not None, "no questions"
     return np.asarray(state[1])
@@ -84,13 +88,17 @@ def rates(template: Template, visits: np.ndarray, ranks: int) -> np.ndarray:
 
 
 def main(
-    models: Annotated[str, typer.Option(help="folders, bundled names or hub ids")] = "jspec-7m",
-    classes: Annotated[str, typer.Option(help="comma-separated")] = ",".join(LEARNING),
+    model: Annotated[
+        list[str] | None, typer.Option(help="folder, bundled name or hub id; may be repeated")
+    ] = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = ",".join(LEARNING),
     nodes: Annotated[int, typer.Option(min=1, help="drafted nodes, without the root")] = 80,
     max_depth: Annotated[int, typer.Option(min=1)] = 10,
-    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = 48,
-    new_tokens: Annotated[int, typer.Option(min=2)] = 128,
+    count: options.Count = 8,
+    prompt_tokens: options.PromptTokens = 48,
+    new_tokens: options.NewTokens = 128,
     wide: Annotated[int, typer.Option(min=8, help="nodes of the tree to measure with")] = 240,
     out: Annotated[Path | None, typer.Option(help="writes the template here")] = None,
 ) -> None:
@@ -98,15 +106,19 @@ def main(
 
     Of several models the rounds of each count the same.
     """
-    headline(f"{models}: acceptance by depth and rank, {count} prompts of {classes} each")
     template = likeliest(WIDE, wide)
     found, rounds = [], 0
-    for model in models.split(","):
-        bench = Bench(model, new_tokens, prompt_tokens, timed=False, loops=False)
-        visits = measured(bench, shared(count, classes), template)
+    for named in model or [None]:
+        subject = model_pairs.subject(named, questions, prompts, classes)
+        headline(f"{subject.name}: acceptance by depth and rank, {count} prompts of each class")
+        words = wording(subject.target, subject.texts)
+        bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
+        asked = [one for kind in subject.classes for one in subject.texts.some(kind, count)]
+        visits = measured(bench, asked, template)
         found.append(visits / visits[0])
         rounds += int(visits[0])
-        console.print(f"{model}: {visits.sum() / visits[0]:.2f} tokens per round of {visits[0]}")
+        mean = visits.sum() / visits[0]
+        console.print(f"{subject.name}: {mean:.2f} tokens per round of {visits[0]}")
     mean = rates(template, rounds * np.mean(found, axis=0), len(WIDE))
     table = Table("depth", *(f"rank {rank}" for rank in range(len(WIDE))))
     for level, row in enumerate(mean, 1):
@@ -122,4 +134,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

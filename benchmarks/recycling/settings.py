@@ -1,72 +1,109 @@
 """The runs of each part of `benchmarks.recycling`: rows of a table, by label."""
 
-import hashlib
 import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import jspec
+from benchmarks.recycling.updates import CellsMerge, FirstWins
+from benchmarks.registry import build
+from benchmarks.texts import digest
+from jspec.base import PyTree
 from jspec.drafters.draft_head import medusa
 from jspec.methods.device_defaults import lookahead
+from jspec.models import Loaded
+from jspec.protocols import Drafter
+from jspec.template import best_paths
 
-PARTS = ("table", "shuffled", "breadth", "depth", "update", "time")
-Rows = dict[str, tuple[str, dict[str, Any]]]
-"""A method's name on the command line and its options, by label."""
-TABLE: Rows = {
-    "prompt lookup": ("prompt_lookup", {}),
-    "suffix": ("suffix", {}),
-    "Medusa": (
-        "medusa",
-        {"template": tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)},
-    ),
-    "TR, published": ("token_recycling", {"shape": "published"}),
-    "TR, measured": ("token_recycling", {"shape": "measured"}),
-    "TR, dynamic": ("dynamic_token_recycling", {"num_speculative_tokens": 80}),
-    "TR + suffix": ("token_recycling+suffix", {"num_speculative_tokens": 80}),
-    "Lyanna + suffix": ("lyanna+suffix", {"num_speculative_tokens": 80}),
-}
-"""Rows of Table 1 beside Lookahead and REST."""
+PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "time")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of a table: a drafter, and whether each question starts with an empty memory."""
+
+    make: Callable[[Loaded], tuple[Drafter, PyTree]]
+    told: str
+    """What tells these settings from others."""
+    cold: bool = False
+
+
+Rows = dict[str, Row]
+
+
+def method(name: str, cold: bool = False, **options: Any) -> Row:
+    """A method of the command line, with its options."""
+    known = dict(options)
+    if "datastore" in known:
+        known["datastore"] = digest(Path(known["datastore"]))
+    told = json.dumps({"method": name, **known}, sort_keys=True)
+    return Row(lambda target: build(name, target, **options), told, cold)
+
+
+def recycling(kind: type[jspec.TokenRecycling], **options: Any) -> Row:
+    """Token Recycling with another update than the library's."""
+    return Row(lambda target: (kind(target.model.vocab_size, **options), None), kind.__name__)
+
+
+RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
+"""How often the child of each rank is right, from which the trees of Fig. 3 are grown: the paper
+does not print its own. Between what two small models gave, see `token_recycling.fitted`."""
+BREADTHS, DEPTHS = (30, 40, 50, 60, 70, 80, 90), (4, 5, 6, 7, 8)
+"""Nodes of Fig. 3 (a), all with 6 levels, and levels of Fig. 3 (b), all with 80 nodes."""
+
+
+def grown(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
+    """The likeliest tree of so many drafted nodes in at most so many levels, as paths of ranks."""
+    return tuple(best_paths(lambda level: RATES if level < depth else (), nodes))
+
+
 PUBLISHED_LOOKAHEAD = {"window": 7, "ngram": 5, "guesses": 7}
 OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
 """Rows that a common budget leaves out, since their trees have a size of their own."""
 
 
-def table(nodes: int | None, datastore: Path | None, tree: Path | None) -> Rows:
-    """The rows of Table 1, each with its own number of nodes or all with the same."""
+def table(
+    nodes: int | None, datastore: Path | None, tree: Path | None, heads: dict[str, str]
+) -> Rows:
+    """The rows of Table 1, each with its own number of nodes or all with the same.
+
+    Args:
+        nodes: of all alike; None: each its own.
+        datastore: for REST, if there is one.
+        tree: a template of `benchmarks.recycling.measured_tree`, if one was given.
+        heads: options for methods with a trained head; none: the bundled ones.
+    """
+    budget = {} if nodes is None else {"num_speculative_tokens": nodes}
+    big = budget or {"num_speculative_tokens": 80}
+    paths = tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)
+    published = PUBLISHED_LOOKAHEAD if nodes is None else lookahead(nodes)
     found = {
-        "lookahead": ("lookahead", PUBLISHED_LOOKAHEAD if nodes is None else lookahead(nodes)),
-        **TABLE,
+        "lookahead": method("lookahead", **published),
+        "prompt lookup": method("prompt_lookup", **budget),
+        "suffix": method("suffix", **budget),
+        "Medusa": method("medusa", template=paths, **heads),
+        "TR, published": method("token_recycling", shape="published"),
+        "TR, measured": method("token_recycling", shape="measured"),
+        "TR, dynamic": method("dynamic_token_recycling", **big),
+        "TR + suffix": method("token_recycling+suffix", **big),
+        "Lyanna + suffix": method("lyanna+suffix", **big, **heads),
     }
     if datastore is not None:
         where = {"datastore": str(datastore)}
-        found[f"REST, {datastore.stem}"] = ("rest", where | {"num_speculative_tokens": 64})
-        mixture = where | TABLE["TR + suffix"][1]
-        found[f"TR + suffix + REST, {datastore.stem}"] = ("token_recycling+suffix+rest", mixture)
+        rest = budget or {"num_speculative_tokens": 64}
+        found[f"REST, {datastore.stem}"] = method("rest", **where, **rest)
+        found[f"TR + suffix + REST, {datastore.stem}"] = method(
+            "token_recycling+suffix+rest", **where, **big
+        )
     if nodes is not None:
-        found["TR"] = ("token_recycling", {})
-        budget = {"num_speculative_tokens": nodes}
-        found = {
-            label: (method, options if method == "lookahead" else options | budget)
-            for label, (method, options) in found.items()
-            if label not in OF_ONE_SIZE
-        }
+        found["TR"] = method("token_recycling", **budget)
+        found = {label: row for label, row in found.items() if label not in OF_ONE_SIZE}
     if tree is not None:
         paths = json.loads(tree.read_text("utf-8"))["template"]
-        found[f"TR, {tree.stem}"] = ("token_recycling", {"template": tuple(map(tuple, paths))})
+        found[f"TR, {tree.stem}"] = method("token_recycling", template=tuple(map(tuple, paths)))
     return found
-
-
-def told(options: dict[str, Any]) -> str:
-    """The options as text, in which a file stands by its contents."""
-    known = dict(options)
-    if "datastore" in known:
-        known["datastore"] = digest(Path(known["datastore"]))
-    return json.dumps(known, sort_keys=True)
-
-
-def digest(path: Path) -> str:
-    """A text that tells one file's contents from another's."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:16]
 
 
 def rows(part: str, table: Rows) -> Rows:
@@ -75,31 +112,39 @@ def rows(part: str, table: Rows) -> Rows:
     Raises:
         ValueError: if there is no such part.
     """
+    published = method("token_recycling", shape="published")
     match part:
         case "table":
             return table
         case "shuffled":
-            return {"TR, published": TABLE["TR, published"]}
+            return {"TR, published": published}
         case "breadth":
-            ranks = (1, 2, 4, 8)
             return {
-                f"TR, {k} ranks": ("token_recycling", {"k": k, "num_speculative_tokens": 80})
-                for k in ranks
-            }
+                f"TR, {nodes} nodes": method("token_recycling", template=grown(nodes, 6))
+                for nodes in BREADTHS
+            } | {"TR, published": published}
         case "depth":
-            published = jspec.TokenRecycling(8).template.paths
             return {
-                f"TR, {depth} levels": (
-                    "token_recycling",
-                    {"template": tuple(path for path in published if len(path) <= depth)},
-                )
-                for depth in range(1, 7)
-            }
+                f"TR, {depth} levels": method("token_recycling", template=grown(80, depth))
+                for depth in DEPTHS
+            } | {"TR, published": published}
         case "update":
-            shape = {"shape": "published"}
             return {
-                "TR, published": ("token_recycling", shape),
-                "TR, prompt too": ("token_recycling", {**shape, "update_on_prefill": True}),
-                "TR, cold": ("token_recycling", shape),
+                "TR, first": recycling(FirstWins),
+                "TR, cell by cell": recycling(CellsMerge),
+                "TR, last": published,
+            }
+        case "ranks":
+            return {
+                f"TR, {k} ranks": method("token_recycling", k=k, num_speculative_tokens=80)
+                for k in (1, 2, 4, 8)
+            }
+        case "memory":
+            return {
+                "TR, published": published,
+                "TR, prompt too": method(
+                    "token_recycling", shape="published", update_on_prefill=True
+                ),
+                "TR, cold": method("token_recycling", cold=True, shape="published"),
             }
     raise ValueError(f"no part {part!r}; there are {', '.join(PARTS)}")

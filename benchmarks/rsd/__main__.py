@@ -5,7 +5,7 @@ python -m benchmarks.rsd.report rsd.jsonl --out rsd    # tables and figures
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -15,39 +15,62 @@ import typer
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 import jspec
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline, paired, record
+from benchmarks import model_pairs, options, references
+from benchmarks.harness import command, console, headline, paired, record
+from benchmarks.model_pairs import Pair
+from benchmarks.references import SCORES
 from benchmarks.rsd.settings import METHODS, TEMPERATURES, Shape, settings
+from benchmarks.texts import join, pad
+from benchmarks.whole_rounds import Decoding
 from jspec.drafters.draft_model.sequoia_tree import memory_bound_speedup
 
 Key = tuple[str, ...]
 
 
+PLAIN = ("autoregressive", ())
+
+
 class Bench:
-    """A pair, its prompts, and what the file already holds."""
+    """A pair, its prompts, and what the file already holds.
+
+    Args:
+        pair: the models and their texts.
+        count: prompts of each class.
+        prompt_tokens: of each text.
+        tokens: new ones of each prompt; the round that passes them counts whole.
+        out: the file.
+        answers: reference answers by the name of their question; none: texts are not scored.
+        score: of `references.SCORES`.
+    """
 
     def __init__(
-        self, pair: model_pairs.Pair, count: int, prompt_tokens: int, tokens: int, out: Path
+        self,
+        pair: Pair,
+        count: int,
+        prompt_tokens: int,
+        tokens: int,
+        out: Path,
+        answers: Mapping[str, str],
+        score: str,
     ):
-        self.pair, self.tokens, self.out = pair, tokens, out
-        self.prompts = {kind: pair.prompts(kind, count, prompt_tokens) for kind in pair.classes}
-        self.asked = {"pair": pair.name, "count": count, "prompt": prompt_tokens, "new": tokens}
+        self.pair, self.tokens, self.out, self.score = pair, tokens, out, score
+        chosen = {
+            kind: pair.texts.choose(pair.target, kind, count, prompt_tokens)
+            for kind in pair.classes
+        }
+        self.prompts = {kind: pad([ids for _, ids in rows]) for kind, rows in chosen.items()}
+        self.references = [
+            answers.get(question.name) for rows in chosen.values() for question, _ in rows
+        ]
+        self.asked = pair.about | {"count": count, "prompt": prompt_tokens, "new": tokens}
+        self.asked |= {"score": score if answers else None}
         self.done = {_key(row) for row in _rows(out)}
 
-    def decode(self, prompts: np.ndarray, sampling: jspec.Sampling, seed: int, **options):
-        return jspec.decode(
-            self.pair.target.model,
-            self.pair.target.params,
-            prompts,
-            max_new_tokens=self.tokens,
-            sampling=sampling,
-            key=seed,
-            **options,
-        )
-
-    def drafting(self, method: str, shape: Shape) -> dict:
+    def decoding(self, method: str, shape: Shape) -> Decoding:
         drafter = METHODS[method].build(self.pair.draft.model, shape)
-        return {"drafter": drafter, "drafter_params": self.pair.draft.params}
+        params = self.pair.draft.params if METHODS[method].nodes(shape) else None
+        target = self.pair.target
+        return Decoding(target.model, target.params, drafter, params, self.tokens)
 
     def describe(self, bench: str, method: str, shape: Shape, **more) -> dict:
         kind = METHODS[method]
@@ -74,51 +97,95 @@ class Bench:
         ]
         if all(_key(row) in self.done for row in rows):
             return
-        prompts = np.concatenate(list(self.prompts.values()))
-        temperatures, top_ps = jnp.repeat(jnp.array(TEMPERATURES), len(prompts), axis=0).T
+        prompts = join([*self.prompts.values()] * len(TEMPERATURES))
+        each = prompts.count // len(TEMPERATURES)
+        temperatures, top_ps = jnp.repeat(jnp.array(TEMPERATURES), each, axis=0).T
         # No end token: every row runs to the same number of tokens.
-        result = self.decode(
-            np.tile(prompts, (len(TEMPERATURES), 1)),
-            jspec.Sampling(temperature=temperatures, top_p=top_ps),
-            seed,
-            rows=np.tile(np.arange(len(prompts)), len(TEMPERATURES)),
-            **self.drafting(method, shape),
+        counted = self.decoding(method, shape).count(
+            prompts,
+            sampling=jspec.Sampling(temperature=temperatures, top_p=top_ps),
+            key=seed,
+            rows=np.tile(np.arange(each), len(TEMPERATURES)),
         )
-        calls = np.asarray(result.stats.num_rounds).reshape(len(rows), -1)
-        tokens = np.asarray(result.lengths).reshape(len(rows), -1)
-        for row, made, emitted in zip(rows, calls, tokens, strict=True):
+        calls = counted.rounds.reshape(len(rows), -1)
+        tokens = counted.tokens.reshape(len(rows), -1)
+        scores = self.scored(counted.texts).reshape(len(rows), -1)
+        for row, made, emitted, near in zip(rows, calls, tokens, scores, strict=True):
             eta = float(emitted.sum() / made.sum())
             row |= {"calls": made.tolist(), "tokens": emitted.tolist(), "efficiency": eta}
             row |= {"mbsu": memory_bound_speedup(eta, row["length"], row["ratio"])}
+            row |= {"scores": near.tolist()}
         self.write(rows)
+
+    def scored(self, texts: np.ndarray) -> np.ndarray:
+        """[B] the score of each text by its reference; not a number where there is none."""
+        ends, tokenizer = self.pair.target.eos, self.pair.target.tokenizer
+        found = []
+        for row, reference in zip(texts, self.references * len(TEMPERATURES), strict=True):
+            ended = np.flatnonzero(np.isin(row[: self.tokens], ends))
+            said = tokenizer.decode(row[: ended[0] if len(ended) else self.tokens].tolist())
+            judge = SCORES[self.score]
+            found.append(np.nan if reference is None else judge(said, reference))
+        return np.array(found)
 
     def rate(self, method: str, shape: Shape, number: int) -> None:
         """Token rate over plain decoding's, batch 1, prefill included, in turn in one process."""
-        prompts = np.concatenate(list(zip(*self.prompts.values(), strict=True)))[:number]
-        drafting = self.drafting(method, shape)
+        in_turn = zip(*(range(part.count) for part in self.prompts.values()), strict=False)
+        kinds = list(self.prompts.values())
+        prompts = [kinds[kind].take([row]) for rows in in_turn for kind, row in enumerate(rows)]
+        prompts = prompts[:number]
+        drafted, plain = self.decoding(method, shape), self.decoding(*PLAIN)
         for temperature, top_p in TEMPERATURES:
             row = self.describe("rsd_rate", method, shape, temperature=temperature, top_p=top_p)
             if _key(row) in self.done:
                 continue
             sampling = jspec.Sampling(temperature=temperature, top_p=top_p)
+            limits = [drafted.count(one, sampling=sampling, key=0).tokens for one in prompts]
 
-            def run(sampling=sampling, **options):
-                return [self.decode(prompt[None], sampling, 0, **options) for prompt in prompts]
+            def run(how: Decoding, sampling=sampling, limits=limits):
+                return [
+                    how.run(one, limit, sampling=sampling, key=0).tokens
+                    for one, limit in zip(prompts, limits, strict=True)
+                ]
 
-            seconds = paired({"plain": run, "drafted": lambda run=run: run(**drafting)}, repeats=3)
-            rate = float(np.median(seconds["plain"] / seconds["drafted"]))
-            self.write([row | {name: s.tolist() for name, s in seconds.items()} | {"rate": rate}])
+            seconds = paired(
+                {"plain": lambda run=run: run(plain), "drafted": lambda run=run: run(drafted)},
+                repeats=3,
+            )
+            emitted = int(np.sum(limits))
+            self.write(
+                [
+                    row
+                    | {name: taken.tolist() for name, taken in seconds.items()}
+                    | {"rates": (seconds["plain"] / seconds["drafted"]).tolist()}
+                    | {"plain_rate": emitted / float(np.median(seconds["plain"]))}
+                ]
+            )
 
 
 def main(
     out: Annotated[Path, typer.Option(help="append JSON lines here; what it holds is skipped")],
-    pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     experiment: Annotated[str, typer.Option(help="1, 2 or all")] = "all",
+    sizes: Annotated[
+        str | None, typer.Option(help="draft lengths or budgets, comma-separated; all if not given")
+    ] = None,
     seeds: Annotated[int, typer.Option(min=1)] = 3,
-    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 2,
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
-    tokens: Annotated[int, typer.Option(min=1, help="new tokens a prompt")] = 64,
+    count: options.Count = 2,
+    prompt_tokens: options.PromptTokens = 32,
+    new_tokens: options.NewTokens = 64,
     rates: Annotated[int, typer.Option(min=0, help="time this many prompts too")] = 0,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help=f'of the "answer" beside each line of --prompts: {", ".join(SCORES)}; '
+            "--prompt-tokens 0 reads prompts whole"
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="one seed, one prompt, 32 tokens")] = False,
 ) -> None:
     """Every tree of appendix C.3 with its published verifier; DySpec, CoupledTree and the chain
@@ -127,13 +194,17 @@ def main(
     numbers = {"1": [1], "2": [2], "all": [1, 2]}.get(experiment)
     if numbers is None:
         raise typer.BadParameter(f"experiment is {experiment!r}; take 1, 2 or all")
+    if score is not None and (score not in SCORES or prompts is None):
+        raise typer.BadParameter(f"--score {score} needs --prompts, and is {' or '.join(SCORES)}")
     if quick:
-        seeds, count, tokens = 1, 1, 32
-    bench = Bench(model_pairs.find(pair), count, prompt_tokens, tokens, out)
-    wanted = settings(numbers)
+        seeds, count, new_tokens = 1, 1, 32
+    pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
+    answers = {} if score is None or prompts is None else references.read(prompts)
+    bench = Bench(pair, count, prompt_tokens, new_tokens, out, answers, score or "rouge2")
+    wanted = [*([PLAIN] if answers else []), *settings(numbers, sizes)]
     headline(
-        f"{pair}: {len(wanted)} trees, {seeds} seeds, {count} prompts of {prompt_tokens} tokens a "
-        f"class, {tokens} new tokens each; r = {bench.pair.ratio:.4f}"
+        f"{pair.name}: {len(wanted)} trees, {seeds} seeds, {count} prompts of {prompt_tokens} "
+        f"tokens a class, {new_tokens} new tokens each; r = {pair.ratio:.4f}"
     )
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
@@ -158,6 +229,8 @@ def _rows(file: Path) -> list[dict]:
 _KEY = (
     "bench",
     "pair",
+    "texts",
+    "score",
     "count",
     "prompt",
     "new",
@@ -175,4 +248,4 @@ def _key(row: dict) -> Key:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -1,6 +1,5 @@
 """Figures 4 and 5 of RSD (Jeon et al. 2024) from the rows of `benchmarks.rsd`."""
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -32,11 +31,10 @@ def draw(number: int, by_sampling: Mapping[tuple[float, float], Results], file: 
         "block efficiency": lambda results, tree: (tree.efficiency, tree.spread),
         "memory-bound speed-up": lambda results, tree: (tree.mbsu, tree.spread / tree.cost),
     }
-    if any(results.rates for results in by_sampling.values()):
-        metrics["token rate over plain"] = lambda results, tree: (
-            results.rates.get((tree.method, tree.shape), math.nan),
-            0.0,
-        )
+    if all("TR" in results.metrics for results in by_sampling.values()):
+        metrics["token rate over plain"] = lambda results, tree: (tree.rate, 0.0)
+    if all(results.plain is not None for results in by_sampling.values()):
+        metrics["score of the texts"] = lambda results, tree: (tree.score, 0.0)
     figure, axes = plt.subplots(
         len(metrics),
         len(by_sampling),

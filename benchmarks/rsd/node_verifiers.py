@@ -2,11 +2,10 @@
 
 The rules are those of `benchmarks.rsd.verifiers`.
 
-python -m benchmarks.rsd.node_verifiers --pair bundled
+python -m benchmarks.rsd.node_verifiers
 """
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated
 
 import jax
@@ -16,9 +15,10 @@ import typer
 from rich.table import Table
 
 import jspec
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline, record
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline, record
 from benchmarks.rsd.settings import TEMPERATURES
+from benchmarks.texts import continued
 from jspec.drafters.draft_model import acceptance_vector
 from jspec.verify import schemes
 
@@ -31,44 +31,49 @@ SCHEMES = {
 
 
 def main(
-    pair: Annotated[str, typer.Option(help=", ".join(model_pairs.PAIRS))] = "bundled",
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     children: Annotated[
         str, typer.Option(help="children K of a node, comma-separated")
     ] = "1,2,3,5",
-    count: Annotated[int, typer.Option(min=2, help="prompts per class")] = 4,
-    prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
-    tokens: Annotated[int, typer.Option(min=1, help="new tokens a prompt")] = 64,
+    count: Annotated[int, typer.Option(min=2, help="Prompts per class.")] = 4,
+    prompt_tokens: options.PromptTokens = 32,
+    new_tokens: options.NewTokens = 64,
     draws: Annotated[int, typer.Option(min=1, help="draws of all children at each position")] = 2,
-    out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
+    out: options.Out = None,
 ) -> None:
     """Draws children at the target's own samples; what a rule makes of them is exact."""
-    loaded = model_pairs.find(pair)
+    loaded = model_pairs.pair(model, draft_model, questions, prompts, classes)
     target, draft = loaded.target, loaded.draft
-    prompts = [loaded.prompts(kind, count, prompt_tokens) for kind in loaded.classes]
-    prompts = np.concatenate(prompts)
+    asked = loaded.of_all_classes(count, prompt_tokens)
     headline(
-        f"{pair}: the chance that one of K children is kept, at {tokens} tokens of "
-        f"{len(prompts)} samples of the target"
+        f"{loaded.name}: the chance that one of K children is kept, at {new_tokens} tokens of "
+        f"{asked.count} samples of the target"
     )
 
     @partial(jax.jit, static_argnames=("width", "scheme"))
     def trials(text, sampling, key, width, scheme):
         seen = acceptance_vector.trials(
-            target.model, target.params, draft.model, draft.params, text,
-            jnp.full(len(text), text.shape[1]), width=width, sampling=sampling, scheme=scheme,
-            key=key,
+            target.model, target.params, draft.model, draft.params, text.tokens,
+            text.lengths, width=width, sampling=sampling, scheme=scheme, key=key,
         )  # fmt: skip
         # From the prompt's last token on; nothing follows the last sampled one.
-        own = slice(prompt_tokens - 1, -1)
-        return seen.kept[:, own].sum(-1).mean(-1), seen.chances[:, own, 0].mean()
+        place = jnp.arange(text.tokens.shape[1])
+        own = (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
+        kept = jnp.where(own, seen.kept.sum(-1), 0.0).sum(-1) / own.sum(-1)
+        return kept, jnp.where(own, seen.chances[..., 0], 0.0).sum() / own.sum()
 
     keys = [jax.random.key(seed) for seed in range(draws)]
     for temperature, top_p in TEMPERATURES:
         sampling = jspec.Sampling(temperature=temperature, top_p=top_p)
         own = jspec.decode(
-            target.model, target.params, prompts, max_new_tokens=tokens, sampling=sampling, key=0
-        )
-        text = jnp.concatenate([jnp.asarray(prompts), own.tokens], axis=1)
+            target.model, target.params, *asked, max_new_tokens=new_tokens, sampling=sampling,
+            key=0,
+        )  # fmt: skip
+        text = continued(asked, np.asarray(own.tokens))
         table = Table("K", *SCHEMES, "RRS over K-SEQ")
         equal = []
         for number in map(int, children.split(",")):
@@ -88,7 +93,7 @@ def main(
             )
             record(
                 out,
-                {"bench": "node_verifiers", "pair": pair, "temperature": temperature}
+                {"bench": "node_verifiers", **loaded.about, "temperature": temperature}
                 | {"top_p": top_p, "children": number, "kept": means, "error": float(error)},
             )
         console.print(
@@ -100,4 +105,4 @@ def main(
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -23,6 +23,12 @@ class Measured:
     classes: np.ndarray
     tokens: np.ndarray
     calls: np.ndarray
+    scores: np.ndarray
+    """Of each text by its reference; not a number where it has none."""
+    rates: np.ndarray | None = None
+    """Token rate over plain decoding's, of each repeat; None if it was not timed."""
+    plain_rate: float | None = None
+    """Plain decoding's tokens per second, timed in turn with this tree."""
 
     @property
     def efficiency(self) -> float:
@@ -56,10 +62,34 @@ class Measured:
     def of_class(self, kind: str) -> float:
         return self._where(self.classes == kind)
 
-    def lead(self, other: "Measured") -> tuple[float, float]:
-        """Efficiency beyond the other's, and the standard error, over the U that they share."""
-        influence = self._influence() - other._influence()
-        return self.efficiency - other.efficiency, float(np.sqrt(np.square(influence).sum()))
+    @property
+    def rate(self) -> float:
+        """The median token rate over plain decoding's; not a number if it was not timed."""
+        return float("nan") if self.rates is None else float(np.median(self.rates))
+
+    @property
+    def score(self) -> float:
+        """The mean score of the texts; not a number if there are no references."""
+        return float(np.mean(self.scores))
+
+    def lead(self, other: "Measured", metric: str) -> tuple[float, float]:
+        """A metric beyond the other's, and the standard error.
+
+        Of efficiency and MBSU over the U that they share, of rates over repeats.
+        """
+        if metric == "TR":
+            assert self.rates is not None and other.rates is not None
+            gap = self.rates - other.rates
+            return float(gap.mean()), float(gap.std(ddof=1) / np.sqrt(len(gap)))
+        # A round's cost divides efficiency and its error alike.
+        one, two = (self.cost, other.cost) if metric == "MBSU" else (1.0, 1.0)
+        influence = self._influence() / one - other._influence() / two
+        lead = self.efficiency / one - other.efficiency / two
+        return lead, float(np.sqrt(np.square(influence).sum()))
+
+    def metric(self, name: str) -> float:
+        """Block efficiency, MBSU or token rate."""
+        return {"Eff.": self.efficiency, "MBSU": self.mbsu, "TR": self.rate}[name]
 
     def _influence(self) -> np.ndarray:
         """[U] how far each moves the efficiency: the delta method for a ratio of sums."""
@@ -75,7 +105,18 @@ class Results:
 
     title: str
     measured: dict[tuple[str, Shape], Measured]
-    rates: dict[tuple[str, Shape], float]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The metrics that every tree has."""
+        trees = [tree for tree in self.measured.values() if tree.nodes]
+        timed = all(tree.rates is not None for tree in trees)
+        return ("Eff.", "MBSU", "TR") if timed else ("Eff.", "MBSU")
+
+    @property
+    def plain(self) -> Measured | None:
+        """Plain decoding, where it was measured: its texts have scores."""
+        return self.measured.get(("autoregressive", ()))
 
     def groups(self, number: int) -> dict[int, Group]:
         """The complete groups of trees of an experiment, by draft length or budget."""
@@ -88,9 +129,10 @@ class Results:
     def trees(self, group: Group) -> list[Measured]:
         return [self.measured[name, shape] for name in group for shape in group[name]]
 
-    def best(self, group: Group) -> dict[str, Measured]:
-        """The most efficient of each method's trees that the paper compares."""
-        best = {tree.method: tree for tree in sorted(self.trees(group), key=_efficiency)}
+    def best(self, group: Group, metric: str = "Eff.") -> dict[str, Measured]:
+        """The best of each method's trees that the paper compares, in a metric."""
+        ordered = sorted(self.trees(group), key=lambda tree: tree.metric(metric))
+        best = {tree.method: tree for tree in ordered}
         return {method: best[method] for method in group}
 
     def chain(self, nodes: int) -> Measured:
@@ -115,20 +157,22 @@ def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]
     rates: dict = defaultdict(lambda: defaultdict(dict))
     for row in rows:
         sampling, tree = (row["temperature"], row["top_p"]), (row["method"], tuple(row["shape"]))
-        asked[row["pair"]].add((row["count"], row["prompt"], row["new"]))
+        how = row["texts"], row["score"], row["count"], row["prompt"], row["new"]
+        asked[row["pair"]].add(how)
         if row["bench"] == "rsd_rate":
-            rates[row["pair"]][sampling][tree] = row["rate"]
+            rates[row["pair"]][sampling][tree] = row
         else:
             cells[row["pair"]][sampling].setdefault(tree, {})[row["seed"], row["class"]] = row
     for pair, ways in asked.items():
         if len(ways) > 1:
-            raise ValueError(f"{pair} was measured with {sorted(ways)} (prompts, tokens, new)")
+            raise ValueError(
+                f"{pair} was measured with {ways} (texts, score, prompts, tokens, new)"
+            )
     return {
         pair: {
             sampling: Results(
                 title=_title(pair, *sampling),
-                measured=_complete(trees),
-                rates=rates[pair][sampling],
+                measured=_complete(trees, rates[pair][sampling]),
             )
             for sampling, trees in sorted(by_sampling.items())
         }
@@ -136,15 +180,11 @@ def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]
     }
 
 
-def _efficiency(tree: Measured) -> float:
-    return tree.efficiency
-
-
 def _title(pair: str, temperature: float, top_p: float) -> str:
     return f"{pair}, temperature {temperature}" + (f", top-p {top_p}" if top_p < 1 else "")
 
 
-def _complete(trees: dict) -> dict[tuple[str, Shape], Measured]:
+def _complete(trees: dict, rates: dict) -> dict[tuple[str, Shape], Measured]:
     """The trees that were measured with every seed and class that any was."""
     wanted = sorted(set().union(*trees.values()))
     found = {}
@@ -153,6 +193,7 @@ def _complete(trees: dict) -> dict[tuple[str, Shape], Measured]:
             continue
         rows = [cells[at] for at in wanted]
         prompts = [len(row["calls"]) for row in rows]
+        timed = rates.get((method, shape))
         found[method, shape] = Measured(
             method,
             shape,
@@ -161,5 +202,8 @@ def _complete(trees: dict) -> dict[tuple[str, Shape], Measured]:
             classes=np.repeat([row["class"] for row in rows], prompts),
             tokens=np.concatenate([row["tokens"] for row in rows]),
             calls=np.concatenate([row["calls"] for row in rows]),
+            scores=np.concatenate([row["scores"] for row in rows]),
+            rates=None if timed is None else np.array(timed["rates"]),
+            plain_rate=None if timed is None else timed["plain_rate"],
         )
     return found

@@ -1,18 +1,18 @@
-"""The trees of RSD's two experiments (Jeon et al. 2024, appendix C.3), and jspec's beside them."""
+"""The trees of RSD's two experiments (Jeon et al. 2024, appendix C.3), and others beside them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import mul
 
-from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.autoregressive import Autoregressive
 from jspec.drafters.draft_model.coupled_tree import CoupledTree
 from jspec.drafters.draft_model.dyspec import DySpec
 from jspec.drafters.draft_model.rsd_c import RSDC
 from jspec.drafters.draft_model.rsd_s import RSDS
 from jspec.drafters.draft_model.spectr import SpecTr
 from jspec.drafters.draft_model.speculative_decoding import SpeculativeDecoding
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, Drafter
 from jspec.verify import schemes
 
 Shape = tuple[int, ...]
@@ -26,7 +26,7 @@ class Method:
     """A drafter with its published verifier, and what the numbers of its shape mean."""
 
     title: str
-    build: Callable[[CausalLM, Shape], DraftModel]
+    build: Callable[[CausalLM, Shape], Drafter]
     nodes: Callable[[Shape], int]
     """Tokens that the target verifies in a round, without the root."""
     length: Callable[[Shape], int]
@@ -34,12 +34,12 @@ class Method:
     text: Callable[[Shape], str]
 
 
-def _beams(title: str, build: Callable[[CausalLM, Shape], DraftModel]) -> Method:
+def _beams(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
     """Shapes K x L."""
     return Method(title, build, lambda s: s[0] * s[1], lambda s: s[1], lambda s: "{}x{}".format(*s))
 
 
-def _budgets(title: str, build: Callable[[CausalLM, Shape], DraftModel]) -> Method:
+def _budgets(title: str, build: Callable[[CausalLM, Shape], Drafter]) -> Method:
     """Shapes (nodes, most levels)."""
     text = "{} nodes, depth {}".format
     return Method(title, build, lambda s: s[0], lambda s: min(s), lambda s: text(*s))
@@ -47,6 +47,9 @@ def _budgets(title: str, build: Callable[[CausalLM, Shape], DraftModel]) -> Meth
 
 _RRS = schemes.RECURSIVE
 METHODS: Mapping[str, Method] = {
+    "autoregressive": Method(
+        "AR", lambda model, s: Autoregressive(), lambda s: 0, lambda s: 0, lambda s: "-"
+    ),
     "speculative_decoding": Method(
         "SD",
         lambda model, s: SpeculativeDecoding(model, *s, scheme=_RRS),
@@ -63,13 +66,20 @@ METHODS: Mapping[str, Method] = {
         lambda s: "-".join(map(str, s)),
     ),
     "rsd_s": _beams("RSD-S", lambda model, s: RSDS(model, *s, scheme=_RRS)),
+    # As published: no bound on children, and a draft temperature of 0.6 whatever the target's.
     "dyspec": _budgets(
-        "DySpec", lambda model, s: DySpec(model, *s, beam=min(8, s[0]), scheme=_RRS)
+        "DySpec",
+        lambda model, s: DySpec.published(model, num_speculative_tokens=s[0], max_depth=s[1]),
     ),
     "coupled_tree": _budgets(
         "CoupledTree", lambda model, s: CoupledTree(model, *s, beam=min(8, s[0]))
     ),
 }
+
+
+DEEPEST_TREE = 16
+"""Levels of DySpec's trees at most where the budget is given. Algorithm 1 has no bound:
+`benchmarks.dyspec --parts trees` counts the rounds that this bound cuts."""
 
 
 def _one(width: int, length: int) -> Shape:
@@ -101,7 +111,7 @@ def _budget(nodes: int, paths: tuple[Shape, Shape], branchings: tuple[Shape, ...
         "spectr": paths,
         "rsd_c": branchings,
         "rsd_s": paths,
-        "dyspec": ((nodes, 8),),
+        "dyspec": ((nodes, min(nodes, DEEPEST_TREE)),),
         "coupled_tree": ((nodes, 8),),
     }
 
@@ -124,8 +134,14 @@ EXPERIMENTS: Mapping[int, Mapping[int, Group]] = {
 """Shapes of the trees by experiment, by draft length (1) or budget (2), and by method."""
 
 
-def settings(experiments: list[int]) -> list[tuple[str, Shape]]:
-    """(method, shape) of the experiments, each once, budget by budget."""
-    groups = (group for number in experiments for group in EXPERIMENTS[number].values())
+def settings(experiments: list[int], sizes: str | None = None) -> list[tuple[str, Shape]]:
+    """(method, shape) of the experiments, each once, budget by budget; of these sizes alone."""
+    kept = None if sizes is None else set(map(int, sizes.split(",")))
+    groups = (
+        group
+        for number in experiments
+        for size, group in EXPERIMENTS[number].items()
+        if kept is None or size in kept
+    )
     found = ((name, shape) for group in groups for name in group for shape in group[name])
     return list(dict.fromkeys(found))

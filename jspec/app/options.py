@@ -1,5 +1,6 @@
 """The options that several commands have, each once."""
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -33,6 +34,22 @@ Head = Annotated[
         metavar="DIR|NAME",
         help="Trained head, where a method has one.",
         show_default="bundled, if --model is",
+    ),
+]
+Questions = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Questions in Spec-Bench's schema: JSON lines with question_id, category, turns.",
+        show_default="a few that come along",
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Instead: one prompt a line, text or a JSON list of token ids.",
+        show_default=False,
     ),
 ]
 MethodName = Annotated[

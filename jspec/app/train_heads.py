@@ -32,6 +32,9 @@ from jspec.training.sequences import Sequences
 from jspec.training.states import States
 from jspec.training.unroll import Batch
 
+HELDOUT_CURVE = "heldout_curve.jsonl"
+"""The file of a run's scores on held-out text, a line for each time that it was scored."""
+
 
 @dataclass(frozen=True)
 class Text:
@@ -162,6 +165,7 @@ def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) 
         )
     parts = text(**texts, target=target, job=job)
     whole = sequences.join(list(parts.train.values()))
+    job = job.stepped(len(whole))
     head = KINDS[kind].build(target, **job.shape)
     variables = start(kind, head, target, whole, job.seed)
     ours = fingerprint(target.params)
@@ -222,13 +226,22 @@ def train(
 
     frozen, copy = run.frozen, run.devices.copy
     params = copy(run.variables["params"])
+
+    def examine(step: int, params: PyTree) -> None:
+        if step in job.scored_steps:
+            line = json.dumps({"step": step, **evaluate(run, objective, params, frozen)})
+            with (out / HELDOUT_CURVE).open("a", encoding="utf-8") as file:
+                file.write(line + "\n")
+
     with Progress(console=console) as progress:
         task = progress.add_task("training", total=job.recipe.steps)
 
         def show(report: loop.Report) -> None:
             progress.update(task, completed=report.step, description=f"training, {told(report)}")
 
-        params = loop.train(objective, job.recipe, params, batch, checkpoints, show, frozen, copy)
+        params = loop.train(
+            objective, job.recipe, params, batch, checkpoints, show, frozen, copy, examine
+        )
     curves.plot(checkpoints.curve(), out / "curve.png", "weighted sum")
     scores = evaluate(run, objective, params, frozen)
     folders.write(out / "heldout.json", json.dumps(scores, indent=2) + "\n")

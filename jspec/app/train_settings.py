@@ -96,7 +96,11 @@ _HEAD = (
     Setting("batch_size", 8, "Sequences per update."),
     Setting("sequence", 256, "Tokens per sequence."),
     *_OPTIMISER,
-    Setting("weight_decay", 0.1, "Decay of the weights, as AdamW has it."),
+    Setting("schedule", "cosine", "How the learning rate falls: cosine or linear."),
+    Setting("floor", 0.05, "Where it ends, as a share of the highest."),
+    Setting("weight_decay", 0.1, "Decay of the weights, as AdamW has it; 0 is Adam."),
+    Setting("epochs", 0.0, "Passes over the text, instead of --steps."),
+    Setting("scores", 0, "Times that held-out text is scored on the way."),
     _SEED,
     Setting("heldout", 0.05, "Share of the text that is only scored."),
 )

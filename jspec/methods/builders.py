@@ -226,12 +226,13 @@ def lyanna(
     **shape: int,
 ) -> "Drafter":
     from jspec.drafters.draft_head.lyanna import Lyanna
-    from jspec.drafters.draft_head.lyanna_resampling import Fused, Separate
+    from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Separate
     from jspec.methods import device_defaults
 
     nodes, second = device_defaults.lyanna(num_speculative_tokens, resampled_tokens, **shape)
     again = {
         "fused": Fused(second, resampling_threshold),
+        "merged": Merged(second, resampling_threshold),
         "separate": Separate(second, resampling_threshold),
         "never": None,
     }[resampling]

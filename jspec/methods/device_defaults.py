@@ -16,7 +16,7 @@ forwards cost less beside one."""
 
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
 """The acceptance by rank of the bundled models at temperature 1 in the coupled scheme, as
-`python -m benchmarks.dyspec.acceptance --pair bundled --temperatures 1` printed on 2026-11-21."""
+`python -m benchmarks.dyspec.acceptance --temperatures 1` printed on 2026-11-21."""
 _NODES = 15
 """The nodes of Sequoia's default tree, with the root 16 tokens a forward."""
 _DEPTH = 8

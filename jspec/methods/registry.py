@@ -162,7 +162,11 @@ _LYANNA = Method(
         _DEPTH,
         Option("beam", _COUNT, "children of a node, and nodes of a level that get some"),
         _SHARPNESS,
-        Option("resampling", Word(("fused", "separate", "never")), "how a chain is used again"),
+        Option(
+            "resampling",
+            Word(("fused", "merged", "separate", "never")),
+            "how a chain is used again",
+        ),
         Option("resampled_tokens", _COUNT, "drafted nodes of the tree that is left"),
         Option("resampling_threshold", Integer(0), "only more levels make such a tree"),
     ),

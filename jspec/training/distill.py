@@ -1,7 +1,7 @@
 """Text that the target itself wrote, to train its draft heads on: what each row asks for and gets.
 
 Heads are trained on what they will have to foretell, the target's own output (self-distillation,
-as Medusa and Lyanna do where the chat data of a target is not at hand).
+as Medusa does where the chat data of a target is not at hand).
 """
 
 import json

@@ -1,5 +1,6 @@
 """Everything that decides how the training of a draft head turns out, from options or a recipe."""
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -22,6 +23,9 @@ class HeadJob:
         sequence: tokens per sequence that are predicted from.
         seed: seed of the weights and of the order of the data.
         heldout: share of the text that is only evaluated on.
+        epochs: passes over the training text, in place of the recipe's steps; 0: the steps.
+        scores: times that the held-out text is scored on the way, evenly; it is in any case at the
+            end.
     """
 
     recipe: Recipe
@@ -31,10 +35,26 @@ class HeadJob:
     sequence: int = 256
     seed: int = 0
     heldout: float = 0.05
+    epochs: float = 0.0
+    scores: int = 0
+
+    def stepped(self, num_sequences: int) -> "HeadJob":
+        """The job with as many steps as its epochs take over so many sequences."""
+        if not self.epochs:
+            return self
+        steps = math.ceil(self.epochs * num_sequences / self.batch_size)
+        return replace(self, recipe=replace(self.recipe, steps=steps))
+
+    @property
+    def scored_steps(self) -> frozenset[int]:
+        """The steps after which the held-out text is scored."""
+        steps = self.recipe.steps
+        marks = (round(steps * part / self.scores) for part in range(1, self.scores + 1))
+        return frozenset(max(mark, 1) for mark in marks)
 
     def settings(self) -> dict[str, Any]:
         """The settings that must not change when a run is resumed, as JSON values."""
-        kept = ("learning_rate", "warmup", "floor", "weight_decay", "beta2", "clip")
+        kept = ("learning_rate", "warmup", "floor", "schedule", "weight_decay", "beta2", "clip")
         return {
             **{name: getattr(self.recipe, name) for name in kept},
             **self.shape,
@@ -86,7 +106,10 @@ def _check(job: HeadJob) -> None:
         **job.shape,
         **job.loss,
         **{f.name: getattr(job.recipe, f.name) for f in fields(job.recipe)},
-        **{name: getattr(job, name) for name in ("batch_size", "sequence", "seed")},
+        **{
+            name: getattr(job, name)
+            for name in ("batch_size", "sequence", "seed", "epochs", "scores")
+        },
     }
     for name, value in everything.items():
         least = int(name in _COUNTS)

@@ -14,7 +14,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
 from jspec.base import PyTree
-from jspec.errors import RunStopped
+from jspec.errors import InputError, RunStopped
 from jspec.training.checkpoints import Checkpoints
 
 Metrics = Mapping[str, Float[Array, "..."]]
@@ -36,6 +36,13 @@ class Objective(Protocol):
         ...
 
 
+SCHEDULES: Mapping[str, Callable[[ArrayLike], Array]] = {
+    "cosine": lambda late: (1 + jnp.cos(jnp.pi * late)) / 2,
+    "linear": lambda late: 1 - jnp.asarray(late),
+}
+"""The share of the peak that is left, by the share of the cooldown that is over."""
+
+
 @dataclass(frozen=True)
 class Recipe:
     """The settings of the optimiser and its schedule.
@@ -43,11 +50,15 @@ class Recipe:
     Args:
         steps: updates in all.
         learning_rate: its peak, after `warmup` steps.
-        cooldown: share of the steps after the warmup over which a cosine takes the learning rate
-            from its peak down to `floor` times that; before, it stays at the peak. Below 1, a
-            run can still be lengthened or cut while it is at the peak.
+        cooldown: share of the steps after the warmup over which the learning rate falls from its
+            peak down to `floor` times that; before, it stays at the peak. Below 1, a run can still
+            be lengthened or cut while it is at the peak.
+        schedule: how it falls, one of `SCHEDULES`.
         clip: bound on the global norm of the gradient.
         checkpoint_every: steps between checkpoints; the last step always writes one.
+
+    Raises:
+        InputError: if there is no such schedule.
     """
 
     steps: int
@@ -55,10 +66,16 @@ class Recipe:
     warmup: int = 100
     cooldown: float = 1.0
     floor: float = 0.05
+    schedule: str = "cosine"
     weight_decay: float = 0.1
     beta2: float = 0.95
     clip: float = 1.0
     checkpoint_every: int = 200
+
+    def __post_init__(self):
+        if self.schedule not in SCHEDULES:
+            known = ", ".join(SCHEDULES)
+            raise InputError(f"schedule is {self.schedule!r:.80}; use one of {known}")
 
 
 @struct.dataclass
@@ -88,13 +105,13 @@ class TrainingError(RunStopped):
 
 
 def learning_rate(recipe: Recipe, step: ArrayLike) -> Float[Array, ""]:
-    """Linear warmup, the peak, then a half cosine; `step` counts from 0."""
+    """Linear warmup, the peak, then the schedule's fall; `step` counts from 0."""
     warmup = min(recipe.warmup, recipe.steps - 1)
     fall = max(recipe.cooldown * (recipe.steps - warmup), 1.0)
     rise = jnp.minimum((step + 1) / (warmup + 1), 1.0)
     late = jnp.clip((step - (recipe.steps - fall)) / fall, 0.0, 1.0)
-    cosine = recipe.floor + (1 - recipe.floor) * (1 + jnp.cos(jnp.pi * late)) / 2
-    return recipe.learning_rate * rise * cosine
+    left = recipe.floor + (1 - recipe.floor) * SCHEDULES[recipe.schedule](late)
+    return recipe.learning_rate * rise * left
 
 
 def optimizer(recipe: Recipe) -> optax.GradientTransformation:
@@ -136,6 +153,7 @@ def train(
     report: Callable[[Report], None] = lambda _: None,
     frozen: PyTree = None,
     place: Callable[[PyTree], PyTree] = lambda state: state,
+    examine: Callable[[int, PyTree], None] = lambda step, params: None,
 ) -> PyTree:
     """Trains from the last checkpoint, or from `params` if there is none, and returns the weights.
 
@@ -145,6 +163,8 @@ def train(
         report: called after each update.
         frozen: what the objective reads and does not train.
         place: puts the state on the devices that the batches are on.
+        examine: called after each update with its step and the weights, which the next update
+            donates.
 
     Raises:
         TrainingError: if the loss or gradient is not a number; the last checkpoint stays.
@@ -162,6 +182,7 @@ def train(
         curve = {"step": result.step, "loss": result.loss, "norm": result.norm}
         checkpoints.log({**curve, **result.metrics})
         report(result)
+        examine(result.step, state.params)
         if result.step % recipe.checkpoint_every == 0 or result.step == recipe.steps:
             checkpoints.save(result.step, state)
     return state.params

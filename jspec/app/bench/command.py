@@ -36,22 +36,8 @@ def bench(
             show_default=False,
         ),
     ] = None,
-    questions: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Questions in Spec-Bench's schema: JSON lines with question_id, category, turns.",
-            show_default="a few that come along",
-        ),
-    ] = None,
-    prompts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Instead: one prompt a line, text or a JSON list of token ids.",
-            show_default=False,
-        ),
-    ] = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
     limit: Annotated[
         int | None,
         typer.Option(

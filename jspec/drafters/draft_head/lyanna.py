@@ -30,8 +30,8 @@ class Lyanna(HeadDrafter):
             12 tokens.
         max_depth: N, levels.
         beam: k, children of a node, and nodes of a level that get some.
-        resampling: how the chain is used again: `Fused()`, the slower `Separate()`, both in
-            `jspec.drafters.draft_head.lyanna_resampling`, or None: not at all.
+        resampling: how the chain is used again: `Fused()`, the published `Merged()`, the slower
+            `Separate()`, all in `jspec.drafters.draft_head.lyanna_resampling`, or None: not at all.
         sharpness: see `jspec.drafters.draft_head.base.child_probability`; 1 is published.
 
     Raises:
@@ -55,8 +55,8 @@ class Lyanna(HeadDrafter):
         super().__post_init__()
         if self.resampling is not None and not isinstance(self.resampling, Resampling):
             raise InputError(
-                f"resampling is {self.resampling!r:.80}; pass Fused() or Separate() of "
-                "jspec.drafters.draft_head.lyanna_resampling, or None"
+                f"resampling is {self.resampling!r:.80}; pass Fused(), Merged() or Separate() "
+                "of jspec.drafters.draft_head.lyanna_resampling, or None"
             )
         check_sharpness(self.sharpness)
         best_first.check(

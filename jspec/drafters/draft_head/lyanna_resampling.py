@@ -95,8 +95,30 @@ class Resampling(ABC):
 
 
 @dataclass(frozen=True)
+class Merged(Resampling):
+    """Verification fusion as published (section 6.2): the second tree's nodes on top of the fresh
+    tree's, united at their root. Where there is no second tree the fresh one stands alone.
+
+    Example:
+        >>> Merged(num_speculative_tokens=2)
+        Merged(num_speculative_tokens=2, threshold=0)
+    """
+
+    def trees(
+        self, cache: ChainCache, fresh: DraftFresh, grow: GrowTree, done: Bool[Array, " B"]
+    ) -> tuple[Tree, ChainCache]:
+        del done
+        first, logits = fresh(0)
+        united, _ = union(first, self.second(cache, grow))
+        return united, replace(cache, logits=logits)
+
+
+@dataclass(frozen=True)
 class Fused(Resampling):
-    """Verification fusion (section 6.2): both trees in one forward, united at their root.
+    """Fusion that fills its budget: the nodes of both trees of largest joint probability.
+
+    As many nodes as `Merged` has at most, in every round. Nodes of the second tree compete with
+    those of a larger fresh one, and are left out where they are the less likely.
 
     Example:
         >>> Fused(num_speculative_tokens=2)

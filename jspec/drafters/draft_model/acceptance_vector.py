@@ -34,6 +34,8 @@ class Trials:
     """The probability that each child is taken if its earlier siblings were not."""
     kept: Float[Array, "B T W"]
     """The probability that the verifier goes to each child; of equal siblings, to the first."""
+    target: Float[Array, "B T W"]
+    """The target's probability of each child; 0 where no token was left to draw."""
     counted: Bool[Array, "B T"]
     """True at tokens of the text, False at padding."""
 
@@ -151,15 +153,16 @@ def trials(
         children, valid = drawn.tokens[:, 0], drawn.scores[:, 0] > -jnp.inf
         accept, _ = jax.vmap(rule)(probs, q, children, valid, noise)
         accept = jnp.where(valid, accept, 0.0)
-        return drawn.chances[:, 0], accept, jax.vmap(_kept)(accept, children)
+        likely = jnp.where(valid, jnp.take_along_axis(probs, children, axis=1), 0.0)
+        return drawn.chances[:, 0], accept, jax.vmap(_kept)(accept, children), likely
 
     columns = partial(jnp.moveaxis, source=1, destination=0)
     texts = score(model, params), score(draft, draft_params), tokens, positions
     # Position by position: the distributions of all of a text's draws at once would be W times its
     # logits.
     found = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
-    chances, accept, kept = jax.tree.map(columns, found)
-    return Trials(chances, accept, kept, counted=positions < lengths[:, None])
+    chances, accept, kept, likely = jax.tree.map(columns, found)
+    return Trials(chances, accept, kept, likely, counted=positions < lengths[:, None])
 
 
 def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:

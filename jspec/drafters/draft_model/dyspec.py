@@ -1,15 +1,16 @@
 """DySpec (Xiong et al. 2024): a tree grown greedily from the draft's own probabilities."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jspec.arguments import check_number
+from jspec.arguments import check_integer, check_number
 from jspec.base import PyTree, Sampling
 from jspec.drafters.draft_model.best_first import BestFirst
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
+from jspec.protocols import CausalLM
 from jspec.verify.proposals import Candidates
 from jspec.verify.schemes import RECURSIVE
 
@@ -22,9 +23,9 @@ class DySpec(BestFirst):
     draft's probability of the path, times what the earlier siblings left (Xiong et al. 2024,
     Algorithms 1 and 2). A slot is chosen by its value before its token is drawn, which keeps the
     rejection exact. The paper verifies by recursive rejection, with 64 or 768 nodes and a draft
-    temperature of 0.6; `DySpec.published(model)` does so with 64 nodes, at most 10 levels (section
-    4.3) and 16 nodes scored in each. The default is jspec's coupled scheme, whose tokens are those
-    of plain decoding with the same key, and a smaller tree.
+    temperature of 0.6, and bounds neither children nor levels. `DySpec.published(model)` does so
+    with 64 nodes or as many as it is told, see there. The default is jspec's coupled scheme, whose
+    tokens are those of plain decoding with the same key, and a smaller tree.
 
     Args:
         model: the draft model.
@@ -59,9 +60,38 @@ class DySpec(BestFirst):
         "scheme": RECURSIVE,
         "sampling": Sampling(temperature=0.6),
         "num_speculative_tokens": 64,
-        "max_depth": 10,
-        "beam": 16,
     }
+
+    @classmethod
+    def published(cls, model: CausalLM, **options: Any) -> Self:
+        """The method as its paper has it, with bounds that the tree is unlikely to meet.
+
+        Algorithm 1 bounds nothing. A tree of n nodes has at most n children of a node, of which 128
+        are drawn; its levels are at most 16, above 64 nodes 30 ("typically less than 10" and
+        "usually less than 30", section 4.3).
+
+        Args:
+            model: the draft model.
+            options: further arguments of the constructor; they win over the paper's.
+
+        Raises:
+            InputError: if an argument is out of range.
+
+        Example:
+            >>> from jspec.models.llama import Llama, LlamaConfig
+            >>> draft = Llama(LlamaConfig(4096, 64, 128, 1, 4, 2, 16, 1024))
+            >>> large = DySpec.published(draft, num_speculative_tokens=768)
+            >>> large.max_depth, large.beam
+            (30, 128)
+        """
+        nodes = options.get("num_speculative_tokens", 64)
+        check_integer("num_speculative_tokens", nodes, 1, None)
+        # The beam also bounds the nodes of a level that get children.
+        bounds = {
+            "max_depth": min(nodes, 16 if nodes <= 64 else 30),
+            "beam": min(nodes, 128, model.vocab_size),
+        }
+        return super().published(model, **{**bounds, **options})
 
     def __post_init__(self):
         super().__post_init__()

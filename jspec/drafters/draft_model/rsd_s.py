@@ -1,4 +1,4 @@
-"""RSD-S (Jeon et al. 2024, section 3.2.2): stochastic beam search as a drafter."""
+"""RSD-S (Jeon et al. 2024, section 3.2.1): stochastic beam search as a drafter."""
 
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple

@@ -204,7 +204,7 @@ def choose(
 
 
 def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
-    """MBSU (Jeon et al. 2024, section 4): the speed-up if reading weights is all that takes time.
+    """MBSU (Jeon et al. 2024, appendix C.2): the speed-up if reading weights is all there is.
 
     eta / (L r + 1). (The text of the paper has r upside down; its tables have it so.)
 

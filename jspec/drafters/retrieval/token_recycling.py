@@ -173,7 +173,7 @@ class TokenRecycling(MatrixDrafter):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> Int[Array, "R V k"]:
-        """Sets M[token] to its top k in order (section 3.4); the last of equal tokens wins."""
+        """Sets M[token] to its top k in order (section 3.3); the last of equal tokens wins."""
         _, best = top_k(logits, self.k)
         return write_lines(state, tokens, live, best)
 

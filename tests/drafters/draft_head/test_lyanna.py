@@ -13,7 +13,7 @@ import jspec
 from jspec import tree as trees
 from jspec.base import Frame
 from jspec.drafters.draft_head.lyanna import Lyanna
-from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Separate
+from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Merged, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.training.unroll import Unrolled, states_of
@@ -133,6 +133,7 @@ def test_fusion_is_the_best_of_both_trees(begun):
     # Nothing fresh counts for rows that verify what is left alone; the third has nothing left.
     alone, kept = propose(module, variables, Separate(num_speculative_tokens=4), left, state, at)
     np.testing.assert_array_equal(kept.resampled, [True, True, False])
+    merged, _ = propose(module, variables, Merged(num_speculative_tokens=4), left, state, at)
     for row in range(3):
         second = {} if row == 2 else nodes_of(alone, row)
         assert len(second) == (0 if row == 2 else min(4, 3 if row == 1 else 4))
@@ -143,6 +144,8 @@ def test_fusion_is_the_best_of_both_trees(begun):
             (path, min(joined[path[: depth + 1]] for depth in range(len(path)))) for path in joined
         ]
         same(nodes_of(fused, row), oracle.prune(fallen, 7 + 4))
+        # As published nothing gives way: all fresh nodes, and all of the second tree.
+        assert set(nodes_of(merged, row)) == {*nodes_of(fresh, row), *second}
     assert nodes_of(alone, 2) == pytest.approx(nodes_of(fresh, 2))
     np.testing.assert_array_equal(trees.depths(fused) <= LEVELS, True)
 
@@ -237,7 +240,7 @@ def test_bad_settings_are_refused(changes, message):
         (dict(threshold=None), "threshold is None; pass an integer"),
     ],
 )
-@pytest.mark.parametrize("resampling", [Fused, Separate])
+@pytest.mark.parametrize("resampling", [Fused, Merged, Separate])
 def test_bad_settings_of_the_second_tree_are_refused(resampling, change, message):
     with pytest.raises(jspec.InputError, match=f"^{message}"):
         resampling(**change)
