@@ -93,14 +93,8 @@ def _block(
             f"tapped; use at most {layers - 1}"
         )
     read = layer["hidden_size"] + markov_rank if confidence else 0
-    return BlockHead(
-        BlockConfig(
-            **layer | {"qk_norm": True},
-            taps=block_taps(layers, num_taps),
-            markov_rank=markov_rank,
-            confidence_width=read,
-        )
-    )
+    own: dict[str, Any] = {"qk_norm": True, "taps": block_taps(layers, num_taps)}
+    return BlockHead(BlockConfig(**layer | own, markov_rank=markov_rank, confidence_width=read))
 
 
 def _with_last(model: Any, head: BlockHead) -> WithLast:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -257,12 +257,12 @@ class BlockDrafter:
         lengths: Int[Array, " B"],
         output: Output,
     ) -> BlockState:
-        check_head(self.head, params, output)
+        head: Any = self.head
+        check_head(head, params, output)
         assert output.hidden is not None, "it was checked"
-        lanes, _ = sequence(*prompt.shape)
-        made = self.head.read(params, output.hidden, lanes)
         # The last token is the root; its state is committed with the first round.
-        return replace(state, cache=caches.commit(state.cache, made, lanes, lengths - 1))
+        cache = self._read(params, state, output.hidden, jnp.zeros_like(lengths), lengths - 1)
+        return replace(state, cache=cache)
 
     def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
         hidden = self.head.draft(params, frame.root, frame.positions, state.cache)
@@ -292,19 +292,27 @@ class BlockDrafter:
         path, hidden = scored.verdict.path, scored.output.hidden
         assert hidden is not None, "it was there when the call began"
         assert state.laws is not None, "what is updated was drafted"
-        lanes, _ = sequence(*path.shape)
-        made = self.head.read(
-            params,
-            jnp.take_along_axis(hidden, path[..., None], axis=1),
-            feedback.positions[:, None] + lanes,
-        )
+        hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
         before = jnp.concatenate([feedback.tree.tokens[:, :1], feedback.emitted[:, :-1]], axis=1)
         learnt = partial(block_chances.learn, self.head, params, state.laws, state.weights)
         return BlockState(
-            cache=caches.commit(state.cache, made, lanes, counts),
+            cache=self._read(params, state, hidden, feedback.positions, counts),
             weights=learnt(before, feedback.emitted, counts),
             laws=None,
         )
+
+    def _read(
+        self,
+        params: PyTree,
+        state: BlockState,
+        hidden: Float[Array, "B C F"],
+        first: Int[Array, " B"],
+        counts: Int[Array, " B"],
+    ) -> Cache:
+        """The context with the first `counts` of C more states, which begin at position `first`."""
+        lanes, _ = sequence(*hidden.shape[:2])
+        made = self.head.read(params, hidden, first[:, None] + lanes)
+        return caches.commit(state.cache, made, lanes, counts)
 
 
 def _path_chance(drawn: Candidates, value: Float[Array, "B W"]) -> NodeValues:
