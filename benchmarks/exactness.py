@@ -73,8 +73,8 @@ def main(
         )
         table.add_row(name, "transformers", f"{equal}/{count}", "", "", "")
         wrong += count - equal
-        for method, (drafter, weights) in build_those_there(standalone(), loaded).items():
-            options = dict(drafter=drafter, drafter_params=weights)
+        for method, built in build_those_there(standalone(), loaded).items():
+            options = built._asdict()
             tokens, results = alone(**options)
             counts = [
                 _rows_equal(tokens, greedy),
