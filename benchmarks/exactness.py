@@ -50,9 +50,9 @@ def main(
         rows = subject.of_all_classes(count, prompt_tokens)
         total = rows.count
 
-        def decode(asked=rows, loaded=loaded, rows=None, **request):
+        def decode(asked=rows, model=loaded.model, params=loaded.params, rows=None, **request):
             return jspec.decode(
-                loaded.model, loaded.params, *asked, rows=rows, max_new_tokens=new_tokens, **request
+                model, params, *asked, rows=rows, max_new_tokens=new_tokens, **request
             )
 
         def alone(decode=decode, asked=rows, **request):
@@ -85,8 +85,8 @@ def main(
         )
         table.add_row(name, "transformers", f"{equal}/{total}", "", "", "")
         wrong += total - equal
-        for method, (drafter, weights) in build_those_there(standalone(), loaded).items():
-            request = dict(drafter=drafter, drafter_params=weights)
+        for method, built in build_those_there(standalone(), loaded).items():
+            request = built._asdict()
             tokens, results = alone(**request)
             counts = [
                 _rows_equal(tokens, greedy),

@@ -40,11 +40,11 @@ __all__ = [  # noqa: RUF022
     # verification
     "BlockVerification", "Scheme", "TreeVerifier", "Verified", "with_verifier",
     # drafters
-    "Adaptive", "AdaptiveParams", "Autoregressive", "BudgetedMerge", "CalibratedDySpec",
-    "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna",
-    "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia",
-    "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto",
-    "merge",
+    "Adaptive", "AdaptiveParams", "Autoregressive", "BlockDrafter", "BudgetedMerge",
+    "CalibratedDySpec", "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2",
+    "Lookahead", "Lyanna", "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script",
+    "Scripted", "Sequoia", "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling",
+    "adaptive", "auto", "merge",
     # modules
     "acceptance_vector", "costs", "datastore", "methods", "metrics", "models", "proposals", "round",
     "rules", "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",

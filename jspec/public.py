@@ -19,6 +19,7 @@ from jspec.drafters.adaptive import Adaptive as Adaptive
 from jspec.drafters.adaptive import AdaptiveParams as AdaptiveParams
 from jspec.drafters.adaptive import adaptive as adaptive
 from jspec.drafters.autoregressive import Autoregressive as Autoregressive
+from jspec.drafters.draft_head.block import BlockDrafter as BlockDrafter
 from jspec.drafters.draft_head.eagle import EAGLE as EAGLE
 from jspec.drafters.draft_head.eagle import EAGLE2 as EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna as Lyanna

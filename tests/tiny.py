@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.llama import Llama, LlamaConfig
@@ -63,6 +64,11 @@ def eagle() -> EAGLEHead:
     return EAGLEHead(draft().config)
 
 
+def block(**changes) -> BlockHead:
+    shape = dict(taps=(1,), block_size=4, markov_rank=3, confidence_width=19)
+    return BlockHead(BlockConfig(**(asdict(draft().config) | shape | changes)))
+
+
 def lyanna(**changes) -> LyannaHead:
     return LyannaHead(LyannaConfig(**(asdict(draft().config) | dict(rank=5) | changes)))
 
@@ -70,7 +76,11 @@ def lyanna(**changes) -> LyannaHead:
 def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
     """Random weights of a head for `model`, beside what it borrows of that."""
     target = params(model())["params"]
-    inputs = jnp.zeros((1, 2, 16)), jnp.zeros((1, 2), jnp.int32), jnp.zeros((1, 2), jnp.int32)
+    inputs = (
+        jnp.zeros((1, 2, head.features)),
+        jnp.zeros((1, 2), jnp.int32),
+        jnp.zeros((1, 2), jnp.int32),
+    )
     made = _drawn(head, seed, scale, *inputs, jnp.ones((1, 2, 2), bool))
     own = {name: part for name, part in made.items() if name != "target"}
     return {**own, "target": {"embed": target["embed"], "head": target["head"]}}

@@ -76,7 +76,7 @@ def main(
 
 
 def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
-    """The five rules of the figure, and jspec's coupling."""
+    """The five rules of the figure, list sampling with its bound, and jspec's coupling."""
     draws = jnp.array(list(itertools.product(range(vocabulary), repeat=number)))
     return {
         "multi-round": partial(summed, rules.multi_round, independent, draws),
@@ -84,6 +84,8 @@ def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
         "optimal": partial(optimal, number),
         "RRS": partial(summed, rules.recursive, without_replacement, draws),
         "coupled": partial(coupled, number),
+        "list": partial(gumbel_list, number),
+        "list bound": partial(list_bound, number),
     }
 
 
@@ -140,6 +142,27 @@ def coupled(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
     return jax.vmap(kept)(noises).mean()
 
 
+def gumbel_list(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
+    """Gumbel-max list sampling (Rowan et al. 2025): K noises, the target's token by the largest."""
+    noises = jax.random.gumbel(jax.random.key(0), (NOISES, number, len(p)))
+
+    def kept(noise):
+        children = (jnp.log(q) + noise).argmax(-1)
+        return (children == (jnp.log(p) + noise.max(0)).argmax()).any()
+
+    return jax.vmap(kept)(noises).mean()
+
+
+def list_bound(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
+    """Their list matching lemma: list sampling keeps a child at least so often.
+
+    The chance that the token j is the target's by noise k, and is child k too, is that of one
+    exponential variable to be the least of a race; summed over j and k, each counts once.
+    """
+    ratio = jnp.maximum(p[None] / p[:, None], q[None] / q[:, None]).sum(-1)
+    return jnp.nansum(number / (ratio + (number - 1) / p))
+
+
 def _over(rule: Acceptance, distributions: np.ndarray) -> np.ndarray:
     """A verifier on pairs [.., 2, V] of distributions, p first."""
     each = jax.jit(lambda distributions: jax.lax.map(lambda pair: rule(*pair), distributions))
@@ -152,6 +175,8 @@ _LOOKS = {
     "optimal": dict(color="#7f7f7f", marker="o"),
     "RRS": dict(color="#c23b3b", marker="D"),
     "coupled": dict(color="#2b6cb0", marker="P", linestyle="--"),
+    "list": dict(color="#7a4fb0", marker="v"),
+    "list bound": dict(color="#7a4fb0", marker="", linestyle=":"),
 }
 
 

@@ -30,7 +30,7 @@ def main(
 ) -> None:
     """Decodes greedily at batch 1, prompts cut to one length; drafters keep their states."""
     loaded = load(model)
-    target = loaded.model, loaded.params
+    plain_decoding = loaded.model, jspec.Autoregressive(), None
     drafters = build_those_there(methods.split(","), loaded)
     # As in service, each drafter's state goes from prompt to prompt and class to class.
     states: dict[str, object] = dict.fromkeys(drafters)
@@ -47,9 +47,10 @@ def main(
             ids = loaded.tokenizer.encode(text).ids[:prompt_tokens]
 
             def run(name, ids=ids):
-                drafter, weights = drafters.get(name, (jspec.Autoregressive(), None))
+                model, drafter, weights = drafters.get(name, plain_decoding)
                 return jspec.decode(
-                    *target,
+                    model,
+                    loaded.params,
                     np.array([ids]),
                     drafter=drafter,
                     drafter_params=weights,

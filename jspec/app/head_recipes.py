@@ -9,11 +9,14 @@ import optax
 
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.models.heads.registry import with_taps
 from jspec.models.llama import LlamaConfig
 from jspec.models.load import Loaded
+from jspec.training.block import Blocks, WithLast
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -36,6 +39,7 @@ class Kind:
         objective: from the target, the module and the loss's settings.
         begin: the weights to begin with, from the module and the target; None: random ones.
         memory: what to say of the memory that the trained head will take.
+        source: the model whose states the objective reads, from the target's and the head.
     """
 
     job: HeadJob
@@ -43,6 +47,7 @@ class Kind:
     objective: Callable[..., Objective]
     begin: Callable[[Any, PyTree], PyTree] | None = None
     memory: Callable[[Any], list[str]] = lambda head: []
+    source: Callable[[Any, Any], Any] = lambda model, head: model
 
 
 def _layer(target: Loaded) -> dict[str, Any]:
@@ -75,6 +80,29 @@ def _lyanna(target: Loaded, hot_tokens: int | None, **shape: Any) -> LyannaHead:
 def _medusa(target: Loaded, **shape: Any) -> MedusaHeads:
     model: Any = target.model
     return MedusaHeads(MedusaConfig(model.vocab_size, model.features, **shape))
+
+
+def _block(
+    target: Loaded, num_taps: int, confidence: bool, markov_rank: int, **shape: Any
+) -> BlockHead:
+    layer = _layer(target) | shape
+    layers = getattr(getattr(target.model, "config", None), "num_layers", 0)
+    if num_taps > layers - 1:
+        raise InputError(
+            f"num_taps is {num_taps} and the target has {layers} layers, of which the first is not "
+            f"tapped; use at most {layers - 1}"
+        )
+    read = layer["hidden_size"] + markov_rank if confidence else 0
+    own: dict[str, Any] = {"qk_norm": True, "taps": block_taps(layers, num_taps)}
+    return BlockHead(BlockConfig(**layer | own, markov_rank=markov_rank, confidence_width=read))
+
+
+def _with_last(model: Any, head: BlockHead) -> WithLast:
+    return WithLast(model, with_taps(model, head))
+
+
+def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
+    return Blocks(_with_last(target.model, head), head, **loss)
 
 
 def _ahead(target: Loaded, head: Any, **loss: Any) -> Objective:
@@ -129,5 +157,28 @@ KINDS: Mapping[str, Kind] = {
         _medusa,
         _ahead,
         begin=fresh,
+    ),
+    "block": Kind(
+        HeadJob(
+            _RECIPE,
+            {
+                "num_layers": 2,
+                "num_taps": 3,
+                "block_size": 8,
+                "causal": False,
+                "markov_rank": 64,
+                "confidence": True,
+            },
+            {
+                "anchors": 32,
+                "decay": 4.0,
+                "token_weight": 0.1,
+                "distance_weight": 0.9,
+                "confidence_weight": 1.0,
+            },
+        ),
+        _block,
+        _blocks,
+        source=_with_last,
     ),
 }

@@ -138,3 +138,8 @@ head_command(
     "Train Medusa's heads: from one state, the token at each of several places.",
     train_settings.MEDUSA,
 )
+head_command(
+    "block",
+    "Train a one-pass block head: several tokens from one forward (DFlash, DSpark).",
+    train_settings.BLOCK,
+)

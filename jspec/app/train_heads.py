@@ -1,4 +1,4 @@
-"""The work of `jspec train eagle|lyanna|medusa`: from a target and text to a draft head."""
+"""The work of `jspec train eagle|lyanna|medusa|block`: from a target and text to a draft head."""
 
 import json
 import logging
@@ -143,9 +143,26 @@ class Run:
         borrowed = {name: value for name, value in self.variables.items() if name != "params"}
         return self.devices.copy({"target": self.target.params, "borrowed": borrowed})
 
-    def batch(self, text: Sequences, rows: np.ndarray, hidden: np.ndarray | None) -> Batch:
-        """A batch of some rows on the devices, each row on one of them."""
-        return Batch(*self.devices.share((text.tokens[rows], text.live[rows], hidden)))
+    def batch(
+        self,
+        text: Sequences,
+        rows: np.ndarray,
+        hidden: np.ndarray | None = None,
+        step: int | None = None,
+    ) -> Batch:
+        """A batch of some rows on the devices, each row on one of them.
+
+        Args:
+            text: the rows of which.
+            rows: which of them.
+            hidden: their states, if they are at hand.
+            step: of the training, on which what is drawn depends; None: on the row alone.
+        """
+        draws = rows
+        if step is not None:
+            draws = np.random.default_rng([self.job.seed, 3, step]).integers(2**31, size=len(rows))
+        arrays = text.tokens[rows], text.live[rows], hidden, draws.astype(np.int32)
+        return Batch(*self.devices.share(arrays))
 
 
 def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) -> Run:
@@ -222,7 +239,7 @@ def train(
 
     def batch(step: int) -> Batch:
         chosen = order[step]
-        return run.batch(run.whole, chosen, None if held is None else held[chosen])
+        return run.batch(run.whole, chosen, None if held is None else held[chosen], step)
 
     frozen, copy = run.frozen, run.devices.copy
     params = copy(run.variables["params"])
@@ -258,7 +275,7 @@ def train(
 
 def store(run: Run, folder: Path, dtype: str, console: Console) -> States:
     """The target's states of all training text, from disk or put there."""
-    model: Any = run.target.model
+    model: Any = KINDS[run.kind].source(run.target.model, run.head)
     held = States(folder, run.whole, model.features, precision.find(dtype), run.fingerprint)
     with Progress(console=console) as progress:
         task = progress.add_task("storing states", total=len(run.whole), completed=len(held))
@@ -286,7 +303,7 @@ def evaluate(
         filled = Sequences(np.pad(part.tokens, more), np.pad(part.live, more))
         for first in range(0, len(filled), size):
             rows = np.arange(first, first + size)
-            yield run.batch(filled, rows, None), int(filled.live[rows].sum())
+            yield run.batch(filled, rows), int(filled.live[rows].sum())
 
     return {
         label: heldout.metrics(objective, params, frozen, batches(part))

@@ -133,6 +133,20 @@ LYANNA = (
     ),
     Setting("first_token", True, "Tell the first draft step the token."),
 )
+BLOCK = (
+    *_HEAD,
+    Setting("num_layers", 2, "Layers of the head.", flag="layers"),
+    Setting("num_taps", 3, "Layers of the target whose states it reads.", flag="taps"),
+    Setting("block_size", 8, "Tokens that it drafts at once."),
+    Setting("causal", False, "Let a drafted place see only the places before it."),
+    Setting("markov_rank", 64, "Width of what the token before tells; 0 leaves it out."),
+    Setting("confidence", True, "Train a head that says how sure it is."),
+    Setting("anchors", 32, "Blocks of a sequence at each update."),
+    Setting("decay", 4.0, "Tokens over which a place's weight falls to a third."),
+    Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
+    Setting("distance_weight", 0.9, "Weight of the distance to the target's probabilities."),
+    Setting("confidence_weight", 1.0, "Weight of the confidence's cross-entropy."),
+)
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),
     Setting("decay", 0.8, "Weight of a head relative to the one before."),

@@ -134,4 +134,7 @@ _COUNTS = {
     "unroll",
     "num_heads",
     "num_layers",
+    "num_taps",
+    "block_size",
+    "anchors",
 }

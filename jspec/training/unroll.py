@@ -25,6 +25,8 @@ class Batch:
     """True where a token is text; the others are padding behind it."""
     hidden: Float[Array, "B T+1 E"] | None = None
     """The target's states if they are at hand; None: they are computed on the fly."""
+    draws: Int[Array, " B"] | None = None
+    """A number for each row, others at each step, for objectives that draw; None: they do not."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,45 @@ def coupled(
     return _candidates(tokens, scores, known, sampled=False)
 
 
+def gumbel_list(
+    logits: Float[Array, "B M V"],
+    sampling: Sampling | None,
+    frame: Frame,
+    level: Int[Array, ""] | int,
+    size: int,
+) -> Candidates:
+    """Draws K independent tokens from q, each by a noise of its own: Gumbel-max list sampling.
+
+    Rowan, Phan and Khisti 2025, arXiv:2506.05632. The target's token is decided by the largest of
+    the K noises at each token, less log K, which is Gumbel noise again. Here that is the noise of
+    plain decoding, and the K are drawn given their largest, so that the tokens are those of plain
+    decoding. Children may be equal. `coupled` ranks by the deciding noise itself and keeps a child
+    more often; this is the published way, to compare with.
+    """
+    known = sampling or frame.sampling or Sampling()
+    probs = samplings.node_probabilities(logits, known)
+    batch, vocab = len(frame.root), logits.shape[-1]
+    shape, one = (batch, size, vocab), (batch, 1, vocab)
+    noises = jnp.zeros(shape)
+    if frame.keys is not None:
+        largest = samplings.gumbel(frame.keys, frame.positions + level, vocab) + math.log(size)
+        # Each token's largest noise is any of the K with the same chance.
+        own = jax.vmap(jax.random.fold_in)(
+            samplings.fork(frame.keys, frame.positions, _CHILDREN), jnp.full(batch, level)
+        )
+        holder, below = jnp.moveaxis(jax.vmap(lambda key: jax.random.split(key, 2))(own), 1, 0)
+        holds = jax.vmap(lambda key: jax.random.randint(key, (vocab,), 0, size))(holder)
+        free = jax.vmap(lambda key: jax.random.exponential(key, shape[1:], jnp.float32))(below)
+        # A Gumbel variable that is at most b: -log(exp(-b) + E), with E exponential.
+        bounded = -jnp.log(jnp.exp(-largest[:, None]) + free)
+        is_largest = holds[:, None] == jnp.arange(size)[:, None]
+        noises = jnp.where(is_largest, largest.reshape(one), bounded)
+    scores = jnp.log(probs)[:, :, None] + noises[:, None]
+    tokens = samplings.argmax(scores)
+    there = jnp.where(probs.max(-1, keepdims=True) > 0, 0.0, -jnp.inf)
+    return _candidates(tokens, jnp.broadcast_to(there, tokens.shape), probs, sampled=False)
+
+
 def without_replacement(
     logits: Float[Array, "B M V"],
     sampling: Sampling | None,

@@ -30,6 +30,9 @@ class Scheme:
 COUPLED = Scheme(proposals.coupled, TreeVerifier(rules.coupled))
 """Children drawn with the noise that decides the target's token: the tokens depend on the key
 alone, not on the drafter."""
+GUMBEL_LIST = Scheme(proposals.gumbel_list, TreeVerifier(rules.coupled))
+"""Independent children, each by a noise of its own, of which the target's is the largest (Rowan et
+al. 2025). The tokens are those of `COUPLED`, which keeps children more often."""
 RECURSIVE = Scheme(proposals.without_replacement, TreeVerifier(rules.recursive))
 """Recursive rejection (RSD; Jeon et al. 2024), as Sequoia and DySpec verify. With one child a node
 it is speculative decoding (Leviathan et al. 2023; Chen et al. 2023)."""

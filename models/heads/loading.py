@@ -46,11 +46,11 @@ def load(
 
     Args:
         name: a folder that `jspec train` or `save` wrote, a bundled head such as "jspec-7m/medusa",
-            or a published head of EAGLE, EAGLE-2, EAGLE-3 or Medusa: a folder in Hugging Face
-            layout, or a hub id.
+            or a published head of EAGLE, EAGLE-2, EAGLE-3, Medusa, DFlash, DSpark or JetSpec: a
+            folder in Hugging Face layout, or a hub id.
         target: the model that it is to draft for.
-        only: the kind that is wanted, or kinds: "eagle", "eagle3", "lyanna", "medusa"; any if not
-            given.
+        only: the kind that is wanted, or kinds: "block", "eagle", "eagle3", "lyanna", "medusa"; any
+            if not given.
         dtype: dtype that the weights are held in; the target's if not given.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Draft heads as their authors publish them: EAGLE-1/2, EAGLE-3 and Medusa, without torch.
+"""Draft heads as their authors publish them: EAGLE-1/2, EAGLE-3, Medusa and blocks, without torch.
 
 Their files do not say for which weights they were trained. What can be told is told: the kind by
 the tensors' names, the target by shapes, vocabulary and, where a head holds a copy of the target's
@@ -19,11 +19,12 @@ from jax.typing import DTypeLike
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models import hub, precision
+from jspec.models.heads import block_layouts
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, check_kind, check_target
 from jspec.models.huggingface import draft_heads, llama, pickles, settings, shards, weights
-from jspec.models.huggingface.draft_heads import EMBED, MASK, OFFSETS, Names
+from jspec.models.huggingface.draft_heads import EMBED, HEAD, MASK, OFFSETS, Names
 from jspec.models.huggingface.pickles import Pickled
 from jspec.models.huggingface.shards import Shards
 from jspec.models.huggingface.weights import Weight
@@ -43,6 +44,8 @@ class Layout(NamedTuple):
     table: list[Weight]
     beside: tuple[str, ...]
     """Names of tensors that are no parameters and yet are read."""
+    copies: Mapping[str, str] = {EMBED: "embed"}
+    """Tensors that are copies of the target's arrays, if they are there; by the names of these."""
 
 
 def read(
@@ -68,7 +71,7 @@ def read(
     found = draft_heads.find(files.files)
     if found is None:
         raise InputError(
-            f"{folder} holds no draft head that is known (EAGLE, EAGLE-3 or Medusa by its tensors, "
+            f"{folder} holds no draft head that is known (EAGLE, Medusa or blocks by its tensors, "
             f"of which {weights.listed(files.files, 'tensor')}); name the folder of one"
         )
     check_kind(str(folder), found.kind, only)
@@ -78,7 +81,9 @@ def read(
     head = HEAD_KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
     check_target(str(folder), head, model)
     _check(folder, files, found, layout)
-    _check_embeddings(folder, files, target.params)
+    for tensor_name, array in layout.copies.items():
+        if tensor_name in files.files:
+            _check_copy(folder, files, target.params, tensor_name, array)
 
     def tensor(name: str) -> np.ndarray:
         return files.read(found.held[name])
@@ -92,6 +97,8 @@ def read(
         fuse.setdefault("bias", jnp.zeros(fuse["kernel"].shape[1], held))
     if OFFSETS in found.held:
         variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
+    elif getattr(layout.config, "draft_tokens", 0):
+        variables["scored"] = {"ids": jnp.arange(head.vocab_size)}
     return head, variables
 
 
@@ -165,7 +172,16 @@ def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> 
     return Layout(config, list(draft_heads.medusa(config)), ())
 
 
+def _block(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+    config, copies = block_layouts.read(folder, names.held, model)
+    if HEAD in names.held and HEAD not in copies:
+        config = replace(config, draft_tokens=files.shape(names.held[HEAD])[0])
+    beside = (*copies, OFFSETS, MASK)
+    return Layout(config, list(draft_heads.block_head(config)), beside, copies)
+
+
 _LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Any], Layout]] = {
+    "block": _block,
     "eagle": _eagle,
     "eagle3": _eagle3,
     "medusa": _medusa,
@@ -197,25 +213,27 @@ def _check(folder: Path, files: Shards | Pickled, names: Names, layout: Layout) 
             )
 
 
-def _check_embeddings(folder: Path, files: Shards | Pickled, target: PyTree) -> None:
-    """Raises InputError if the head's copy of the target's embeddings is of another model."""
-    if EMBED not in files.files:
-        return
-    ours, shape = target["params"]["embed"], files.shape(EMBED)
+def _check_copy(
+    folder: Path, files: Shards | Pickled, target: PyTree, name: str, array: str
+) -> None:
+    """Raises InputError if the head's copy of an array of the target is of another model."""
+    held, shape = target["params"], files.shape(name)
+    ours = held.get(array, held["embed"])  # the head may be the embedding
+    words = {"embed": "embeddings", "head": "scores"}[array]
     fix = "load the target that the head was trained for"
     if shape != ours.shape:
         raise InputError(
-            f"{folder} holds embeddings of shape {list(shape)} and the target's have "
+            f"{folder} holds {words} of shape {list(shape)} and the target's have "
             f"{list(ours.shape)}; {fix}"
         )
     rows = np.arange(min(shape[0], _SAMPLES)) * shape[0] // min(shape[0], _SAMPLES)
     columns = np.arange(len(rows)) % shape[1]
     mine = np.asarray(ours[rows, columns], np.float64)
-    theirs = files.read(EMBED)[rows, columns].astype(np.float64)
+    theirs = files.read(name)[rows, columns].astype(np.float64)
     distance = np.linalg.norm(mine - theirs) / max(float(np.linalg.norm(mine)), 1e-30)
     if distance > _ROUNDING:
         raise InputError(
-            f"{folder} was trained on other embeddings than this target's ({distance:.0%} away), "
+            f"{folder} was trained on other {words} than this target's ({distance:.0%} away), "
             f"so for another model; {fix}"
         )
 

@@ -1,17 +1,18 @@
-"""Tensor names of published draft heads: EAGLE-1/2, EAGLE-3 and Medusa."""
+"""Tensor names of published draft heads: EAGLE-1/2, EAGLE-3, Medusa and block heads."""
 
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from jspec.models.heads.block import BlockConfig
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.huggingface.llama import block, norm
 from jspec.models.huggingface.weights import Weight, linear
 from jspec.models.llama import LlamaConfig
 
-EMBED = "embed_tokens.weight"
-"""A copy of the target's embeddings, which some heads hold."""
+EMBED, HEAD = "embed_tokens.weight", "lm_head.weight"
+"""Copies of the target's embeddings and of its head, which some heads hold."""
 OFFSETS, MASK = "d2t", "t2d"
 """EAGLE-3's tables: offsets from draft tokens to target tokens, and a mask of target tokens."""
 _BUFFERS = r".*\.rotary_emb\.inv_freq"
@@ -35,6 +36,8 @@ class Names:
 def find(names: Iterable[str]) -> Names | None:
     """The kind of head that has tensors of such names; None: no kind that is known."""
     held = {name: name for name in names if not re.fullmatch(_BUFFERS, name)}
+    if {"fc.weight", "hidden_norm.weight"} <= held.keys():
+        return Names("block", held)
     if "fc.weight" in held:
         third = any(name.endswith(".hidden_norm.weight") for name in held)
         return Names("eagle3" if third else "eagle", held)
@@ -62,9 +65,28 @@ def eagle3(config: Eagle3Config, layer: str) -> Iterator[Weight]:
     yield norm(("state_norm",), f"{layer}.hidden_norm", width)
     yield from block(config, ("layer",), layer, 2 * width)
     yield norm(("norm",), "norm", width)
-    yield Weight(
-        ("head",), ("lm_head.weight",), ((config.draft_tokens or config.vocab_size, width),)
-    )
+    yield Weight(("head",), (HEAD,), ((config.draft_tokens or config.vocab_size, width),))
+
+
+def block_head(config: BlockConfig) -> Iterator[Weight]:
+    """DFlash, DSpark and JetSpec; the target's embeddings and head are not among them."""
+    width, rank = config.hidden_size, config.markov_rank
+    size = config.draft_tokens or config.vocab_size
+    yield from linear(("fuse",), ["fc"], len(config.taps) * width, [width], False)
+    yield norm(("state_norm",), "hidden_norm", width)
+    for layer in range(config.num_layers):
+        path, name = (f"layers_{layer}",), f"layers.{layer}"
+        yield norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
+        yield from block(config, path, name, width)
+    yield norm(("norm",), "norm", width)
+    if config.draft_tokens:
+        yield Weight(("head",), (HEAD,), ((size, width),))
+    if rank:
+        for part, name, rows in (("from", "w1", config.vocab_size), ("to", "w2", size)):
+            tensor = f"markov_head.markov_{name}.weight"
+            yield Weight((f"markov_{part}",), (tensor,), ((rows, rank),))
+    if read := config.confidence_width:
+        yield from linear(("certainty",), ["confidence_head.proj"], read, [1], True)
 
 
 def medusa(config: MedusaConfig) -> Iterator[Weight]:

@@ -19,7 +19,7 @@ _DRAFT = tiny.draft()
 _WEIGHTS = tiny.params(_DRAFT)
 _MEDUSA = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
 _HEADS = {"params": fresh(_MEDUSA, tiny.params(tiny.model()))}
-_EAGLE, _LYANNA = tiny.eagle(), tiny.lyanna()
+_BLOCK, _EAGLE, _LYANNA = tiny.block(), tiny.eagle(), tiny.lyanna()
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,10 @@ DRAFTERS = {
         ),
         (_WEIGHTS, None),
     ),
+    "block": (
+        jspec.BlockDrafter(_BLOCK, num_speculative_tokens=7, beam=3, num_candidates=8),
+        tiny.variables(_BLOCK),
+    ),
     "eagle": (jspec.EAGLE(_EAGLE, _SMALL), tiny.variables(_EAGLE)),
     "eagle2": (
         jspec.EAGLE2(_EAGLE, num_speculative_tokens=8, max_depth=4, beam=4),
@@ -183,6 +187,7 @@ IN_MERGE = (
     "suffix",
     "calibrated_dyspec",
     "adaptive_draft_model_at_random",
+    "block",
     "lyanna",
 )
 """Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""

@@ -30,6 +30,7 @@ TARGET = loaded()
 SHAPE = dataclasses.replace(TARGET.model.config, num_layers=1, rope_scaling=SCALING)
 LYANNA = LyannaConfig(**(dataclasses.asdict(SHAPE) | {"rope_scaling": SCALING}), hot_tokens=7)
 HEADS = {
+    "block": tiny.block(),
     "eagle": EAGLEHead(SHAPE),
     "lyanna": LyannaHead(LYANNA),
     "medusa": MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2)),
@@ -88,7 +89,8 @@ def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
     heads.save(tmp_path / "head", head, weights(head), TARGET)
     loaded = heads.load(tmp_path / "head", TARGET)
     module, variables = heads.read_variables(tmp_path / "head", TARGET)
-    assert (loaded.head, loaded.target) == (module, TARGET)
+    tapped = dataclasses.replace(TARGET, model=registry.with_taps(TARGET.model, head))
+    assert (loaded.head, loaded.target) == (module, tapped)
     assert tuple(loaded) == (loaded.head, loaded.params, loaded.target)
     params = dict(loaded.params)
     # Lyanna's token info stands in a table, which reads as what it was computed from does.

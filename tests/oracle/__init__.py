@@ -31,7 +31,14 @@ from .block import (
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
 from .prompt_lookup import prompt_lookup, prompt_lookup_decode
-from .proposals import acceptance, draws_iid, draws_swor, emitted_probs, optimal_acceptance
+from .proposals import (
+    acceptance,
+    draws_iid,
+    draws_swor,
+    emitted_probs,
+    list_bound,
+    optimal_acceptance,
+)
 from .rest import longest_match, rest
 from .rules import (
     coupled,
@@ -90,6 +97,7 @@ __all__ = [
     "k_seq",
     "k_seq_gamma",
     "last_passed",
+    "list_bound",
     "longest_match",
     "lookahead",
     "lookahead_insert",

@@ -49,6 +49,18 @@ def acceptance(rule, p, q, draws):
     return 1 - refused
 
 
+def list_bound(p, q, num):
+    """The list matching lemma (Rowan et al. 2025): Gumbel list sampling keeps no less than this.
+
+    Sum over tokens j of K / sum over i of (max(p_i / p_j, q_i / q_j) + (K - 1) p_i / p_j).
+    """
+    tokens = [j for j in range(len(p)) if p[j] > 0 and q[j] > 0]
+    return sum(
+        num / sum(max(p[i] / p[j], q[i] / q[j]) + (num - 1) * p[i] / p[j] for i in range(len(p)))
+        for j in tokens
+    )
+
+
 def optimal_acceptance(p, q, num):
     """The best any rule can do with `num` independent children (OTM; SpecTr, Sun et al. 2023).
 

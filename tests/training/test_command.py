@@ -96,6 +96,7 @@ KINDS = {
     "eagle": train_settings.EAGLE,
     "lyanna": train_settings.LYANNA,
     "medusa": train_settings.MEDUSA,
+    "block": train_settings.BLOCK,
 }
 
 

@@ -1,4 +1,4 @@
-"""`jspec train lyanna|eagle|medusa`: to a head that loads; kills, full disks and bad input."""
+"""`jspec train` of every kind of head: to one that loads; kills, full disks and bad input."""
 
 import json
 from contextlib import redirect_stderr, redirect_stdout
@@ -19,7 +19,12 @@ from jspec.training import tokenizer as tokenizers
 SMALL = (
     "--sequence 12 --batch-size 2 --steps 6 --warmup 1 --checkpoint-every 2 --lr 5e-3 --heldout 0.3"
 ).split()
-TWO = {"eagle": ["--unroll", 2], "lyanna": ["--unroll", 2], "medusa": ["--heads", 2]}
+TWO = {
+    "eagle": ["--unroll", 2],
+    "lyanna": ["--unroll", 2],
+    "medusa": ["--heads", 2],
+    "block": ["--block-size", 2, "--taps", 1, "--layers", 1, "--markov-rank", 4, "--anchors", 3],
+}
 """So many draft steps."""
 TEXTS = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
 
@@ -65,7 +70,10 @@ def curve(out):
     return [json.loads(line) for line in (out / checkpoints.CURVE).read_text().splitlines()]
 
 
-@pytest.fixture(scope="module", params=list(TWO))
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(kind, marks=[pytest.mark.slow] * (kind == "block")) for kind in TWO],
+)
 def whole(request, folder, tmp_path_factory):
     """(kind, folder) of a run that nothing interrupted."""
     out = tmp_path_factory.mktemp(request.param) / "run"

@@ -167,6 +167,39 @@ def test_pairs_of_children_come_as_the_oracle_draws_them(draw, ways):
     assert tables.distance(pairs_of(tokens[:, :2, 0], size), np.outer(*NODES[:2])) < 1
 
 
+def test_a_list_is_drawn_independently_and_of_one_child_it_is_the_coupled_draw():
+    rows = 20_000
+    found = drawn(proposals.gumbel_list, at_nodes(rows, NODES[:2]), round_of(rows), 2)
+    size = NODES.shape[1]
+    for node, probs in enumerate(NODES[:2]):
+        pairs = pairs_of(np.asarray(found.tokens)[:, node], size)
+        assert tables.distance(pairs, np.outer(probs, probs)) < 1
+    frame = round_of(500)
+    one = drawn(proposals.gumbel_list, at_nodes(500), frame, 1).tokens
+    np.testing.assert_array_equal(one, drawn(proposals.coupled, at_nodes(500), frame, 1).tokens)
+
+
+@pytest.mark.parametrize("number", [2, pytest.param(4, marks=pytest.mark.slow)])
+def test_a_list_holds_the_target_s_token_as_often_as_the_lemma_says(number):
+    """And the coupled draw does more often: its children are chosen by what decides."""
+    p, q, rows = NODES[:3], NODES[3:], 15_000
+    frame = round_of(rows)
+    noise = np.asarray(sampling.gumbel(frame.keys, frame.positions, p.shape[1]))
+    with np.errstate(divide="ignore"):
+        token = (np.log(p) + noise[:, None]).argmax(-1)
+    held = {}
+    for draw in (proposals.gumbel_list, proposals.coupled):
+        children = np.asarray(drawn(draw, at_nodes(rows, q), frame, number).tokens)
+        held[draw] = (children == token[..., None]).any(-1).mean(0)
+    for node in range(3):
+        bound = oracle.list_bound(p[node], q[node], number)
+        best = oracle.optimal_acceptance(p[node], q[node], number)
+        assert bound - 0.02 < held[proposals.gumbel_list][node] < best + 0.02
+        assert bound > oracle.list_bound(p[node], q[node], 1)
+    assert (held[proposals.coupled] > held[proposals.gumbel_list] - 0.02).all()
+    assert held[proposals.coupled].mean() > held[proposals.gumbel_list].mean() + 0.02
+
+
 def test_levels_and_rounds_draw_independently():
     """.. and so does the noise of the target, which the draft's own draws must not know."""
     probs = np.array(DISTRIBUTIONS["6"])
@@ -185,7 +218,13 @@ def test_levels_and_rounds_draw_independently():
 
 
 @pytest.mark.parametrize(
-    "draw", [proposals.coupled, proposals.with_replacement, proposals.without_replacement]
+    "draw",
+    [
+        proposals.coupled,
+        proposals.gumbel_list,
+        proposals.with_replacement,
+        proposals.without_replacement,
+    ],
 )
 def test_a_row_draws_the_same_among_other_neighbours(draw):
     rng = np.random.default_rng(0)

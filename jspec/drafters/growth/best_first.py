@@ -100,8 +100,8 @@ def grow(
     along every path, so the nodes that the heap takes from a level are the best of that level. The
     W children of largest value are scored in each level, and the best slots of all levels are taken
     at the end. The trees differ only if the heap would score more than W nodes of one level, or
-    draw more than W children of one node. (The paper asks for such an algorithm in its appendix B.1:
-    its own trees of 768 nodes are grown level by level with a fixed threshold.)
+    draw more than W children of one node. (The paper asks for such an algorithm in its appendix
+    B.1: its own trees of 768 nodes are grown level by level with a fixed threshold.)
 
     No further level is grown once none of its nodes could enter the tree.
 

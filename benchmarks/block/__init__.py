@@ -1,0 +1,1 @@
+"""One-pass block heads: what the noise is worth when their trees are ranked by it."""

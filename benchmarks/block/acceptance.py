@@ -1,0 +1,124 @@
+"""What knowing the noise is worth: one block head, its tree ranked by the noise and without it.
+
+python -m benchmarks.block.acceptance --head RUN/head --out acceptance.jsonl
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import numpy as np
+import typer
+from rich.table import Table
+
+import jspec
+from benchmarks import model_pairs
+from benchmarks.harness import console, headline, record
+from jspec.base import Feedback, Frame, PyTree, Tree
+from jspec.drafters.draft_head.block import BlockDrafter, BlockState
+from jspec.drafters.draft_head.eagle import EAGLE2
+from jspec.models import heads
+from jspec.protocols import Drafter
+
+
+@dataclass(frozen=True)
+class Unranked(BlockDrafter):
+    """The tree of the head's likeliest paths, whatever the noise is: DDTree's and JetSpec's."""
+
+    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
+        return super().draft(params, state, replace(frame, sampling=None))
+
+
+@dataclass(frozen=True)
+class Independent(BlockDrafter):
+    """Draws without replacement from the head's laws, with a noise that is not the target's."""
+
+    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
+        own = jax.vmap(lambda key: jax.random.fold_in(key, 2**31))(frame.keys)
+        return super().draft(params, state, replace(frame, keys=own))
+
+    def update(self, params: PyTree, state: BlockState, feedback: Feedback) -> BlockState:
+        # What is learnt would be to give this noise no weight.
+        return replace(super().update(params, state, feedback), weights=state.weights)
+
+
+KINDS = {
+    "ranked by the noise": BlockDrafter,
+    "likeliest paths": Unranked,
+    "drawn independently": Independent,
+}
+
+
+def main(
+    head: Annotated[str, typer.Option(help="folder of a head, or a bundled one")] = (
+        "jspec-7m/block"
+    ),
+    nodes: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "7,15,63",
+    temperatures: Annotated[str, typer.Option(help="comma-separated, 0 the first")] = "0,0.6,1",
+    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 8,
+    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 96,
+    candidates: Annotated[int, typer.Option(min=8, help="tokens of a level to choose from")] = 32,
+    eagle: Annotated[bool, typer.Option(help="EAGLE-2 with its bundled head beside it")] = True,
+    out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
+) -> None:
+    """Tokens per round of the same prompts; all trees are verified by the coupled rule."""
+    pair = model_pairs.find("bundled")
+    prompts = np.concatenate([pair.prompts(kind, count, prompt_tokens) for kind in pair.classes])
+    warm = [float(one) for one in temperatures.split(",")]
+    loaded = heads.load(head, pair.target, only="block")
+    contenders: dict[str, tuple[Any, Callable[[int], Drafter]]] = {
+        name: (
+            loaded,
+            lambda size, kind=kind: kind(
+                loaded.head, size, beam=_beam(size), num_candidates=candidates
+            ),
+        )
+        for name, kind in KINDS.items()
+    }
+    if eagle:
+        other = heads.load(heads.find("eagle", pair.target), pair.target)
+        contenders["EAGLE-2, sharpness 3"] = (
+            other,
+            lambda size: EAGLE2(other.head, size, 8, _beam(size), sharpness=3.0),
+        )
+    headline(
+        f"{head}: {loaded.head.num_slots} tokens a block, {len(prompts)} prompts of "
+        f"{prompt_tokens} tokens, {new_tokens} new ones each, in one batch"
+    )
+    table = Table(
+        "nodes", "tree", *(f"T {one:g}" for one in warm), "kept", title="tokens per round"
+    )
+    for size in map(int, nodes.split(",")):
+        for name, (held, make) in contenders.items():
+            found = []
+            for temperature in warm:
+                result = jspec.decode(
+                    held.target.model,
+                    pair.target.params,
+                    prompts,
+                    drafter=make(size),
+                    drafter_params=held.params,
+                    max_new_tokens=new_tokens,
+                    sampling=jspec.Sampling(temperature),
+                    key=0,
+                )
+                tokens, rounds = int(result.lengths.sum()), int(result.stats.num_rounds.sum())
+                found.append(tokens / rounds)
+                row = {"bench": "block_acceptance", "head": head, "nodes": size, "tree": name}
+                more = {"temperature": temperature, "tokens": tokens, "rounds": rounds}
+                record(out, row | more | {"histogram": result.stats.histogram.sum(0).tolist()})
+            kept = f"{found[-1] / found[0]:.0%}"
+            table.add_row(str(size), name, *(f"{mean:.2f}" for mean in found), kept)
+    console.print(table)
+    console.print(f"kept: of the tokens per round at T {warm[0]:g}, at T {warm[-1]:g}.")
+
+
+def _beam(nodes: int) -> int:
+    return 4 if nodes < 32 else 8
+
+
+if __name__ == "__main__":
+    typer.run(main)

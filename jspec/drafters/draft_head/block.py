@@ -1,0 +1,321 @@
+"""One-pass block drafting (DFlash, DSpark, JetSpec), in trees ranked by the target's noise."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jspec import cache as caches
+from jspec.arguments import check_integer
+from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree, TreeKV
+from jspec.drafters.draft_head import block_chances
+from jspec.drafters.draft_head.base import check_head, check_is_head
+from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
+from jspec.drafters.growth import best_first
+from jspec.drafters.growth.best_first import NodeValues
+from jspec.drafters.growth.scorer import LevelOutput
+from jspec.errors import InputError
+from jspec.protocols import Verifier
+from jspec.ragged import sequence
+from jspec.verify.proposals import Candidates
+from jspec.verify.schemes import COUPLED
+
+
+@runtime_checkable
+class OnePassHead(Protocol):
+    """A network that drafts D tokens in one forward: static, hashable and pure, as a CausalLM.
+
+    It reads the target's states of all tokens before the root, F wide, which may be those of
+    several layers side by side. The root's own state is not known when it drafts.
+    """
+
+    @property
+    def vocab_size(self) -> int: ...
+
+    @property
+    def context(self) -> int | None: ...
+
+    @property
+    def features(self) -> int:
+        """The width F of the target's states that the head reads."""
+        ...
+
+    @property
+    def num_slots(self) -> int:
+        """The number D of tokens that a forward drafts."""
+        ...
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache, for the context."""
+        ...
+
+    def read(
+        self, params: PyTree, hidden: Float[Array, "B N F"], positions: Int[Array, "B N"]
+    ) -> TreeKV:
+        """Keys and values of the target's states at some positions."""
+        ...
+
+    def draft(
+        self, params: PyTree, root: Int[Array, " B"], positions: Int[Array, " B"], cache: Cache
+    ) -> Float[Array, "B D E"]:
+        """The states of the D tokens after the root, given the context in the cache."""
+        ...
+
+    def score(self, params: PyTree, hidden: Float[Array, "B D E"]) -> Float[Array, "B D V"]:
+        """The scores of states, whatever token comes before."""
+        ...
+
+    def transition(
+        self, params: PyTree, tokens: Int[Array, "B M"], following: Int[Array, "B M K"]
+    ) -> Float[Array, "B M K"]:
+        """What a token adds to the scores of those that may follow; 0 if that is not known."""
+        ...
+
+    def confidence(
+        self, params: PyTree, hidden: Float[Array, "B M E"], tokens: Int[Array, "B M"]
+    ) -> Float[Array, "B M"]:
+        """The log odds that what a state drafts after a token is kept; 0 if that is not known."""
+        ...
+
+
+@struct.dataclass
+class BlockState:
+    """The memory of a block drafter."""
+
+    cache: Cache
+    """Keys and values of the target's states at all committed tokens."""
+    weights: ChanceWeights
+    laws: BlockLaws | None
+    """The laws of the round, between its draft and its update."""
+
+
+@dataclass(frozen=True)
+class BlockScorer:
+    """The candidates of a round, scored after each token that they may follow."""
+
+    head: OnePassHead
+    params: PyTree
+    laws: BlockLaws
+    weights: ChanceWeights
+    frame: Frame
+
+    def root(self) -> LevelOutput:
+        """Scores the candidates of depth 1, after the root."""
+        return self._after(0, self.frame.root[:, None])
+
+    def below(
+        self,
+        level: Int[Array, ""] | int,
+        kv_index: Int[Array, ""] | int,
+        tokens: Int[Array, "B W"],
+        inherited: PyTree,
+        kv: PyTree,
+    ) -> LevelOutput:
+        """Scores the candidates of depth `level` + 1, after W tokens at depth `level`."""
+        del kv_index, inherited, kv
+        return self._after(level, tokens)
+
+    def _after(self, level: Int[Array, ""] | int, tokens: Int[Array, "B W"]) -> LevelOutput:
+        def at_level(array: Array) -> Array:
+            one = jax.lax.dynamic_index_in_dim(array, level, axis=1, keepdims=True)
+            return jnp.broadcast_to(one, (one.shape[0], tokens.shape[1], *one.shape[2:]))
+
+        found = block_chances.chances(
+            self.head,
+            self.params,
+            jax.tree.map(at_level, self.laws),
+            at_level(self.weights.values),
+            tokens,
+        )
+        return LevelOutput(found.log_shares[..., :-1], inherited=(), kv=())
+
+    def draw(
+        self,
+        logits: Float[Array, "B M K"],
+        sampling: Sampling | None,
+        frame: Frame,
+        level: Int[Array, ""] | int,
+        size: int,
+    ) -> Candidates:
+        """Takes the candidates of largest chance, as a `jspec.proposals.ChildSampler`."""
+        del sampling, frame
+        scores, place = jax.lax.top_k(logits, size)
+        offered = jax.lax.dynamic_index_in_dim(self.laws.tokens, level, axis=1, keepdims=True)
+        offered = jnp.broadcast_to(offered, logits.shape)
+        tokens = jnp.take_along_axis(offered, place, axis=-1)
+        return Candidates(tokens, scores, jnp.exp(scores), jnp.exp(logits), q=None)
+
+
+@dataclass(frozen=True)
+class BlockDrafter:
+    """Drafts a tree from a whole block of laws that one forward of a head gives.
+
+    The head reads what the target's layers made of the text, and gives a law for each of the next D
+    tokens at once. Each law is cut to the candidates that it and its position's noise rank first:
+    the very noise G that will decide the target's token there, as argmax(log p + G). The tree is
+    grown best first by the product of the candidates' chances, which depend on the token before
+    where the head knows that (DSpark's Markov map). How much the noise counts beside the head is
+    learnt, depth by depth, see `jspec.drafters.draft_head.block_chances`. With a beam of 1 the tree
+    is a chain, as DFlash and DSpark draft it.
+
+    After a round the head reads the states of the accepted tokens alone. What it computed for a
+    block is never kept, so nothing has to be rolled back.
+
+    Source: DFlash (z-lab 2026), DSpark (DeepSeek 2026, arXiv:2607.05147) and JetSpec
+    (arXiv:2606.18394) for the heads, DDTree for the order. Ranking by the noise is jspec's own.
+
+    Args:
+        head: see `jspec.models.heads.block.BlockHead`; static, as the target is.
+            `drafter_params` of a call are its variables.
+        num_speculative_tokens: the budget, without the root.
+        max_depth: levels; None is as many as the head drafts tokens.
+        beam: nodes of a level that get children, and the most children of each.
+        num_candidates: K, tokens of a level among which children are chosen.
+
+    Raises:
+        InputError: if the head is none, or an argument is out of range.
+
+    Example:
+        >>> from jspec.models.heads.block import BlockConfig, BlockHead
+        >>> head = BlockHead(BlockConfig(100, 16, 24, 1, 4, 2, 4, 64, block_size=6))
+        >>> BlockDrafter(head, num_speculative_tokens=12, beam=4).depth
+        6
+        >>> chain = BlockDrafter(head, num_speculative_tokens=6, beam=1)
+    """
+
+    head: OnePassHead
+    num_speculative_tokens: int = 15
+    max_depth: int | None = None
+    beam: int = 4
+    num_candidates: int = 32
+
+    def __post_init__(self):
+        check_is_head(self.head, OnePassHead, "a head of blocks")
+        slots = self.head.num_slots
+        if self.max_depth is not None:
+            check_integer("max_depth", self.max_depth, 1, slots, "the tokens that the head drafts")
+        check_integer("num_candidates", self.num_candidates, 1, None)
+        check_integer("beam", self.beam, 1, self._size, "the candidates of a level")
+        best_first.check(
+            self.num_speculative_tokens, self.depth, self.beam, 0.0, self.head.vocab_size
+        )
+
+    @property
+    def depth(self) -> int:
+        """The largest number of levels below the root."""
+        return self.max_depth or self.head.num_slots
+
+    @property
+    def _size(self) -> int:
+        return min(self.num_candidates, self.head.vocab_size)
+
+    @property
+    def verifier(self) -> Verifier:
+        """The coupled rule: children are chosen by the noise that decides the target's token."""
+        return COUPLED.verifier
+
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> BlockState:
+        """An empty context; of an earlier call what it learnt of the chances is kept."""
+        head = self.head
+        if head.context is not None and head.context < slots:
+            raise InputError(
+                f"the draft head's context is {head.context} and the call holds {slots} tokens a "
+                "row; shorten the prompt or max_new_tokens, or take a head of longer context"
+            )
+        if self.depth >= slots:
+            raise InputError(
+                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
+                f"tokens a row; draft at most {slots - 1} levels"
+            )
+        weights = ChanceWeights.init(batch, self.depth)
+        if earlier is not None:
+            if not isinstance(earlier, BlockState):
+                raise InputError(
+                    f"drafter_state is a {type(earlier).__name__} and a block drafter keeps a "
+                    "BlockState; pass the state of a call with the same drafter"
+                )
+            if (known := earlier.weights.values.shape[1]) != self.depth:
+                raise InputError(
+                    f"drafter_state is of trees {known} deep and this drafter's are {self.depth}; "
+                    "pass the state of a call with the same drafter"
+                )
+            # A new row begins with the mean of what the rows before it learnt.
+            weights = jax.tree.map(
+                lambda new, old: jnp.broadcast_to(old.mean(0), new.shape), weights, earlier.weights
+            )
+        return BlockState(head.init_cache(batch, slots), weights, None)
+
+    def prefill(
+        self,
+        params: PyTree,
+        state: BlockState,
+        prompt: Int[Array, "B T"],
+        lengths: Int[Array, " B"],
+        output: Output,
+    ) -> BlockState:
+        head: Any = self.head
+        check_head(head, params, output)
+        assert output.hidden is not None, "it was checked"
+        # The last token is the root; its state is committed with the first round.
+        cache = self._read(params, state, output.hidden, jnp.zeros_like(lengths), lengths - 1)
+        return replace(state, cache=cache)
+
+    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
+        hidden = self.head.draft(params, frame.root, frame.positions, state.cache)
+        laws = block_chances.block_laws(
+            self.head,
+            params,
+            hidden[:, : self.depth],
+            state.weights.ratio,
+            frame,
+            self._size,
+        )
+        scorer = BlockScorer(self.head, params, laws, state.weights, frame)
+        draft, _ = best_first.grow(
+            scorer,
+            scorer.draw,
+            None,
+            _path_chance,
+            num_speculative_tokens=self.num_speculative_tokens,
+            max_depth=self.depth,
+            beam=self.beam,
+        )
+        return draft.tree, replace(state, laws=laws)
+
+    def update(self, params: PyTree, state: BlockState, feedback: Feedback) -> BlockState:
+        # The accepted path, whoever drafted it.
+        scored, counts = feedback.scored, feedback.counts
+        path, hidden = scored.verdict.path, scored.output.hidden
+        assert hidden is not None, "it was there when the call began"
+        assert state.laws is not None, "what is updated was drafted"
+        hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
+        before = jnp.concatenate([feedback.tree.tokens[:, :1], feedback.emitted[:, :-1]], axis=1)
+        learnt = partial(block_chances.learn, self.head, params, state.laws, state.weights)
+        return BlockState(
+            cache=self._read(params, state, hidden, feedback.positions, counts),
+            weights=learnt(before, feedback.emitted, counts),
+            laws=None,
+        )
+
+    def _read(
+        self,
+        params: PyTree,
+        state: BlockState,
+        hidden: Float[Array, "B C F"],
+        first: Int[Array, " B"],
+        counts: Int[Array, " B"],
+    ) -> Cache:
+        """The context with the first `counts` of C more states, which begin at position `first`."""
+        lanes, _ = sequence(*hidden.shape[:2])
+        made = self.head.read(params, hidden, first[:, None] + lanes)
+        return caches.commit(state.cache, made, lanes, counts)
+
+
+def _path_chance(drawn: Candidates, value: Float[Array, "B W"]) -> NodeValues:
+    """Values a node by the product of the chances along its path."""
+    values = value[..., None] * drawn.chances
+    return NodeValues(values, values)

@@ -1,0 +1,203 @@
+"""The chances of a block's tokens: what the head thinks, what the noise says, what was learnt.
+
+D: tokens of a block. K: candidates of a depth. M: tokens that candidates are to follow.
+
+At each depth d the head gives one law q_d of the token there, and the position's noise G is known.
+A candidate x, after the token y before it, competes with the others and with "none of them":
+
+    s(x) = a_d (log q_d(x) + W[y, x]) + b_d T G(x)
+    s(none) = a_d log(q_d of all other tokens) + c_d - e_d confidence(y)
+
+and its chance is the softmax of these. W is the head's Markov map and 0 without one, T the target's
+temperature. The ratio of b to a says how far the noise is trusted against the head: with b = 0
+candidates are ranked as DFlash's and JetSpec's are, with b = a as the coupled rule would rank them
+if q were p. A block's law is a mixture over what may come before, so it is flatter than the
+target's, more so with every depth. What fits is learnt, depth by depth, from the emitted tokens.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Frame, PyTree, Sampling
+from jspec.verify import proposals
+
+_FIRST = (2.0, 2.0, 0.0, 0.25)
+"""The first weights a, b, c, e."""
+_RANGE = ((0.25, 0.0, -8.0, 0.0), (8.0, 8.0, 8.0, 4.0))
+_PRIOR = 10.0
+"""The curvature that the first weights count for."""
+_MEMORY = 0.99
+"""The share of the curvature that remains after a token."""
+_STEP_SIZE, _MAX_STEP = 0.5, 0.5
+"""The share of a Newton step taken, since the weights mend the same error; and the largest step."""
+_RATIOS = (0.25, 4.0)
+"""The range of a / b by which candidates are chosen."""
+_LEAST = 1e-9
+"""The least mass of all tokens that are no candidates."""
+_LOWEST = -30.0
+"""The log probability below which all tokens are alike."""
+_BARRED = -1e5
+"""The noise below which a token is one that the target's filters take away."""
+
+
+@struct.dataclass
+class ChanceWeights:
+    """The weights a, b, c, e of each depth, learnt row by row."""
+
+    values: Float[Array, "B D 4"]
+    curvature: Float[Array, "B D 4"]
+    """Curvature of the log-likelihood so far, forgotten slowly."""
+
+    @staticmethod
+    def init(batch: int, depth: int) -> "ChanceWeights":
+        values = jnp.broadcast_to(jnp.array(_FIRST, jnp.float32), (batch, depth, 4))
+        return ChanceWeights(values, jnp.full_like(values, _PRIOR))
+
+    @property
+    def ratio(self) -> Float[Array, "B D"]:
+        """a / b: how much the head counts beside the noise."""
+        values = self.values
+        return jnp.clip(values[..., 0] / jnp.maximum(values[..., 1], 1e-3), *_RATIOS)
+
+
+@struct.dataclass
+class BlockLaws:
+    """The laws of a round's D tokens, cut to the K candidates of each depth."""
+
+    hidden: Float[Array, "B D E"]
+    tokens: Int[Array, "B D K"]
+    """The candidates, those first that head and noise rank first."""
+    there: Bool[Array, "B D K"]
+    """False for tokens that the target's filters, or the head, rule out."""
+    log_q: Float[Array, "B D K"]
+    """Their log probability, whatever token is before."""
+    noise: Float[Array, "B D K"]
+    """T G of the position that they are for; 0 in greedy decoding."""
+    log_rest: Float[Array, "B D"]
+    """The log probability of all other tokens together."""
+
+
+def block_laws(
+    head: Any,
+    params: PyTree,
+    hidden: Float[Array, "B D E"],
+    ratio: Float[Array, "B D"],
+    frame: Frame,
+    size: int,
+) -> BlockLaws:
+    """The K candidates of each depth, by log q * ratio + T G with the noise of their position.
+
+    Args:
+        head: see `jspec.drafters.draft_head.block.OnePassHead`.
+        params: its variables.
+        hidden: the states of the block.
+        ratio: how much log q counts beside the noise.
+        frame: of the round.
+        size: K.
+    """
+    logits = head.score(params, hidden).astype(jnp.float32)
+    weighed = logits * ratio[..., None]
+
+    def drawn_at(one: Float[Array, "B V"], level: Int[Array, ""]) -> tuple[Array, Array]:
+        drawn = proposals.coupled(one[:, None], Sampling(), frame, level, size)
+        return drawn.tokens[:, 0], drawn.scores[:, 0]
+
+    tokens, scores = jax.vmap(drawn_at, (1, 0), 1)(weighed, jnp.arange(hidden.shape[1]))
+
+    def at_tokens(values: Float[Array, "B D V"]) -> Float[Array, "B D K"]:
+        return jnp.take_along_axis(jax.nn.log_softmax(values, axis=-1), tokens, axis=-1)
+
+    log_q = at_tokens(logits)
+    noise = scores - at_tokens(weighed)
+    # What a filter takes away has a score far below all others, and what is not scored has none.
+    there = (scores > -jnp.inf) & (noise > _BARRED)
+    mass = jnp.where(there, jnp.exp(log_q), 0.0).sum(-1)
+    return BlockLaws(
+        hidden=hidden,
+        tokens=tokens,
+        there=there,
+        log_q=jnp.where(there, jnp.maximum(log_q, _LOWEST), _LOWEST),
+        noise=jnp.where(there, noise, 0.0),
+        log_rest=jnp.log(jnp.maximum(1 - mass, _LEAST)),
+    )
+
+
+class Chances(NamedTuple):
+    """The chances of candidates after M tokens, one law for each, as a logit over four features."""
+
+    features: Float[Array, "B M K+1 4"]
+    """Of each candidate, and of "none of them" behind the last."""
+    log_shares: Float[Array, "B M K+1"]
+
+
+def chances(
+    head: Any,
+    params: PyTree,
+    laws: BlockLaws,
+    weights: Float[Array, "B M 4"],
+    before: Int[Array, "B M"],
+) -> Chances:
+    """The chances of the candidates of M laws, each after the token `before` it.
+
+    Args:
+        head: as in `block_laws`.
+        params: its variables.
+        laws: with M in the place of D.
+        weights: a, b, c, e for each law.
+        before: the tokens that they are to follow.
+    """
+    log_q = laws.log_q + head.transition(params, before, laws.tokens)
+    doubt = -head.confidence(params, laws.hidden, before)
+    zero, none = jnp.zeros_like(log_q), jnp.zeros_like(laws.log_rest)
+    known = jnp.stack([log_q, laws.noise, zero, zero], axis=-1)
+    rest = jnp.stack([laws.log_rest, none, none + 1, doubt], axis=-1)
+    features = jnp.concatenate([known, rest[:, :, None]], axis=2)
+    scores = jnp.einsum("bmkf,bmf->bmk", features, weights)
+    there = jnp.pad(laws.there, ((0, 0), (0, 0), (0, 1)), constant_values=True)
+    return Chances(features, jax.nn.log_softmax(jnp.where(there, scores, -jnp.inf), axis=-1))
+
+
+def learn(
+    head: Any,
+    params: PyTree,
+    laws: BlockLaws,
+    weights: ChanceWeights,
+    before: Int[Array, "B P"],
+    emitted: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> ChanceWeights:
+    """Takes a Newton step on the weights of each depth that a token was emitted at.
+
+    Args:
+        head: as in `block_laws`.
+        params: its variables.
+        laws: of the round.
+        weights: before it.
+        before: the token before each emitted one; the root before the first.
+        emitted: the tokens of the round.
+        counts: how many there are.
+    """
+    depth = min(emitted.shape[1], laws.tokens.shape[1])
+    cut = jax.tree.map(lambda array: array[:, :depth], laws)
+    old, curvature = weights.values[:, :depth], weights.curvature[:, :depth]
+    found = chances(head, params, cut, old, before[:, :depth])
+    hit = (cut.tokens == emitted[:, :depth, None]) & cut.there
+    right = jnp.concatenate([hit, ~hit.any(-1, keepdims=True)], axis=-1)
+    probs, features = jnp.exp(found.log_shares), found.features
+    mean = jnp.einsum("bmk,bmkf->bmf", probs, features)
+    spread = jnp.einsum("bmk,bmkf->bmf", probs, jnp.square(features)) - jnp.square(mean)
+    surplus = jnp.where(right[..., None], features, 0.0).sum(2) - mean
+    # Logits that are no numbers teach nothing.
+    known = (jnp.arange(depth) < counts[:, None]) & jnp.isfinite(surplus + spread).all(-1)
+    weight = _MEMORY * curvature + jnp.maximum(spread, 0.0)
+    step = jnp.clip(_STEP_SIZE * surplus / weight, -_MAX_STEP, _MAX_STEP)
+    low, high = (jnp.array(bound, jnp.float32) for bound in _RANGE)
+    moved = jnp.where(known[..., None], jnp.clip(old + step, low, high), old)
+    kept = jnp.where(known[..., None], weight, curvature)
+    return ChanceWeights(
+        weights.values.at[:, :depth].set(moved), weights.curvature.at[:, :depth].set(kept)
+    )

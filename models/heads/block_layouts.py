@@ -1,0 +1,215 @@
+"""config.json of published block heads: which layout it is, and what differs between them.
+
+The network is the same in all. What its tensors do not tell is in the config, in places of its own:
+
+    z-lab, JetSpec  `dflash_config`; slot j is of the token at its own place; layers by their output
+    deepseek-ai     at the top; slot j is of the token after its place; layers by their output
+    speculators     at the top, the layers' shape in `transformer_layer_config`; slots by
+                    `sample_from_anchor`; layers by their place in `hidden_states`, as taps are
+"""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from jspec.errors import InputError
+from jspec.models.heads.block import BlockConfig, block_taps
+from jspec.models.huggingface import llama, settings
+from jspec.models.huggingface.settings import Settings
+
+_STRANGE = ("attention_sink_bias", "final_logit_softcapping", "layer_adapter", "embedding_scale")
+"""Fields of variants that are another network."""
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """The parts of a config that are in another place in every layout.
+
+    Args:
+        layers: the shape of the layers.
+        own: size of the block, and what stands in its slots.
+        markov: the Markov map and the confidence head.
+        taps: of the target.
+        first_slot: see `BlockConfig`.
+        causal: see `BlockConfig`.
+        copies: tensors that are the target's own, by their names in its params.
+    """
+
+    layers: Settings
+    own: Settings
+    markov: Settings
+    taps: tuple[int, ...]
+    first_slot: int
+    causal: bool = False
+    copies: Mapping[str, str] | None = None
+
+
+def read(
+    folder: Path, held: Mapping[str, Any], model: Any
+) -> tuple[BlockConfig, Mapping[str, str]]:
+    """The config of a published block head, and its tensors that are copies of the target's.
+
+    Args:
+        folder: of the head, with its config.json.
+        held: names of its tensors.
+        model: the target.
+
+    Raises:
+        InputError: if the config is of another target, or of a network that is not implemented.
+    """
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder} has no config.json; download the head again, with its config")
+    if (folder / "adapter").is_dir():
+        raise InputError(
+            f"{folder} has a folder adapter, which jspec does not implement; take a head without"
+        )
+    given = settings.read(folder / "config.json")
+    found = _layout(given, held, model)
+    layers, rank = found.layers, _rank(found.markov)
+    _check(layers, found.own, model)
+    shape = replace(
+        llama.qwen3(layers),
+        tied=False,
+        context=model.context,
+        qk_norm="layers.0.self_attn.q_norm.weight" in held,
+        qkv_bias="layers.0.self_attn.q_proj.bias" in held,
+        output_bias="layers.0.self_attn.o_proj.bias" in held,
+    )
+    width = 0
+    if found.markov.flag("enable_confidence_head", False):
+        with_token = found.markov.flag("confidence_head_with_markov", False)
+        if with_token and not rank:
+            raise InputError(
+                f"{found.markov.source} has a confidence head that reads a Markov head and "
+                "markov_rank = 0; correct one of them"
+            )
+        width = shape.hidden_size + (rank if with_token else 0)
+    config = BlockConfig(
+        **{**asdict(shape), "rope_scaling": shape.rope_scaling},
+        taps=_checked_taps(found.taps, given.source),
+        block_size=_block_size(found.own, given),
+        first_slot=found.first_slot,
+        causal=found.causal,
+        mask_token=_mask_token(found.own, model),
+        markov_rank=rank,
+        confidence_width=width,
+    )
+    return config, found.copies or {}
+
+
+def _layout(given: Settings, held: Mapping[str, Any], model: Any) -> _Layout:
+    """The parts of the config, wherever its layout has them."""
+    names = " ".join(map(str, given.get("architectures", [])))
+    if given.get("speculators_model_type") is not None:
+        kind = given.choice("speculators_model_type", ["dflash", "dspark"], None)
+        from_anchor = given.flag("sample_from_anchor", kind == "dspark")
+        return _Layout(
+            layers=given.part("transformer_layer_config"),
+            own=given,
+            markov=given,
+            taps=_numbers(given, "aux_hidden_state_layer_ids"),
+            first_slot=0 if from_anchor else 1,
+            copies={"embed_tokens.weight": "embed"},
+        )
+    inner = given.part("dflash_config")
+    kind = inner.choice("projector_type", ["dflash", "dspark"], "dflash")
+    if "DSpark" in names or given.get("target_layer_ids") is not None or kind == "dspark":
+        own = given if given.get("target_layer_ids") is not None else inner
+        return _Layout(
+            layers=given,
+            own=own,
+            markov=own,
+            taps=_after(_numbers(own, "target_layer_ids")),
+            first_slot=0,
+            copies={"embed_tokens.weight": "embed", "lm_head.weight": "head"},
+        )
+    inner.choice("draft_shift", [False], False)
+    taps = block_taps(model.config.num_layers, given.size("num_hidden_layers"))
+    if inner.get("target_layer_ids") is not None:
+        taps = _after(_numbers(inner, "target_layer_ids"))
+    return _Layout(
+        layers=given,
+        own=inner,
+        markov=Settings({}, inner.source),
+        taps=taps,
+        first_slot=1,
+        causal=inner.flag("causal_head", False),
+    )
+
+
+def _numbers(given: Settings, name: str) -> tuple[int, ...]:
+    values = given.get(name)
+    whole = isinstance(values, list) and all(type(value) is int for value in values)
+    if not values or not whole:
+        raise InputError(
+            f"{given.source} has {name} = {values!r}; it has to be a list of layers' numbers"
+        )
+    return tuple(values)
+
+
+def _after(outputs: tuple[int, ...]) -> tuple[int, ...]:
+    """The taps, layers whose input is read, from layers whose output is; -1 is the embedding."""
+    return tuple(number + 1 for number in outputs)
+
+
+def _checked_taps(taps: tuple[int, ...], source: str) -> tuple[int, ...]:
+    if list(taps) != sorted(set(taps)):
+        raise InputError(f"{source} reads layers {list(taps)}, which do not rise; correct them")
+    return taps
+
+
+def _rank(given: Settings) -> int:
+    rank = given.get("markov_rank", 0)
+    if type(rank) is not int or rank < 0:
+        raise InputError(
+            f"{given.source} has markov_rank = {rank!r}; it has to be an integer of at least 0"
+        )
+    if rank:
+        given.choice("markov_head_type", ["vanilla"], "vanilla")
+    return rank
+
+
+def _block_size(own: Settings, given: Settings) -> int:
+    size = own.size("block_size", given.get("block_size"))
+    if size < 2:
+        raise InputError(f"{own.source} has block_size = {size}; a block has at least 2 slots")
+    return size
+
+
+def _mask_token(own: Settings, model: Any) -> int:
+    token = own.get("mask_token_id")
+    if type(token) is not int or not 0 <= token < model.vocab_size:
+        raise InputError(
+            f"{own.source} has mask_token_id = {token!r} and the target's tokens are 0 .. "
+            f"{model.vocab_size - 1}; load the target that the head was trained for"
+        )
+    return token
+
+
+def _check(layers: Settings, own: Settings, model: Any) -> None:
+    """Raises InputError for other networks, and for a target that is known to be another."""
+    layers.choice("model_type", ["qwen3", "llama"], "qwen3")
+    for part in (layers, own):
+        part.choice("use_swa", [False], False)
+        part.choice("is_neox_style", [True], True)
+        for name in _STRANGE:
+            part.choice(name, [None, False], None)
+    if "sliding_attention" in layers.get("layer_types", []):
+        raise InputError(
+            f"{layers.source} has a layer of type 'sliding_attention', of which published heads "
+            "disagree what it sees; take a head of full attention"
+        )
+    wanted = layers.get("num_target_layers", own.get("num_target_layers"))
+    if wanted is not None and wanted != model.config.num_layers:
+        raise InputError(
+            f"{layers.source} is of a head for a target of {wanted} layers and this one has "
+            f"{model.config.num_layers}; load the target that the head was trained for"
+        )
+    width = own.get("target_hidden_size", layers.size("hidden_size"))
+    for found in (width, layers.size("hidden_size")):
+        if found != model.hidden_size:
+            raise InputError(
+                f"{layers.source} is of a head for states {found} wide and the target's are "
+                f"{model.hidden_size}; load the target that the head was trained for"
+            )

@@ -1,0 +1,57 @@
+"""Block heads of random weights, and the same as the oracle reads them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tiny
+
+
+def variables(head):
+    """Random weights of a head for `tiny.model`, vectors too, beside what it borrows of that."""
+    target = tiny.params(tiny.model())["params"]
+    states, ints = jnp.zeros((1, 2, head.features)), jnp.zeros((1, 2), jnp.int32)
+    made = tiny._drawn(head, 0, 12.0, states, ints, ints, jnp.ones((1, 2, 2), bool))
+    own = jax.tree_util.tree_map_with_path(
+        # Norms, biases and the trained vector are constant in `tiny`: here they count too.
+        lambda path, leaf: (
+            leaf
+            if leaf.ndim > 1
+            else leaf + 0.3 * np.random.default_rng(len(str(path))).normal(size=leaf.shape)
+        ),
+        made["params"],
+    )
+    return {"params": own, "target": {name: target[name] for name in ("embed", "head")}}
+
+
+def plain_arrays(head, held):
+    """The head as the oracle reads it: float64, torch's order."""
+    config, own = head.config, jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), held)
+    table, own = own["target"], own["params"]
+    size, kv = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    layers = []
+    for number in range(config.num_layers):
+        layer = own[f"layers_{number}"]
+        q, k, v = np.split(layer["qkv"]["kernel"].T, [size, size + kv])
+        gate, up = np.split(layer["gate_up"]["kernel"].T, 2)
+        norms = {name: layer[name]["scale"] for name in layer if name.endswith("norm")}
+        rest = dict(o=layer["output"]["kernel"].T, down=layer["down"]["kernel"].T)
+        layers.append(dict(q=q, k=k, v=v, gate=gate, up=up, **rest, **norms))
+    known = dict(
+        fc=own["fuse"]["kernel"].T,
+        state_norm=own["state_norm"]["scale"],
+        norm=own["norm"]["scale"],
+        layers=layers,
+        mask=own["mask"] if config.mask_token < 0 else table["embed"][config.mask_token],
+        heads=config.num_heads,
+        kv_heads=config.num_kv_heads,
+        theta=config.rope_theta,
+        eps=config.norm_eps,
+        block=config.block_size,
+        skipped=config.first_slot,
+        causal=config.causal,
+    )
+    if config.markov_rank:
+        known |= dict(first=own["markov_from"], second=own["markov_to"])
+        certainty = own["certainty"]
+        known |= dict(confidence=certainty["kernel"][:, 0], offset=certainty["bias"][0])
+    return known, table

@@ -1,0 +1,337 @@
+"""Block drafters: the oracle's states and trees, the noise that decides, and learnt chances."""
+
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from blocks import plain_arrays, variables
+from oracle import block_drafter as oracle
+
+import jspec
+from jspec import sampling as samplings
+from jspec.base import Frame, Output, TreeKV
+from jspec.drafters.draft_head import block_chances
+from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
+from jspec.models.heads.block import BlockConfig, BlockHead
+
+V, E, BLOCK = tiny.VOCAB, 16, 4
+TAPS = (0, 1)
+TARGET = tiny.model().clone(taps=TAPS)
+SHAPE = asdict(tiny.draft().config) | dict(num_layers=2, qk_norm=True, taps=TAPS, block_size=BLOCK)
+DSPARK = BlockHead(BlockConfig(**SHAPE, markov_rank=3, confidence_width=E + 3))
+HEADS = {
+    "dspark": DSPARK,
+    "dflash": BlockHead(BlockConfig(**SHAPE, first_slot=1, mask_token=7)),
+    "jetspec": BlockHead(BlockConfig(**SHAPE, first_slot=1, causal=True, mask_token=7)),
+}
+ROWS = range(len(tiny.PROMPTS))
+
+
+@pytest.fixture(scope="module")
+def params():
+    return tiny.params(tiny.model())
+
+
+@pytest.fixture(scope="module", params=HEADS)
+def drafted(request, params):
+    """A head, what its drafter reads of the prompts, its states there, and the oracle's."""
+    head = HEADS[request.param]
+    held = variables(head)
+    known, table = plain_arrays(head, held)
+    prompts, lengths = jnp.asarray(tiny.PROMPTS), jnp.asarray(tiny.LENGTHS)
+    rows, size = prompts.shape
+
+    @jax.jit
+    def run():
+        positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
+        causal = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
+        output = TARGET.apply(params, prompts, positions, causal, None)
+        drafter = jspec.BlockDrafter(head, num_speculative_tokens=3)
+        state = drafter.prefill(held, drafter.init(rows, 32, None), prompts, lengths, output)
+        root = jnp.take_along_axis(prompts, lengths[:, None] - 1, axis=1)[:, 0]
+        states = head.draft(held, root, lengths - 1, state.cache)
+        before = jnp.arange(size) < lengths[:, None, None] - 1
+        unrolled = head.apply(held, output.hidden, root[:, None], lengths[:, None] - 1, before)
+        return output.hidden, state, root, states, unrolled[:, 0]
+
+    hidden, state, root, states, unrolled = run()
+    expected = [
+        oracle.states(known, np.asarray(hidden[row, : lengths[row] - 1]), table["embed"][root[row]])
+        for row in ROWS
+    ]
+    return head, held, state, root, states, unrolled, expected, (known, table)
+
+
+def test_drafting_and_training_compute_the_published_states(drafted):
+    """From the cache, and from a whole text: what the head is trained on is what it drafts."""
+    _, _, _, _, states, unrolled, expected, _ = drafted
+    np.testing.assert_allclose(states, expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(unrolled, expected, rtol=1e-4, atol=1e-4)
+    # A control: a block that forgets its anchor is another.
+    assert np.abs(np.asarray(states) - np.roll(expected, 1, axis=0)).max() > 0.1
+
+
+def test_scores_after_a_token_and_confidence_are_the_published_ones(drafted):
+    head, held, _, _, states, _, expected, (known, table) = drafted
+    tokens = jnp.broadcast_to(jnp.array([4, 1, 22, 9])[: head.num_slots], states.shape[:2])
+    scores = head.score(held, states)
+    informed = head.apply(held, scores, tokens, method="informed")
+    following = jnp.broadcast_to(jnp.array([0, 7, 22]), (*tokens.shape, 3))
+    added = head.transition(held, tokens, following)
+    np.testing.assert_allclose(
+        jnp.take_along_axis(scores, following, axis=-1) + added,
+        jnp.take_along_axis(informed, following, axis=-1),
+        rtol=1e-5,
+        atol=1e-5,
+    )
+    odds = head.confidence(held, states, tokens)
+    for row in ROWS:
+        after = oracle.scores(known, expected[row], table["head"])
+        want = [after(depth, int(token)) for depth, token in enumerate(tokens[row])]
+        np.testing.assert_allclose(informed[row], want, rtol=1e-4, atol=2e-4)
+        if head.config.confidence_width:
+            kept = oracle.confidence(known, expected[row])
+            want = [kept(depth, int(token)) for depth, token in enumerate(tokens[row])]
+            np.testing.assert_allclose(jax.nn.sigmoid(odds[row]), want, rtol=1e-4, atol=1e-5)
+        else:
+            assert not odds.any() and not added.any()
+
+
+KEYS = samplings.row_keys(jax.random.key(5), jnp.arange(3))
+
+
+TEMPERATURES = [0.0, 0.7, 1.0]
+"""Of the rows."""
+
+
+def test_trees_are_the_best_paths_by_head_and_noise(drafted):
+    head, held, state, root, _, _, expected, (known, table) = drafted
+    weights = (1.5, 1.0, 0.0, 0.0)
+    values = jnp.broadcast_to(jnp.array(weights), state.weights.values.shape)
+    row = jnp.ones(3)
+    sampling = jspec.Sampling(jnp.array(TEMPERATURES), jnp.zeros(3, int), row, 0 * row)
+    frame = Frame(root, jnp.asarray(tiny.LENGTHS) - 1, KEYS, sampling, jnp.zeros(3, bool))
+    # All tokens are candidates, so that the oracle need not know of any cut.
+    drafter = jspec.BlockDrafter(head, num_speculative_tokens=9, beam=4, num_candidates=V)
+    state = replace(state, weights=replace(state.weights, values=values))
+    tree, _ = jax.jit(drafter.draft)(held, state, frame)
+    for row in ROWS:
+        position = int(tiny.LENGTHS[row]) - 1
+        noise = [
+            TEMPERATURES[row]
+            * np.asarray(samplings.gumbel(KEYS[row : row + 1], jnp.array([at]), V)[0])
+            for at in range(position, position + head.num_slots)
+        ]
+        after = oracle.scores(known, expected[row], table["head"])
+        shares = partial(oracle.log_shares, after, noise=noise, weights=weights)
+        wanted = oracle.tree(shares, int(root[row]), head.num_slots, 4, 9)
+        found, paths = {}, [()]
+        for node in range(1, 10):
+            assert tree.valid[row, node]
+            paths.append((*paths[tree.parents[row, node]], int(tree.tokens[row, node])))
+            found[paths[-1]] = float(tree.value[row, node])
+        assert found.keys() == {path for path, _ in wanted}
+        for path, log_value in wanted:
+            assert found[path] == pytest.approx(np.exp(log_value), rel=2e-3)
+
+
+# A target whose next token depends on the last alone, and a head that knows its law.
+
+
+@dataclass(frozen=True)
+class Bigrams:
+    """`jspec.CausalLM` of a table [V, V] of scores."""
+
+    vocab_size: int = V
+    context: int | None = None
+
+    def init_cache(self, batch, slots):
+        return jspec.models.llama.Llama(tiny.draft().config).init_cache(batch, slots)
+
+    def apply(self, params, tokens, positions, mask, cache, nodes=None):
+        kv = (jnp.zeros((tokens.shape[0], 2, tokens.shape[1], 4)),)
+        return Output(params[tokens], jnp.zeros((*tokens.shape, 1)), kv, kv)
+
+
+@dataclass(frozen=True)
+class BigramHead:
+    """Its laws are those of a table, read `late` positions too late."""
+
+    vocab_size: int = V
+    context: int | None = None
+    features: int = 1
+    num_slots: int = 5
+
+    def init_cache(self, batch, slots):
+        return Bigrams().init_cache(batch, slots)
+
+    def read(self, params, hidden, positions):
+        kv = (jnp.zeros((*positions.shape[:1], 2, positions.shape[1], 4)),)
+        return TreeKV(kv, kv)
+
+    def draft(self, params, root, positions, cache):
+        return jnp.zeros((*root.shape, self.num_slots, 1))
+
+    def score(self, params, hidden):
+        return jnp.zeros((*hidden.shape[:-1], V))
+
+    def transition(self, params, tokens, following):
+        return jnp.take_along_axis(params[tokens], following, axis=-1)
+
+    def confidence(self, params, hidden, tokens):
+        return jnp.zeros(tokens.shape)
+
+
+@dataclass(frozen=True)
+class AnotherPosition(jspec.BlockDrafter):
+    """Reads the noise of a position that its params say is so far away."""
+
+    def draft(self, params, state, frame):
+        table, away = params
+        return super().draft(table, state, replace(frame, positions=frame.positions + away))
+
+    def update(self, params, state, feedback):
+        return super().update(params[0], state, feedback)
+
+
+TABLE = jnp.asarray(2 * np.random.default_rng(0).normal(size=(V, V)), jnp.float32)
+
+
+def test_a_head_that_knows_the_law_is_right_at_every_temperature():
+    call = dict(max_new_tokens=24, sampling=jspec.Sampling(jnp.array([0.0, 0.6, 1.0])), key=3)
+    plain = jspec.decode(Bigrams(), TABLE, tiny.PROMPTS, tiny.LENGTHS, **call)
+    chain = AnotherPosition(BigramHead(), num_speculative_tokens=5, beam=1, num_candidates=V)
+    rounds = {}
+    for away in (0, 1):
+        result = jspec.decode(
+            Bigrams(), TABLE, tiny.PROMPTS, tiny.LENGTHS,
+            drafter=chain, drafter_params=(TABLE, jnp.int32(away)), **call,
+        )  # fmt: skip
+        np.testing.assert_array_equal(result.tokens, plain.tokens)
+        rounds[away] = np.asarray(result.stats.num_rounds)
+    assert (rounds[0] == 24 / 6).all(), "every draft was accepted"
+    # The control: with another position's noise only the greedy row is right.
+    assert rounds[1][0] == 4 and (rounds[1][1:] > 8).all()
+
+
+def laws_of(rng, rounds, depth=2, size=12):
+    """The fields of random laws of a head without a Markov map, one round after another."""
+    log_q = np.log(rng.dirichlet(np.ones(size + 1), size=(rounds, 1, depth)))
+    return dict(
+        hidden=jnp.zeros((rounds, 1, depth, 1)),
+        tokens=jnp.broadcast_to(jnp.arange(size), (rounds, 1, depth, size)),
+        there=jnp.ones((rounds, 1, depth, size), bool),
+        log_q=jnp.asarray(log_q[..., :-1], jnp.float32),
+        noise=jnp.asarray(rng.gumbel(size=(rounds, 1, depth, size)), jnp.float32),
+        log_rest=jnp.asarray(log_q[..., -1], jnp.float32),
+    )
+
+
+def test_weights_follow_what_is_emitted_depth_by_depth():
+    """Tokens drawn by weights of our own are learnt to come from about these."""
+    rng, rounds = np.random.default_rng(1), 1500
+    laws = laws_of(rng, rounds)
+    true = np.array([[3.0, 2.0, 0.5, 0.0], [1.0, 0.2, -0.5, 0.0]])
+    known = {name: np.asarray(array) for name, array in laws.items()}
+    scores = known["log_q"] * true[:, 0, None] + known["noise"] * true[:, 1, None]
+    none = known["log_rest"] * true[:, 0] + true[:, 2]
+    scores = np.concatenate([scores, none[..., None]], axis=-1)
+    emitted = jnp.asarray((scores + rng.gumbel(size=scores.shape)).argmax(-1), jnp.int32)
+    head, empty = BigramHead(), jnp.zeros((V, V))
+
+    @jax.jit
+    def follow(weights):
+        def step(weights, one):
+            laws, emitted = one
+            before, counts = jnp.zeros_like(emitted), jnp.array([2])
+            known = BlockLaws(**laws)
+            return block_chances.learn(head, empty, known, weights, before, emitted, counts), None
+
+        return jax.lax.scan(step, weights, (laws, emitted))[0]
+
+    learnt = follow(ChanceWeights.init(1, 2)).values[0]
+    np.testing.assert_allclose(learnt[:, :3], true[:, :3], atol=0.6)
+    assert learnt[0, 0] > learnt[1, 0] + 1 and learnt[0, 1] > learnt[1, 1] + 1
+
+
+def test_what_is_no_number_or_was_not_emitted_teaches_nothing():
+    fields = laws_of(np.random.default_rng(2), 1)
+    laws = BlockLaws(**{name: array[0] for name, array in fields.items()})
+    weights, head, empty = ChanceWeights.init(1, 2), BigramHead(), jnp.zeros((V, V))
+    tokens = jnp.array([[3, 4, 5]])
+    learn = partial(block_chances.learn, head, empty)
+    one = learn(laws, weights, tokens, tokens, jnp.array([1])).values
+    assert (one[:, 0] != weights.values[:, 0]).any()
+    np.testing.assert_array_equal(one[:, 1], weights.values[:, 1])
+    spoilt = replace(laws, log_q=laws.log_q.at[:, 0].set(jnp.nan))
+    two = learn(spoilt, weights, tokens, tokens, jnp.array([2])).values
+    np.testing.assert_array_equal(two[:, 0], weights.values[:, 0])
+    assert (two[:, 1] != weights.values[:, 1]).any()
+
+
+def test_a_reduced_vocabulary_is_drafted_from_and_no_other():
+    ids = np.array([1, 4, 6, 9, 20])
+    head = DSPARK.clone(config=replace(DSPARK.config, draft_tokens=5))
+    held = variables(head) | {"scored": {"ids": jnp.asarray(ids)}}
+    del held["target"]["head"]
+    states = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, E)), jnp.float32)
+    scores = jax.jit(head.score)(held, states)
+    assert (np.flatnonzero(np.isfinite(scores[0, 0])) == ids).all()
+    before = jnp.array([[3, 4]])
+    informed = head.apply(held, scores, before, method="informed")
+    following = jnp.broadcast_to(ids, (1, 2, 5))
+    np.testing.assert_allclose(
+        jnp.take_along_axis(informed - scores, following, axis=-1),
+        head.transition(held, before, following),
+        rtol=1e-4,
+        atol=1e-5,
+    )
+    frame = Frame(jnp.array([2]), jnp.array([3]), None, None, jnp.zeros(1, bool))
+    laws = jax.jit(block_chances.block_laws, static_argnums=(0, 5))(
+        head, held, states, jnp.ones((1, 2)), frame, 8
+    )
+    assert laws.there.sum(-1).tolist() == [[5, 5]]
+    assert set(np.asarray(laws.tokens)[laws.there]) <= set(ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(head=None), "head is None; pass a head of blocks,"),
+        (dict(head=tiny.eagle()), "head is EAGLEHead.*; pass a head of blocks,"),
+        (dict(max_depth=5), "max_depth is 5; pass an integer in 1 .. 4, the tokens that the head"),
+        (dict(beam=24), "beam is 24; pass an integer in 1 .. 23, the candidates of a level"),
+        (dict(num_candidates=0), "num_candidates is 0; pass an integer of at least 1"),
+        (dict(num_speculative_tokens=53), "num_speculative_tokens is 53; pass an integer in 1 .. "),
+    ],
+)
+def test_bad_settings_are_refused(changes, message):
+    with pytest.raises(jspec.InputError, match=f"^{message}"):
+        jspec.BlockDrafter(**{"head": DSPARK, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (dict(first_slot=4), "first_slot is 4 and the block has 4 slots"),
+        (dict(confidence_width=5), "confidence_width is 5; a confidence head reads 16 numbers"),
+    ],
+)
+def test_heads_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(jspec.InputError, match=f"^{message}"):
+        BlockConfig(**SHAPE | changes)
+
+
+def test_a_state_of_another_drafter_is_refused(params):
+    drafter = jspec.BlockDrafter(DSPARK, 3)
+    with pytest.raises(jspec.InputError, match="a tuple and a block drafter keeps a BlockState"):
+        drafter.init(2, 32, (1, 2))
+    short = jspec.BlockDrafter(DSPARK, 3, max_depth=2).init(2, 32, None)
+    with pytest.raises(jspec.InputError, match="is of trees 2 deep and this drafter's are 4"):
+        drafter.init(2, 32, short)
+    with pytest.raises(jspec.InputError, match="the draft head's context is 256 and the call"):
+        drafter.init(2, 300, None)

@@ -1,0 +1,327 @@
+"""Published block heads, written small in each layout, against the oracle's forward."""
+
+import dataclasses
+import json
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+import tiny
+from oracle import block_drafter as oracle
+from safetensors.numpy import save_file
+
+import jspec
+import jspec.models
+from jspec.models import heads
+from jspec.models.heads import published
+
+V, E, LAYERS, DRAFT, BLOCK, RANK = tiny.VOCAB, 16, 6, 9, 4, 3
+HEADS, KV, D, INNER = 4, 2, 8, 24  # HEADS * D is not E
+THETA, EPS = 5000.0, 1e-5
+MODEL = tiny.model(num_layers=LAYERS)
+TARGET = jspec.models.Loaded(MODEL, tiny.params(MODEL), None, (), None)
+EMBED, HEAD = (np.array(TARGET.params["params"][name]) for name in ("embed", "head"))
+SCORED = np.array([0, 2, 3, 7, 8, 11, 15, 20, 22])
+LAYER = {
+    "model_type": "qwen3",
+    "vocab_size": V,
+    "hidden_size": E,
+    "intermediate_size": INNER,
+    "num_hidden_layers": 2,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV,
+    "head_dim": D,
+    "max_position_embeddings": 64,
+    "rms_norm_eps": EPS,
+    "rope_theta": THETA,
+}
+ZLAB = LAYER | {
+    "architectures": ["DFlashDraftModel"],
+    "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
+    "block_size": BLOCK,
+    "num_target_layers": LAYERS,
+    "layer_types": ["full_attention"] * 2,
+    "dflash_config": {"target_layer_ids": [1, 3], "mask_token_id": 7},
+}
+DEEPSEEK = LAYER | {
+    "architectures": ["Qwen3DSparkModel"],
+    "block_size": BLOCK,
+    "num_target_layers": LAYERS,
+    "target_layer_ids": [-1, 3],
+    "mask_token_id": 7,
+    "markov_rank": RANK,
+    "markov_head_type": "vanilla",
+    "enable_confidence_head": True,
+    "confidence_head_with_markov": True,
+}
+SPECULATORS = {
+    "speculators_model_type": "dspark",
+    "architectures": ["DSparkDraftModel"],
+    "transformer_layer_config": LAYER,
+    "block_size": BLOCK,
+    "aux_hidden_state_layer_ids": [2, 4],
+    "mask_token_id": 7,
+    "draft_vocab_size": DRAFT,
+    "markov_rank": RANK,
+    "enable_confidence_head": True,
+}
+
+
+def normal(*shape, seed=0):
+    draws = np.random.default_rng([seed, *shape])
+    return (0.4 * draws.normal(size=shape)).astype(np.float32)
+
+
+def backbone(bias=False):
+    tensors = {"fc.weight": normal(E, 2 * E)}
+    for i, name in enumerate(("hidden_norm", "norm")):
+        tensors[f"{name}.weight"] = 1 + normal(E, seed=i)
+    for layer in range(2):
+        name, wide = f"layers.{layer}", {"q": HEADS * D, "k": KV * D, "v": KV * D}
+        for i, (part, out) in enumerate(wide.items()):
+            tensors[f"{name}.self_attn.{part}_proj.weight"] = normal(out, E, seed=i + 9 * layer)
+        tensors[f"{name}.self_attn.o_proj.weight"] = normal(E, HEADS * D, seed=layer)
+        for i, part in enumerate("qk"):
+            tensors[f"{name}.self_attn.{part}_norm.weight"] = 1 + normal(D, seed=i + 9 * layer)
+        for i, part in enumerate(("gate", "up")):
+            tensors[f"{name}.mlp.{part}_proj.weight"] = normal(INNER, E, seed=i + 9 * layer)
+        tensors[f"{name}.mlp.down_proj.weight"] = normal(E, INNER, seed=layer)
+        for i, part in enumerate(("input", "post_attention")):
+            tensors[f"{name}.{part}_layernorm.weight"] = 1 + normal(E, seed=5 + i + 9 * layer)
+    return tensors
+
+
+def markov(size=V):
+    return {
+        "markov_head.markov_w1.weight": normal(V, RANK),
+        "markov_head.markov_w2.weight": normal(size, RANK, seed=1),
+    }
+
+
+def confidence(width):
+    return {
+        "confidence_head.proj.weight": normal(1, width),
+        "confidence_head.proj.bias": normal(1),
+    }
+
+
+def dspark():
+    tables = {"embed_tokens.weight": EMBED, "lm_head.weight": HEAD}
+    return backbone() | tables | markov() | confidence(E + RANK)
+
+
+def speculators():
+    scored = np.isin(np.arange(V), SCORED)
+    ids = {"d2t": SCORED - np.arange(DRAFT), "t2d": scored}
+    tables = {"embed_tokens.weight": EMBED, "lm_head.weight": normal(DRAFT, E)}
+    return backbone() | tables | ids | markov(DRAFT) | confidence(E)
+
+
+def without(config, *names):
+    return {name: value for name, value in config.items() if name not in names}
+
+
+PLAIN = ("markov_rank", "enable_confidence_head", "draft_vocab_size", "confidence_head_with_markov")
+JETSPEC = ZLAB | {"dflash_config": ZLAB["dflash_config"] | {"causal_head": True}}
+LAYOUTS = {
+    # name: tensors, config, (first slot, causal, taps)
+    "z-lab": (backbone(), ZLAB, (1, False, (2, 4))),
+    "deepseek-ai": (dspark(), DEEPSEEK, (0, False, (0, 4))),
+    "speculators": (speculators(), SPECULATORS, (0, False, (2, 4))),
+    "JetSpec": (backbone(), JETSPEC, (1, True, (2, 4))),
+    "deepseek-ai's DFlash": (
+        backbone() | {"embed_tokens.weight": EMBED, "lm_head.weight": HEAD},
+        without(DEEPSEEK, *PLAIN) | {"markov_rank": 0},
+        (0, False, (0, 4)),
+    ),
+    "speculators' DFlash": (
+        backbone() | {"embed_tokens.weight": EMBED, "lm_head.weight": normal(V, E)},
+        without(SPECULATORS, *PLAIN) | {"speculators_model_type": "dflash"},
+        (1, False, (2, 4)),
+    ),
+}
+
+
+def write(folder, tensors, config, dtype=np.float32):
+    """The folder of a head, its tensors in two shards and in no order."""
+    folder.mkdir(exist_ok=True)
+    names = np.random.default_rng(1).permutation(sorted(tensors)).tolist()
+    shards = {"a.safetensors": names[::2], "b.safetensors": names[1::2]}
+    for file, part in shards.items():
+        held = {name: tensors[name] for name in part}
+        save_file(
+            {
+                name: array.astype(dtype) if array.dtype == np.float32 else array
+                for name, array in held.items()
+            },
+            folder / file,
+        )
+    index = {name: file for file, part in shards.items() for name in part}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": index}))
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def as_the_oracle_reads(tensors, first_slot, causal):
+    layers = []
+    for number in range(2):
+        name = f"layers.{number}"
+        attention = {part: tensors[f"{name}.self_attn.{part}_proj.weight"] for part in "qkvo"}
+        norms = {f"{part}_norm": tensors[f"{name}.self_attn.{part}_norm.weight"] for part in "qk"}
+        mlp = {part: tensors[f"{name}.mlp.{part}_proj.weight"] for part in ("gate", "up", "down")}
+        own = {
+            "attention_norm": tensors[f"{name}.input_layernorm.weight"],
+            "mlp_norm": tensors[f"{name}.post_attention_layernorm.weight"],
+        }
+        layers.append(attention | norms | mlp | own)
+    return dict(
+        fc=tensors["fc.weight"],
+        state_norm=tensors["hidden_norm.weight"],
+        norm=tensors["norm.weight"],
+        layers=layers,
+        mask=EMBED[7],
+        first=tensors.get("markov_head.markov_w1.weight"),
+        second=tensors.get("markov_head.markov_w2.weight"),
+        heads=HEADS,
+        kv_heads=KV,
+        theta=THETA,
+        eps=EPS,
+        block=BLOCK,
+        skipped=first_slot,
+        causal=causal,
+    )
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * (name not in ("z-lab", "speculators")))
+        for name in LAYOUTS
+    ],
+)
+def test_a_published_head_computes_what_its_authors_does(tmp_path, layout):
+    tensors, config, (first_slot, causal, taps) = LAYOUTS[layout]
+    head, variables, target = heads.load(write(tmp_path / "head", tensors, config), TARGET)
+    assert head.config.taps == target.model.taps == taps
+    known = as_the_oracle_reads(tensors, first_slot, causal)
+    states = normal(5, 2 * E)
+    wanted = oracle.states(known, states, EMBED[3])
+    tokens = np.array([4, 1, 20, 9])[: len(wanted)]
+
+    @jax.jit
+    def run(variables, states):
+        found = head.apply(
+            variables, states[None], jnp.array([[3]]), jnp.array([[5]]), jnp.ones((1, 1, 5), bool)
+        )[0]
+        scores = head.apply(
+            variables, head.score(variables, found), tokens[None], method="informed"
+        )
+        return found[0], scores[0]
+
+    found, scores = run(variables, jnp.asarray(states))
+    np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=2e-4)
+    ids = SCORED if "d2t" in tensors else np.arange(V)
+    after = oracle.scores(known, wanted, tensors.get("lm_head.weight", HEAD))
+    for depth, token in enumerate(tokens):
+        np.testing.assert_allclose(scores[depth, ids], after(depth, token), rtol=5e-4, atol=5e-4)
+    assert np.isneginf(np.delete(scores, ids, axis=1)).all()
+
+
+@pytest.mark.slow
+def test_a_published_head_decodes_and_is_saved_in_our_format(tmp_path):
+    tensors, config, _ = LAYOUTS["speculators"]
+    folder = write(tmp_path / "head", tensors, config, ml_dtypes.bfloat16)
+    head, variables, target = heads.load(folder, TARGET, only="block")
+    drafter = jspec.BlockDrafter(head, num_speculative_tokens=6, num_candidates=8)
+    call = dict(max_new_tokens=8, sampling=jspec.Sampling(0.8), key=0)
+    plain = jspec.decode(MODEL, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, **call)
+    ours = jspec.decode(
+        target.model, TARGET.params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
+        drafter_params=variables, **call,
+    )  # fmt: skip
+    np.testing.assert_array_equal(ours.tokens, plain.tokens)
+    assert int(ours.stats.num_draft_tokens.sum()) > 0
+    heads.save(tmp_path / "saved", head, variables, TARGET, {"from": "elsewhere"})
+    again, held, _ = heads.load(tmp_path / "saved", TARGET)
+    assert again == head
+    jax.tree.map(np.testing.assert_array_equal, held, variables)
+
+
+def test_taps_follow_the_rule_where_the_config_is_silent(tmp_path):
+    config = ZLAB | {"dflash_config": {"mask_token_id": 7}}
+    head, _ = published.read(write(tmp_path / "head", backbone(), config), TARGET)
+    assert head.config.taps == (2, 4)  # layers 1 and 3, by what they give
+
+
+def other(**shape):
+    model = tiny.model(**{"num_layers": LAYERS, **shape})
+    return dataclasses.replace(TARGET, model=model, params=tiny.params(model, seed=5))
+
+
+@pytest.mark.parametrize(
+    ("layout", "target", "why"),
+    [
+        ("z-lab", other(vocab_size=29), "for a vocabulary of 23 tokens and the target has 29"),
+        ("z-lab", other(hidden_size=20), "a head for states 16 wide and the target's are 20"),
+        ("z-lab", other(num_layers=5), "for a target of 6 layers and this one has 5; load"),
+        ("speculators", other(num_layers=4), r"taps has layer 4 and the model has layers 0 \.\. 3"),
+        ("deepseek-ai", other(), r"trained on other embeddings than this target's \(\d+% away\)"),
+        ("speculators", other(), r"trained on other embeddings than this target's \(\d+% away\)"),
+    ],
+)
+def test_a_head_of_another_target_is_refused(tmp_path, layout, target, why):
+    tensors, config, _ = LAYOUTS[layout]
+    with pytest.raises(jspec.InputError, match=why):
+        heads.load(write(tmp_path / "head", tensors, config), target)
+
+
+def inner(**changes):
+    return {"dflash_config": ZLAB["dflash_config"] | changes}
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "why"),
+    [
+        ("z-lab", {"block_size": 1}, "block_size = 1; a block has at least 2 slots"),
+        ("z-lab", {"block_size": None}, "has no field 'block_size'"),
+        ("z-lab", inner(mask_token_id=23), r"mask_token_id = 23 and the target's tokens are 0 .."),
+        ("z-lab", inner(mask_token_id=None), r"mask_token_id = None and the target's tokens are"),
+        ("z-lab", inner(target_layer_ids=[3, 1]), r"reads layers \[4, 2\], which do not rise"),
+        ("z-lab", inner(target_layer_ids=[1, 5]), "taps has layer 6 and the model has layers"),
+        ("z-lab", inner(target_layer_ids=[1, 2, 3]), r"states of width 48|shape \[16, 32\]"),
+        ("z-lab", inner(target_layer_ids="all"), "has to be a list of layers' numbers"),
+        ("z-lab", inner(projector_type="domino"), "projector_type = 'domino', which jspec does"),
+        ("z-lab", inner(use_swa=True), "use_swa = True, which jspec does not implement"),
+        ("z-lab", inner(draft_shift=True), "draft_shift = True, which jspec does not implement"),
+        ("z-lab", {"layer_types": ["sliding_attention"] * 2}, "layer of type 'sliding_attention'"),
+        ("z-lab", {"hidden_act": "gelu"}, "hidden_act = 'gelu', which jspec does not implement"),
+        ("z-lab", {"model_type": "gemma4"}, "model_type = 'gemma4', which jspec does not"),
+        ("z-lab", {"rope_scaling": {"type": "yarn"}}, "type = 'yarn', which jspec does not"),
+        ("deepseek-ai", {"markov_rank": 5}, r"markov_w1\.weight .* shape \[23, 3\].* \[23, 5\]"),
+        ("deepseek-ai", {"markov_rank": -1}, "markov_rank = -1; it has to be an integer of at"),
+        ("deepseek-ai", {"markov_rank": 0}, "reads a Markov head and markov_rank = 0"),
+        ("deepseek-ai", {"markov_head_type": "rnn"}, "markov_head_type = 'rnn', which jspec does"),
+        ("deepseek-ai", {"enable_confidence_head": False}, "2 tensors .* no place for"),
+        ("speculators", {"speculators_model_type": "eagle3"}, "speculators_model_type = 'eagle3'"),
+        ("speculators", {"target_hidden_size": 20}, "for states 20 wide and the target's are 16"),
+    ],
+)
+def test_what_does_not_fit_is_refused(tmp_path, layout, changes, why):
+    tensors, config, _ = LAYOUTS[layout]
+    with pytest.raises(jspec.InputError, match=why):
+        heads.load(write(tmp_path / "head", tensors, config | changes), TARGET)
+
+
+@pytest.mark.parametrize(
+    ("tensors", "why"),
+    [
+        (dspark() | {"lm_head.weight": HEAD[::-1]}, "trained on other scores than this target's"),
+        (dspark() | {"selector.weight": HEAD}, r"1 tensor \(selector\.weight\) that .* no place"),
+        (without(dspark(), "norm.weight"), r"lacks 1 tensor \(norm\.weight\) of a head of kind"),
+    ],
+)
+def test_tensors_that_do_not_fit_are_refused(tmp_path, tensors, why):
+    with pytest.raises(jspec.InputError, match=why):
+        heads.load(write(tmp_path / "head", tensors, DEEPSEEK), TARGET)
