@@ -107,7 +107,7 @@ def attend(
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)
 
 
-def capped(scores: Float[Array, "B H G*N S"], soft_cap: float | None) -> Float[Array, "B H G*N S"]:
+def capped(scores: Float[Array, "..."], soft_cap: float | None) -> Float[Array, "..."]:
     """Scores bent into -soft_cap .. soft_cap."""
     return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
 

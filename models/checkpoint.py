@@ -11,10 +11,10 @@ from jax.sharding import Mesh
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import precision, sharding
+from jspec.models import precision, records, sharding
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
-from jspec.models.llama import Llama, LlamaConfig, RopeFactors, RopeScaling
+from jspec.models.llama import Llama, LlamaConfig
 
 RECORD = "model.json"
 PARAMS = "params"
@@ -114,25 +114,18 @@ def shapes(model: Llama | LearnedPositionDecoder) -> PyTree:
 
 def _rebuild(record: settings.Settings) -> Llama | LearnedPositionDecoder:
     kind = record.choice("model", [Llama.__name__, LearnedPositionDecoder.__name__], None)
-    fields = dict(record.part("config").values)
+    shape = dict(record.part("config").values)
     dtypes = {name: precision.find(record.get(name)) for name in ("dtype", "param_dtype")}
     try:
         if kind == LearnedPositionDecoder.__name__:
-            return LearnedPositionDecoder(LearnedPositionConfig(**fields), **dtypes)
-        scaling = fields.pop("rope_scaling", None)
-        return Llama(LlamaConfig(**fields, rope_scaling=_scaling(scaling)), **dtypes)
+            return LearnedPositionDecoder(LearnedPositionConfig(**shape), **dtypes)
+        return Llama(
+            LlamaConfig(**{name: records.part(value) for name, value in shape.items()}), **dtypes
+        )
     except TypeError as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"
         ) from error
-
-
-def _scaling(fields: dict[str, Any] | None) -> RopeScaling | RopeFactors | None:
-    if fields is None:
-        return None
-    if "factors" in fields:
-        return RopeFactors(tuple(fields["factors"]))
-    return RopeScaling(**fields)
 
 
 def _flat(tree: PyTree) -> dict[str, tuple[int, ...]]:

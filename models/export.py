@@ -1,6 +1,7 @@
 """A Llama of ours as a Hugging Face folder that `transformers` and `jspec.models.load` open."""
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,14 @@ from safetensors.numpy import save_file
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.huggingface import llama
-from jspec.models.llama import Llama, LlamaConfig, RopeFactors
+from jspec.models.llama import Llama, LlamaConfig
+from jspec.models.rope import RopeFactors, RopeScaling
+
+_OTHERS = (
+    *("qk_norm_joint", "pre_norm", "post_norm", "norm_offset", "activation", "embed_scale"),
+    *("attention_scale", "attention_cap", "logit_cap", "layers"),
+)
+"""What other families have and LlamaForCausalLM has not."""
 
 
 def save_hf(
@@ -79,6 +87,16 @@ def config(shape: LlamaConfig, end: int | None, dtype: str) -> dict[str, Any]:
             "config.json has no field for rope_scaling=RopeFactors(..); save the model with "
             "jspec.models.save, or export one that was loaded from a Hugging Face folder"
         )
+    if not isinstance(scaling, RopeScaling | None):
+        raise InputError(
+            f"rope_scaling={scaling} is not written; save the model with jspec.models.save"
+        )
+    for field in fields(LlamaConfig):
+        if field.name in _OTHERS and (value := getattr(shape, field.name)) != field.default:
+            raise InputError(
+                f"LlamaForCausalLM has no {field.name}={value}; save the model with "
+                "jspec.models.save"
+            )
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",

@@ -1,29 +1,18 @@
 """The decoder before Llama, GPT-2 and OPT: learned positions, layer norms, a two-matrix MLP."""
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
+from jspec.models.activations import ACTIVATIONS
 from jspec.models.decoder import Decoder
 from jspec.models.linear import Linear, unembed
-
-ACTIVATIONS: Mapping[str, Callable[[Array], Array]] = MappingProxyType(
-    {
-        "relu": jax.nn.relu,
-        "gelu": partial(jax.nn.gelu, approximate=False),
-        "gelu_new": partial(jax.nn.gelu, approximate=True),
-    }
-)
-"""Activation functions by their Hugging Face names."""
+from jspec.models.norms import layer_norm
 
 
 @dataclass(frozen=True)
@@ -151,17 +140,8 @@ class LearnedPositionDecoder(Decoder):
 
 
 def _norm(module: Block | LearnedPositionDecoder, name: str) -> nn.LayerNorm:
-    """A layer norm; Flax takes its moments in float32 whatever the dtype."""
-    return nn.LayerNorm(
-        epsilon=module.config.norm_eps,
-        use_bias=module.config.norm_affine,
-        use_scale=module.config.norm_affine,
-        dtype=module.dtype,
-        param_dtype=module.param_dtype,
-        # E[x^2] - E[x]^2 cancels where a lane is large, as some are in every trained GPT-2.
-        use_fast_variance=False,
-        name=name,
-    )
+    config = module.config
+    return layer_norm(config.norm_eps, config.norm_affine, module.dtype, module.param_dtype, name)
 
 
 def _dense(

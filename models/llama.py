@@ -1,37 +1,41 @@
-"""The Llama family: Llama 1/2/3, Mistral, Qwen2 (biases) and Qwen3 (query and key norm)."""
+"""The decoder of most families since Llama: rotary positions, RMS norms and gated MLPs.
+
+What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2 and 3, Phi-3,
+OLMo 2, SmolLM3, Mixtral and Qwen3-MoE are each a `LlamaConfig`.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
 from jspec.models import attention
+from jspec.models.activations import ACTIVATIONS
 from jspec.models.decoder import Decoder
+from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, unembed
+from jspec.models.norms import RMSNorm
+from jspec.models.rope import Rope, Scaling, rotate, turns
 
 
 @dataclass(frozen=True)
-class RopeScaling:
-    """Llama 3.1's stretch of the low rotary frequencies."""
+class Layer:
+    """What may differ from layer to layer.
 
-    factor: float
-    low_freq_factor: float
-    high_freq_factor: float
-    original_context: int
+    Example:
+        >>> alternating = (Layer(Rope(), window=512), Layer(Rope())) * 2
+    """
 
-
-@dataclass(frozen=True)
-class RopeFactors:
-    """A divisor for each rotary frequency, as GGUF files hold them."""
-
-    factors: tuple[float, ...]
-    """D/2 numbers."""
+    rope: Rope | None
+    """Rotary positions; None: the layer knows no positions."""
+    window: int | None = None
+    """A token sees so many, itself among them; None: all before it."""
+    experts: Experts | None = None
+    """Routed experts in place of the MLP; None: the MLP."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ class LlamaConfig:
     norm_eps: float = 1e-5
     rope_theta: float = 10000.0
     """Base of the rotary frequencies."""
-    rope_scaling: RopeScaling | RopeFactors | None = None
+    rope_scaling: Scaling | None = None
     tied: bool = False
     """True where the head is the embedding."""
     qkv_bias: bool = False
@@ -68,109 +72,119 @@ class LlamaConfig:
     mlp_bias: bool = False
     qk_norm: bool = False
     """True where each head's queries and keys have a norm, as in Qwen3."""
+    qk_norm_joint: bool = False
+    """True where that norm spans all heads at once, as in OLMo 2."""
+    pre_norm: bool = True
+    """True where attention and MLP read the states behind a norm."""
+    post_norm: bool = False
+    """True where what attention and MLP add goes through a norm, as in OLMo 2 and Gemma."""
+    norm_offset: float = 0.0
+    """Added to the scales of the norms: 1 in Gemma."""
+    activation: str = "silu"
+    """Of the gate, by its name in `jspec.models.activations.ACTIVATIONS`."""
+    embed_scale: float = 1.0
+    """Factor of the embeddings: the root of the hidden size in Gemma."""
+    attention_scale: float | None = None
+    """Factor of the scores; None: head_dim ** -0.5."""
+    attention_cap: float | None = None
+    """Soft cap of the scores; None: none. See `jspec.models.attention.attend`."""
+    logit_cap: float | None = None
+    """Soft cap of the logits; None: none."""
+    layers: tuple[Layer, ...] = ()
+    """What differs between layers; empty: all see all, with `rope_theta` and `rope_scaling`."""
 
-
-def frequencies(config: LlamaConfig) -> Float[np.ndarray, " D/2"]:
-    """Rotary angle per position for each pair of lanes."""
-    # On the host in float64: an error in the frequency grows with the position, and XLA's float32
-    # power is off by several units in the last place.
-    base = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
-    scaling = config.rope_scaling
-    if scaling is None:
-        return base.astype(np.float32)
-    if isinstance(scaling, RopeFactors):
-        return (base / np.array(scaling.factors)).astype(np.float32)
-    # Llama 3.1: waves longer than the original context are slowed by `factor`, short ones are
-    # kept, and those between are interpolated.
-    waves = 2 * np.pi / base
-    ramp = (scaling.original_context / waves - scaling.low_freq_factor) / (
-        scaling.high_freq_factor - scaling.low_freq_factor
-    )
-    keep = np.clip(ramp, 0.0, 1.0)
-    return ((1 - keep) * base / scaling.factor + keep * base).astype(np.float32)
-
-
-def rotate(
-    x: Float[Array, "B N H D"], turn: tuple[Float[Array, "B N 1 D/2"], Float[Array, "B N 1 D/2"]]
-) -> Float[Array, "B N H D"]:
-    """Rotary embedding in float32; lane i pairs with lane i + D/2 (the Hugging Face layout).
-
-    Args:
-        x: queries or keys.
-        turn: cosine and sine of each position's angles.
-    """
-    cos, sin = turn
-    left, right = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-    turned = jnp.concatenate([left * cos - right * sin, right * cos + left * sin], axis=-1)
-    return turned.astype(x.dtype)
-
-
-def turns(
-    config: LlamaConfig, positions: Int[Array, "B N"]
-) -> tuple[Float[Array, "B N 1 D/2"], Float[Array, "B N 1 D/2"]]:
-    """Cosine and sine of each position's rotary angles."""
-    angles = positions[..., None, None].astype(jnp.float32) * frequencies(config)
-    return jnp.cos(angles), jnp.sin(angles)
-
-
-class RMSNorm(nn.Module):
-    eps: float
-    dtype: Any
-    param_dtype: Any
-
-    @nn.compact
-    def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
-        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.param_dtype)
-        wide = x.astype(jnp.float32)
-        unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
-        return (unit * scale.astype(jnp.float32)).astype(self.dtype)
+    @property
+    def rope(self) -> Rope:
+        """Rotary positions of the layers that `layers` says nothing of."""
+        return Rope(self.rope_theta, self.rope_scaling)
 
 
 class Block(nn.Module):
+    """Attention and an MLP, each added to the states."""
+
     config: LlamaConfig
     dtype: Any
     param_dtype: Any
     input_norm: bool = True
     """False in draft heads, where what the block reads has been through a norm."""
+    layer: Layer | None = None
+    """None: one that sees all, with the config's `rope`."""
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
 
     def norm(self, name: str) -> RMSNorm:
-        return RMSNorm(self.config.norm_eps, self.dtype, self.param_dtype, name=name)
+        config = self.config
+        return RMSNorm(config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name=name)
 
     @nn.compact
-    def __call__(self, x, turn, mask, past, read=None):
-        """`read` [B, N, R] is what q, k and v are made of, if it is not x behind its norm."""
-        config = self.config
-        batch, new, _ = x.shape
-        heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+    def __call__(
+        self,
+        x: Float[Array, "B N E"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        past: attention.Past,
+        read: Float[Array, "B N R"] | None = None,
+    ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
+        """The block's output, and the keys and values of its tokens.
+
+        Args:
+            x: the states.
+            positions: the tokens' positions.
+            mask: who sees whom, as in `attention.attend`.
+            past: what the layer holds of tokens and nodes before.
+            read: what q, k and v are made of, if it is not x behind its norm.
+        """
+        config, layer = self.config, self.layer or Layer(self.config.rope)
         if read is None:
-            read = self.norm("attention_norm")(x) if self.input_norm else x
-        # q, k and v are one product, gate and up another: fewer, larger weights.
-        fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
-        q, k, v = jnp.split(
-            fused.reshape(batch, new, heads + 2 * kv_heads, dim), [heads, heads + kv_heads], axis=2
-        )
-        if config.qk_norm:
-            q, k = self.norm("q_norm")(q), self.norm("k_norm")(k)
-        q, k = rotate(q, turn), rotate(k, turn)
+            first = self.input_norm and config.pre_norm
+            read = self.norm("attention_norm")(x) if first else x
+        q, k, v = self.heads(read)
+        if layer.rope is not None:
+            turn = turns(layer.rope, config.head_dim, config.context, positions)
+            q, k = rotate(q, turn), rotate(k, turn)
         k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
-        mixed = attention.attend(q, k, v, mask, past)
-        x = x + self.dense(config.hidden_size, "output", config.output_bias)(mixed)
-        gate, up = jnp.split(
-            self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(
-                self.norm("mlp_norm")(x)
-            ),
-            2,
-            axis=-1,
+        mixed = attention.attend(
+            *(q, k, v, mask, past, positions),
+            scale=config.attention_scale,
+            soft_cap=config.attention_cap,
+            window=layer.window,
         )
+        mixed = self.dense(config.hidden_size, "output", config.output_bias)(mixed)
+        x = x + (self.norm("attention_post_norm")(mixed) if config.post_norm else mixed)
+        fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, layer.experts)
+        return x + (self.norm("mlp_post_norm")(fed) if config.post_norm else fed), k, v
+
+    def heads(self, read: Float[Array, "B N R"]) -> list[Float[Array, "B N _ D"]]:
+        """Queries, keys and values, which are one product: fewer, larger weights."""
+        config = self.config
+        batch, new, _ = read.shape
+        heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
+        fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
+        fused = fused.reshape(batch, new, heads + 2 * kv_heads, dim)
+        q, k, v = jnp.split(fused, [heads, heads + kv_heads], axis=2)
+        if config.qk_norm:
+            joint = (batch, new, -1)
+            q, k = (
+                self.norm(name)(y.reshape(joint) if config.qk_norm_joint else y).reshape(y.shape)
+                for name, y in (("q_norm", q), ("k_norm", k))
+            )
+        return [q, k, v]
+
+    def feed(self, read: Float[Array, "B N E"], experts: Experts | None) -> Float[Array, "B N E"]:
+        """The MLP, whose gate and up are one product."""
+        config, activation = self.config, ACTIVATIONS[self.config.activation]
+        if experts is not None:
+            dtypes = self.dtype, self.param_dtype
+            return RoutedExperts(experts, activation, *dtypes, name="experts")(read)
+        both = self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(read)
+        gate, up = jnp.split(both, 2, axis=-1)
         down = self.dense(config.hidden_size, "down", config.mlp_bias)
-        return x + down(nn.silu(gate) * up), k, v
+        return down(activation(gate) * up)
 
 
 class Llama(Decoder):
-    """A decoder of the Llama family as a `jspec.protocols.CausalLM`.
+    """A decoder of the families since Llama as a `jspec.protocols.CausalLM`.
 
     Args:
         config: its shape.
@@ -204,6 +218,12 @@ class Llama(Decoder):
                 f"taps has layer {wrong[0]} and the model has layers 0 .. "
                 f"{self.config.num_layers - 1}; tap those"
             )
+        config = self.config
+        if config.layers and len(config.layers) != config.num_layers:
+            raise InputError(
+                f"layers describes {len(config.layers)} of {config.num_layers} layers; give one "
+                "each, or none"
+            )
         super().__post_init__()
 
     @property
@@ -227,18 +247,21 @@ class Llama(Decoder):
             (config.vocab_size, config.hidden_size),
             self.param_dtype,
         )
-        x = embed[tokens].astype(self.dtype)
-        turn = turns(config, positions)
+        x = embed[tokens].astype(self.dtype) * config.embed_scale
+        layers = config.layers or (Layer(config.rope),) * config.num_layers
         keys, values, entering = [], [], []
-        for layer in range(config.num_layers):
+        for index, layer in enumerate(layers):
             entering.append(x)
-            past = attention.past(cache, nodes, layer)
-            x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
-                x, turn, mask, past
-            )
+            past = attention.past(cache, nodes, index)
+            name = f"layers_{index}"
+            block = Block(config, self.dtype, self.param_dtype, layer=layer, name=name)
+            x, k, v = block(x, positions, mask, past)
             keys.append(k)
             values.append(v)
-        x = RMSNorm(config.norm_eps, self.dtype, self.param_dtype, name="norm")(x)
+        norm = RMSNorm(
+            config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
+        )
+        x = norm(x)
         if config.tied:
             head = embed
         else:
@@ -248,7 +271,7 @@ class Llama(Decoder):
                 (config.vocab_size, config.hidden_size),
                 self.param_dtype,
             )
-        logits = unembed(x, head)
+        logits = attention.capped(unembed(x, head), config.logit_cap)
         if self.taps:
             x = jnp.concatenate([entering[tap] for tap in self.taps], axis=-1)
         return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))

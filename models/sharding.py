@@ -23,6 +23,8 @@ TABLE = {
     "up/kernel": (None, "model"),
     "up/bias": ("model",),
     "down/kernel": ("model", None),
+    "experts/gate_up": ("model", None, None),
+    "experts/down": ("model", None, None),
     "cache/keys": ("data", "model", None, None),
     "cache/values": ("data", "model", None, None),
     "cache/lengths": ("data",),

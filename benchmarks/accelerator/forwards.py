@@ -15,7 +15,8 @@ from benchmarks.accelerator.timing import compiled, per_call
 from jspec.base import PyTree
 from jspec.models import attention
 from jspec.models.linear import unembed
-from jspec.models.llama import Block, Llama, LlamaConfig, RMSNorm, turns
+from jspec.models.llama import Block, Llama, LlamaConfig
+from jspec.models.norms import RMSNorm
 
 SECTION = "forwards"
 
@@ -59,11 +60,11 @@ def by_layer(model: Llama, params: PyTree, given: Inputs) -> Forward:
     enter, block, leave = (jax.jit(partial(part, model)) for part in (_enter, _block, _leave))
 
     def run() -> Any:
-        x, turn = enter(weights["embed"], given.tokens, given.positions)
+        x, positions = enter(weights["embed"], given.tokens, given.positions)
         new = []
         for layer in range(model.num_layers):
             x, *kv = block(
-                weights[f"layers_{layer}"], x, turn, given.mask,
+                weights[f"layers_{layer}"], x, positions, given.mask,
                 cache.keys[layer], cache.values[layer], cache.lengths,
             )  # fmt: skip
             new.append(kv)
@@ -81,11 +82,11 @@ def scanned(model: Llama, params: PyTree, given: Inputs) -> Forward:
     ends = {name: leaf for name, leaf in weights.items() if not name.startswith("layers_")}
 
     def forward(ends: PyTree, stacked: PyTree, held: Any, lengths: Array, given: Inputs) -> Any:
-        x, turn = _enter(model, ends["embed"], given.tokens, given.positions)
+        x, positions = _enter(model, ends["embed"], given.tokens, given.positions)
 
         def one(x: Array, layer: Any) -> tuple[Array, Any]:
             weights, keys, values = layer
-            x, *kv = _block(model, weights, x, turn, given.mask, keys, values, lengths)
+            x, *kv = _block(model, weights, x, positions, given.mask, keys, values, lengths)
             return x, kv
 
         x, new = jax.lax.scan(one, x, (stacked, *held))
@@ -102,16 +103,16 @@ WAYS = {UNROLLED: unrolled, BY_LAYER: by_layer, SCANNED: scanned}
 
 
 def _enter(model: Llama, embed: Array, tokens: Array, positions: Array) -> Any:
-    return embed[tokens].astype(model.dtype), turns(model.config, positions)
+    return embed[tokens].astype(model.dtype), positions
 
 
 def _block(
-    model: Llama, weights: PyTree, x: Array, turn: Any, mask: Array,
+    model: Llama, weights: PyTree, x: Array, positions: Any, mask: Array,
     keys: Array, values: Array, lengths: Array,
 ) -> Any:  # fmt: skip
     past = attention.Past((keys, values, lengths), None)
     block = Block(model.config, model.dtype, model.param_dtype)
-    return block.apply({"params": weights}, x, turn, mask, past)
+    return block.apply({"params": weights}, x, positions, mask, past)
 
 
 def _leave(model: Llama, norm: PyTree, table: Array, x: Array) -> Array:

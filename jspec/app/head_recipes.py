@@ -1,7 +1,7 @@
 """The kinds of draft heads that `jspec train` trains: module, objective and default settings."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax.numpy as jnp
@@ -50,15 +50,20 @@ class Kind:
     source: Callable[[Any, Any], Any] = lambda model, head: model
 
 
+_SIZES = (
+    *("vocab_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "context"),
+    *("norm_eps", "rope_theta", "rope_scaling", "tied"),
+)
+"""What a head's layer takes over from a target; biases, windows and the like few families have."""
+
+
 def _layer(target: Loaded) -> dict[str, Any]:
     """The target's own layer, one of it, without biases and norms that few families have."""
     model: Any = target.model
     config = model.config
-    known = {f.name for f in fields(LlamaConfig)} & {f.name for f in fields(config)}
-    shape = {name: getattr(config, name) for name in known}
-    plain = {"qkv_bias": False, "output_bias": False, "mlp_bias": False, "qk_norm": False}
+    shape = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
     attention = {"num_kv_heads": config.num_heads, "head_dim": config.head_dim}
-    return {**attention, **shape, **plain, "num_layers": 1, "hidden_size": model.features}
+    return {**attention, **shape, "num_layers": 1, "hidden_size": model.features}
 
 
 def _eagle(target: Loaded) -> EAGLEHead:

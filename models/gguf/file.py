@@ -16,7 +16,7 @@ from jspec.models.gguf.header import Entry, Header
 from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
-from jspec.models.llama import RopeFactors
+from jspec.models.rope import RopeFactors
 
 
 def library() -> Any:

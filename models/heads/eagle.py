@@ -7,7 +7,7 @@ from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear
-from jspec.models.llama import Block, turns
+from jspec.models.llama import Block
 
 
 class EAGLEHead(TransformerHead):
@@ -34,5 +34,5 @@ class EAGLEHead(TransformerHead):
     ) -> Output:
         pair = jnp.concatenate([self.embed(tokens), hidden.astype(self.dtype)], axis=-1)
         past = attention.past(cache, nodes, 0)
-        x, k, v = self.layer(self.fuse(pair), turns(self.config, positions), mask, past)
+        x, k, v = self.layer(self.fuse(pair), positions, mask, past)
         return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))

@@ -10,7 +10,8 @@ from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
-from jspec.models.llama import Block, LlamaConfig, RMSNorm, turns
+from jspec.models.llama import Block, LlamaConfig
+from jspec.models.norms import RMSNorm
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class EAGLE3Head(TransformerHead):
             x = self.fuse(x)
         read = jnp.concatenate([self.token_norm(self.embed(tokens)), self.state_norm(x)], axis=-1)
         past = attention.past(cache, nodes, 0)
-        x, k, v = self.layer(x, turns(self.config, positions), mask, past, read)
+        x, k, v = self.layer(x, positions, mask, past, read)
         return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:

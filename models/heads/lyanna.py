@@ -11,7 +11,7 @@ from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear
-from jspec.models.llama import Block, LlamaConfig, turns
+from jspec.models.llama import Block, LlamaConfig
 
 _EPS = 1e-6
 
@@ -67,7 +67,7 @@ class LyannaHead(TransformerHead):
         if tokens is not None and self.config.first_token:
             x = self.fuse(jnp.concatenate([self.embed(tokens), x], axis=-1))
         past = attention.past(cache, nodes, 0)
-        x, k, v = self.layer(x, turns(self.config, positions), mask, past)
+        x, k, v = self.layer(x, positions, mask, past)
         logits = self.logits(x)
         if self.is_initializing() and tokens is not None:
             self.informed(logits, tokens)  # else `init` would make no token info

@@ -10,9 +10,9 @@ import json
 import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, is_dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_type_hints
 
 import jax
 import numpy as np
@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import precision
+from jspec.models import precision, records
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads.registry import (
     HEAD_KINDS,
@@ -155,27 +155,16 @@ def _rebuild(
     module = HEAD_KINDS[kind].module
     shape = get_type_hints(module)["config"]
     try:
-        config = _dataclass(shape, record.part("config").values)
-        held = precision.find(model.param_dtype if dtype is None else dtype)
-        head = module(config, dtype=model.dtype, param_dtype=held)
+        held = record.part("config").values
+        config = shape(**{name: records.part(value) for name, value in held.items()})
+        kept = precision.find(model.param_dtype if dtype is None else dtype)
+        head = module(config, dtype=model.dtype, param_dtype=kept)
         shapes(head)  # fails if a size is no size
         return head
     except (TypeError, ValueError, ZeroDivisionError) as error:
         raise InputError(
             f"{record.source} does not describe a {kind} head ({error}); restore the file"
         ) from error
-
-
-def _dataclass(shape: Any, fields: Mapping[str, Any]) -> Any:
-    """A frozen dataclass from JSON: objects are dataclasses again, and lists tuples."""
-    hints, values = get_type_hints(shape), {}
-    for name, value in fields.items():
-        hint = hints.get(name)
-        inner = [part for part in (hint, *get_args(hint)) if is_dataclass(part)]
-        if isinstance(value, Mapping) and inner:
-            value = _dataclass(inner[0], value)
-        values[name] = tuple(value) if isinstance(value, list) else value
-    return shape(**values)
 
 
 def _own_leaves(variables: Mapping[str, PyTree]) -> dict[str, Any]:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from jspec.errors import InputError
-from jspec.models.huggingface import gpt2, llama, opt
+from jspec.models.huggingface import gemma, gpt2, llama, neox, opt, others, phi3, routed
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.llama import Llama
+from jspec.models.neox import GPTNeoX
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,22 @@ FAMILIES = (
     Family("MistralForCausalLM", "mistral", llama.mistral, Llama, llama.weights),
     Family("Qwen2ForCausalLM", "qwen2", llama.qwen2, Llama, llama.weights),
     Family("Qwen3ForCausalLM", "qwen3", llama.qwen3, Llama, llama.weights),
+    Family("Gemma2ForCausalLM", "gemma2", gemma.gemma2, Llama, llama.weights),
+    Family("Gemma3ForCausalLM", "gemma3_text", gemma.gemma3, Llama, llama.weights),
+    Family("Phi3ForCausalLM", "phi3", phi3.phi3, Llama, phi3.weights),
+    Family("Olmo2ForCausalLM", "olmo2", others.olmo2, Llama, llama.weights),
+    Family("SmolLM3ForCausalLM", "smollm3", others.smollm3, Llama, llama.weights),
+    Family("MixtralForCausalLM", "mixtral", routed.mixtral, Llama, routed.mixtral_weights),
+    Family("Qwen3MoeForCausalLM", "qwen3_moe", routed.qwen3_moe, Llama, routed.qwen3_moe_weights),
+    Family(
+        "GPTNeoXForCausalLM",
+        "gpt_neox",
+        neox.gpt_neox,
+        GPTNeoX,
+        neox.weights,
+        base="gpt_neox.",
+        buffers=neox.BUFFERS,
+    ),
     Family("OPTForCausalLM", "opt", opt.opt, LearnedPositionDecoder, opt.weights),
     Family(
         "GPT2LMHeadModel",

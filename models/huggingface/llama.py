@@ -1,16 +1,21 @@
-"""config.json and tensor names of Llama, Mistral, Qwen2 and Qwen3."""
+"""config.json and tensor names of Llama, Mistral, Qwen2 and Qwen3, and what others share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from jspec.errors import InputError
+from jspec.models.activations import ACTIVATIONS
+from jspec.models.experts import Experts
+from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
-from jspec.models.llama import LlamaConfig, RopeScaling
+from jspec.models.llama import Layer, LlamaConfig
+from jspec.models.rope import Rope
 
 
 def llama(settings: Settings) -> LlamaConfig:
     bias = settings.flag("attention_bias", False)
-    return _config(
+    return shape(
         settings,
         context=settings.size("max_position_embeddings", 2048),
         kv_heads=settings.size("num_attention_heads"),
@@ -24,25 +29,28 @@ def mistral(settings: Settings) -> LlamaConfig:
     # Absent is 8 here, while null is one key-value head for every head.
     null = "num_key_value_heads" in settings.values
     heads = settings.size("num_attention_heads") if null else 8
-    return _config(settings, context=_window(settings, 4096 * 32), kv_heads=heads)
+    context = settings.size("max_position_embeddings", 4096 * 32)
+    return shape(settings, context, heads, windows=(window(settings, 4096),))
 
 
 def qwen2(settings: Settings) -> LlamaConfig:
-    return _config(
+    return shape(
         settings,
-        context=_switched_window(settings),
+        context=settings.size("max_position_embeddings", 32768),
         kv_heads=settings.size("num_attention_heads"),
+        windows=_switched_windows(settings),
         qkv_bias=True,
     )
 
 
 def qwen3(settings: Settings) -> LlamaConfig:
     bias = settings.flag("attention_bias", False)
-    return _config(
+    return shape(
         settings,
-        context=_switched_window(settings),
+        context=settings.size("max_position_embeddings", 32768),
         kv_heads=settings.size("num_attention_heads"),
         head_dim=128,
+        windows=_switched_windows(settings),
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
@@ -50,19 +58,23 @@ def qwen3(settings: Settings) -> LlamaConfig:
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:
-    """Every parameter of a Llama and the tensors that it is made of."""
+    """Every parameter of a model and the tensors that it is made of."""
     width = config.hidden_size
     yield Weight(("embed",), ("model.embed_tokens.weight",), ((config.vocab_size, width),))
     for layer in range(config.num_layers):
         path, name = (f"layers_{layer}",), f"model.layers.{layer}"
-        yield norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
-        yield from block(config, path, name, width)
+        if config.pre_norm:
+            yield norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
+        experts = config.layers[layer].experts if config.layers else None
+        yield from block(config, path, name, width, experts)
     yield norm(("norm",), "model.norm", width)
     if not config.tied:
         yield Weight(("head",), ("lm_head.weight",), ((config.vocab_size, width),))
 
 
-def block(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[Weight]:
+def block(
+    config: LlamaConfig, path: Path, name: str, inputs: int, experts: Experts | None = None
+) -> Iterator[Weight]:
     """A layer without the norm at its entrance.
 
     Args:
@@ -70,6 +82,7 @@ def block(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[W
         path: of the parameters.
         name: of the tensors.
         inputs: width of what queries, keys and values are made of.
+        experts: its experts.
     """
     width = config.hidden_size
     query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
@@ -81,12 +94,22 @@ def block(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[W
         config.qkv_bias,
     )
     if config.qk_norm:
-        for part in "qk":
-            yield norm((*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", config.head_dim)
+        for part, joint in (("q", query), ("k", keys)):
+            size = joint if config.qk_norm_joint else config.head_dim
+            yield norm((*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", size)
     yield from linear(
         (*path, "output"), [f"{name}.self_attn.o_proj"], query, [width], config.output_bias
     )
-    yield norm((*path, "mlp_norm"), f"{name}.post_attention_layernorm", width)
+    # `post_attention_layernorm` stands before the MLP in Llama, and behind attention in those that
+    # have a norm there.
+    after, before = "post_attention_layernorm", "pre_feedforward_layernorm"
+    if config.pre_norm:
+        yield norm((*path, "mlp_norm"), f"{name}.{before if config.post_norm else after}", width)
+    if config.post_norm:
+        yield norm((*path, "attention_post_norm"), f"{name}.{after}", width)
+        yield norm((*path, "mlp_post_norm"), f"{name}.post_feedforward_layernorm", width)
+    if experts is not None:
+        return
     inner = config.intermediate_size
     yield from linear(
         (*path, "gate_up"),
@@ -102,94 +125,113 @@ def norm(path: Path, name: str, size: int) -> Weight:
     return Weight((*path, "scale"), (f"{name}.weight",), ((size,),))
 
 
-def _config(
+def shape(
     settings: Settings,
     context: int,
     kv_heads: int,
+    *,
     head_dim: int | None = None,
-    qkv_bias: bool = False,
-    output_bias: bool = False,
-    mlp_bias: bool = False,
-    qk_norm: bool = False,
+    theta: float = 10000.0,
+    partial: float | None = None,
+    windows: Sequence[int | None] = (None,),
+    rotary: Sequence[Rope | None] = (),
+    experts: Sequence[Experts | None] = (None,),
+    eps: float = 1e-6,
+    **differences: Any,
 ) -> LlamaConfig:
-    """The fields that all four share; `kv_heads` and `head_dim` are what an absent field means."""
-    settings.choice("hidden_act", ["silu", "swish"], "silu")
-    heads = settings.size("num_attention_heads")
-    width = settings.size("hidden_size")
+    """The fields that the families share.
+
+    Args:
+        settings: config.json.
+        context: most positions.
+        kv_heads, head_dim, theta, partial, eps: what an absent field means.
+        windows: of the layers, or one for all.
+        rotary: of the layers, or one for all; nothing: as the fields of `rope_parameters` say.
+        experts: of the layers, or one for all.
+        differences: further fields of our config.
+    """
+    heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
-    if head_dim % 2:
-        raise InputError(
-            f"{settings.source} gives a head_dim of {head_dim}; rotary embeddings need an even one"
-        )
-    theta, scaling = _rope(settings)
+    named = "hidden_activation" if settings.get("hidden_activation") else "hidden_act"
+    usual = differences.pop("activation", "silu")
+    turned = rotary or (ropes.read(settings, head_dim, theta, partial),)
+    count = settings.size("num_hidden_layers")
+    # A window that the context ends in is none.
+    seen = [None if window and window >= context else window for window in _each(windows, count)]
+    layers = tuple(map(Layer, _each(turned, count), seen, _each(experts, count)))
+    first = next((rope for rope in turned if rope is not None), Rope())
+    plain = Layer(Rope(first.theta, first.scaling))
     return LlamaConfig(
         vocab_size=settings.size("vocab_size"),
         hidden_size=width,
         intermediate_size=settings.size("intermediate_size"),
-        num_layers=settings.size("num_hidden_layers"),
+        num_layers=count,
         num_heads=heads,
         num_kv_heads=settings.divisor("num_key_value_heads", heads, kv_heads),
         head_dim=head_dim,
         context=context,
-        norm_eps=settings.number("rms_norm_eps", 1e-6),
-        rope_theta=theta,
-        rope_scaling=scaling,
-        tied=settings.flag("tie_word_embeddings", False),
-        qkv_bias=qkv_bias,
-        output_bias=output_bias,
-        mlp_bias=mlp_bias,
-        qk_norm=qk_norm,
+        norm_eps=settings.number("rms_norm_eps", eps),
+        rope_theta=first.theta,
+        rope_scaling=first.scaling,
+        tied=settings.flag("tie_word_embeddings", differences.pop("tied", False)),
+        activation=_name(settings.choice(named, list(ACTIVATIONS), usual)),
+        layers=() if set(layers) == {plain} else layers,
+        **differences,
     )
 
 
-def _rope(settings: Settings) -> tuple[float, RopeScaling | None]:
-    """Base and scaling of the rotary angles.
+def window(settings: Settings, absent: int | None) -> int | None:
+    """The sliding window; None: none.
 
-    Transformers 5 writes both into `rope_parameters`; before, they were `rope_theta` and
-    `rope_scaling`, whose type was called `type` before it was called `rope_type`.
+    Args:
+        settings: config.json.
+        absent: what an absent field means; a null one is no window.
     """
-    rope = settings.part("rope_parameters" if settings.get("rope_parameters") else "rope_scaling")
-    theta = rope.number("rope_theta", settings.number("rope_theta", 10000.0))
-    name = "rope_type" if rope.get("rope_type") else "type"
-    kind = rope.choice(name, ["default", "llama3"], "default")
-    rope.choice("partial_rotary_factor", [1.0], settings.get("partial_rotary_factor", 1.0))
-    if kind == "default":
-        return theta, None
-    return theta, RopeScaling(
-        factor=rope.number("factor"),
-        low_freq_factor=rope.number("low_freq_factor"),
-        high_freq_factor=rope.number("high_freq_factor"),
-        original_context=rope.size("original_max_position_embeddings"),
-    )
+    if settings.get("sliding_window") is not None:
+        return settings.size("sliding_window")
+    return None if "sliding_window" in settings.values else absent
 
 
-def _window(settings: Settings, context: int) -> int:
-    """Positions that a model with a sliding window can place exactly.
+def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
+    """Which layers have the sliding window.
 
-    Within the first `sliding_window` positions every token still sees every earlier one, so a
-    context that ends there needs no window, and what is emitted is what the model would emit.
+    Args:
+        settings: config.json.
+        usual: which have it where `layer_types` is absent.
+
+    Raises:
+        InputError: if layers are of another kind, or not all have one.
     """
-    context = settings.size("max_position_embeddings", context)
-    # Absent is a window of 4096, while null is none.
-    null = "sliding_window" in settings.values
-    return min(context, settings.size("sliding_window", context if null else 4096))
+    given = settings.get("layer_types")
+    if given is None:
+        return list(usual)
+    strange = sorted(set(given) - {"full_attention", "sliding_attention"})
+    if strange:
+        raise InputError(
+            f"{settings.source} has a layer of type {strange[0]!r}; "
+            "supported: 'full_attention', 'sliding_attention'"
+        )
+    if len(given) != len(usual):
+        raise InputError(
+            f"{settings.source} has {len(given)} layer_types for {len(usual)} layers; correct them"
+        )
+    return [kind == "sliding_attention" for kind in given]
 
 
-def _switched_window(settings: Settings) -> int:
-    """Qwen's window counts only where `use_sliding_window` is on and some layer has it."""
-    context = settings.size("max_position_embeddings", 32768)
-    layers = settings.size("num_hidden_layers")
-    kinds = settings.get("layer_types")
-    if kinds is None:
-        sliding = settings.get("max_window_layers", 28) < layers
-    else:
-        strange = sorted(set(kinds) - {"full_attention", "sliding_attention"})
-        if strange:
-            raise InputError(
-                f"{settings.source} has a layer of type {strange[0]!r}; "
-                "supported: 'full_attention', 'sliding_attention'"
-            )
-        sliding = "sliding_attention" in kinds
-    if settings.flag("use_sliding_window", False) and sliding:
-        return _window(settings, context)
-    return context
+def _switched_windows(settings: Settings) -> list[int | None]:
+    """Qwen's window counts only where `use_sliding_window` is on, and in the later layers."""
+    first = settings.get("max_window_layers", 28)
+    usual = [layer >= first for layer in range(settings.size("num_hidden_layers"))]
+    slides = kinds(settings, usual)
+    size = window(settings, 4096) if settings.flag("use_sliding_window", False) else None
+    return [size if slide else None for slide in slides]
+
+
+def _each(given: Sequence[Any], count: int) -> Sequence[Any]:
+    """One value for each layer."""
+    return given if len(given) == count else tuple(given) * count
+
+
+def _name(activation: str) -> str:
+    """One name for each function, so that equal models are equal."""
+    return {"swish": "silu", "gelu_pytorch_tanh": "gelu_new"}.get(activation, activation)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
+from jspec.models.activations import ACTIVATIONS
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, affine, linear
-from jspec.models.learned_positions import ACTIVATIONS, LearnedPositionConfig
+from jspec.models.learned_positions import LearnedPositionConfig
 
 
 def opt(settings: Settings) -> LearnedPositionConfig:

@@ -21,30 +21,39 @@ class Weight:
     """Shape of each tensor as the file holds it."""
     transposed: bool = False
     """The tensors are [out, in] (torch's Linear) and ours is [in, out]."""
+    groups: int | None = None
+    """The arrays on a first axis of ours, which share the tensors evenly; None: no such axis."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of our parameter."""
-        stacked = (sum(shape[0] for shape in self.shapes), *self.shapes[0][1:])
-        return stacked[::-1] if self.transposed else stacked
+        rows = sum(shape[0] for shape in self.shapes) // (self.groups or 1)
+        stacked = (rows, *self.shapes[0][1:])
+        whole = stacked[::-1] if self.transposed else stacked
+        return whole if self.groups is None else (self.groups, *whole)
 
     def join(self, read: Callable[[str], np.ndarray], dtype: DTypeLike) -> np.ndarray:
         """Our parameter from the file's tensors, read one at a time into the one result."""
         joined = np.empty(self.shape, dtype)
-        stacked = joined.T if self.transposed else joined
-        start = 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            stacked[start : start + shape[0]] = read(name)
-            start += shape[0]
+        for name, place in self._places(joined):
+            place[...] = read(name)
         return joined
 
     def split(self, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
         """The file's tensors from our parameter."""
-        stacked = array.T if self.transposed else array
-        start = 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            yield name, np.ascontiguousarray(stacked[start : start + shape[0]])
-            start += shape[0]
+        for name, place in self._places(array):
+            yield name, np.ascontiguousarray(place)
+
+    def _places(self, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:
+        """Each tensor's part of our parameter, as a view."""
+        parts = array[None] if self.groups is None else array
+        each = len(self.names) // len(parts)
+        for group, part in enumerate(parts):
+            stacked, start = part.T if self.transposed else part, 0
+            held = slice(group * each, group * each + each)
+            for name, shape in zip(self.names[held], self.shapes[held], strict=True):
+                yield name, stacked[start : start + shape[0]]
+                start += shape[0]
 
 
 def linear(

@@ -13,7 +13,7 @@ from jspec.app.run_settings import RunSettings
 from jspec.errors import InputError
 from jspec.models import export
 from jspec.models.learned_positions import LearnedPositionDecoder
-from jspec.models.llama import RopeScaling
+from jspec.models.rope import RopeScaling
 
 PROMPT = [5, 3, 9, 1, 7, 2, 5, 3]
 

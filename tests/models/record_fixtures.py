@@ -1,8 +1,9 @@
 """Records the models and logits that the parity tests check without torch.
 
-Needs the parity extra: `python tests/models/record_fixtures.py`.
+Needs the parity extra: `python tests/models/record_fixtures.py [NAME ..]`.
 """
 
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def logits(model, tokens: np.ndarray) -> np.ndarray:
 
 
 def main() -> None:
-    for name in VARIANTS:
+    for name in sys.argv[1:] or VARIANTS:
         model = build(name)
         model.save_pretrained(FIXTURES / name)
         tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (BATCH, LENGTH))

@@ -14,7 +14,7 @@ import tiny_gguf
 from safetensors.numpy import load_file
 
 import jspec.models
-from jspec.models import RopeFactors, export, hub, llama
+from jspec.models import RopeFactors, export, hub, rope
 
 FIXTURES = Path(__file__).parent / "fixtures"
 FAMILIES = ["gpt2", "llama2", "llama_biases_grouped_tied", "qwen2", "qwen3"]
@@ -49,7 +49,7 @@ def test_rotary_factors_are_a_tensor(tmp_path, fixtures, causal):
     wanted = load("llama31")
     config = wanted.model.config
     plain = 500000.0 ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
-    factors = (plain / llama.frequencies(config)).astype(np.float32)
+    factors = (plain / rope.frequencies(config.rope, config.head_dim, 64)).astype(np.float32)
     file = tiny_gguf.convert(fixtures / "llama31", tmp_path / "model.gguf", factors=factors)
     loaded = jspec.models.load(file)
     assert isinstance(loaded.model.config.rope_scaling, RopeFactors)

@@ -16,7 +16,7 @@ from jspec.models.heads import registry, store
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
-from jspec.models.llama import RopeScaling
+from jspec.models.rope import RopeScaling
 
 SCALING = RopeScaling(8.0, 1.0, 4.0, 64)
 

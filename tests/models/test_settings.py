@@ -7,7 +7,7 @@ import pytest
 
 from jspec.models.huggingface import families
 from jspec.models.huggingface.settings import Settings
-from jspec.models.llama import RopeScaling, frequencies
+from jspec.models.rope import RopeScaling, frequencies
 
 LLAMA = {
     "vocab_size": 64,
@@ -50,7 +50,7 @@ def test_llama31_keeps_short_waves_and_slows_long_ones():
     slowed = parse(
         "llama", head_dim=16, rope_theta=5e5, rope_scaling=STRETCH | {"rope_type": "llama3"}
     )
-    ratio = frequencies(slowed) / frequencies(shape)
+    ratio = frequencies(slowed.rope, 16, 64) / frequencies(shape.rope, 16, 64)
     np.testing.assert_allclose(ratio[[0, -1]], [1, 1 / 8], rtol=1e-6)
     assert np.all(np.diff(ratio) <= 1e-6)
 
@@ -61,7 +61,7 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
     wide = {"head_dim": 2, "num_attention_heads": 16}
     assert parse("mistral", **wide).num_kv_heads == 16
     assert parse("mistral", **wide, num_key_value_heads=ABSENT).num_kv_heads == 8
-    assert parse("mistral", max_position_embeddings=8192).context == 4096
+    assert parse("mistral", max_position_embeddings=8192).layers[0].window == 4096
     assert parse("qwen3").head_dim == 128
     assert parse("qwen2").qkv_bias
     assert not parse("qwen2").output_bias
@@ -70,14 +70,18 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
 
 
 @pytest.mark.parametrize(
-    ("kind", "fields", "context"),
+    ("kind", "fields", "windows"),
     [
-        ("mistral", {"sliding_window": 24}, 24),
-        ("mistral", {"sliding_window": 128}, 64),
-        ("mistral", {"sliding_window": None}, 64),
-        ("qwen2", {"sliding_window": 24}, 64),
-        ("qwen2", {"sliding_window": 24, "use_sliding_window": True}, 64),
-        ("qwen2", {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 1}, 24),
+        ("mistral", {"sliding_window": 24}, [24, 24]),
+        ("mistral", {"sliding_window": 128}, []),
+        ("mistral", {"sliding_window": None}, []),
+        ("qwen2", {"sliding_window": 24}, []),
+        ("qwen2", {"sliding_window": 24, "use_sliding_window": True}, []),
+        (
+            "qwen2",
+            {"sliding_window": 24, "use_sliding_window": True, "max_window_layers": 1},
+            [None, 24],
+        ),
         (
             "qwen3",
             {
@@ -85,12 +89,14 @@ def test_absent_fields_mean_what_they_mean_in_transformers():
                 "use_sliding_window": True,
                 "layer_types": ["full_attention", "sliding_attention"],
             },
-            24,
+            [None, 24],
         ),
     ],
 )
-def test_the_context_ends_where_a_sliding_window_would_begin_to_slide(kind, fields, context):
-    assert parse(kind, **fields).context == context
+def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, windows):
+    config = parse(kind, **fields)
+    assert config.context == 64
+    assert [layer.window for layer in config.layers] == windows
 
 
 @pytest.mark.parametrize(
@@ -99,8 +105,8 @@ def test_the_context_ends_where_a_sliding_window_would_begin_to_slide(kind, fiel
         ("qwen3", {"layer_types": ["chunked_attention"]}, "layer of type 'chunked_attention'"),
         ("gpt2", {"scale_attn_by_inverse_layer_idx": True}, "supported: False"),
         ("gpt2", {"n_embd": 20, "n_head": 3}, "n_head = 3, which does not divide 20"),
-        ("opt", {"ffn_dim": 32, "activation_function": "silu"}, "supported: 'relu'"),
-        ("llama", {"head_dim": 5}, "head_dim of 5; rotary embeddings need an even one"),
+        ("opt", {"ffn_dim": 32, "activation_function": "mish"}, "supported: 'relu'"),
+        ("llama", {"head_dim": 5}, "head_dim of 5, of which 5 are turned; .* an even one"),
         ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "no field 'factor'"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
         ("llama", {"attention_bias": 1}, "attention_bias = 1; it has to be true or false"),

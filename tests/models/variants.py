@@ -25,6 +25,13 @@ STRETCH = {
     "original_max_position_embeddings": 16,
 }
 
+GEMMA = SHAPE | {
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "sliding_window": 6,
+    "hidden_activation": "gelu_pytorch_tanh",
+}
+
 VARIANTS = {
     "llama2": ("llama", SHAPE),
     "llama_biases_grouped_tied": (
@@ -48,7 +55,7 @@ VARIANTS = {
             "rope_parameters": STRETCH,
         },
     ),
-    "mistral": ("mistral", SHAPE | {"num_key_value_heads": 2, "sliding_window": 16}),
+    "mistral": ("mistral", SHAPE | {"num_key_value_heads": 2, "sliding_window": 6}),
     "qwen2": ("qwen2", SHAPE | {"num_key_value_heads": 2}),
     "qwen3": (
         "qwen3",
@@ -81,5 +88,76 @@ VARIANTS = {
             "eos_token_id": 2,
         },
     ),
+    "gemma2": (
+        "gemma2",
+        GEMMA | {"query_pre_attn_scalar": 12, "attn_logit_softcapping": 2.0},
+    ),
+    "gemma3": (
+        "gemma3_text",
+        GEMMA
+        | {
+            "num_hidden_layers": 3,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+            "query_pre_attn_scalar": 6,
+            "rope_parameters": {
+                "full_attention": {"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4},
+                "sliding_attention": {"rope_type": "default", "rope_theta": 100.0},
+            },
+        },
+    ),
+    "phi3": (
+        "phi3",
+        SHAPE
+        | {
+            "num_key_value_heads": 2,
+            "original_max_position_embeddings": 32,
+            "pad_token_id": 0,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "partial_rotary_factor": 0.5,
+                "short_factor": [1.1],
+                "long_factor": [4.0],
+            },
+        },
+    ),
+    "olmo2": ("olmo2", SHAPE | {"num_key_value_heads": 2}),
+    "smollm3": (
+        "smollm3",
+        SHAPE
+        | {
+            "num_key_value_heads": 2,
+            "no_rope_layers": [1, 0],
+            "pad_token_id": 0,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 100.0,
+                "factor": 4.0,
+                "original_max_position_embeddings": 16,
+            },
+        },
+    ),
+    "mixtral": (
+        "mixtral",
+        SHAPE
+        | {
+            "num_key_value_heads": 2,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "sliding_window": 6,
+        },
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        SHAPE
+        | {
+            "num_key_value_heads": 2,
+            "num_experts": 16,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "mlp_only_layers": [0],
+        },
+    ),
+    "pythia": ("gpt_neox", SHAPE | {"rope_parameters": {"partial_rotary_factor": 0.5}}),
 }
 """Name to (model type, fields of its config)."""

@@ -10,7 +10,8 @@ import numpy as np
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.huggingface import llama
-from jspec.models.llama import Llama, LlamaConfig, frequencies
+from jspec.models.llama import Llama, LlamaConfig
+from jspec.models.rope import frequencies
 
 
 def write(model: Any, params: PyTree, path: Path) -> None:
@@ -29,6 +30,11 @@ def write(model: Any, params: PyTree, path: Path) -> None:
             f"the GGUF file of a {type(model).__name__} is not implemented; leave llama.cpp out"
         )
     config = model.config
+    if config.layers or config.post_norm or not config.pre_norm:
+        raise InputError(
+            "the GGUF file of a model with windows, experts or norms behind its layers is not "
+            "implemented; leave llama.cpp out"
+        )
     kind = architecture(config)
     names = gguf.get_tensor_name_map(kind, config.num_layers)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
@@ -45,7 +51,8 @@ def write(model: Any, params: PyTree, path: Path) -> None:
             writer.add_tensor(place, np.ascontiguousarray(tensor, np.float32))
     if config.rope_scaling is not None:
         plain = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
-        writer.add_tensor("rope_freqs.weight", (plain / frequencies(config)).astype(np.float32))
+        slowed = frequencies(config.rope, config.head_dim, config.context)
+        writer.add_tensor("rope_freqs.weight", (plain / slowed).astype(np.float32))
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

@@ -1,0 +1,126 @@
+"""Routed experts (Shazeer et al. 2017): each token goes through the few MLPs that a router chooses.
+
+Shapes are static and no token is dropped: every token gets all experts that it was routed to,
+however many tokens chose the same one.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec.models.linear import Linear
+
+
+@dataclass(frozen=True)
+class Experts:
+    """The experts of a layer."""
+
+    num_experts: int
+    num_chosen: int
+    """Experts that a token goes through, those of largest probability."""
+    intermediate_size: int
+    """I, of one expert."""
+    normalised: bool = True
+    """True where the probabilities of a token's experts are scaled to sum to 1."""
+
+
+class RoutedExperts(nn.Module):
+    """An MLP of experts.
+
+    Args:
+        experts: their number and size.
+        activation: of the gates.
+        dtype: of activations. The router's probabilities are float32.
+        param_dtype: dtype that weights are created in.
+    """
+
+    experts: Experts
+    activation: Callable[[Array], Array]
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
+        experts, width = self.experts, x.shape[-1]
+        scores = Linear(experts.num_experts, False, self.dtype, self.param_dtype, name="router")(x)
+        shares, chosen = jax.lax.top_k(
+            jax.nn.softmax(scores.astype(jnp.float32), axis=-1), experts.num_chosen
+        )
+        if experts.normalised:
+            shares = shares / shares.sum(-1, keepdims=True)
+        init = nn.initializers.normal(0.02)
+        inner, count = experts.intermediate_size, experts.num_experts
+        gate_up = self.param("gate_up", init, (count, width, 2 * inner), self.param_dtype)
+        down = self.param("down", init, (count, inner, width), self.param_dtype)
+        rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
+        run = each if routes.size <= count else sorted_by_expert
+        fed = run(rows, routes, gate_up.astype(x.dtype), down.astype(x.dtype), self.activation)
+        mixed = jnp.einsum("rke,rk->re", fed.astype(jnp.float32), shares.reshape(routes.shape))
+        return mixed.astype(self.dtype).reshape(x.shape)
+
+
+def each(
+    x: Float[Array, "R E"],
+    routes: Int[Array, "R K"],
+    gate_up: Float[Array, "X E J"],
+    down: Float[Array, "X I E"],
+    activation: Callable[[Array], Array],
+) -> Float[Array, "R K E"]:
+    """Every route by itself, with its expert's weights gathered: for fewer routes than experts.
+
+    Args:
+        x: states.
+        routes: the experts of each.
+        gate_up, down: weights of all X experts; J is 2 I.
+        activation: of the gates.
+
+    Returns:
+        What each expert makes of each state.
+    """
+    gate, up = jnp.split(jnp.einsum("re,rkei->rki", x, gate_up[routes]), 2, axis=-1)
+    return jnp.einsum("rki,rkie->rke", activation(gate) * up, down[routes])
+
+
+def sorted_by_expert(
+    x: Float[Array, "R E"],
+    routes: Int[Array, "R K"],
+    gate_up: Float[Array, "X E J"],
+    down: Float[Array, "X I E"],
+    activation: Callable[[Array], Array],
+) -> Float[Array, "R K E"]:
+    """The same with the routes sorted by expert and cut into blocks of one expert each.
+
+    A block is a product with one expert's weights, so that these are read about once and no
+    [routes, E, I] array is made. The last block of an expert is filled up with zeros.
+    """
+    experts, (num_routes, chosen) = len(gate_up), (routes.size, routes.shape[1])
+    block = max(num_routes // experts, 1)
+    num_blocks = num_routes // block + experts  # the last of an expert may be nearly empty
+    flat = routes.reshape(-1)
+    order = jnp.argsort(flat)
+    counts = jnp.bincount(flat, length=experts)
+    blocks = -(-counts // block)
+    before, blocks_before = jnp.cumsum(counts) - counts, jnp.cumsum(blocks) - blocks
+    own = flat[order]
+    slots = blocks_before[own] * block + jnp.arange(num_routes) - before[own]
+    filled = jnp.zeros((num_blocks * block, x.shape[1]), x.dtype).at[slots].set(x[order // chosen])
+    ends = jnp.cumsum(blocks)
+    which = jnp.searchsorted(ends, jnp.arange(num_blocks), side="right")
+
+    def feed(given: tuple[Array, Array]) -> Array:
+        rows, expert = given
+
+        def used() -> Array:
+            gate, up = jnp.split(rows @ gate_up[expert], 2, axis=-1)
+            return (activation(gate) * up) @ down[expert]
+
+        return jax.lax.cond(expert < experts, used, lambda: jnp.zeros_like(rows))
+
+    fed = jax.lax.map(feed, (filled.reshape(num_blocks, block, -1), which))
+    places = jnp.zeros(num_routes, jnp.int32).at[order].set(slots.astype(jnp.int32))
+    return fed.reshape(num_blocks * block, -1)[places].reshape(*routes.shape, -1)

@@ -1,0 +1,80 @@
+"""config.json of Gemma 2 and Gemma 3, the text models."""
+
+from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface.llama import kinds, shape, window
+from jspec.models.huggingface.settings import Settings
+from jspec.models.llama import LlamaConfig
+from jspec.models.rope import Rope
+
+
+def gemma2(settings: Settings) -> LlamaConfig:
+    slides = kinds(settings, [not layer % 2 for layer in range(settings.size("num_hidden_layers"))])
+    size = window(settings, 4096)
+    return _gemma(
+        settings,
+        context=settings.size("max_position_embeddings", 8192),
+        windows=[size if slide else None for slide in slides],
+        attention_cap=_cap(settings, "attn_logit_softcapping", 50.0),
+        logit_cap=_cap(settings, "final_logit_softcapping", 30.0),
+    )
+
+
+def gemma3(settings: Settings) -> LlamaConfig:
+    """Five of six layers have the window, and rotary positions of a base of their own."""
+    pattern = settings.size("sliding_window_pattern", 6)
+    layers = range(1, settings.size("num_hidden_layers") + 1)
+    slides = kinds(settings, [layer % pattern > 0 for layer in layers])
+    size = window(settings, 4096)
+    near, far = _rotary(settings)
+    return _gemma(
+        settings,
+        context=settings.size("max_position_embeddings", 131072),
+        windows=[size if slide else None for slide in slides],
+        rotary=[near if slide else far for slide in slides],
+        attention_cap=_cap(settings, "attn_logit_softcapping", None),
+        logit_cap=_cap(settings, "final_logit_softcapping", None),
+        qk_norm=True,
+    )
+
+
+def _gemma(settings: Settings, context: int, **differences) -> LlamaConfig:
+    settings.choice("use_bidirectional_attention", [False], False)
+    bias = settings.flag("attention_bias", False)
+    return shape(
+        settings,
+        context,
+        kv_heads=4,
+        head_dim=256,
+        qkv_bias=bias,
+        output_bias=bias,
+        post_norm=True,
+        norm_offset=1.0,
+        activation="gelu_pytorch_tanh",
+        embed_scale=settings.size("hidden_size") ** 0.5,
+        attention_scale=settings.number("query_pre_attn_scalar", 256.0) ** -0.5,
+        tied=True,
+        **differences,
+    )
+
+
+def _rotary(settings: Settings) -> tuple[Rope, Rope]:
+    """Of the layers with a window, and of the others."""
+    given = settings.part("rope_parameters")
+    if "full_attention" in given.values or "sliding_attention" in given.values:
+        near, far = given.part("sliding_attention"), given.part("full_attention")
+        bases = near.number("rope_theta", 10000.0), far.number("rope_theta", 1e6)
+        return Rope(bases[0], ropes.scaling(near, settings)), Rope(
+            bases[1], ropes.scaling(far, settings)
+        )
+    far = Rope(
+        settings.number("rope_theta", 1e6),
+        ropes.scaling(settings.part("rope_scaling"), settings),
+    )
+    return Rope(settings.number("rope_local_base_freq", 10000.0)), far
+
+
+def _cap(settings: Settings, name: str, absent: float | None) -> float | None:
+    """A soft cap; a null one is none."""
+    if settings.get(name) is not None:
+        return settings.number(name)
+    return None if name in settings.values else absent

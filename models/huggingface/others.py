@@ -1,0 +1,49 @@
+"""config.json of OLMo 2 and SmolLM3."""
+
+from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface.llama import kinds, shape, window
+from jspec.models.huggingface.settings import Settings
+from jspec.models.llama import LlamaConfig
+
+
+def olmo2(settings: Settings) -> LlamaConfig:
+    """Norms behind attention and MLP, and one over all heads of queries and of keys."""
+    bias = settings.flag("attention_bias", False)
+    return shape(
+        settings,
+        context=settings.size("max_position_embeddings", 2048),
+        kv_heads=settings.size("num_attention_heads"),
+        eps=1e-5,
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        qk_norm_joint=True,
+        pre_norm=False,
+        post_norm=True,
+    )
+
+
+def smollm3(settings: Settings) -> LlamaConfig:
+    """Every fourth layer has no positions, and perhaps a window."""
+    count = settings.size("num_hidden_layers")
+    each = settings.size("no_rope_layer_interval", 4)
+    turned = settings.get("no_rope_layers", [(layer + 1) % each for layer in range(count)])[:count]
+    slides = settings.flag("use_sliding_window", False)
+    size = window(settings, None) if slides else None
+    sliding = kinds(settings, [not turn for turn in turned])
+    bias = settings.flag("attention_bias", False)
+    heads = settings.size("num_attention_heads")
+    head_dim = settings.size("head_dim", settings.size("hidden_size") // heads)
+    rope = ropes.read(settings, head_dim, 2e6)
+    return shape(
+        settings,
+        context=settings.size("max_position_embeddings", 32768),
+        # Absent is 4 here, while null is one key-value head for every head.
+        kv_heads=heads if "num_key_value_heads" in settings.values else 4,
+        rotary=[rope if turn else None for turn in turned],
+        windows=[size if slide else None for slide in sliding],
+        qkv_bias=bias,
+        output_bias=bias,
+        mlp_bias=settings.flag("mlp_bias", False),
+        tied=True,
+    )

@@ -1,0 +1,129 @@
+"""Rotary positions in config.json, old and new."""
+
+from math import log, sqrt
+from typing import Any
+
+from jspec.errors import InputError
+from jspec.models.huggingface.settings import Settings
+from jspec.models.rope import LinearScaling, LongScaling, Rope, RopeScaling, Scaling, YarnScaling
+
+
+def read(
+    settings: Settings, head_dim: int, theta: float = 10000.0, partial: float | None = None
+) -> Rope:
+    """The rotary positions of a model whose layers share them.
+
+    Transformers 5 writes all into `rope_parameters`; before, they were `rope_theta`,
+    `partial_rotary_factor` and `rope_scaling`, whose type was called `type` before `rope_type`.
+
+    Args:
+        settings: config.json.
+        head_dim: lanes of a head.
+        theta: the base that an absent field means.
+        partial: the part of the lanes that an absent field means; None: the family turns all.
+
+    Raises:
+        InputError: if the lanes do not make pairs, or are a part in a family that turns all.
+    """
+    new = settings.get("rope_parameters")
+    rope = settings.part("rope_parameters" if new else "rope_scaling")
+    theta = rope.number("rope_theta", settings.number("rope_theta", theta))
+    part = rope.get("partial_rotary_factor", settings.get("partial_rotary_factor", partial or 1.0))
+    if partial is None:
+        rope.choice("partial_rotary_factor", [1.0], part)
+    lanes = int(head_dim * part)
+    if lanes % 2 or not 0 < lanes <= head_dim:
+        raise InputError(
+            f"{settings.source} gives a head_dim of {head_dim}, of which {lanes} are turned; "
+            "rotary embeddings need an even one"
+        )
+    return Rope(theta, scaling(rope, settings), None if lanes == head_dim else lanes)
+
+
+def scaling(rope: Settings, settings: Settings) -> Scaling | None:
+    """The stretch of the frequencies.
+
+    Args:
+        rope: the fields of the rotary positions.
+        settings: config.json, which has the context.
+    """
+    name = "rope_type" if rope.get("rope_type") else "type"
+    return _SCALINGS[rope.choice(name, list(_SCALINGS), "default")](rope, settings)
+
+
+def original(rope: Settings, settings: Settings) -> int:
+    """The context that a model was trained with before it was stretched."""
+    name = "original_max_position_embeddings"
+    if settings.get(name) is not None:
+        return settings.size(name)
+    return rope.size(name, settings.size("max_position_embeddings"))
+
+
+def _none(rope: Settings, settings: Settings) -> None:
+    """As it is. `dynamic` too: it stretches beyond max_position_embeddings, where contexts end."""
+
+
+def _linear(rope: Settings, settings: Settings) -> LinearScaling:
+    return LinearScaling(rope.number("factor"))
+
+
+def _llama3(rope: Settings, settings: Settings) -> RopeScaling:
+    return RopeScaling(
+        factor=rope.number("factor"),
+        low_freq_factor=rope.number("low_freq_factor"),
+        high_freq_factor=rope.number("high_freq_factor"),
+        original_context=original(rope, settings),
+    )
+
+
+def _yarn(rope: Settings, settings: Settings) -> YarnScaling:
+    start = original(rope, settings)
+    factor = _factor(rope, settings, start)
+
+    def length(scale: float) -> float:
+        return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
+
+    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
+    suggested = length(above) / length(below) if above and below else length(1.0)
+    return YarnScaling(
+        factor=factor,
+        original_context=start,
+        attention_factor=rope.number("attention_factor", suggested),
+        beta_fast=rope.number("beta_fast", 32.0),
+        beta_slow=rope.number("beta_slow", 1.0),
+        truncate=rope.flag("truncate", True),
+    )
+
+
+def _long(rope: Settings, settings: Settings) -> LongScaling:
+    start = original(rope, settings)
+    factor = _factor(rope, settings, start)
+    suggested = 1.0 if factor <= 1 else sqrt(1 + log(factor) / log(start))
+    return LongScaling(
+        short=_divisors(rope, "short_factor"),
+        long=_divisors(rope, "long_factor"),
+        original_context=start,
+        attention_factor=rope.number("attention_factor", suggested),
+    )
+
+
+def _factor(rope: Settings, settings: Settings, start: int) -> float:
+    return rope.number("factor", settings.size("max_position_embeddings") / start)
+
+
+def _divisors(rope: Settings, name: str) -> tuple[float, ...]:
+    values: Any = rope.get(name, [])
+    if not isinstance(values, list) or not values or not all(x > 0 for x in values):
+        raise InputError(f"{rope.source} has {name} = {values!r}; it has to be positive numbers")
+    return tuple(float(value) for value in values)
+
+
+_SCALINGS = {
+    "default": _none,
+    "dynamic": _none,
+    "linear": _linear,
+    "llama3": _llama3,
+    "yarn": _yarn,
+    "longrope": _long,
+    "su": _long,
+}

@@ -1,0 +1,115 @@
+"""GPT-NeoX and Pythia: layer norms, partly rotated heads, attention and MLP side by side."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.base import Cache, Output, TreeKV
+from jspec.models import attention
+from jspec.models.activations import ACTIVATIONS
+from jspec.models.decoder import Decoder
+from jspec.models.linear import Linear, unembed
+from jspec.models.norms import layer_norm
+from jspec.models.rope import Rope, rotate, turns
+
+
+@dataclass(frozen=True)
+class GPTNeoXConfig:
+    """Shape of a model; the names of the sizes are those of the field."""
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    context: int
+    rope: Rope
+    activation: str = "gelu"
+    norm_eps: float = 1e-5
+    parallel: bool = True
+    """True where attention and MLP read the same states; else the MLP reads what attention made."""
+    attention_bias: bool = True
+    tied: bool = False
+
+    @property
+    def num_kv_heads(self) -> int:
+        """Key-value heads: as many as query heads."""
+        return self.num_heads
+
+    @property
+    def head_dim(self) -> int:
+        return self.hidden_size // self.num_heads
+
+
+class NeoXBlock(nn.Module):
+    config: GPTNeoXConfig
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B N E"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        past: attention.Past,
+    ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
+        """The block's output, and the keys and values of its tokens."""
+        config, dtypes = self.config, (self.dtype, self.param_dtype)
+        width, heads, dim = config.hidden_size, config.num_heads, config.head_dim
+        read = layer_norm(config.norm_eps, True, *dtypes, name="attention_norm")(x)
+        fused = Linear(3 * width, config.attention_bias, *dtypes, name="qkv")(read)
+        # The three of a head stand side by side.
+        q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
+        turn = turns(config.rope, dim, config.context, positions)
+        q, k, v = rotate(q, turn), rotate(k, turn).swapaxes(1, 2), v.swapaxes(1, 2)
+        mixed = attention.attend(q, k, v, mask, past)
+        mixed = Linear(width, config.attention_bias, *dtypes, name="output")(mixed)
+        seen = x if config.parallel else x + mixed
+        read = layer_norm(config.norm_eps, True, *dtypes, name="mlp_norm")(seen)
+        wide = Linear(config.intermediate_size, True, *dtypes, name="up")(read)
+        fed = Linear(width, True, *dtypes, name="down")(ACTIVATIONS[config.activation](wide))
+        return x + mixed + fed, k, v
+
+
+class GPTNeoX(Decoder):
+    """A decoder of the GPT-NeoX family as a `jspec.protocols.CausalLM`.
+
+    Args:
+        config: its shape.
+        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        param_dtype: dtype that weights are created in; loaded weights keep their own.
+    """
+
+    config: GPTNeoXConfig
+
+    @property
+    def features(self) -> int:
+        """F, width of `Output.hidden`."""
+        return self.config.hidden_size
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Bool[Array, "B N M+N"],
+        cache: Cache | None = None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        config, dtypes = self.config, (self.dtype, self.param_dtype)
+        init, shape = nn.initializers.normal(0.02), (config.vocab_size, config.hidden_size)
+        embed = self.param("embed", init, shape, self.param_dtype)
+        x = embed[tokens].astype(self.dtype)
+        keys, values = [], []
+        for layer in range(config.num_layers):
+            block = NeoXBlock(config, *dtypes, name=f"layers_{layer}")
+            x, k, v = block(x, positions, mask, attention.past(cache, nodes, layer))
+            keys.append(k)
+            values.append(v)
+        x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(x)
+        head = embed if config.tied else self.param("head", init, shape, self.param_dtype)
+        return Output(logits=unembed(x, head), hidden=x, keys=tuple(keys), values=tuple(values))

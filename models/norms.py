@@ -1,0 +1,48 @@
+"""Norms of activations, with their moments in float32 whatever the dtype."""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+
+class RMSNorm(nn.Module):
+    """Zhang and Sennrich 2019: x / rms(x), times a scale for each lane.
+
+    Args:
+        eps: added to the mean square.
+        dtype: dtype of the result.
+        param_dtype: dtype that the scale is created in.
+        offset: added to the scale: 1 where the weights are what differs from 1, as in Gemma.
+    """
+
+    eps: float
+    dtype: Any
+    param_dtype: Any
+    offset: float = 0.0
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
+        begin = nn.initializers.constant(1.0 - self.offset)
+        scale = self.param("scale", begin, (x.shape[-1],), self.param_dtype)
+        wide = x.astype(jnp.float32)
+        unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
+        return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
+
+
+def layer_norm(
+    eps: float, affine: bool, dtype: Any, param_dtype: Any, name: str | None = None
+) -> nn.LayerNorm:
+    """Ba et al. 2016, with scale and bias or with neither; Flax takes its moments in float32."""
+    return nn.LayerNorm(
+        epsilon=eps,
+        use_bias=affine,
+        use_scale=affine,
+        dtype=dtype,
+        param_dtype=param_dtype,
+        # E[x^2] - E[x]^2 cancels where a lane is large, as some are in every trained GPT-2.
+        use_fast_variance=False,
+        name=name,
+    )

@@ -1,0 +1,174 @@
+"""Rotary positions (Su et al. 2021): frequencies, stretched ones, and turns of queries and keys."""
+
+from dataclasses import dataclass
+from math import ceil, floor, log, pi
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+Base = Float[np.ndarray, " R/2"]
+"""A number for each rotary frequency."""
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Llama 3.1's stretch of the low rotary frequencies."""
+
+    factor: float
+    low_freq_factor: float
+    high_freq_factor: float
+    original_context: int
+
+    attention_factor = 1.0
+
+    def divisors(self, base: Base, theta: float, context: int) -> Base:
+        """What each frequency is divided by."""
+        # Waves longer than the original context are slowed by `factor`, short ones are kept, and
+        # those between are interpolated.
+        waves = 2 * np.pi / base
+        ramp = (self.original_context / waves - self.low_freq_factor) / (
+            self.high_freq_factor - self.low_freq_factor
+        )
+        keep = np.clip(ramp, 0.0, 1.0)
+        return 1 / ((1 - keep) / self.factor + keep)
+
+
+@dataclass(frozen=True)
+class RopeFactors:
+    """A divisor for each rotary frequency, as GGUF files hold them."""
+
+    factors: tuple[float, ...]
+    """R/2 numbers."""
+
+    attention_factor = 1.0
+
+    def divisors(self, base: Base, theta: float, context: int) -> Base:
+        """What each frequency is divided by."""
+        return np.array(self.factors)
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """All frequencies slowed alike (Chen et al. 2023, arXiv:2306.15595)."""
+
+    factor: float
+
+    attention_factor = 1.0
+
+    def divisors(self, base: Base, theta: float, context: int) -> Base:
+        """What each frequency is divided by."""
+        return np.full_like(base, self.factor)
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """YaRN (Peng et al. 2023, arXiv:2309.00071): by how often a frequency turns in the context."""
+
+    factor: float
+    original_context: int
+    attention_factor: float
+    """What queries and keys are multiplied with, each; the paper's sqrt(1/t), equation 22."""
+    beta_fast: float = 32.0
+    """Frequencies of at least so many turns in the original context are kept."""
+    beta_slow: float = 1.0
+    """Frequencies of at most so many turns are divided by `factor`."""
+    truncate: bool = True
+    """True where the ramp begins and ends at a whole frequency."""
+
+    def divisors(self, base: Base, theta: float, context: int) -> Base:
+        """What each frequency is divided by."""
+        size = 2 * len(base)
+
+        def place(turns: float) -> float:
+            """The index of the frequency of so many turns."""
+            return size * log(self.original_context / (turns * 2 * pi)) / (2 * log(theta))
+
+        low, high = place(self.beta_fast), place(self.beta_slow)
+        if self.truncate:
+            low, high = floor(low), ceil(high)
+        low, high = max(low, 0), min(high, size - 1)
+        slowed = np.clip((np.arange(len(base)) - low) / max(high - low, 0.001), 0.0, 1.0)
+        return 1 / (slowed / self.factor + 1 - slowed)
+
+
+@dataclass(frozen=True)
+class LongScaling:
+    """LongRoPE (Ding et al. 2024, arXiv:2402.13753): one set of divisors for long contexts.
+
+    Which set holds is a matter of the whole model: keys that are cached cannot be turned again when
+    a text grows beyond the original context. So the model's context decides.
+    """
+
+    short: tuple[float, ...]
+    """R/2 divisors, where the context is the original one or shorter."""
+    long: tuple[float, ...]
+    """R/2 divisors, where it is longer."""
+    original_context: int
+    attention_factor: float
+    """What queries and keys are multiplied with, each."""
+
+    def divisors(self, base: Base, theta: float, context: int) -> Base:
+        """What each frequency is divided by."""
+        return np.array(self.long if context > self.original_context else self.short)
+
+
+Scaling = RopeScaling | RopeFactors | LinearScaling | YarnScaling | LongScaling
+
+
+@dataclass(frozen=True)
+class Rope:
+    """The rotary positions of a layer.
+
+    Example:
+        >>> frequencies(Rope(theta=100.0), head_dim=4, context=64).tolist()
+        [1.0, 0.10000000149011612]
+    """
+
+    theta: float = 10000.0
+    """Base of the frequencies."""
+    scaling: Scaling | None = None
+    lanes: int | None = None
+    """R, the first lanes of a head, which are turned; None: all."""
+
+
+def frequencies(rope: Rope, head_dim: int, context: int) -> Float[np.ndarray, " R/2"]:
+    """Rotary angle per position for each pair of lanes.
+
+    Args:
+        rope: base, scaling and the number of lanes.
+        head_dim: D, lanes of a head.
+        context: the most positions that the model places.
+    """
+    # On the host in float64: an error in the frequency grows with the position, and XLA's float32
+    # power is off by several units in the last place.
+    lanes = rope.lanes or head_dim
+    base = rope.theta ** -(np.arange(0, lanes, 2) / lanes)
+    if rope.scaling is not None:
+        base = base / rope.scaling.divisors(base, rope.theta, context)
+    return base.astype(np.float32)
+
+
+def turns(
+    rope: Rope, head_dim: int, context: int, positions: Int[Array, "B N"]
+) -> tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]]:
+    """Cosine and sine of each position's rotary angles, times the scaling's attention factor."""
+    angles = positions[..., None, None].astype(jnp.float32) * frequencies(rope, head_dim, context)
+    length = 1.0 if rope.scaling is None else rope.scaling.attention_factor
+    return jnp.cos(angles) * length, jnp.sin(angles) * length
+
+
+def rotate(
+    x: Float[Array, "B N H D"], turn: tuple[Float[Array, "B N 1 R/2"], Float[Array, "B N 1 R/2"]]
+) -> Float[Array, "B N H D"]:
+    """Rotary embedding in float32; lane i pairs with lane i + R/2 (the Hugging Face layout).
+
+    Args:
+        x: queries or keys.
+        turn: cosine and sine of each position's angles; lanes from R on stay as they are.
+    """
+    cos, sin = turn
+    half = cos.shape[-1]
+    left, right, rest = jnp.split(x.astype(jnp.float32), [half, 2 * half], axis=-1)
+    turned = [left * cos - right * sin, right * cos + left * sin, rest]
+    return jnp.concatenate(turned, axis=-1).astype(x.dtype)
