@@ -32,9 +32,9 @@ __all__ = [  # noqa: RUF022
     # what runs
     "Chunk", "decode", "prefill", "step", "stream", "trace",
     # data
-    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling",
-    "Scored", "State", "Stats", "Status", "Template", "Trace", "TracedRound", "TracedWidths",
-    "Tree", "TreeKV", "Verdict", "WidthChoice",
+    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Logprobs", "Output", "Result",
+    "Sampling", "Scored", "State", "Stats", "Status", "Template", "Trace", "TracedRound",
+    "TracedWidths", "Tree", "TreeKV", "Verdict", "WidthChoice",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification

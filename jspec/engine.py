@@ -13,6 +13,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec import cache as caches
+from jspec import control as controls
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.admission import check_state
@@ -45,6 +46,8 @@ def decode(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str = "raw_logprobs",
 ) -> Result:
     """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
     distribution.
@@ -69,6 +72,11 @@ def decode(
             same tokens, with every drafter under the default rule.
         rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
             `pmap` pass the global ids.
+        logprobs: None: none are kept. Otherwise `Result.logprobs` has the log-probability of each
+            emitted token and of so many likeliest ones at its place; static.
+        logprobs_mode: "raw_logprobs": of the model alone. "processed_logprobs": of the
+            distribution that tokens are drawn from, after temperature and filters, which are left
+            out in greedy rows. As in vLLM; static.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -88,7 +96,8 @@ def decode(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
-        sampling=sampling, eos=eos, key=key, rows=rows,
+        sampling=sampling, eos=eos, key=key, rows=rows, logprobs=logprobs,
+        logprobs_mode=logprobs_mode,
     )  # fmt: skip
     state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
@@ -97,6 +106,9 @@ def decode(
         status=state.status,
         stats=state.stats,
         drafter_state=state.drafter_state,
+        logprobs=jax.tree.map(
+            lambda values: values[:, :max_new_tokens], controls.logprobs_of(state)
+        ),
     )
 
 
@@ -115,6 +127,8 @@ def prefill(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str = "raw_logprobs",
 ) -> State:
     """The state before the first round; arguments and errors as in `decode`.
 
@@ -139,13 +153,17 @@ def prefill(
     check_earlier(drafter_state)
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
     check_context(getattr(drafter, "context", None), call)
+    control = controls.prepare(
+        model.vocab_size, len(call.arrays.lengths), logprobs_asked=logprobs, mode=logprobs_mode
+    )
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
     empty = drafter.init(call.arrays.prompt.shape[0], call.slots, earlier)
     return _prefill(
-        model, params, call.arrays, drafter, drafter_params, _owned(empty), call.size, call.slots
-    )
+        model, params, call.arrays, drafter, drafter_params, _owned(empty), call.size, call.slots,
+        control,
+    )  # fmt: skip
 
 
 def _owned(state: PyTree) -> PyTree:
@@ -209,6 +227,7 @@ def _prefill(
     drafter_state: PyTree,
     size: int,
     slots: int,
+    control: controls.Control | None = None,
 ) -> State:
     batch, width = call.prompt.shape
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
@@ -226,6 +245,7 @@ def _prefill(
         eos=call.eos,
         sampling=call.sampling,
         keys=None if call.key is None else samplings.row_keys(call.key, call.rows),
+        control=control,
     )
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
@@ -237,6 +257,7 @@ def _prefill(
         drafter_state=started,
         stats=no_rounds(trees.root_only(root)),
         request=request,
+        control=controls.begin(control, batch, size),
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.

@@ -3,6 +3,7 @@
 from jspec.base import Cache as Cache
 from jspec.base import Feedback as Feedback
 from jspec.base import Frame as Frame
+from jspec.base import Logprobs as Logprobs
 from jspec.base import Output as Output
 from jspec.base import Result as Result
 from jspec.base import Sampling as Sampling

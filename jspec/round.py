@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec import cache as caches
+from jspec import control as controls
 from jspec import tree as trees
 from jspec.admission import admit, check_state, check_tree
 from jspec.base import (
@@ -122,6 +123,7 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
             width_histogram=stats.width_histogram + (width & ran[:, None]).astype(jnp.int32),
             widths=stats.widths,
         ),
+        control=controls.advance(state, output.logits, output.logits, verdict, emitted, counts),
     )
     return after, feedback
 

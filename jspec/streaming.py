@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 from flax import struct
 from jax.typing import ArrayLike
 
-from jspec.base import PyTree, State
+from jspec.base import Logprobs, PyTree, State
+from jspec.control import logprobs_of
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.engine import prefill, step
 from jspec.protocols import CausalLM, Drafter
@@ -23,6 +25,8 @@ class Chunk:
     own draw; if an end token or a limit cut the round, it may have been drafted too."""
     state: State
     """The state after the round; asking for the next chunk donates it."""
+    logprobs: Logprobs | None = None
+    """The log-probabilities of these tokens, [B, most tokens of a row]; None if not asked for."""
 
 
 def stream(
@@ -77,7 +81,22 @@ def stream(
                     for count in (ends - seen).tolist()
                 ],
                 state=state,
+                logprobs=_between(logprobs_of(state), seen, ends),
             )
             seen = ends
 
     return rounds(state)
+
+
+def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
+    """The log-probabilities from place `begins` to place `ends` of each row, on the host."""
+    lanes = np.arange((ends - begins).max())
+
+    def part(values: jax.Array) -> np.ndarray:
+        host = np.asarray(values)
+        places = np.minimum(begins[:, None] + lanes, host.shape[1] - 1)
+        there = begins[:, None] + lanes < ends[:, None]
+        picked = host[np.arange(len(host))[:, None], places]
+        return np.where(there.reshape(*there.shape, *[1] * (picked.ndim - 2)), picked, 0)
+
+    return jax.tree.map(part, logprobs)

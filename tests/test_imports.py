@@ -16,6 +16,7 @@ ROOT = Path(jspec.__file__).parent
 CORE = [
     "jspec.errors",
     "jspec.arguments",
+    "jspec.row_arguments",
     "jspec.base",
     "jspec.metrics",
     "jspec.protocols",
@@ -30,6 +31,8 @@ CORE = [
     "jspec.in_place",
     "jspec.widths",
     "jspec.sampling",
+    "jspec.logprobs",
+    "jspec.control",
     "jspec.cache",
     "jspec.verify.rules",
     "jspec.verify.tree_verifier",
