@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from jspec import methods as methods
     from jspec import metrics as metrics
     from jspec import models as models
+    from jspec import processors as processors
     from jspec import round as round
     from jspec import sampling as sampling
     from jspec import testing as testing
@@ -45,8 +46,9 @@ __all__ = [  # noqa: RUF022
     "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia",
     "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "merge",
     # modules
-    "acceptance_vector", "costs", "datastore", "methods", "metrics", "models", "proposals", "round",
-    "rules", "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
+    "acceptance_vector", "costs", "datastore", "methods", "metrics", "models", "processors",
+    "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree", "testing", "training",
+    "tree",
     "__version__",
 ]
 # fmt: on
@@ -58,6 +60,7 @@ _MODULES = {
     "methods": "jspec.methods",
     "metrics": "jspec.metrics",
     "models": "jspec.models",
+    "processors": "jspec.processors",
     "proposals": "jspec.verify.proposals",
     "round": "jspec.round",
     "rules": "jspec.verify.rules",

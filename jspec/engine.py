@@ -21,6 +21,7 @@ from jspec.base import PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
 from jspec.manual_axes import vary
+from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
 from jspec.request import PreparedArrays, check_context, check_earlier, check_model, prepare
@@ -46,6 +47,7 @@ def decode(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
+    processors: Sequence[Processor] = (),
     logprobs: int | None = None,
     logprobs_mode: str = "raw_logprobs",
 ) -> Result:
@@ -72,11 +74,13 @@ def decode(
             same tokens, with every drafter under the default rule.
         rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
             `pmap` pass the global ids.
+        processors: change the logits of every node, left to right, before temperature and
+            filters; see `jspec.processors`.
         logprobs: None: none are kept. Otherwise `Result.logprobs` has the log-probability of each
             emitted token and of so many likeliest ones at its place; static.
         logprobs_mode: "raw_logprobs": of the model alone. "processed_logprobs": of the
-            distribution that tokens are drawn from, after temperature and filters, which are left
-            out in greedy rows. As in vLLM; static.
+            distribution that tokens are drawn from, after processors, temperature and filters; the
+            last two are left out in greedy rows. As in vLLM; static.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -96,8 +100,8 @@ def decode(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
-        sampling=sampling, eos=eos, key=key, rows=rows, logprobs=logprobs,
-        logprobs_mode=logprobs_mode,
+        sampling=sampling, eos=eos, key=key, rows=rows, processors=processors,
+        logprobs=logprobs, logprobs_mode=logprobs_mode,
     )  # fmt: skip
     state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
@@ -127,6 +131,7 @@ def prefill(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
+    processors: Sequence[Processor] = (),
     logprobs: int | None = None,
     logprobs_mode: str = "raw_logprobs",
 ) -> State:
@@ -154,8 +159,9 @@ def prefill(
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
     check_context(getattr(drafter, "context", None), call)
     control = controls.prepare(
-        model.vocab_size, len(call.arrays.lengths), logprobs_asked=logprobs, mode=logprobs_mode
-    )
+        model.vocab_size, len(call.arrays.lengths), processors=processors, logprobs=logprobs,
+        logprobs_mode=logprobs_mode,
+    )  # fmt: skip
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
@@ -257,7 +263,7 @@ def _prefill(
         drafter_state=started,
         stats=no_rounds(trees.root_only(root)),
         request=request,
-        control=controls.begin(control, batch, size),
+        control=controls.begin(control, call.prompt, call.lengths, size, model.vocab_size),
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
@@ -302,8 +308,9 @@ def _round(
     def verify(tree: Tree, state: State, drafting: PyTree) -> State:
         now = frame(state)
         output = score(model, params, tree, now, state.cache)
-        verdict = verifier_of(drafter).verdict(tree, output.logits, now)
-        state, feedback = settle(state, tree, output, verdict)
+        processed = controls.processed(state, tree, output.logits)
+        verdict = verifier_of(drafter).verdict(tree, processed, now)
+        state, feedback = settle(state, tree, output, verdict, processed)
         return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
 
     return at_chosen_width(verify, tree, state, drafting)

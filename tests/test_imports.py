@@ -32,6 +32,8 @@ CORE = [
     "jspec.widths",
     "jspec.sampling",
     "jspec.logprobs",
+    "jspec.history",
+    "jspec.processors",
     "jspec.control",
     "jspec.cache",
     "jspec.verify.rules",
