@@ -197,6 +197,9 @@ class Frame:
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
     """True for rows that ended; whatever is drafted for them is ignored."""
+    grammar: PyTree = None
+    """Where the text stands in its grammar, a `jspec.grammar.masks.Standing`; None: there is none.
+    Drafted nodes that it does not allow are taken for absent."""
 
 
 @struct.dataclass
@@ -383,3 +386,6 @@ class Result:
     """The drafter's memory after the last round; pass it on for a hot start."""
     logprobs: Logprobs | None = None
     """Log-probabilities of the tokens; None if they were not asked for."""
+    stop_bytes: Int[Array, " B"] | None = None
+    """The bytes at the end of a row's text that are of the stop string that ended it: its last
+    token began before. None if there are no stop strings."""

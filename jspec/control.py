@@ -8,16 +8,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec import history as histories
 from jspec import logprobs as records
-from jspec.base import Logprobs, State, Tree, Verdict
+from jspec.base import Logprobs, State, Tree
 from jspec.errors import InputError
+from jspec.grammar import masks, stops
+from jspec.grammar.compile import Grammar
+from jspec.grammar.masks import Grammars, Standing
+from jspec.grammar.stops import StopProgress, Stops, StopStrings
 from jspec.history import Text
 from jspec.processors import Applied, Processor
+from jspec.row_arguments import end_tokens, library_of
 
 
 @struct.dataclass
@@ -26,6 +33,12 @@ class Control:
 
     processors: tuple[Applied, ...] = ()
     """Change the logits of every node, from left to right."""
+    grammar: Grammars | None = None
+    """What the rows may hold."""
+    stop: Stops | None = None
+    """Texts that end a row."""
+    stop_tokens: Int[Array, "B X"] | None = None
+    """Tokens that end a row, beside `Request.eos`; -1 fills up."""
     logprobs: records.Asked | None = struct.field(pytree_node=False, default=None)
 
 
@@ -35,6 +48,9 @@ class Progress:
 
     text: Text | None = None
     """What processors read; None if there are none."""
+    grammar: Int[Array, " B"] | None = None
+    """The state of each row's grammar."""
+    stop: StopProgress | None = None
     logprobs: Logprobs | None = None
 
 
@@ -42,7 +58,11 @@ def prepare(
     vocab_size: int,
     batch: int,
     *,
+    eos: Int[Array, "B X"],
     processors: Sequence[Processor],
+    grammar: Grammar | Sequence[Grammar | None] | None,
+    stop: StopStrings | Sequence[StopStrings | None] | None,
+    stop_token_ids: ArrayLike | None,
     logprobs: int | None,
     logprobs_mode: str,
 ) -> Control | None:
@@ -51,18 +71,30 @@ def prepare(
     Args:
         vocab_size: V.
         batch: B.
+        eos: the end tokens of the rows.
         processors: as in `decode`.
+        grammar: as in `decode`.
+        stop: as in `decode`.
+        stop_token_ids: as in `decode`.
         logprobs: as in `decode`.
         logprobs_mode: as in `decode`.
 
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
     """
+    stop_tokens, ends = None, eos
+    if stop_token_ids is not None:
+        stop_tokens = end_tokens(stop_token_ids, batch, vocab_size, "stop_token_ids")
+        ends = library_of(eos).concatenate([eos, stop_tokens], axis=1)
     control = Control(
         processors=_applied(processors, batch, vocab_size),
+        grammar=masks.prepare(grammar, batch, vocab_size, ends),
+        stop=stops.prepare(stop, batch, vocab_size),
+        stop_tokens=stop_tokens,
         logprobs=records.asked(logprobs, logprobs_mode, vocab_size),
     )
-    return control if control.processors or control.logprobs else None
+    nothing = control.logprobs is None and not jax.tree.leaves(control)
+    return None if nothing else control
 
 
 def begin(
@@ -86,6 +118,8 @@ def begin(
     asked = control.logprobs
     return Progress(
         text=histories.begin(prompt, lengths, size, vocab_size) if control.processors else None,
+        grammar=None if control.grammar is None else masks.begin(control.grammar),
+        stop=None if control.stop is None else stops.begin(control.stop),
         logprobs=None if asked is None else records.empty(asked, len(prompt), size),
     )
 
@@ -103,53 +137,130 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
         InputError: if a processor returns something else than logits.
     """
     control, progress = state.request.control, state.control
-    if control is None or not control.processors:
+    if control is None or not (control.processors or control.grammar):
         return logits
-    lengths = state.cache.lengths + 1  # the root is not in the cache
-    history = histories.of_nodes(progress.text, lengths, state.request.eos, tree)
-    after = logits.astype(jnp.float32)
-    for processor in control.processors:
-        after = _checked(processor, after, processor(after, history))
+    after, ends = logits.astype(jnp.float32), _all_end_tokens(state)
+    if control.processors:
+        lengths = state.cache.lengths + 1  # the root is not in the cache
+        history = histories.of_nodes(progress.text, lengths, ends, tree)
+        for processor in control.processors:
+            after = _checked(processor, after, processor(after, history))
+    if control.grammar is not None:
+        states, _ = masks.of_nodes(control.grammar, progress.grammar, tree, ends)
+        after = masks.masked(control.grammar, states, after, ends)
     return after
 
 
-def advance(
-    state: State,
-    logits: Float[Array, "B N V"],
-    processed: Float[Array, "B N V"],
-    verdict: Verdict,
-    emitted: Int[Array, "B P"],
-    counts: Int[Array, " B"],
-) -> Progress | None:
-    """What is kept after a round.
+def admit(state: State, tree: Tree) -> Tree:
+    """The tree without the nodes that the row's grammar does not allow: they could not be accepted.
+
+    Sampled children stay: whether one is there may not depend on what it is.
 
     Args:
         state: before the round.
+        tree: an admitted one.
+    """
+    standing = standing_of(state)
+    if standing is None or tree.q is not None:
+        return tree
+    _, allowed = masks.of_nodes(standing.grammars, standing.states, tree, standing.end_tokens)
+    valid = tree.valid & allowed
+    value = None if tree.value is None else jnp.where(valid, tree.value, 0.0)
+    return replace(tree, valid=valid, tokens=jnp.where(valid, tree.tokens, 0), value=value)
+
+
+def standing_of(state: State) -> Standing | None:
+    """Where the rows stand in their grammars; None if there are none."""
+    control, progress = state.request.control, state.control
+    if control is None or control.grammar is None:
+        return None
+    return Standing(control.grammar, progress.grammar, _all_end_tokens(state))
+
+
+def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:
+    """Which of a round's tokens are end tokens, and which end a row otherwise.
+
+    Args:
+        state: before the round.
+        tokens: of the round, those beyond its end included.
+    """
+
+    def are(listed: Int[Array, "B X"]) -> Bool[Array, "B P"]:
+        return (tokens[:, :, None] == listed[:, None, :]).any(-1)
+
+    control, progress = state.request.control, state.control
+    stopped = jnp.zeros(tokens.shape, bool)
+    if control is not None and control.stop_tokens is not None:
+        stopped |= are(control.stop_tokens)
+    if control is not None and control.stop is not None:
+        passed = stops.follow(control.stop, progress.stop.states, tokens)
+        stopped |= control.stop.complete[passed]
+    return are(state.request.eos), stopped
+
+
+def advance(
+    before: State,
+    after: State,
+    logits: Float[Array, "B N V"],
+    processed: Float[Array, "B N V"],
+    path: Int[Array, "B P"],
+    emitted: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> State:
+    """The state after a round with what is kept between rounds; tokens of a stop string are gone.
+
+    Args:
+        before: the state before the round.
+        after: the state after it, but for `State.control`.
         logits: the target's.
         processed: what tokens were drawn from.
-        verdict: of the round.
-        emitted: its tokens.
+        path: the verified nodes that the tokens come after.
+        emitted: the round's tokens.
         counts: how many they are.
     """
-    control, progress = state.request.control, state.control
+    control, progress = before.request.control, before.control
     if control is None:
-        return None
+        return after
     if (asked := control.logprobs) is not None:
         raw = asked.mode == records.RAW
-        path = verdict.path[..., None]
-        at = jnp.take_along_axis(logits if raw else processed, path, axis=1)
-        scores = records.scores(at, None if raw else state.request.sampling)
-        recorded = records.record(progress.logprobs, state.lengths, scores, emitted, counts)
+        at = jnp.take_along_axis(logits if raw else processed, path[..., None], axis=1)
+        scores = records.scores(at, None if raw else before.request.sampling)
+        recorded = records.record(progress.logprobs, before.lengths, scores, emitted, counts)
         progress = replace(progress, logprobs=recorded)
     if progress.text is not None:
-        text = histories.extend(progress.text, state.cache.lengths + 1, emitted, counts)
+        text = histories.extend(progress.text, before.cache.lengths + 1, emitted, counts)
         progress = replace(progress, text=text)
-    return progress
+    if control.grammar is not None:
+        states = masks.advance(control.grammar, progress.grammar, emitted, counts)
+        progress = replace(progress, grammar=states)
+    if control.stop is None:
+        return replace(after, control=progress)
+    stop, lengths = stops.advance(
+        control.stop, progress.stop, emitted, counts, after.out, after.lengths, after.done
+    )
+    there = jnp.arange(after.out.shape[1]) < lengths[:, None]
+
+    def kept(values: Array) -> Array:
+        return jnp.where(there.reshape(*there.shape, *[1] * (values.ndim - 2)), values, 0)
+
+    progress = replace(progress, stop=stop, logprobs=jax.tree.map(kept, progress.logprobs))
+    return replace(after, out=kept(after.out), lengths=lengths, control=progress)
+
+
+def stop_of(state: State) -> StopProgress | None:
+    """What is known of stop strings; None if there are none."""
+    return None if state.control is None else state.control.stop
 
 
 def logprobs_of(state: State) -> Logprobs | None:
     """What is recorded of the output buffer; None if nothing was asked for."""
     return None if state.control is None else state.control.logprobs
+
+
+def _all_end_tokens(state: State) -> Int[Array, "B X"]:
+    """The tokens that end a row, whichever its status then is."""
+    stop_tokens, eos = state.request.control.stop_tokens, state.request.eos
+    return eos if stop_tokens is None else jnp.concatenate([eos, stop_tokens], axis=1)
 
 
 def _applied(processors: Any, batch: int, vocab_size: int) -> tuple[Applied, ...]:

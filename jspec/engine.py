@@ -20,6 +20,8 @@ from jspec.admission import check_state
 from jspec.base import PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
+from jspec.grammar.compile import Grammar
+from jspec.grammar.stops import StopStrings
 from jspec.manual_axes import vary
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
@@ -48,6 +50,9 @@ def decode(
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
     processors: Sequence[Processor] = (),
+    grammar: Grammar | Sequence[Grammar | None] | None = None,
+    stop: StopStrings | Sequence[StopStrings | None] | None = None,
+    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
     logprobs: int | None = None,
     logprobs_mode: str = "raw_logprobs",
 ) -> Result:
@@ -76,6 +81,11 @@ def decode(
             `pmap` pass the global ids.
         processors: change the logits of every node, left to right, before temperature and
             filters; see `jspec.processors`.
+        grammar: what the output may hold, see `jspec.grammar`; or a list with one or None for each
+            row. It masks what the processors left; end tokens are allowed where the text is whole.
+        stop: texts that end a row, from `jspec.stop_strings`, or a list with one or None for each
+            row. The output is cut before the text.
+        stop_token_ids: tokens that end a row with status STOP, in the form of `eos`.
         logprobs: None: none are kept. Otherwise `Result.logprobs` has the log-probability of each
             emitted token and of so many likeliest ones at its place; static.
         logprobs_mode: "raw_logprobs": of the model alone. "processed_logprobs": of the
@@ -100,8 +110,8 @@ def decode(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
-        sampling=sampling, eos=eos, key=key, rows=rows, processors=processors,
-        logprobs=logprobs, logprobs_mode=logprobs_mode,
+        sampling=sampling, eos=eos, key=key, rows=rows, processors=processors, grammar=grammar,
+        stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs, logprobs_mode=logprobs_mode,
     )  # fmt: skip
     state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
@@ -113,6 +123,7 @@ def decode(
         logprobs=jax.tree.map(
             lambda values: values[:, :max_new_tokens], controls.logprobs_of(state)
         ),
+        stop_bytes=None if (stopped := controls.stop_of(state)) is None else stopped.stop_bytes,
     )
 
 
@@ -132,6 +143,9 @@ def prefill(
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
     processors: Sequence[Processor] = (),
+    grammar: Grammar | Sequence[Grammar | None] | None = None,
+    stop: StopStrings | Sequence[StopStrings | None] | None = None,
+    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
     logprobs: int | None = None,
     logprobs_mode: str = "raw_logprobs",
 ) -> State:
@@ -159,7 +173,8 @@ def prefill(
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
     check_context(getattr(drafter, "context", None), call)
     control = controls.prepare(
-        model.vocab_size, len(call.arrays.lengths), processors=processors, logprobs=logprobs,
+        model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
+        grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
         logprobs_mode=logprobs_mode,
     )  # fmt: skip
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
@@ -303,7 +318,7 @@ def _round(
     now = frame(state)
     tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
     _check_same_trees(tree, state)
-    tree = admit(tree, now.root, model.vocab_size)
+    tree = controls.admit(state, admit(tree, now.root, model.vocab_size))
 
     def verify(tree: Tree, state: State, drafting: PyTree) -> State:
         now = frame(state)

@@ -38,6 +38,7 @@ from jspec.drafters.draft_model.speculative_decoding import (
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge as BudgetedMerge
 from jspec.drafters.ensemble.merge import Merge as Merge
 from jspec.drafters.ensemble.merge import merge as merge
+from jspec.drafters.jump_forward import JumpForward as JumpForward
 from jspec.drafters.retrieval.dynamic_token_recycling import (
     DynamicTokenRecycling as DynamicTokenRecycling,
 )
@@ -54,6 +55,8 @@ from jspec.engine import decode as decode
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.errors import InputError as InputError
+from jspec.grammar.stops import StopStrings as StopStrings
+from jspec.grammar.stops import stop_strings as stop_strings
 from jspec.protocols import CausalLM as CausalLM
 from jspec.protocols import Drafter as Drafter
 from jspec.protocols import DraftHead as DraftHead

@@ -15,7 +15,7 @@ from jspec import seeds
 from jspec.base import PyTree, Sampling
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
-from jspec.row_arguments import integers, known_values, library_of, reals, to_array
+from jspec.row_arguments import end_tokens, integers, known_values, library_of, reals, to_array
 
 
 class PreparedArrays(NamedTuple):
@@ -114,7 +114,7 @@ def prepare(
         prompt=tokens.astype(np.int32),
         lengths=counts,
         limits=allowed,
-        eos=_end_tokens(eos, batch, model.vocab_size),
+        eos=end_tokens(eos, batch, model.vocab_size, "eos"),
         sampling=_sampling(sampling, batch),
         key=seeds.to_key(key),
         rows=integers(
@@ -180,31 +180,6 @@ def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
             f"prompt[{row}, {place}] is token {values[row, place]}, outside the vocabulary of "
             f"{vocab_size}: tokenise with this model's tokenizer"
         )
-
-
-def _end_tokens(
-    eos: int | Sequence[int] | ArrayLike | None, batch: int, vocab_size: int
-) -> Int[Array, "B X"]:
-    array = to_array(np.zeros(0, np.int32) if eos is None else eos, "eos")
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"eos is {eos!r:.80}; pass token ids")
-    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
-        raise InputError(
-            f"eos has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
-            f"{batch} rows"
-        )
-    values = known_values(array)
-    if values is not None and values.size and not -1 <= values.min() <= values.max() < vocab_size:
-        raise InputError(
-            f"eos holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"
-        )
-    array = array.astype(np.int32)
-    if array.ndim < 2:
-        array = library_of(array).broadcast_to(array.reshape(-1), (batch, array.size))
-    # Filled up to 4, 8, ..: another number of end tokens is then the same program. (Never to 0:
-    # JAX 0.11.2 crashes on an empty array that a loop inside `shard_map` carries.)
-    missing = max(4, -(-array.shape[1] // 4) * 4) - array.shape[1]
-    return library_of(array).pad(array, ((0, 0), (0, missing)), constant_values=-1)
 
 
 def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:

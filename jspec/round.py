@@ -56,6 +56,7 @@ def frame(state: State) -> Frame:
         keys=state.request.keys,
         sampling=state.request.sampling,
         done=state.done,
+        grammar=controls.standing_of(state),
     )
 
 
@@ -132,8 +133,8 @@ def settle(
             width_histogram=stats.width_histogram + (width & ran[:, None]).astype(jnp.int32),
             widths=stats.widths,
         ),
-        control=controls.advance(state, output.logits, decided, verdict, emitted, counts),
     )
+    after = controls.advance(state, after, output.logits, decided, verdict.path, emitted, counts)
     return after, feedback
 
 
@@ -216,9 +217,11 @@ def _truncate(
     left = request.limits - state.lengths
     room = state.cache.slots - state.cache.lengths
     counts = jnp.minimum(jnp.minimum(offered, left), room)
-    ends = (tokens[:, :, None] == request.eos[:, None, :]).any(-1) & (lanes < counts[:, None])
-    ended = ends.any(-1)
-    counts = jnp.where(ended, ends.argmax(-1) + 1, counts)
+    at_eos, at_stop = controls.ends(state, tokens)
+    ends = (at_eos | at_stop) & (lanes < counts[:, None])
+    first, ended = ends.argmax(-1), ends.any(-1)
+    counts = jnp.where(ended, first + 1, counts)
+    by_eos = jnp.take_along_axis(at_eos, first[:, None], axis=1)[:, 0]
     counts = jnp.where(state.done, 0, counts).astype(jnp.int32)
 
     stopped = verdict.failed & (counts == offered)
@@ -226,6 +229,7 @@ def _truncate(
     status = jnp.select(
         [
             state.done,
+            ended & by_eos,
             ended,
             counts == left,
             # Before NAN: a model may well give none beyond the positions that it can place.
@@ -236,6 +240,7 @@ def _truncate(
         [
             state.status,
             Status.EOS,
+            Status.STOP,
             Status.LIMIT,
             Status.CAPACITY,
             Status.MASKED,

@@ -75,3 +75,27 @@ def within(name: str, array: Any, low: float, high: float, why: str) -> None:
     if wrong.any():
         row = int(wrong.argmax())
         raise InputError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
+
+
+def end_tokens(tokens: ArrayLike | None, batch: int, vocab_size: int, name: str) -> Any:
+    """The array [B, X] int32 of tokens that end rows: one, a list for all, or one for each."""
+    array = to_array(np.zeros(0, np.int32) if tokens is None else tokens, name)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
+    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
+        raise InputError(
+            f"{name} has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
+            f"{batch} rows"
+        )
+    values = known_values(array)
+    if values is not None and values.size and not -1 <= values.min() <= values.max() < vocab_size:
+        raise InputError(
+            f"{name} holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"
+        )
+    array = array.astype(np.int32)
+    if array.ndim < 2:
+        array = library_of(array).broadcast_to(array.reshape(-1), (batch, array.size))
+    # Filled up to 4, 8, ..: another number of end tokens is then the same program. (Never to 0:
+    # JAX 0.11.2 crashes on an empty array that a loop inside `shard_map` carries.)
+    missing = max(4, -(-array.shape[1] // 4) * 4) - array.shape[1]
+    return library_of(array).pad(array, ((0, 0), (0, missing)), constant_values=-1)

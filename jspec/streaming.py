@@ -8,7 +8,7 @@ from flax import struct
 from jax.typing import ArrayLike
 
 from jspec.base import Logprobs, PyTree, State
-from jspec.control import logprobs_of
+from jspec.control import logprobs_of, stop_of
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.engine import prefill, step
 from jspec.protocols import CausalLM, Drafter
@@ -19,7 +19,8 @@ class Chunk:
     """The tokens of one round, on the host, as `stream` yields them."""
 
     tokens: list[list[int]]
-    """The round's tokens of each row."""
+    """The round's tokens of each row, without those that may yet be of a stop string: they come in
+    a later chunk, or never."""
     drafted: list[list[bool]]
     """True for a draft that the target confirmed. False for the round's last token, the target's
     own draw; if an end token or a limit cut the round, it may have been drafted too."""
@@ -71,15 +72,20 @@ def stream(
 
     def rounds(state: State) -> Iterator[Chunk]:
         seen = jax.device_get(state.lengths)
+        confirmed: list[list[bool]] = [[] for _ in seen]
         while not jax.device_get(state.done).all():
             state = step(model, params, state, drafter=drafter, drafter_params=drafter_params)
-            out, ends = jax.device_get((state.out, state.lengths))
+            out, lengths, stop = jax.device_get((state.out, state.lengths, stop_of(state)))
+            for row, length in zip(confirmed, lengths.tolist(), strict=True):
+                new = length - len(row)
+                row += [True] * (new - 1) + [False] * min(new, 1)
+                del row[length:]
+            # What may yet turn out to be of a stop string waits for the next rounds.
+            ends = lengths if stop is None else lengths - stop.pending
+            parts = [slice(*places) for places in zip(seen, ends, strict=True)]
             yield Chunk(
-                tokens=[out[row, seen[row] : ends[row]].tolist() for row in range(len(ends))],
-                drafted=[
-                    [True] * (count - 1) + [False] * min(count, 1)
-                    for count in (ends - seen).tolist()
-                ],
+                tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
+                drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
                 state=state,
                 logprobs=_between(logprobs_of(state), seen, ends),
             )

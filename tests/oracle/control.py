@@ -86,3 +86,24 @@ def plain(next_logits, process, choose, prompt, limit, ends=()):
             return output, True
         output.append(int(choose(logits, len(prompt) + len(output) - 1)))
     return output, False
+
+
+def grammar(logits, output, tokens, texts, ends):
+    """Only tokens after which one of the `texts` can still come, all of them bytes; an end token
+    only where the output is one of them.
+
+    Args:
+      logits: [V].
+      output: tokens.
+      tokens: the bytes of each token, None where it has none.
+      texts: a set, from which every prefix can be gone on with tokens.
+      ends: end tokens.
+    """
+    written = b"".join(tokens[token] or b"" for token in output)
+    changed = np.full(len(logits), -np.inf)
+    for token, text in enumerate(tokens):
+        if text and any(whole.startswith(written + text) for whole in texts):
+            changed[token] = logits[token]
+    for token in ends:
+        changed[token] = logits[token] if written in texts else -np.inf
+    return changed
