@@ -251,6 +251,9 @@ class Feedback:
     """True for rows that have ended, in this round or before."""
     merged: Scored | None = None
     """The verified tree, if it was not just the drafter's own; None if it was."""
+    processed: Float[Array, "B N V"] | None = None
+    """The logits that decided at the verified nodes, after processors and grammar; None: they are
+    the output's. What a drafter keeps for other calls it learns from the output."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
 

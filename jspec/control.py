@@ -93,8 +93,9 @@ def prepare(
         stop_tokens=stop_tokens,
         logprobs=records.asked(logprobs, logprobs_mode, vocab_size),
     )
-    nothing = control.logprobs is None and not jax.tree.leaves(control)
-    return None if nothing else control
+    parts = (control.grammar, control.stop, control.stop_tokens, control.logprobs)
+    asked = bool(control.processors) or any(part is not None for part in parts)
+    return control if asked else None
 
 
 def begin(

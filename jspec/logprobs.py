@@ -48,9 +48,9 @@ def empty(asked: Asked, batch: int, size: int) -> Logprobs:
     """Room for the log-probabilities of `size` tokens a row."""
     top = (batch, size, asked.num_top)
     return Logprobs(
-        emitted=jnp.zeros(top[:2]),
+        emitted=jnp.zeros(top[:2], jnp.float32),
         top_tokens=jnp.zeros(top, jnp.int32) if asked.num_top else None,
-        top=jnp.zeros(top) if asked.num_top else None,
+        top=jnp.zeros(top, jnp.float32) if asked.num_top else None,
     )
 
 

@@ -112,6 +112,7 @@ def settle(
         counts=counts,
         positions=state.cache.lengths,
         done=status != Status.RUNNING,
+        processed=None if decided is output.logits else decided,
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     stats = state.stats

@@ -312,6 +312,14 @@ def test_what_is_none_is_refused(listed, said):
         jspec.prefill(MODEL, WEIGHTS, **CALL, sampling=jspec.Sampling(), processors=listed)
 
 
+def test_a_processor_needs_no_values():
+    banned = jspec.decode(
+        MODEL, WEIGHTS, [[1, 2]], max_new_tokens=3,
+        processors=processors.own(lambda logits, history, values: logits.at[..., 1:].add(-1e4)),
+    )  # fmt: skip
+    assert banned.tokens.tolist() == [[0, 0, 0]]
+
+
 def test_other_values_compile_nothing():
     model = tiny.Counted(MODEL, [])
     for name in SETTINGS:

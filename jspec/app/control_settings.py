@@ -95,15 +95,14 @@ class ControlSettings:
         if self.min_tokens:
             made.append(processors.min_tokens(self.min_tokens))
         call: dict[str, Any] = {"processors": made} if made else {}
-        tokenizer = target.tokenizer
         if self.json_schema is not None:
-            call["grammar"] = grammar.json_schema(self._schema(), tokenizer)
+            call["grammar"] = grammar.json_schema(self._schema(), target.tokenizer)
         if self.regex is not None:
-            call["grammar"] = grammar.regex(self.regex, tokenizer)
+            call["grammar"] = grammar.regex(self.regex, target.tokenizer)
         if self.choices:
-            call["grammar"] = grammar.choices(list(self.choices), tokenizer)
+            call["grammar"] = grammar.choices(list(self.choices), target.tokenizer)
         if self.stop:
-            call["stop"] = stop_strings(list(self.stop), tokenizer)
+            call["stop"] = stop_strings(list(self.stop), target.tokenizer)
         if self.logprobs is not None:
             call["logprobs"] = self.logprobs
         return call

@@ -72,7 +72,8 @@ class JumpForward:
                 states = standing.grammars.step(states, tokens[-1])
         tree = trees.chain(self.num_speculative_tokens).fill(jnp.stack(tokens, axis=1))
         valid = jnp.stack(there, axis=1)
-        value = jnp.where(valid, _CHANCE ** jnp.arange(valid.shape[1]), 0.0)
+        chances = _CHANCE ** jnp.arange(valid.shape[1], dtype=jnp.float32)
+        value = jnp.where(valid, chances, 0.0)
         return replace(tree, valid=valid, value=value), state
 
     def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:

@@ -178,6 +178,7 @@ def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
         verdict=replace(feedback.verdict, path=jnp.pad(path, missing)),
         emitted=jnp.pad(feedback.emitted, missing),
         merged=feedback.scored,
+        processed=None,  # of the joint tree
         others=others or feedback.others,
     )
 
