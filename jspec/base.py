@@ -19,7 +19,7 @@ Axes, the same letters in every annotation of the project:
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
 draft, one forward of the target over it, one verdict and one commit. All data stand in this one
-file, a little over 300 lines with their examples, so that axes are read beside the legend.
+file, some 400 lines with their examples, so that axes are read beside the legend.
 """
 
 from enum import IntEnum

@@ -152,24 +152,6 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
     return after
 
 
-def admit(state: State, tree: Tree) -> Tree:
-    """The tree without the nodes that the row's grammar does not allow: they could not be accepted.
-
-    Sampled children stay: whether one is there may not depend on what it is.
-
-    Args:
-        state: before the round.
-        tree: an admitted one.
-    """
-    standing = standing_of(state)
-    if standing is None or tree.q is not None:
-        return tree
-    _, allowed = masks.of_nodes(standing.grammars, standing.states, tree, standing.end_tokens)
-    valid = tree.valid & allowed
-    value = None if tree.value is None else jnp.where(valid, tree.value, 0.0)
-    return replace(tree, valid=valid, tokens=jnp.where(valid, tree.tokens, 0), value=value)
-
-
 def standing_of(state: State) -> Standing | None:
     """Where the rows stand in their grammars; None if there are none."""
     control, progress = state.request.control, state.control

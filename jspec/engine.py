@@ -318,7 +318,7 @@ def _round(
     now = frame(state)
     tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
     _check_same_trees(tree, state)
-    tree = controls.admit(state, admit(tree, now.root, model.vocab_size))
+    tree = admit(tree, now.root, model.vocab_size, now.grammar)
 
     def verify(tree: Tree, state: State, drafting: PyTree) -> State:
         now = frame(state)

@@ -24,8 +24,8 @@ DIRECTIVES = {
 }
 # Pages whose programs compile for longer than a few seconds.
 LONG = {
-    "choosing-a-drafter.md", "index.md", "sharding.md", "widths.md", "your-own-drafter.md",
-    "your-own-model.md",
+    "choosing-a-drafter.md", "control.md", "index.md", "sharding.md", "widths.md",
+    "your-own-drafter.md", "your-own-model.md",
 }  # fmt: skip
 
 

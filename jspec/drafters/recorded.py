@@ -141,7 +141,7 @@ class Recorded:
 
     def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, Drafting]:
         tree, inner = self.drafter.draft(params, state, frame)
-        drafted = _with_estimates(admit(tree, frame.root, self.vocab_size))
+        drafted = _with_estimates(admit(tree, frame.root, self.vocab_size, frame.grammar))
         wider = origins.unpruned(self.drafter, inner)
         offered = Offered(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),

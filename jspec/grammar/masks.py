@@ -43,6 +43,11 @@ class Standing:
         token = self.grammars.forced[states]
         return jnp.where(token == END, self.end_tokens.max(-1), token)
 
+    def allows(self, tree: Tree) -> Bool[Array, "B N"]:
+        """The nodes of a tree that the grammar allows, with all above them."""
+        _, allowed = of_nodes(self.grammars, self.states, tree, self.end_tokens)
+        return allowed
+
 
 def prepare(grammar: Any, batch: int, vocab_size: int, end_tokens: Any) -> Grammars | None:
     """The checked argument `grammar` of `decode`: a `Grammar`, or one or None for each row.

@@ -102,7 +102,8 @@ class Members:
             tree, state = drafter.draft(weights, state, frame)
             check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
-            drafted.append(replace(admit(tree, frame.root), choice=None))
+            admitted = admit(tree, frame.root, grammar=frame.grammar)
+            drafted.append(replace(admitted, choice=None))
             kept.append(state)
         return tuple(drafted), tuple(kept)
 
