@@ -11,9 +11,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jspec import costs as costs
+    from jspec import grammar as grammar
     from jspec import methods as methods
     from jspec import metrics as metrics
     from jspec import models as models
+    from jspec import processors as processors
     from jspec import round as round
     from jspec import sampling as sampling
     from jspec import testing as testing
@@ -30,11 +32,11 @@ if TYPE_CHECKING:
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "prefill", "step", "stream", "trace",
+    "Chunk", "decode", "prefill", "step", "stop_strings", "stream", "trace",
     # data
-    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling",
-    "Scored", "State", "Stats", "Status", "Template", "Trace", "TracedRound", "TracedWidths",
-    "Tree", "TreeKV", "Verdict", "WidthChoice",
+    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Logprobs", "Output", "Result",
+    "Sampling", "Scored", "State", "Stats", "Status", "StopStrings", "Template", "Trace",
+    "TracedRound", "TracedWidths", "Tree", "TreeKV", "Verdict", "WidthChoice",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification
@@ -42,12 +44,13 @@ __all__ = [  # noqa: RUF022
     # drafters
     "Adaptive", "AdaptiveParams", "Autoregressive", "BlockDrafter", "BudgetedMerge",
     "CalibratedDySpec", "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2",
-    "Lookahead", "Lyanna", "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script",
-    "Scripted", "Sequoia", "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling",
-    "adaptive", "auto", "merge",
+    "JumpForward", "Lookahead", "Lyanna", "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS",
+    "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix",
+    "TokenRecycling", "adaptive", "auto", "merge",
     # modules
-    "acceptance_vector", "costs", "datastore", "methods", "metrics", "models", "proposals", "round",
-    "rules", "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
+    "acceptance_vector", "costs", "datastore", "grammar", "methods", "metrics", "models",
+    "processors", "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree", "testing",
+    "training", "tree",
     "__version__",
 ]
 # fmt: on
@@ -55,10 +58,12 @@ __all__ = [  # noqa: RUF022
 _MODULES = {
     "acceptance_vector": "jspec.drafters.draft_model.acceptance_vector",
     "costs": "jspec.costs",
+    "grammar": "jspec.grammar",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
     "metrics": "jspec.metrics",
     "models": "jspec.models",
+    "processors": "jspec.processors",
     "proposals": "jspec.verify.proposals",
     "round": "jspec.round",
     "rules": "jspec.verify.rules",

@@ -18,19 +18,23 @@ from jspec.errors import InputError
 
 
 def admit(
-    tree: Tree, root: Int[Array, " B"], vocab_size: int | Int[Array, ""] | None = None
+    tree: Tree,
+    root: Int[Array, " B"],
+    vocab_size: int | Int[Array, ""] | None = None,
+    grammar: Any = None,
 ) -> Tree:
     """The tree with every malformed node marked absent.
 
     The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
     than `Tree.depth`, those below an absent node, ids that the target has not, values that are NaN,
-    and of equal siblings all but the first. Siblings that were sampled (`Tree.q`) may be equal: the
-    rules count them.
+    of equal siblings all but the first, and what the grammar does not allow. Siblings that were
+    sampled (`Tree.q`) may be equal or forbidden: the rules count them.
 
     Args:
         tree: as drafted.
         root: the last emitted tokens.
         vocab_size: V of the target; None: ids are not looked at.
+        grammar: `Frame.grammar`; None: everything is allowed.
 
     Example:
         >>> import jax.numpy as jnp, jspec
@@ -70,6 +74,8 @@ def admit(
     there &= mask[:, :, 0] & (there[:, None, :] | ~mask).all(-1)
     if tree.depth == 0:
         there &= is_root
+    if grammar is not None and tree.q is None:
+        there &= grammar.allows(plain)
     return replace(
         plain,
         tokens=jnp.where(there, plain.tokens, 0),

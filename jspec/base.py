@@ -14,11 +14,12 @@ Axes, the same letters in every annotation of the project:
     H  key-value heads, D their size
     T  padded length of a prompt, or of the output
     X  end tokens of a row
+    C  likeliest tokens at a place
     W  widths that a round may have
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
 draft, one forward of the target over it, one verdict and one commit. All data stand in this one
-file, a little over 300 lines with their examples, so that axes are read beside the legend.
+file, some 400 lines with their examples, so that axes are read beside the legend.
 """
 
 from enum import IntEnum
@@ -53,6 +54,10 @@ class Status(IntEnum):
     """The cache has no slot for the next token."""
     NAN = 4
     """The target's logits were not numbers; nothing was emitted from them."""
+    STOP = 5
+    """The row emitted a stop token or a stop string, see `decode`."""
+    MASKED = 6
+    """Processors or the grammar left no token to emit."""
 
 
 @struct.dataclass
@@ -192,6 +197,9 @@ class Frame:
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
     """True for rows that ended; whatever is drafted for them is ignored."""
+    grammar: PyTree = None
+    """Where the text stands in its grammar, a `jspec.grammar.masks.Standing`; None: there is none.
+    Drafted nodes that it does not allow are taken for absent."""
 
 
 @struct.dataclass
@@ -243,6 +251,9 @@ class Feedback:
     """True for rows that have ended, in this round or before."""
     merged: Scored | None = None
     """The verified tree, if it was not just the drafter's own; None if it was."""
+    processed: Float[Array, "B N V"] | None = None
+    """The logits that decided at the verified nodes, after processors and grammar; None: they are
+    the output's. What a drafter keeps for other calls it learns from the output."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
 
@@ -300,6 +311,32 @@ class Stats:
 
 
 @struct.dataclass
+class Logprobs:
+    """The log-probabilities of emitted tokens, and the likeliest tokens at their places.
+
+    Entries at or beyond a row's length are 0.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> result = jspec.decode(
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4, logprobs=2
+        ... )
+        >>> result.logprobs.top_tokens.shape
+        (1, 4, 2)
+        >>> bool((result.logprobs.emitted == result.logprobs.top[..., 0]).all())  # greedy
+        True
+    """
+
+    emitted: Float[Array, "B T"]
+    """Of each emitted token."""
+    top_tokens: Int[Array, "B T C"] | None
+    """The C likeliest tokens, the likeliest first; None if no tokens were asked for."""
+    top: Float[Array, "B T C"] | None
+    """Their log-probabilities."""
+
+
+@struct.dataclass
 class Request:
     """The arguments of a generation as arrays, constant while it runs."""
 
@@ -310,6 +347,8 @@ class Request:
     sampling: Sampling | None
     keys: jax.Array | None
     """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
+    control: PyTree = None
+    """A `jspec.control.Control`: what else was asked for; None: nothing."""
 
 
 @struct.dataclass
@@ -329,6 +368,8 @@ class State:
     """The drafter's memory."""
     stats: Stats
     request: Request
+    control: PyTree = None
+    """A `jspec.control.Progress`: what `request.control` keeps between rounds."""
 
     @property
     def done(self) -> Bool[Array, " B"]:
@@ -346,3 +387,8 @@ class Result:
     stats: Stats
     drafter_state: PyTree
     """The drafter's memory after the last round; pass it on for a hot start."""
+    logprobs: Logprobs | None = None
+    """Log-probabilities of the tokens; None if they were not asked for."""
+    stop_bytes: Int[Array, " B"] | None = None
+    """The bytes at the end of a row's text that are of the stop string that ended it: its last
+    token began before. None if there are no stop strings."""

@@ -13,13 +13,17 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec import cache as caches
+from jspec import control as controls
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.admission import check_state
 from jspec.base import PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
+from jspec.grammar.compile import Grammar
+from jspec.grammar.stops import StopStrings
 from jspec.manual_axes import vary
+from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
 from jspec.request import PreparedArrays, check_context, check_earlier, check_model, prepare
@@ -45,6 +49,12 @@ def decode(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
+    processors: Sequence[Processor] = (),
+    grammar: Grammar | Sequence[Grammar | None] | None = None,
+    stop: StopStrings | Sequence[StopStrings | None] | None = None,
+    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str = "raw_logprobs",
 ) -> Result:
     """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
     distribution.
@@ -69,6 +79,18 @@ def decode(
             same tokens, with every drafter under the default rule.
         rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
             `pmap` pass the global ids.
+        processors: change the logits of every node, left to right, before temperature and
+            filters; see `jspec.processors`.
+        grammar: what the output may hold, see `jspec.grammar`; or a list with one or None for each
+            row. It masks what the processors left; end tokens are allowed where the text is whole.
+        stop: texts that end a row, from `jspec.stop_strings`, or a list with one or None for each
+            row. The output is cut before the text.
+        stop_token_ids: tokens that end a row with status STOP, in the form of `eos`.
+        logprobs: None: none are kept. Otherwise `Result.logprobs` has the log-probability of each
+            emitted token and of so many likeliest ones at its place; static.
+        logprobs_mode: "raw_logprobs": of the model alone. "processed_logprobs": of the
+            distribution that tokens are drawn from, after processors, temperature and filters; the
+            last two are left out in greedy rows. As in vLLM; static.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -88,7 +110,8 @@ def decode(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
-        sampling=sampling, eos=eos, key=key, rows=rows,
+        sampling=sampling, eos=eos, key=key, rows=rows, processors=processors, grammar=grammar,
+        stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs, logprobs_mode=logprobs_mode,
     )  # fmt: skip
     state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
@@ -97,6 +120,10 @@ def decode(
         status=state.status,
         stats=state.stats,
         drafter_state=state.drafter_state,
+        logprobs=jax.tree.map(
+            lambda values: values[:, :max_new_tokens], controls.logprobs_of(state)
+        ),
+        stop_bytes=None if (stopped := controls.stop_of(state)) is None else stopped.stop_bytes,
     )
 
 
@@ -115,6 +142,12 @@ def prefill(
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
     rows: ArrayLike | None = None,
+    processors: Sequence[Processor] = (),
+    grammar: Grammar | Sequence[Grammar | None] | None = None,
+    stop: StopStrings | Sequence[StopStrings | None] | None = None,
+    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str = "raw_logprobs",
 ) -> State:
     """The state before the first round; arguments and errors as in `decode`.
 
@@ -139,13 +172,19 @@ def prefill(
     check_earlier(drafter_state)
     call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
     check_context(getattr(drafter, "context", None), call)
+    control = controls.prepare(
+        model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
+        grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
+        logprobs_mode=logprobs_mode,
+    )  # fmt: skip
     # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
     # Cold or hot, it is an argument: both are one program.
     earlier = jax.tree.map(jnp.copy, drafter_state)
     empty = drafter.init(call.arrays.prompt.shape[0], call.slots, earlier)
     return _prefill(
-        model, params, call.arrays, drafter, drafter_params, _owned(empty), call.size, call.slots
-    )
+        model, params, call.arrays, drafter, drafter_params, _owned(empty), call.size, call.slots,
+        control,
+    )  # fmt: skip
 
 
 def _owned(state: PyTree) -> PyTree:
@@ -209,6 +248,7 @@ def _prefill(
     drafter_state: PyTree,
     size: int,
     slots: int,
+    control: controls.Control | None = None,
 ) -> State:
     batch, width = call.prompt.shape
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
@@ -226,6 +266,7 @@ def _prefill(
         eos=call.eos,
         sampling=call.sampling,
         keys=None if call.key is None else samplings.row_keys(call.key, call.rows),
+        control=control,
     )
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
@@ -237,6 +278,7 @@ def _prefill(
         drafter_state=started,
         stats=no_rounds(trees.root_only(root)),
         request=request,
+        control=controls.begin(control, call.prompt, call.lengths, size, model.vocab_size),
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
@@ -276,13 +318,14 @@ def _round(
     now = frame(state)
     tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
     _check_same_trees(tree, state)
-    tree = admit(tree, now.root, model.vocab_size)
+    tree = admit(tree, now.root, model.vocab_size, now.grammar)
 
     def verify(tree: Tree, state: State, drafting: PyTree) -> State:
         now = frame(state)
         output = score(model, params, tree, now, state.cache)
-        verdict = verifier_of(drafter).verdict(tree, output.logits, now)
-        state, feedback = settle(state, tree, output, verdict)
+        processed = controls.processed(state, tree, output.logits)
+        verdict = verifier_of(drafter).verdict(tree, processed, now)
+        state, feedback = settle(state, tree, output, verdict, processed)
         return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
 
     return at_chosen_width(verify, tree, state, drafting)

@@ -3,6 +3,7 @@
 from jspec.base import Cache as Cache
 from jspec.base import Feedback as Feedback
 from jspec.base import Frame as Frame
+from jspec.base import Logprobs as Logprobs
 from jspec.base import Output as Output
 from jspec.base import Result as Result
 from jspec.base import Sampling as Sampling
@@ -38,6 +39,7 @@ from jspec.drafters.draft_model.speculative_decoding import (
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge as BudgetedMerge
 from jspec.drafters.ensemble.merge import Merge as Merge
 from jspec.drafters.ensemble.merge import merge as merge
+from jspec.drafters.jump_forward import JumpForward as JumpForward
 from jspec.drafters.retrieval.dynamic_token_recycling import (
     DynamicTokenRecycling as DynamicTokenRecycling,
 )
@@ -54,6 +56,8 @@ from jspec.engine import decode as decode
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.errors import InputError as InputError
+from jspec.grammar.stops import StopStrings as StopStrings
+from jspec.grammar.stops import stop_strings as stop_strings
 from jspec.methods import auto as auto
 from jspec.protocols import CausalLM as CausalLM
 from jspec.protocols import Drafter as Drafter

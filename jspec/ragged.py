@@ -2,15 +2,15 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Int, Num
 
 
 def append(
-    buffer: Int[Array, "B T"],
+    buffer: Num[Array, "B T *S"],
     lengths: Int[Array, " B"],
-    new: Int[Array, "B P"],
+    new: Num[Array, "B P *S"],
     counts: Int[Array, " B"],
-) -> Int[Array, "B T"]:
+) -> Num[Array, "B T *S"]:
     """Writes the first `counts` of `new` behind the first `lengths` of each row.
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.

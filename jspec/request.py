@@ -15,6 +15,7 @@ from jspec import seeds
 from jspec.base import PyTree, Sampling
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
+from jspec.row_arguments import end_tokens, integers, known_values, library_of, reals, to_array
 
 
 class PreparedArrays(NamedTuple):
@@ -81,7 +82,7 @@ def prepare(
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
     """
-    tokens = _array(prompt, "prompt")
+    tokens = to_array(prompt, "prompt")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
@@ -93,10 +94,10 @@ def prepare(
     max_new_tokens = _size(max_new_tokens, most)
     longest = padded if context is None else min(padded, context)
     why = "a row needs a token, and no more than the prompt and the model's context hold"
-    counts = _integers(padded if lengths is None else lengths, batch, "lengths", 1, longest, why)
+    counts = integers(padded if lengths is None else lengths, batch, "lengths", 1, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower the limits"
-    allowed = _integers(
+    allowed = integers(
         max_new_tokens if limits is None else limits, batch, "limits", 0, max_new_tokens, why
     )
     if sampling is not None and key is None:
@@ -108,15 +109,15 @@ def prepare(
     size = max_new_tokens if traced else bucket(max_new_tokens, 4)
     slots = width + max_new_tokens if traced else bucket(width + max_new_tokens, 4)
     if width > padded:
-        tokens = _module(tokens).pad(tokens, ((0, 0), (0, width - padded)))
+        tokens = library_of(tokens).pad(tokens, ((0, 0), (0, width - padded)))
     arrays = PreparedArrays(
         prompt=tokens.astype(np.int32),
         lengths=counts,
         limits=allowed,
-        eos=_end_tokens(eos, batch, model.vocab_size),
+        eos=end_tokens(eos, batch, model.vocab_size, "eos"),
         sampling=_sampling(sampling, batch),
         key=seeds.to_key(key),
-        rows=_integers(
+        rows=integers(
             np.arange(batch) if rows is None else rows,
             batch,
             "rows",
@@ -135,7 +136,7 @@ def check_context(context: int | None, call: Prepared) -> None:
         context: most tokens of a row that the drafter can read; None if it has no bound.
         call: of which lengths and limits count where they are known, and not what was rounded up.
     """
-    lengths, limits = _values(call.arrays.lengths), _values(call.arrays.limits)
+    lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.limits)
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
     need = int(np.max(longest + (call.size if limits is None else limits)))
     need = min(need, call.slots)  # beyond, the target itself ends the row
@@ -153,34 +154,6 @@ def bucket(size: int, steps: int) -> int:
     return max(16, -(-size // part) * part)
 
 
-def _module(array: Any) -> Any:
-    """Numpy for host values, so that the edge dispatches nothing; jax.numpy keeps a sharding."""
-    return jnp if isinstance(array, jax.Array) else np
-
-
-def _array(value: Any, name: str) -> Any:
-    if isinstance(value, jax.Array):
-        return value
-    try:
-        array = np.asarray(value)
-    except (ValueError, TypeError):
-        array = None
-    if array is None or array.dtype.kind not in "biuf":
-        raise InputError(
-            f"{name} is {value!r:.80}; pass numbers in an array or in lists of equal length"
-        )
-    return array
-
-
-def _values(array: Any) -> np.ndarray | None:
-    """The values, or None while they are traced or lie on other hosts."""
-    if isinstance(array, Tracer):
-        return None
-    if isinstance(array, jax.Array) and not array.is_fully_addressable:
-        return None
-    return np.asarray(array)
-
-
 def _size(value: int, most: int) -> int:
     """The value of `max_new_tokens` as an int."""
     try:
@@ -195,44 +168,8 @@ def _size(value: int, most: int) -> int:
     return size
 
 
-def _rows(value: ArrayLike, batch: int, name: str) -> Any:
-    """The array [B] of `value`; a number counts for every row."""
-    array = _array(value, name)
-    if array.shape not in ((), (batch,)):
-        raise InputError(
-            f"{name} has shape {array.shape}; pass one number or one per row, shape ({batch},)"
-        )
-    return _module(array).broadcast_to(array, (batch,))
-
-
-def _integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
-    """The array [B] int32 of `value`, found or made to lie within the bounds."""
-    array = _rows(value, batch, name)
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
-    _within(name, array, low, high, why)
-    return _module(array).clip(array, low, high).astype(np.int32)
-
-
-def _reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
-    """The array [B] float32 of `value`, found to lie within the bounds."""
-    array = _rows(value, batch, name)
-    _within(name, array, low, high, why)
-    return array.astype(np.float32)
-
-
-def _within(name: str, array: Any, low: float, high: float, why: str) -> None:
-    values = _values(array)
-    if values is None:
-        return
-    wrong = ~((values >= low) & (values <= high))  # NaN is wrong too
-    if wrong.any():
-        row = int(wrong.argmax())
-        raise InputError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
-
-
 def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
-    values, lengths = _values(tokens), _values(counts)
+    values, lengths = known_values(tokens), known_values(counts)
     if values is None or lengths is None:
         return
     live = np.arange(values.shape[1]) < lengths[:, None]
@@ -245,31 +182,6 @@ def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
         )
 
 
-def _end_tokens(
-    eos: int | Sequence[int] | ArrayLike | None, batch: int, vocab_size: int
-) -> Int[Array, "B X"]:
-    array = _array(np.zeros(0, np.int32) if eos is None else eos, "eos")
-    if not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(f"eos is {eos!r:.80}; pass token ids")
-    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
-        raise InputError(
-            f"eos has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
-            f"{batch} rows"
-        )
-    values = _values(array)
-    if values is not None and values.size and not -1 <= values.min() <= values.max() < vocab_size:
-        raise InputError(
-            f"eos holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"
-        )
-    array = array.astype(np.int32)
-    if array.ndim < 2:
-        array = _module(array).broadcast_to(array.reshape(-1), (batch, array.size))
-    # Filled up to 4, 8, ..: another number of end tokens is then the same program. (Never to 0:
-    # JAX 0.11.2 crashes on an empty array that a loop inside `shard_map` carries.)
-    missing = max(4, -(-array.shape[1] // 4) * 4) - array.shape[1]
-    return _module(array).pad(array, ((0, 0), (0, missing)), constant_values=-1)
-
-
 def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
     if sampling is None:
         return None
@@ -279,10 +191,10 @@ def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
         )
     off = "switches it off"
     return Sampling(
-        temperature=_reals(sampling.temperature, batch, "temperature", 0, 1e6, "0 is greedy"),
-        top_k=_integers(sampling.top_k, batch, "top_k", 0, 2**31 - 1, f"0 {off}"),
-        top_p=_reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
-        min_p=_reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
+        temperature=reals(sampling.temperature, batch, "temperature", 0, 1e6, "0 is greedy"),
+        top_k=integers(sampling.top_k, batch, "top_k", 0, 2**31 - 1, f"0 {off}"),
+        top_p=reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
+        min_p=reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
     )
 
 

@@ -11,9 +11,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
+from jspec import control as controls
+from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.admission import admit, check_state, check_tree
 from jspec.base import (
@@ -54,6 +56,7 @@ def frame(state: State) -> Frame:
         keys=state.request.keys,
         sampling=state.request.sampling,
         done=state.done,
+        grammar=controls.standing_of(state),
     )
 
 
@@ -80,7 +83,13 @@ def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cach
     return model.apply(params, tree.tokens, positions, mask, cache)
 
 
-def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[State, Feedback]:
+def settle(
+    state: State,
+    tree: Tree,
+    output: Output,
+    verdict: Verdict,
+    processed: Float[Array, "B N V"] | None = None,
+) -> tuple[State, Feedback]:
     """Commits the accepted path, and returns the round's feedback for the drafter.
 
     Args:
@@ -88,11 +97,13 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         tree: what was verified.
         output: the target's forward over it.
         verdict: what was accepted.
+        processed: the logits that decided; None: those of the output.
 
     Returns:
         The state after the round but for the drafter's memory, and what its `update` gets.
     """
-    emitted, counts, status = _truncate(state, tree, verdict)
+    decided = output.logits if processed is None else processed
+    emitted, counts, status = _truncate(state, tree, verdict, output.logits)
     feedback = Feedback(
         tree=tree,
         output=output,
@@ -101,6 +112,7 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
         counts=counts,
         positions=state.cache.lengths,
         done=status != Status.RUNNING,
+        processed=None if decided is output.logits else decided,
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
     stats = state.stats
@@ -123,6 +135,7 @@ def settle(state: State, tree: Tree, output: Output, verdict: Verdict) -> tuple[
             widths=stats.widths,
         ),
     )
+    after = controls.advance(state, after, output.logits, decided, verdict.path, emitted, counts)
     return after, feedback
 
 
@@ -165,8 +178,9 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
     def taught(tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
         tree, drafting, scored = vary((tree, drafting, scored), state)
         tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest)
-        verdict = verifier_of(drafter).verdict(tree, scored.logits, now)
-        _, feedback = settle(fresh, tree, scored, verdict)
+        processed = controls.processed(state, tree, scored.logits)
+        verdict = verifier_of(drafter).verdict(tree, processed, now)
+        _, feedback = settle(fresh, tree, scored, verdict, processed)
         return drafter.update(params, drafting, feedback)
 
     after = jax.eval_shape(taught, tree, drafting, scored)
@@ -187,7 +201,7 @@ def no_rounds(tree: Tree) -> Stats:
 
 
 def _truncate(
-    state: State, tree: Tree, verdict: Verdict
+    state: State, tree: Tree, verdict: Verdict, logits: Float[Array, "B N V"]
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
     """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
 
@@ -204,23 +218,48 @@ def _truncate(
     left = request.limits - state.lengths
     room = state.cache.slots - state.cache.lengths
     counts = jnp.minimum(jnp.minimum(offered, left), room)
-    ends = (tokens[:, :, None] == request.eos[:, None, :]).any(-1) & (lanes < counts[:, None])
-    ended = ends.any(-1)
-    counts = jnp.where(ended, ends.argmax(-1) + 1, counts)
+    at_eos, at_stop = controls.ends(state, tokens)
+    ends = (at_eos | at_stop) & (lanes < counts[:, None])
+    first, ended = ends.argmax(-1), ends.any(-1)
+    counts = jnp.where(ended, first + 1, counts)
+    by_eos = jnp.take_along_axis(at_eos, first[:, None], axis=1)[:, 0]
     counts = jnp.where(state.done, 0, counts).astype(jnp.int32)
 
+    stopped = verdict.failed & (counts == offered)
+    masked = _are_numbers(state, logits, verdict)
     status = jnp.select(
         [
             state.done,
+            ended & by_eos,
             ended,
             counts == left,
             # Before NAN: a model may well give none beyond the positions that it can place.
             counts == room,
-            verdict.failed & (counts == offered),
+            stopped & masked,
+            stopped,
         ],
-        [state.status, Status.EOS, Status.LIMIT, Status.CAPACITY, Status.NAN],
+        [
+            state.status,
+            Status.EOS,
+            Status.STOP,
+            Status.LIMIT,
+            Status.CAPACITY,
+            Status.MASKED,
+            Status.NAN,
+        ],
         Status.RUNNING,
     )
     # A drafter may count in 64 bits where JAX does.
     emitted = jnp.where(lanes < counts[:, None], tokens, 0).astype(jnp.int32)
     return emitted, counts, status.astype(jnp.int32)
+
+
+def _are_numbers(
+    state: State, logits: Float[Array, "B N V"], verdict: Verdict
+) -> Bool[Array, " B"]:
+    """True where the target itself gave a distribution at the end of the path."""
+    if state.request.control is None:  # nothing else can have failed
+        return jnp.zeros_like(state.done)
+    last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
+    at = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
+    return samplings.is_distribution(at)

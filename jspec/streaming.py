@@ -3,10 +3,12 @@
 from collections.abc import Iterator
 
 import jax
+import numpy as np
 from flax import struct
 from jax.typing import ArrayLike
 
-from jspec.base import PyTree, State
+from jspec.base import Logprobs, PyTree, State
+from jspec.control import logprobs_of, stop_of
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.engine import prefill, step
 from jspec.protocols import CausalLM, Drafter
@@ -17,12 +19,15 @@ class Chunk:
     """The tokens of one round, on the host, as `stream` yields them."""
 
     tokens: list[list[int]]
-    """The round's tokens of each row."""
+    """The round's tokens of each row, without those that may yet be of a stop string: they come in
+    a later chunk, or never."""
     drafted: list[list[bool]]
     """True for a draft that the target confirmed. False for the round's last token, the target's
     own draw; if an end token or a limit cut the round, it may have been drafted too."""
     state: State
     """The state after the round; asking for the next chunk donates it."""
+    logprobs: Logprobs | None = None
+    """The log-probabilities of these tokens, [B, most tokens of a row]; None if not asked for."""
 
 
 def stream(
@@ -67,17 +72,37 @@ def stream(
 
     def rounds(state: State) -> Iterator[Chunk]:
         seen = jax.device_get(state.lengths)
+        confirmed: list[list[bool]] = [[] for _ in seen]
         while not jax.device_get(state.done).all():
             state = step(model, params, state, drafter=drafter, drafter_params=drafter_params)
-            out, ends = jax.device_get((state.out, state.lengths))
+            out, lengths, stop = jax.device_get((state.out, state.lengths, stop_of(state)))
+            for row, length in zip(confirmed, lengths.tolist(), strict=True):
+                new = length - len(row)
+                row += [True] * (new - 1) + [False] * min(new, 1)
+                del row[length:]
+            # What may yet turn out to be of a stop string waits for the next rounds.
+            ends = lengths if stop is None else lengths - stop.pending
+            parts = [slice(*places) for places in zip(seen, ends, strict=True)]
             yield Chunk(
-                tokens=[out[row, seen[row] : ends[row]].tolist() for row in range(len(ends))],
-                drafted=[
-                    [True] * (count - 1) + [False] * min(count, 1)
-                    for count in (ends - seen).tolist()
-                ],
+                tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
+                drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
                 state=state,
+                logprobs=_between(logprobs_of(state), seen, ends),
             )
             seen = ends
 
     return rounds(state)
+
+
+def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
+    """The log-probabilities from place `begins` to place `ends` of each row, on the host."""
+    lanes = np.arange((ends - begins).max())
+
+    def part(values: jax.Array) -> np.ndarray:
+        host = np.asarray(values)
+        places = np.minimum(begins[:, None] + lanes, host.shape[1] - 1)
+        there = begins[:, None] + lanes < ends[:, None]
+        picked = host[np.arange(len(host))[:, None], places]
+        return np.where(there.reshape(*there.shape, *[1] * (picked.ndim - 2)), picked, 0)
+
+    return jax.tree.map(part, logprobs)

@@ -24,7 +24,7 @@ DIRECTIVES = {
 }
 # Pages whose programs compile for longer than a few seconds.
 LONG = {
-    "choosing-a-drafter.md", "index.md", "sharding.md", "trace.md", "widths.md",
+    "choosing-a-drafter.md", "control.md", "index.md", "sharding.md", "trace.md", "widths.md",
     "your-own-drafter.md", "your-own-model.md",
 }  # fmt: skip
 

@@ -14,7 +14,7 @@ from jspec.app.sessions import Session
 from jspec.metrics import Metrics, by_row
 
 if TYPE_CHECKING:
-    from jspec.base import PyTree, Result
+    from jspec.base import Logprobs, PyTree, Result
     from jspec.protocols import Drafter
 
 T = TypeVar("T")
@@ -45,6 +45,10 @@ class Outcome:
     metrics: Metrics
     seconds: float
     """The seconds that its group took."""
+    stop_bytes: int = 0
+    """The bytes at the end of its text that are of a stop string."""
+    logprobs: "Logprobs | None" = None
+    """Of its tokens, [T] and [T, C] on the host."""
 
 
 class Runner:
@@ -53,11 +57,15 @@ class Runner:
     def __init__(self, session: Session, settings: RunSettings, plain: bool = False):
         """A runner; `plain` leaves the session's drafter out, for a comparison."""
         from jspec.drafters.autoregressive import Autoregressive
+        from jspec.methods.grammars import with_jump_forward
 
         self._session = session
         self._settings = settings
         self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
         self._params: PyTree = None if plain else session.built.drafter_params
+        self._control = settings.control.arguments(session.target)
+        if not plain and settings.control.has_grammar:
+            self._drafter, self._params = with_jump_forward(self._drafter, self._params)
         self._costs = RoundCosts(session, settings)
         self._state: PyTree = None
         self._compiled: set[Any] = set()
@@ -106,7 +114,7 @@ class Runner:
             key=settings.seed,
             rows=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | {"drafter_state": self._state}
+        return call | self._control | {"drafter_state": self._state}
 
     def keep(self, state: "PyTree") -> None:
         """Takes over the drafter's memory of a run that was streamed."""
@@ -131,6 +139,8 @@ def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Grou
 
 def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
     """One per row of the group that is not filling; the result is on the host."""
+    import jax
+
     rows = by_row(result.stats)
     return [
         Outcome(
@@ -140,6 +150,10 @@ def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
             status=int(result.status[place]),
             metrics=rows[place],
             seconds=seconds,
+            stop_bytes=0 if result.stop_bytes is None else int(result.stop_bytes[place]),
+            logprobs=jax.tree.map(
+                lambda values, place=place: values[place, : result.lengths[place]], result.logprobs
+            ),
         )
         for place, row in enumerate(group.rows)
     ]

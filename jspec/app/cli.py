@@ -14,10 +14,12 @@ from jspec.app import conversations, method_choice, options, prompts
 from jspec.app.bench.command import bench
 from jspec.app.certify_command import certify
 from jspec.app.chat_command import chat
+from jspec.app.control_settings import ControlSettings
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.run_settings import RunSettings
 from jspec.app.trace_command import trace
 from jspec.app.train_commands import train_app
+from jspec.arguments import check_integer
 from jspec.errors import InputError, RunStopped
 
 INTERRUPTED = 130
@@ -129,6 +131,17 @@ def generate(
         ),
     ] = None,
     batch_size: options.BatchSize = 1,
+    answers: options.Answers = 1,
+    stop: options.Stop = None,
+    json_schema: options.JSONSchema = None,
+    regex: options.Regex = None,
+    choice: options.Choice = None,
+    repetition_penalty: options.RepetitionPenalty = 1.0,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    logit_bias: options.LogitBias = None,
+    min_tokens: options.MinTokens = 0,
+    logprobs: options.Logprobs = None,
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
     as_json: Annotated[
@@ -142,12 +155,29 @@ def generate(
     ] = False,
 ) -> None:
     """Continue a prompt, and show how much faster drafting made it."""
-    settings = RunSettings(
-        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
+    control = ControlSettings(
+        stop=tuple(stop or ()),
+        json_schema=json_schema,
+        regex=regex,
+        choices=tuple(choice or ()),
+        repetition_penalty=repetition_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        logit_bias=logit_bias,
+        min_tokens=min_tokens,
+        logprobs=logprobs,
     )
-    choice = method_choice.choose(method, speculative_config)
-    method_choice.check_temperature(choice, settings.temperature)
-    draft = method_choice.draft_model(choice, model, draft_model)
+    settings = RunSettings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size, control
+    )
+    check_integer("-n", answers, 1, 4096)
+    if control.has_grammar and ignore_eos:
+        raise InputError("a grammar and --ignore-eos were given; an answer of a grammar has an end")
+    if logprobs is not None and not as_json:
+        raise InputError("--logprobs is written with --json alone; add it")
+    chosen = method_choice.choose(method, speculative_config)
+    method_choice.check_temperature(chosen, settings.temperature)
+    draft = method_choice.draft_model(chosen, model, draft_model)
     if batch_file is not None and prompt is not None:
         raise InputError("a prompt and --batch-file were both given; give one of them")
     asked = prompts.one(prompt) if batch_file is None else prompts.many(batch_file)
@@ -158,7 +188,7 @@ def generate(
     from jspec.app import compilation, json_output, sessions, text_output
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, choice, dtype)
+    session = sessions.start(model, draft, chosen, dtype)
     target = session.target
     ids = prompts.encode(
         asked,
@@ -172,6 +202,7 @@ def generate(
         session = conversations.answering(session)
     elif all(isinstance(prompt.content, str) for prompt in asked):
         conversations.note_unused(target)
+    ids = [prompt for prompt in ids for _ in range(answers)]
     if as_json:
         json_output.write(session, ids, settings)
     else:

@@ -1,6 +1,7 @@
 """The output of `--json`: one object a line, and nothing else on standard output."""
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -24,14 +25,34 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
 
 def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
     """The object of one line."""
+    text = Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens)
     return {
         "prompt_ids": outcome.prompt,
         "tokens": outcome.tokens,
-        "text": Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens),
+        "text": without_end(text, outcome.stop_bytes),
         "finish_reason": finish_reason(outcome.status),
         "seconds": outcome.seconds,
         "metrics": outcome.metrics.as_dict(),
-    }
+    } | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
+
+
+def without_end(text: str, num_bytes: int) -> str:
+    """The text without its last bytes, those of a stop string."""
+    return text.encode()[:-num_bytes].decode(errors="ignore") if num_bytes else text
+
+
+def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
+    """One object a token; JSON has no -inf, so what cannot be drawn is left out."""
+    known = outcome.logprobs
+    assert known is not None
+    found = []
+    for place, (token, own) in enumerate(zip(outcome.tokens, known.emitted.tolist(), strict=True)):
+        top = []
+        if known.top is not None and known.top_tokens is not None:
+            pairs = zip(known.top_tokens[place].tolist(), known.top[place].tolist(), strict=True)
+            top = [{"token": one, "logprob": value} for one, value in pairs if value > -math.inf]
+        found.append({"token": token, "logprob": own, "top_logprobs": top})
+    return found
 
 
 def together(outcomes: Sequence[Outcome]) -> Metrics:
@@ -48,4 +69,6 @@ def finish_reason(status: int) -> str:
         Status.LIMIT: "length",
         Status.CAPACITY: "capacity",
         Status.NAN: "nan",
+        Status.STOP: "stop",
+        Status.MASKED: "masked",
     }[Status(status)]

@@ -92,3 +92,55 @@ Dtype = Annotated[
         show_default="float32 on CPU, else bfloat16",
     ),
 ]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        parser=integer,
+        metavar="K",
+        help="With --json, the log-probabilities of tokens and of the K likeliest.",
+        show_default=False,
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
+]
+JSONSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema",
+        metavar="JSON|FILE",
+        help="Answer with JSON of this schema.",
+        show_default=False,
+    ),
+]
+Regex = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="Answer with what matches.", show_default=False),
+]
+Choice = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="Answer with one of these; to be repeated.", show_default=False
+    ),
+]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option(parser=number, metavar="X", help="Divides logits of known tokens; 1 is off."),
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option(parser=number, metavar="X", help="Taken for each occurrence; 0 is off.")
+]
+PresencePenalty = Annotated[
+    float, typer.Option(parser=number, metavar="X", help="Taken from tokens written; 0 is off.")
+]
+LogitBias = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help='Added to logits, such as {"15": -2.5}.', show_default=False),
+]
+MinTokens = Annotated[
+    int, typer.Option(parser=integer, metavar="N", help="Fewest tokens before the end.")
+]
+Answers = Annotated[
+    int, typer.Option("-n", parser=integer, metavar="N", help="Answers to each prompt.")
+]

@@ -1,8 +1,9 @@
 """The settings of `jspec generate` besides models and method, checked before anything is loaded."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from jspec.app.control_settings import ControlSettings
 from jspec.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ class RunSettings:
         seed: line i draws from (seed, i).
         ignore_eos: go on after an end token.
         batch_size: prompts that run together.
+        control: what may be written, and when it ends.
 
     Raises:
         InputError: if one is out of range.
@@ -37,6 +39,7 @@ class RunSettings:
     seed: int = 0
     ignore_eos: bool = False
     batch_size: int = 1
+    control: ControlSettings = field(default_factory=ControlSettings)
 
     def __post_init__(self):
         _at_least("--max-new-tokens", self.max_new_tokens, 1)

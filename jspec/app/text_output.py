@@ -5,14 +5,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
+from typing import TYPE_CHECKING
 
 from jspec.app import terminal
 from jspec.app.batches import Group, Outcome, Runner, groups, interruptible
 from jspec.app.detokenise import Detokeniser
-from jspec.app.json_output import finish_reason, together
+from jspec.app.json_output import finish_reason, together, without_end
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.methods.builders import COUPLED
+
+if TYPE_CHECKING:
+    from jspec.base import State
 
 _REPEATS = 5
 _ENOUGH = 1.0
@@ -27,6 +31,7 @@ _LOST = 0.97
 
 _ENDINGS = {
     "capacity": "[the model's context is full]",
+    "masked": "[the settings leave no token to write]",
     "nan": "[the model's output is not a number; nothing was drawn from it]",
 }
 
@@ -221,14 +226,40 @@ def _pieces(
     state = None
     while (chunk := interruptible(lambda: next(chunks, None))) is not None:
         state = chunk.state
-        for row, sink, tokens, drafted in zip(
-            rows, sinks, chunk.tokens, chunk.drafted, strict=False
+        beyond = _stop_bytes(state, len(rows))
+        for row, sink, tokens, drafted, cut in zip(
+            rows, sinks, chunk.tokens, chunk.drafted, beyond, strict=False
         ):
+            pieces = []
             for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
                 piece = row.push([token for _, token in run])
-                sink((piece, terminal.DRAFTED if confirmed else terminal.OWN))
+                pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
+            if (
+                cut and tokens
+            ):  # the round that stopped: its last token holds the stop string's begin
+                pieces = _without_end([*pieces, (row.finish(), terminal.OWN)], cut)
+            for piece in pieces:
+                sink(piece)
     for row, sink in zip(rows, sinks, strict=True):
         sink((row.finish(), terminal.OWN))
     assert state is not None, "limits are at least 1, so there was a round"
     runner.keep(state.drafter_state)
     return (finish_reason(int(status)) for status in state.status[: len(rows)])
+
+
+def _stop_bytes(state: "State", count: int) -> list[int]:
+    """The bytes that stop strings have of each row's last token."""
+    from jspec.control import stop_of
+
+    stop = stop_of(state)
+    return [0] * count if stop is None else stop.stop_bytes[:count].tolist()
+
+
+def _without_end(pieces: list[Piece], num_bytes: int) -> list[Piece]:
+    """The pieces without the last bytes of their text."""
+    kept = []
+    for text, style in reversed(pieces):
+        size = len(text.encode())
+        kept.append((without_end(text, min(num_bytes, size)), style))
+        num_bytes = max(num_bytes - size, 0)
+    return kept[::-1]

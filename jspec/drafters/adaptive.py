@@ -188,7 +188,8 @@ class Adaptive:
                 f"widths is {self.widths} and {name} drafts {most} nodes; give widths of at most "
                 f"{most}"
             )
-        tree = replace(admit(tree, frame.root, state.vocab_size), choice=None)
+        admitted = admit(tree, frame.root, state.vocab_size, frame.grammar)
+        tree = replace(admitted, choice=None)
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])

@@ -141,7 +141,7 @@ class Recorded:
 
     def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, Drafting]:
         tree, inner = self.drafter.draft(params, state, frame)
-        drafted = _with_estimates(admit(tree, frame.root, self.vocab_size))
+        drafted = _with_estimates(admit(tree, frame.root, self.vocab_size, frame.grammar))
         wider = origins.unpruned(self.drafter, inner)
         offered = Offered(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),
@@ -170,7 +170,8 @@ class Recorded:
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
         sampling = Sampling() if state.sampling is None else state.sampling
-        probs = samplings.node_probabilities(feedback.output.logits, sampling)
+        logits = feedback.output.logits if feedback.processed is None else feedback.processed
+        probs = samplings.node_probabilities(logits, sampling)
         best, candidates = samplings.top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
         if state.noise is not None:

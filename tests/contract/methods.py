@@ -62,6 +62,7 @@ DRAFTERS = {
         ),
         None,
     ),
+    "jump_forward": (jspec.JumpForward(num_speculative_tokens=3), None),  # without a grammar
     "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
     "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),

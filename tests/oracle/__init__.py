@@ -5,6 +5,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
 
     sampling         one row of logits -> one distribution
     greedy           plain decoding, and where an emission ends
+    control          processors of one position's logits, and plain decoding with them
     token_recycling  the published tree, the matrix, a whole decode
     prompt_lookup    the n-gram draft, a whole decode
     rest             the longest suffix in a corpus, the tree of its continuations
@@ -27,6 +28,17 @@ from .block import (
     expected_kept,
     last_passed,
     token_by_token,
+)
+from .control import (
+    banned_sequences,
+    banned_tokens,
+    frequency_penalty,
+    grammar,
+    logit_bias,
+    min_tokens,
+    plain,
+    presence_penalty,
+    repetition_penalty,
 )
 from .greedy import greedy, truncate
 from .lookahead import lookahead, lookahead_insert
@@ -76,6 +88,8 @@ __all__ = [
     "ROOT",
     "TEMPLATE",
     "acceptance",
+    "banned_sequences",
+    "banned_tokens",
     "block",
     "block_chances",
     "chain_distribution",
@@ -93,20 +107,27 @@ __all__ = [
     "every_beam",
     "every_tree",
     "expected_kept",
+    "frequency_penalty",
+    "grammar",
     "greedy",
     "k_seq",
     "k_seq_gamma",
     "last_passed",
     "list_bound",
+    "logit_bias",
     "longest_match",
     "lookahead",
     "lookahead_insert",
+    "min_tokens",
     "multi_round",
     "optimal_acceptance",
+    "plain",
+    "presence_penalty",
     "probabilities",
     "prompt_lookup",
     "prompt_lookup_decode",
     "recursive",
+    "repetition_penalty",
     "rest",
     "rsd_c",
     "rsd_s",

@@ -102,7 +102,8 @@ class Members:
             tree, state = drafter.draft(weights, state, frame)
             check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
-            drafted.append(replace(admit(tree, frame.root), choice=None))
+            admitted = admit(tree, frame.root, grammar=frame.grammar)
+            drafted.append(replace(admitted, choice=None))
             kept.append(state)
         return tuple(drafted), tuple(kept)
 
@@ -178,6 +179,7 @@ def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
         verdict=replace(feedback.verdict, path=jnp.pad(path, missing)),
         emitted=jnp.pad(feedback.emitted, missing),
         merged=feedback.scored,
+        processed=None,  # of the joint tree
         others=others or feedback.others,
     )
 

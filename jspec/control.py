@@ -1,0 +1,269 @@
+"""What a call asks for beside tokens: the constant part, and what a round does with it.
+
+Nothing of this is computed, or takes memory, unless it was asked for: a part that is None is not in
+the program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import history as histories
+from jspec import logprobs as records
+from jspec.base import Logprobs, State, Tree
+from jspec.errors import InputError
+from jspec.grammar import masks, stops
+from jspec.grammar.compile import Grammar
+from jspec.grammar.masks import Grammars, Standing
+from jspec.grammar.stops import StopProgress, Stops, StopStrings
+from jspec.history import Text
+from jspec.processors import Applied, Processor
+from jspec.row_arguments import end_tokens, library_of
+
+
+@struct.dataclass
+class Control:
+    """What was asked for, constant while a call runs."""
+
+    processors: tuple[Applied, ...] = ()
+    """Change the logits of every node, from left to right."""
+    grammar: Grammars | None = None
+    """What the rows may hold."""
+    stop: Stops | None = None
+    """Texts that end a row."""
+    stop_tokens: Int[Array, "B X"] | None = None
+    """Tokens that end a row, beside `Request.eos`; -1 fills up."""
+    logprobs: records.Asked | None = struct.field(pytree_node=False, default=None)
+
+
+@struct.dataclass
+class Progress:
+    """What a `Control` keeps from round to round."""
+
+    text: Text | None = None
+    """What processors read; None if there are none."""
+    grammar: Int[Array, " B"] | None = None
+    """The state of each row's grammar."""
+    stop: StopProgress | None = None
+    logprobs: Logprobs | None = None
+
+
+def prepare(
+    vocab_size: int,
+    batch: int,
+    *,
+    eos: Int[Array, "B X"],
+    processors: Sequence[Processor],
+    grammar: Grammar | Sequence[Grammar | None] | None,
+    stop: StopStrings | Sequence[StopStrings | None] | None,
+    stop_token_ids: ArrayLike | None,
+    logprobs: int | None,
+    logprobs_mode: str,
+) -> Control | None:
+    """The checked control arguments of `decode`; None if nothing was asked for.
+
+    Args:
+        vocab_size: V.
+        batch: B.
+        eos: the end tokens of the rows.
+        processors: as in `decode`.
+        grammar: as in `decode`.
+        stop: as in `decode`.
+        stop_token_ids: as in `decode`.
+        logprobs: as in `decode`.
+        logprobs_mode: as in `decode`.
+
+    Raises:
+        InputError: in one sentence, with the value, the bound and the fix.
+    """
+    stop_tokens, ends = None, eos
+    if stop_token_ids is not None:
+        stop_tokens = end_tokens(stop_token_ids, batch, vocab_size, "stop_token_ids")
+        ends = library_of(eos).concatenate([eos, stop_tokens], axis=1)
+    control = Control(
+        processors=_applied(processors, batch, vocab_size),
+        grammar=masks.prepare(grammar, batch, vocab_size, ends),
+        stop=stops.prepare(stop, batch, vocab_size),
+        stop_tokens=stop_tokens,
+        logprobs=records.asked(logprobs, logprobs_mode, vocab_size),
+    )
+    parts = (control.grammar, control.stop, control.stop_tokens, control.logprobs)
+    asked = bool(control.processors) or any(part is not None for part in parts)
+    return control if asked else None
+
+
+def begin(
+    control: Control | None,
+    prompt: Int[Array, "B T"],
+    lengths: Int[Array, " B"],
+    size: int,
+    vocab_size: int,
+) -> Progress | None:
+    """What is kept before the first round.
+
+    Args:
+        control: of the call.
+        prompt: padded on the right.
+        lengths: tokens of each row of it.
+        size: of the output.
+        vocab_size: V.
+    """
+    if control is None:
+        return None
+    asked = control.logprobs
+    return Progress(
+        text=histories.begin(prompt, lengths, size, vocab_size) if control.processors else None,
+        grammar=None if control.grammar is None else masks.begin(control.grammar),
+        stop=None if control.stop is None else stops.begin(control.stop),
+        logprobs=None if asked is None else records.empty(asked, len(prompt), size),
+    )
+
+
+def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
+    """The logits that decide, each node's under its own ancestors; the same ones if nothing was
+    asked for.
+
+    Args:
+        state: before the round.
+        tree: what is verified.
+        logits: the target's.
+
+    Raises:
+        InputError: if a processor returns something else than logits.
+    """
+    control, progress = state.request.control, state.control
+    if control is None or not (control.processors or control.grammar):
+        return logits
+    after, ends = logits.astype(jnp.float32), _all_end_tokens(state)
+    if control.processors:
+        lengths = state.cache.lengths + 1  # the root is not in the cache
+        history = histories.of_nodes(progress.text, lengths, ends, tree)
+        for processor in control.processors:
+            after = _checked(processor, after, processor(after, history))
+    if control.grammar is not None:
+        states, _ = masks.of_nodes(control.grammar, progress.grammar, tree, ends)
+        after = masks.masked(control.grammar, states, after, ends)
+    return after
+
+
+def standing_of(state: State) -> Standing | None:
+    """Where the rows stand in their grammars; None if there are none."""
+    control, progress = state.request.control, state.control
+    if control is None or control.grammar is None:
+        return None
+    return Standing(control.grammar, progress.grammar, _all_end_tokens(state))
+
+
+def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:
+    """Which of a round's tokens are end tokens, and which end a row otherwise.
+
+    Args:
+        state: before the round.
+        tokens: of the round, those beyond its end included.
+    """
+
+    def are(listed: Int[Array, "B X"]) -> Bool[Array, "B P"]:
+        return (tokens[:, :, None] == listed[:, None, :]).any(-1)
+
+    control, progress = state.request.control, state.control
+    stopped = jnp.zeros(tokens.shape, bool)
+    if control is not None and control.stop_tokens is not None:
+        stopped |= are(control.stop_tokens)
+    if control is not None and control.stop is not None:
+        passed = stops.follow(control.stop, progress.stop.states, tokens)
+        stopped |= control.stop.complete[passed]
+    return are(state.request.eos), stopped
+
+
+def advance(
+    before: State,
+    after: State,
+    logits: Float[Array, "B N V"],
+    processed: Float[Array, "B N V"],
+    path: Int[Array, "B P"],
+    emitted: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> State:
+    """The state after a round with what is kept between rounds; tokens of a stop string are gone.
+
+    Args:
+        before: the state before the round.
+        after: the state after it, but for `State.control`.
+        logits: the target's.
+        processed: what tokens were drawn from.
+        path: the verified nodes that the tokens come after.
+        emitted: the round's tokens.
+        counts: how many they are.
+    """
+    control, progress = before.request.control, before.control
+    if control is None:
+        return after
+    if (asked := control.logprobs) is not None:
+        raw = asked.mode == records.RAW
+        at = jnp.take_along_axis(logits if raw else processed, path[..., None], axis=1)
+        scores = records.scores(at, None if raw else before.request.sampling)
+        recorded = records.record(progress.logprobs, before.lengths, scores, emitted, counts)
+        progress = replace(progress, logprobs=recorded)
+    if progress.text is not None:
+        text = histories.extend(progress.text, before.cache.lengths + 1, emitted, counts)
+        progress = replace(progress, text=text)
+    if control.grammar is not None:
+        states = masks.advance(control.grammar, progress.grammar, emitted, counts)
+        progress = replace(progress, grammar=states)
+    if control.stop is None:
+        return replace(after, control=progress)
+    stop, lengths = stops.advance(
+        control.stop, progress.stop, emitted, counts, after.out, after.lengths, after.done
+    )
+    there = jnp.arange(after.out.shape[1]) < lengths[:, None]
+
+    def kept(values: Array) -> Array:
+        return jnp.where(there.reshape(*there.shape, *[1] * (values.ndim - 2)), values, 0)
+
+    progress = replace(progress, stop=stop, logprobs=jax.tree.map(kept, progress.logprobs))
+    return replace(after, out=kept(after.out), lengths=lengths, control=progress)
+
+
+def stop_of(state: State) -> StopProgress | None:
+    """What is known of stop strings; None if there are none."""
+    return None if state.control is None else state.control.stop
+
+
+def logprobs_of(state: State) -> Logprobs | None:
+    """What is recorded of the output buffer; None if nothing was asked for."""
+    return None if state.control is None else state.control.logprobs
+
+
+def _all_end_tokens(state: State) -> Int[Array, "B X"]:
+    """The tokens that end a row, whichever its status then is."""
+    stop_tokens, eos = state.request.control.stop_tokens, state.request.eos
+    return eos if stop_tokens is None else jnp.concatenate([eos, stop_tokens], axis=1)
+
+
+def _applied(processors: Any, batch: int, vocab_size: int) -> tuple[Applied, ...]:
+    if isinstance(processors, Processor):
+        processors = (processors,)
+    for processor in processors:
+        if not isinstance(processor, Processor):
+            raise InputError(
+                f"processors holds {processor!r:.80}; pass those that jspec.processors makes, such "
+                "as jspec.processors.own(function)"
+            )
+    return tuple(processor.applied(batch, vocab_size) for processor in processors)
+
+
+def _checked(processor: Applied, before: Array, after: Any) -> Array:
+    """What a processor returned, if it is logits."""
+    if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
+        name = getattr(processor.function, "__name__", "a processor")
+        raise InputError(
+            f"{name} returned {jnp.shape(after)} of {getattr(after, 'dtype', type(after))}; a "
+            f"processor returns logits, {before.shape} of {before.dtype}"
+        )
+    return after

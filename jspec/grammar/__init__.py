@@ -1,0 +1,13 @@
+"""What a row may hold, and what ends it: texts as automata that read tokens.
+
+`regex`, `json_schema` and `choices` compile a grammar for `jspec.decode(..., grammar=)`. Regular
+expressions and schemas need `outlines-core`, the extra `grammar`.
+"""
+
+from jspec.grammar.compile import Grammar as Grammar
+from jspec.grammar.compile import choices as choices
+from jspec.grammar.compile import json_schema as json_schema
+from jspec.grammar.compile import regex as regex
+from jspec.grammar.token_bytes import token_bytes as token_bytes
+
+__all__ = ["Grammar", "choices", "json_schema", "regex", "token_bytes"]

@@ -1,0 +1,125 @@
+"""Regular expressions and JSON schemas as machines that read bytes, by `outlines-core`.
+
+It runs in a process of its own. Some expressions have machines of 2^30 states, which nobody knows
+beforehand, and compiled code cannot be interrupted: a process can be given an end.
+"""
+
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.util import find_spec
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+from jspec.errors import InputError
+
+_GIGABYTES = 2
+
+# Reads bytes, not tokens: the index of a vocabulary of 256 bytes is the machine itself, which is
+# far smaller than the index of a real vocabulary.
+_PROGRAM = """
+import array, json, sys
+from outlines_core import Index, Vocabulary, json_schema
+asked = json.load(sys.stdin)
+try:
+    import resource
+    resource.setrlimit(resource.RLIMIT_AS, (asked["bytes"], asked["bytes"]))
+except (ImportError, ValueError, OSError):
+    pass
+try:
+    pattern = asked["pattern"]
+    if pattern is None:
+        pattern = json_schema.build_regex_from_schema(asked["schema"])
+    index = Index(pattern, Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
+except ValueError as error:
+    sys.exit(json.dumps(str(error)))
+moves = index.get_transitions()
+order = {index.get_initial_state(): 0}
+for state in moves:
+    order.setdefault(state, len(order))
+flat = array.array("i")
+for state, row in moves.items():
+    for byte, after in row.items():
+        if byte < 256:
+            flat.extend((order[state], byte, order.setdefault(after, len(order))))
+finals = array.array("i", (order[state] for state in index.get_final_states() if state in order))
+out = sys.stdout.buffer
+out.write(array.array("i", (len(order), len(finals))).tobytes())
+out.write(finals.tobytes())
+out.write(flat.tobytes())
+"""
+
+
+@dataclass(frozen=True, eq=False)
+class ByteMachine:
+    """A machine that reads bytes. State 0 is the first."""
+
+    step: Int[np.ndarray, "states 256"]
+    """The next state by state and byte; -1 where there is none."""
+    accepting: Bool[np.ndarray, " states"]
+    """Whether what was read is whole."""
+
+
+def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
+    """The machine of a regular expression, in the syntax of Rust's `regex`.
+
+    Args:
+        pattern: the expression; all of a text has to match it.
+        what: the words for it in messages.
+        max_states: the most states that it may have.
+        max_seconds: the most time that it may take.
+
+    Raises:
+        InputError: if it cannot be read or is too large, or outlines-core is not installed.
+    """
+    return _machine({"pattern": pattern}, what, max_states, max_seconds)
+
+
+def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
+    """The machine of all JSON texts of a schema; arguments and errors as in `of_regex`."""
+    return _machine({"pattern": None, "schema": schema}, what, max_states, max_seconds)
+
+
+def _machine(
+    asked: dict[str, str | None], what: str, max_states: int, max_seconds: float
+) -> ByteMachine:
+    if find_spec("outlines_core") is None:
+        raise InputError(
+            f"{what} needs outlines-core, which is not installed; pip install 'jspec[grammar]'"
+        )
+    size = _GIGABYTES * 2**30
+    too_large = (
+        f"{what} explodes: its automaton took more than {{}}; make it smaller, such as by shorter "
+        "bounds of repetition"
+    )
+    try:
+        ran = subprocess.run(
+            [sys.executable, "-c", _PROGRAM],
+            input=json.dumps(asked | {"bytes": size}).encode(),
+            capture_output=True,
+            timeout=max_seconds,
+        )
+    except subprocess.TimeoutExpired:
+        raise InputError(too_large.format(f"{max_seconds:g} seconds")) from None
+    if ran.returncode:
+        said = ran.stderr.decode(errors="replace").strip().splitlines()
+        try:
+            reason = " ".join(json.loads(said[-1]).split())
+        except (ValueError, IndexError, AttributeError):
+            raise InputError(too_large.format(f"{_GIGABYTES} GB of memory")) from None
+        raise InputError(f"{what} has no automaton: {reason:.200}")
+    numbers = np.frombuffer(ran.stdout, np.int32)
+    num_states, num_finals = numbers[:2].tolist()
+    if num_states > max_states:
+        raise InputError(
+            f"{what} has an automaton of {num_states} states and at most {max_states} are allowed; "
+            "make it smaller, such as by shorter bounds of repetition, or raise max_states"
+        )
+    step = np.full((num_states, 256), -1, np.int32)
+    states, bytes_, after = numbers[2 + num_finals :].reshape(-1, 3).T
+    step[states, bytes_] = after
+    accepting = np.zeros(num_states, bool)
+    accepting[numbers[2 : 2 + num_finals]] = True
+    return ByteMachine(step, accepting)

@@ -1,0 +1,38 @@
+"""Any drafter beside the one that drafts what a grammar forces."""
+
+from dataclasses import replace
+
+from jspec.base import PyTree
+from jspec.drafters.adaptive import Adaptive, AdaptiveParams
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
+from jspec.drafters.ensemble.merge import merge
+from jspec.drafters.jump_forward import JumpForward
+from jspec.protocols import Drafter
+from jspec.verify.schemes import COUPLED, verifier_of
+
+
+def with_jump_forward(drafter: Drafter, params: PyTree) -> tuple[Drafter, PyTree]:
+    """The drafter and its params, in a merge with `jspec.JumpForward` of as many nodes.
+
+    One that draws by a rule of its own cannot be merged and stays as it is, and so does plain
+    decoding.
+
+    Args:
+        drafter: for the parts of a text that its grammar leaves free.
+        params: its own.
+    """
+    if isinstance(drafter, Autoregressive) or verifier_of(drafter) != COUPLED.verifier:
+        return drafter, params
+    if isinstance(drafter, Adaptive):
+        inner, weights = _merged(drafter.drafter, params.drafter, drafter.widths[-1])
+        return replace(drafter, drafter=inner), AdaptiveParams(weights, params.costs)
+    return merge(drafter, JumpForward()), (params, None)
+
+
+def _merged(drafter: Drafter, params: PyTree, budget: int) -> tuple[Drafter, PyTree]:
+    if isinstance(drafter, BudgetedMerge):
+        each = (None,) * len(drafter.drafters) if params is None else params
+        return replace(drafter, drafters=(*drafter.drafters, JumpForward())), (*each, None)
+    made = merge(drafter, JumpForward(), num_speculative_tokens=max(budget, 1))
+    return made, (params, None)
