@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "prefill", "step", "stream", "trace",
+    "Chunk", "decode", "fork", "prefill", "step", "stream", "trace",
     # data
-    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Output", "Result", "Sampling",
-    "Scored", "State", "Stats", "Status", "Template", "Trace", "TracedRound", "TracedWidths",
-    "Tree", "TreeKV", "Verdict", "WidthChoice",
+    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Output", "PromptChunk", "Result",
+    "Sampling", "Scored", "State", "Stats", "Status", "Template", "Trace", "TracedRound",
+    "TracedWidths", "Tree", "TreeKV", "Verdict", "WidthChoice",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification

@@ -78,7 +78,7 @@ class Bench:
                 how: dict[str, Any] = dict(drafter=drafter, drafter_params=drafter_params)
                 if not cold:
                     how["drafter_state"] = drafter_state
-                if self.timed and (size := bucket(len(ids), 1)) not in compiled:
+                if self.timed and (size := bucket(len(ids) + self.new_tokens)) not in compiled:
                     for way in (how, {}):
                         jax.block_until_ready(self.decode(ids, limits=np.zeros(1, int), **way))
                     compiled.add(size)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec.app import conversations, terminal
 from jspec.app.batches import Runner, groups, interruptible
@@ -16,9 +16,14 @@ from jspec.errors import InputError
 
 if TYPE_CHECKING:
     from jspec.app.conversations import Message
+    from jspec.base import State
     from jspec.streaming import Chunk
 
 T = TypeVar("T")
+
+_ROOM = 8192
+"""Slots of a conversation at first, if the context has as many: what is empty costs memory alone,
+and turns that share the slots share their programs."""
 
 HELP = """\
 /reset         begin a new conversation
@@ -30,6 +35,8 @@ Ctrl-C ends a reply."""
 
 class Conversation:
     """The messages so far, and the model that answers them.
+
+    What was said is read once: a turn goes on from the state that the last one left.
 
     Args:
         session: a chat model and its drafter.
@@ -45,6 +52,9 @@ class Conversation:
         self._settings = settings
         self._runner = Runner(self._session, settings)
         self.messages: list[Message] = []
+        self._state: State | None = None
+        self._read: list[int] = []
+        """The tokens that the state has read and written."""
         self.reset(system)
         conversations.render(session.target, conversations.prompted("Hi", system))
 
@@ -73,6 +83,7 @@ class Conversation:
         first = began
         for chunk in self._chunks(prompt):
             tokens, drafted = chunk.tokens[0], chunk.drafted[0]
+            self._read += tokens
             first = first if rounds else time.perf_counter()
             count, rounds = count + len(tokens), rounds + 1
             for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
@@ -100,24 +111,40 @@ class Conversation:
         """Rounds until the answer ends, or Ctrl-C does."""
         import jspec
 
+        arguments = self._arguments(prompt)
+        # The prompt's pass takes the state that it is given: of an answer that ends before its
+        # first round nothing is left.
+        self._state, self._read = None, [*prompt]
+        self._runner.forget()
+        chunks, stopped = _finish(lambda: jspec.stream(**arguments))
+        while not stopped:
+            chunk, stopped = _finish(lambda: next(chunks, None))
+            if chunk is None:
+                break
+            self._state = chunk.state
+            yield chunk
+
+    def _arguments(self, prompt: list[int]) -> dict[str, Any]:
+        """The arguments of `jspec.stream`: the whole prompt, or what the state has not read."""
+        from jspec.request import bucket
+
+        state, known = self._state, len(self._read)
+        need = len(prompt) + self._settings.max_new_tokens
+        context = self._session.target.model.context
+        goes_on = (
+            state is not None
+            and prompt[:known] == self._read
+            and (need <= state.cache.slots or state.cache.slots == context)
+        )
+        if goes_on:
+            (group,) = groups([prompt[known:]], self._settings)
+            return self._runner.arguments(group) | {"earlier": state, "drafter_state": None}
+        if state is not None:
+            self._runner.keep(state.drafter_state)
         (group,) = groups([prompt], self._settings)
-        arguments = self._runner.arguments(group)
-        memory = None
-        try:
-            chunks, stopped = _finish(lambda: jspec.stream(**arguments))
-            while not stopped:
-                chunk, stopped = _finish(lambda: next(chunks, None))
-                if chunk is None:
-                    break
-                memory = chunk.state.drafter_state
-                yield chunk
-        finally:
-            # Of an answer that ended before its first round nothing is left, nor of what it was
-            # given: the prompt's pass has taken that.
-            if memory is None:
-                self._runner.forget()
-            else:
-                self._runner.keep(memory)
+        room = max(_ROOM, bucket(need))
+        slots = room if context is None else min(room, context)
+        return self._runner.arguments(group) | {"slots": slots}
 
 
 def talk(session: Session, settings: RunSettings, system: str | None = None) -> None:

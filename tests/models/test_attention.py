@@ -109,8 +109,8 @@ class Stubborn:
         del slots, earlier
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, prompt, lengths, output):
-        del params, prompt, lengths, output
+    def prefill(self, params, state, chunk):
+        del params, chunk
         return state
 
     def draft(self, params, state, frame):

@@ -35,7 +35,9 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
         result = jspec.decode(
             *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
         )
-        first = drafter.first_window(jnp.asarray(prompt), jnp.asarray(length))
+        first = drafter.first_window(
+            jnp.zeros((ngram - 1, window), jnp.int32), jnp.asarray(prompt), 0, jnp.asarray(length)
+        )
         assert set(np.asarray(first).ravel().tolist()) <= set(prompt.tolist())
         tokens, histogram, pool = oracle.lookahead(
             next_logits, prompt, LIMIT, np.asarray(first).tolist(), ngram, guesses, pool=pool,
