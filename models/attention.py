@@ -137,8 +137,7 @@ def with_past(
     """The softmax, joined by the live slots of a cache, a block of slots at a time.
 
     No more blocks are read than the longest row fills, and of the scores only one block's are there
-    at once. A block of slots that are masked leaves a row's numbers as they are, to the last bit:
-    what a row gets does not depend on how long others are, nor on how many slots there are.
+    at once. A block of slots that are masked leaves a row's numbers as they are, to the last bit.
 
     Args:
         softmax: over the other scores of the same queries, at least one of each.

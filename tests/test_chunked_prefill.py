@@ -110,8 +110,7 @@ def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
 
 
 def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
-    model = tiny.model()
-    counted, params = tiny.Counted(model, []), tiny.params(model)
+    counted, params = tiny.Counted(PrefixLM(context=256), []), PARAMS
     for length, limit in ((3, 5), (60, 30), (64, 1), (17, 64)):
         prompt = np.ones((1, length), int)
         jspec.decode(counted, params, prompt, max_new_tokens=64, limits=[limit])
