@@ -116,10 +116,13 @@ def prepare(
     if sampling is not None and key is None:
         raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
+    tokens = tokens.astype(np.int32)
     if earlier is not None:
         # The root was emitted and not read: what follows the committed tokens begins there.
-        tokens = jnp.concatenate([earlier.root[:, None], tokens], axis=1)
-        counts = counts + 1
+        root = _values(earlier.root) if _module(tokens) is np else None
+        # On the host, where another length compiles nothing.
+        join, root = (jnp, earlier.root) if root is None else (np, root)
+        tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
         slots, size = earlier.cache.slots, max(earlier.out.shape[1], max_new_tokens)
         _check_room(earlier, counts, context)
     else:
@@ -134,7 +137,7 @@ def prepare(
         missing = max(width - tokens.shape[1], 0)
         tokens = _module(tokens).pad(tokens[:, :width], ((0, 0), (0, missing)))
     arrays = PreparedArrays(
-        prompt=tokens.astype(np.int32),
+        prompt=tokens,
         lengths=counts,
         limits=allowed,
         eos=_end_tokens(eos, batch, model.vocab_size),

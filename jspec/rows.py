@@ -56,7 +56,8 @@ def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTre
     """
     leaves, structure = jax.tree.flatten(state)
     taken = [
-        leaf if axis is None else jnp.take(leaf, rows, axis=axis)
+        # Copied, or both states would hold one array, which the next step donates.
+        jnp.copy(leaf) if axis is None else jnp.take(leaf, rows, axis=axis)
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
     return jax.tree.unflatten(structure, taken)

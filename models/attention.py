@@ -137,7 +137,8 @@ def with_past(
     """The softmax, joined by the live slots of a cache, a block of slots at a time.
 
     No more blocks are read than the longest row fills, and of the scores only one block's are there
-    at once. A block of slots that are masked leaves a row's numbers as they are, to the last bit.
+    at once; few queries on an accelerator see all slots as one block. A block of slots that are
+    masked leaves a row's numbers as they are, to the last bit.
 
     Args:
         softmax: over the other scores of the same queries, at least one of each.
@@ -149,15 +150,12 @@ def with_past(
     size = min(_MANY_SLOTS if queries.shape[2] >= _MANY_QUERIES else _FEW_SLOTS, slots_of(cached))
     if queries.shape[2] >= _MANY_QUERIES:
         return by_blocks(size, soft_cap, softmax, queries, cached, oldest)
-    # A GPU's host decides whether a loop goes on. For few queries that takes longer than all slots.
+    # Elsewhere a step of a loop takes longer than few queries do with all slots: a GPU's host
+    # decides whether the loop goes on.
     return jax.lax.platform_dependent(
-        softmax,
-        queries,
-        cached,
-        oldest,
-        cuda=partial(by_blocks, slots_of(cached), soft_cap),
-        rocm=partial(by_blocks, slots_of(cached), soft_cap),
-        default=partial(by_blocks, size, soft_cap),
+        *(softmax, queries, cached, oldest),
+        cpu=partial(by_blocks, size, soft_cap),
+        default=partial(by_blocks, slots_of(cached), soft_cap),
     )
 
 

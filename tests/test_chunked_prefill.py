@@ -99,6 +99,7 @@ def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask, **how)
     forked = jspec.fork(state, [0, 0, 2], drafter=how["drafter"], key=5)
     same(run(forked, *how.values()), wanted)
+    same(run(state, *how.values()), jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ask))
     assert (wanted.tokens[0] != wanted.tokens[1]).any()
     # A beginning that all prompts share: read once, then copied.
     begun = jspec.prefill(MODEL, PARAMS, PROMPTS[:1], [5], slots=64, **ask, **how)
