@@ -110,21 +110,30 @@ def softmax_over(scores: Float[Array, "B H Q K"], values: Float[Array, "B H K D"
     """The softmax over these scores alone."""
     # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
     top = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
-    weights = jnp.exp(scores - top)
+    return Softmax(top, *_weighted(jnp.exp(scores - top), values))
+
+
+def joined(
+    softmax: Softmax, scores: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]
+) -> Softmax:
+    """The softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
+    top = jax.lax.stop_gradient(jnp.maximum(softmax.top, scores.max(-1, keepdims=True)))
+    before = jnp.exp(softmax.top - top)
+    total, mixed = _weighted(jnp.exp(scores - top), values)
+    return Softmax(top, before * softmax.total + total, before * softmax.mixed + mixed)
+
+
+def _weighted(
+    weights: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]
+) -> tuple[Float[Array, "B H Q 1"], Float[Array, "B H Q D"]]:
+    """The sum of the weights, and of the values by their weights, in float32."""
     mixed = jnp.einsum(
         "bhqk,bhkd->bhqd",
         weights.astype(values.dtype),
         values,
         preferred_element_type=jnp.float32,
     )
-    return Softmax(top, weights.sum(-1, keepdims=True), mixed)
-
-
-def joined(a: Softmax, b: Softmax) -> Softmax:
-    """The softmax over the scores of both (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
-    top = jnp.maximum(a.top, b.top)
-    of_a, of_b = jnp.exp(a.top - top), jnp.exp(b.top - top)
-    return Softmax(top, of_a * a.total + of_b * b.total, of_a * a.mixed + of_b * b.mixed)
+    return weights.sum(-1, keepdims=True), mixed
 
 
 def with_past(
@@ -188,7 +197,7 @@ def by_blocks(
             for part in (keys, values)
         )
         scores = jnp.where(live, scores_of(queries, held, soft_cap), _LOW)
-        return joined(softmax, softmax_over(scores, mixed))
+        return joined(softmax, scores, mixed)
 
     if last == 0:
         return with_block(0, softmax)

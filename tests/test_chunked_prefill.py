@@ -17,8 +17,8 @@ LIMIT = 10
 LENGTHS = np.array([21, 1, 14, 9])
 PROMPTS = np.resize(np.random.default_rng(0).integers(tiny.VOCAB, size=(4, 5)), (4, 21))
 ASK = dict(max_new_tokens=LIMIT, sampling=jspec.Sampling(jnp.array([0.0, 0.9, 0.9, 0.0])), key=5)
-ONE_OF_EACH = ("suffix", "speculative_decoding")
-"""The others are more of the same: the contract holds them to texts in two parts."""
+BY_DEFAULT = ("suffix",)
+"""The others are more of the same: the contract reads all prompts in pieces, and in two parts."""
 
 
 def run(state, drafter, params, model=(MODEL, PARAMS)):
@@ -40,7 +40,7 @@ def of(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=() if name in ONE_OF_EACH else pytest.mark.slow)
+        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.slow)
         for name in sorted({"autoregressive", *DRAFTERS} - {"scripted", "prompt_lookup_verified"})
         if "published" not in name
     ],
