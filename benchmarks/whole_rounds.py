@@ -17,7 +17,7 @@ from jaxtyping import Array, Int
 import jspec
 from benchmarks.texts import Prompts
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.protocols import Drafter
 
 DEEPEST = 40
@@ -69,16 +69,8 @@ class Counting:
             num_levels=jnp.zeros(batch, jnp.int32),
         )
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: Tally,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> Tally:
-        inner = self.drafter.prefill(params, state.inner, prompt, lengths, output)
-        return replace(state, inner=inner)
+    def prefill(self, params: PyTree, state: Tally, chunk: PromptChunk) -> Tally:
+        return replace(state, inner=self.drafter.prefill(params, state.inner, chunk))
 
     def draft(self, params: PyTree, state: Tally, frame: Frame) -> tuple[Tree, Tally]:
         tree, inner = self.drafter.draft(params, state.inner, frame)

@@ -23,9 +23,9 @@ class Bigram:
             raise jspec.InputError(f"drafter_state is {earlier.shape}, not {empty.shape}")
         return empty if earlier is None else earlier
 
-    def prefill(self, params, state, prompt, lengths, output):
-        """Learns from the prompt."""
-        return learn(state, jnp.asarray(prompt), lengths)
+    def prefill(self, params, state, chunk):
+        """Learns from a piece of the prompt."""
+        return learn(state, chunk.tokens, chunk.counts + 1)
 
     def draft(self, params, state, frame):
         """A chain. An unknown follower is -1 in the table, and no node from there on."""

@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "prefill", "step", "stop_strings", "stream", "trace",
+    "Chunk", "decode", "fork", "prefill", "step", "stop_strings", "stream", "trace",
     # data
-    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Logprobs", "Output", "Result",
-    "Sampling", "Scored", "State", "Stats", "Status", "StopStrings", "Template", "Trace",
+    "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Logprobs", "Output", "PromptChunk",
+    "Result", "Sampling", "Scored", "State", "Stats", "Status", "StopStrings", "Template", "Trace",
     "TracedRound", "TracedWidths", "Tree", "TreeKV", "Verdict", "WidthChoice",
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",

@@ -12,6 +12,7 @@ Axes, the same letters in every annotation of the project:
     S  slots of the cache
     M  nodes that were scored before, and stand in no cache
     H  key-value heads, D their size
+    C  tokens of a prompt that are read at once
     T  padded length of a prompt, or of the output
     X  end tokens of a row
     C  likeliest tokens at a place
@@ -200,6 +201,48 @@ class Frame:
     grammar: PyTree = None
     """Where the text stands in its grammar, a `jspec.grammar.masks.Standing`; None: there is none.
     Drafted nodes that it does not allow are taken for absent."""
+
+
+@struct.dataclass
+class PromptChunk:
+    """A piece of each row's prompt, which the target has read: what a drafter's `prefill` gets.
+
+    C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
+    `counts` 0, and stands at its last token.
+    """
+
+    tokens: Int[Array, "B C+1"]
+    """The text from `positions` on. The first `counts + 1` tokens are text: those that were read,
+    and the one that follows them. After the last chunk that one is the first root."""
+    counts: Int[Array, " B"]
+    """The number of tokens that were read, 0 .. C: they are committed."""
+    positions: Int[Array, " B"]
+    """Position of the first token; what stands before it was in earlier chunks."""
+    output: Output
+    """The target's forward over the first C tokens, after all before them. What is not read of it
+    is never computed."""
+
+    @staticmethod
+    def whole(
+        prompt: Int[Array, "B T"], lengths: Int[Array, " B"], output: Output
+    ) -> "PromptChunk":
+        """Prompts that were read at once, with the forward over all of their tokens."""
+        return PromptChunk(
+            tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
+            counts=lengths - 1,
+            positions=jax.numpy.zeros_like(lengths),
+            output=output,
+        )
+
+    @property
+    def read(self) -> Int[Array, "B C"]:
+        """The tokens that were read, and behind `counts` what pads them."""
+        return self.tokens[:, :-1]
+
+    @property
+    def following(self) -> Int[Array, "B C"]:
+        """The token after each of these."""
+        return self.tokens[:, 1:]
 
 
 @struct.dataclass

@@ -32,6 +32,7 @@ def commit(
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
+    counts = _known_after(output, counts)
     step = jnp.arange(path.shape[1])
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
     slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
@@ -53,3 +54,14 @@ def commit(
         values=tuple(map(write, cache.values, output.values)),
         lengths=cache.lengths + counts,
     )
+
+
+def _known_after(kv: Output | TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
+    """The counts, which are not known before the forward has read the cache.
+
+    XLA writes in place only what is surely not read any more, and copies the cache otherwise. In a
+    round the accepted path depends on the scores, but how long a prompt is was known before.
+    """
+    last = kv.keys[-1][:, 0, -1, -1]
+    # Never true, which XLA does not know.
+    return counts + (jnp.isnan(last) & jnp.isinf(last)).astype(counts.dtype)

@@ -230,6 +230,31 @@ def advance(
     return replace(after, out=kept(after.out), lengths=lengths, control=progress)
 
 
+def take(control: Control | None, rows: Int[Array, " R"]) -> Control | None:
+    """What rows ask for that are copies of others: of row `rows[i]` for each row i."""
+    if control is None:
+        return None
+
+    def taken(part: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf[rows], part)
+
+    def of_automata(part: Any) -> Any:
+        # The tables are of all rows together.
+        if part is None:
+            return None
+        automata = part.automata
+        which, starts = taken((automata.which, automata.starts))
+        return replace(part, automata=replace(automata, which=which, starts=starts))
+
+    return replace(
+        control,
+        processors=taken(control.processors),
+        grammar=of_automata(control.grammar),
+        stop=of_automata(control.stop),
+        stop_tokens=taken(control.stop_tokens),
+    )
+
+
 def stop_of(state: State) -> StopProgress | None:
     """What is known of stop strings; None if there are none."""
     return None if state.control is None else state.control.stop

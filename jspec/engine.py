@@ -12,12 +12,12 @@ import jax.numpy as jnp
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from jspec import cache as caches
+from jspec import chunked_prefill
 from jspec import control as controls
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.admission import check_state
-from jspec.base import PyTree, Request, Result, Sampling, State, Status, Tree
+from jspec.base import Cache, PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
 from jspec.grammar.compile import Grammar
@@ -25,9 +25,16 @@ from jspec.grammar.stops import StopStrings
 from jspec.manual_axes import vary
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
-from jspec.ragged import sequence
-from jspec.request import PreparedArrays, check_context, check_earlier, check_model, prepare
+from jspec.request import (
+    PreparedArrays,
+    check_context,
+    check_earlier,
+    check_fork,
+    check_model,
+    prepare,
+)
 from jspec.round import admit, frame, no_rounds, rehearse, score, settle
+from jspec.rows import row_axes, take
 from jspec.verify.schemes import verifier_of
 from jspec.widths import at_chosen_width, widths_of
 
@@ -60,7 +67,8 @@ def decode(
     distribution.
 
     A pure function: `jit`, `pmap`, `shard_map` and `export` take it whole. Called as it is, it
-    compiles once per bucket of shapes, and runs as one prefill and one `while_loop`.
+    compiles once per number of rows and bucket of slots, and runs as one prefill and one
+    `while_loop`. Lengths of prompts and limits compile nothing.
 
     Args:
         model: the target; static.
@@ -148,16 +156,29 @@ def prefill(
     stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
     logprobs: int | None = None,
     logprobs_mode: str = "raw_logprobs",
+    slots: int | None = None,
+    earlier: State | None = None,
 ) -> State:
-    """The state before the first round; arguments and errors as in `decode`.
+    """The state before the first round; arguments and errors as in `decode`, but for the last two.
 
-    The output buffer may be larger than `max_new_tokens` (a bucket); the limits hold.
+    With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
+    the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
+    tokens are those of one call over the whole text, and limits count from here.
+
+    The output buffer may be larger than `max_new_tokens`; the limits hold.
+
+    Args:
+        slots: most tokens that a row will ever hold; static. None: a bucket that holds the prompt
+            and `max_new_tokens`. A conversation needs room for all of its turns.
+        earlier: a state of this model and drafter, with as many rows; donated. A row of length 0
+            goes on without new tokens.
 
     Returns:
         A state for `step`.
 
     Raises:
-        InputError: as in `decode`, before anything is compiled.
+        InputError: as in `decode`, before anything is compiled; also if the earlier state is of
+            another model, drafter or size, or has no room for the text.
 
     Example:
         >>> import jspec
@@ -165,30 +186,49 @@ def prefill(
         >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
         >>> state.root.tolist(), state.cache.lengths.tolist()
         ([3], [2])
+        >>> state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=4, earlier=state)
+        >>> state.root.tolist(), state.cache.lengths.tolist()
+        ([5], [4])
     """
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
     check_model(model, params)
     check_earlier(drafter_state)
-    call = prepare(model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows)
+    if earlier is not None and drafter_state is not None:
+        raise InputError(
+            "drafter_state came with an earlier state, which holds the drafter's memory; pass one "
+            "of them"
+        )
+    call = prepare(
+        model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier
+    )
     check_context(getattr(drafter, "context", None), call)
     control = controls.prepare(
         model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
         grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
         logprobs_mode=logprobs_mode,
     )  # fmt: skip
-    # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
-    # Cold or hot, it is an argument: both are one program.
-    earlier = jax.tree.map(jnp.copy, drafter_state)
-    empty = drafter.init(call.arrays.prompt.shape[0], call.slots, earlier)
+    if earlier is not None:
+        if control is not None and control.processors:
+            raise InputError(
+                "processors came with an earlier state, whose text they would not see; pass the "
+                "whole text as one prompt"
+            )
+        _check_same_memory(drafter, earlier)
+        kept = earlier.cache, earlier.drafter_state
+    else:
+        # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
+        # Cold or hot, it is an argument: both are one program.
+        batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
+        kept = _owned((model.init_cache(batch, call.slots), drafter.init(batch, call.slots, known)))
     return _prefill(
-        model, params, call.arrays, drafter, drafter_params, _owned(empty), call.size, call.slots,
-        control,
+        model, params, call.arrays, kept[0], drafter, drafter_params, kept[1], call.size,
+        call.chunk, control,
     )  # fmt: skip
 
 
 def _owned(state: PyTree) -> PyTree:
-    """The state with an array of its own for every leaf: none may be donated twice."""
+    """The same with an array of its own for every leaf: none may be donated twice."""
     seen: set[int] = set()
 
     def own(leaf):
@@ -234,33 +274,89 @@ def step(
     return decode_rounds(model, params, state, drafter, drafter_params, 1)
 
 
+def fork(
+    state: State,
+    rows: ArrayLike,
+    *,
+    drafter: Drafter = Autoregressive(),
+    key: jax.Array | int | None = None,
+    ids: ArrayLike | None = None,
+) -> State:
+    """A state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
+
+    Several answers to one prompt, or a beginning that many prompts share (`prefill` with
+    `earlier`). What rows of the drafter's memory share stays shared.
+
+    Args:
+        state: of `prefill` or `step`; not donated.
+        rows: [R] which row each new one copies; a row may be copied often, or left out.
+        drafter: the one that the state was made with.
+        key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
+            with this key and ids.
+        ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
+
+    Raises:
+        InputError: if a row is not there, or rows would be sampled without a key: copies would
+            then all say the same.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3], [4, 5, 6]], max_new_tokens=4)
+        >>> jspec.fork(state, [1, 1, 0]).root.tolist()
+        [6, 6, 3]
+    """
+    _check_same_memory(drafter, state)
+    asked = check_fork(rows, ids, key, len(state.root), state.request.sampling)
+    return _fork(state, *asked, drafter)
+
+
+@partial(jax.jit, static_argnames=("drafter",))
+def _fork(
+    state: State,
+    rows: Int[Array, " R"],
+    ids: Int[Array, " R"],
+    key: jax.Array | None,
+    drafter: Drafter,
+) -> State:
+    slots = state.cache.slots
+    axes = row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
+    known = take(state.drafter_state, axes, rows)
+    control = controls.take(state.request.control, rows)
+    # All else has an entry for each row.
+    plain = replace(state, drafter_state=(), request=replace(state.request, control=None))
+    taken = jax.tree.map(lambda leaf: leaf[rows], plain)
+    keys = taken.request.keys if key is None else samplings.row_keys(key, ids)
+    request = replace(taken.request, keys=keys, control=control)
+    return replace(taken, drafter_state=known, request=request)
+
+
 @partial(
     jax.jit,
-    static_argnames=("model", "drafter", "size", "slots"),
-    donate_argnames=("drafter_state",),
+    static_argnames=("model", "drafter", "size", "chunk"),
+    donate_argnames=("cache", "drafter_state"),
 )
 def _prefill(
     model: CausalLM,
     params: PyTree,
     call: PreparedArrays,
+    cache: Cache,
     drafter: Drafter,
     drafter_params: PyTree,
     drafter_state: PyTree,
     size: int,
-    slots: int,
+    chunk: int,
     control: controls.Control | None = None,
 ) -> State:
-    batch, width = call.prompt.shape
+    batch = len(call.lengths)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
-    drafter_state = vary(drafter_state, call)
-    places, causal = sequence(batch, width)
-    output = model.apply(params, call.prompt, places, causal, None)
-    # All but the last token, which is the first root.
-    committed = call.lengths - 1
-    cache = caches.commit(model.init_cache(batch, slots), output, places, committed)
-    root = jnp.take_along_axis(call.prompt, committed[:, None], axis=1)[:, 0]
-    started = drafter.prefill(drafter_params, drafter_state, call.prompt, call.lengths, output)
-    check_state(type(drafter).__name__, "prefill", started, "init", drafter_state)
+    cache, drafter_state = vary((cache, drafter_state), call)
+    last = (call.lengths - 1)[:, None]
+    root = jnp.take_along_axis(call.prompt, last, axis=1)[:, 0]
+    cache, started, output = chunked_prefill.read(
+        *(model, params, call.prompt, call.lengths, cache),
+        *(drafter, drafter_params, drafter_state, chunk),
+    )
     request = Request(
         limits=call.limits,
         eos=call.eos,

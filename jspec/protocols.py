@@ -4,7 +4,17 @@ from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Feedback, Frame, Output, PyTree, Tree, TreeKV, Verdict
+from jspec.base import (
+    Cache,
+    Feedback,
+    Frame,
+    Output,
+    PromptChunk,
+    PyTree,
+    Tree,
+    TreeKV,
+    Verdict,
+)
 
 
 class CausalLM(Protocol):
@@ -105,9 +115,13 @@ class DraftHead(Protocol):
 class Drafter(Protocol):
     """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on.
 
-    Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads the
-    prompt, `draft` proposes and `update` learns. The engine, and a merge of drafters, call them in
-    this order. What they return keeps its structure, shapes and dtypes from round to round.
+    Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads a piece
+    of the prompt, `draft` proposes and `update` learns. The engine, and a merge of drafters, call
+    them in this order; what is appended to a text later goes through `prefill` again. What they
+    return keeps its structure, shapes and dtypes from round to round.
+
+    A leaf of the state whose shape grows with `batch` belongs to the rows, one entry for each along
+    that axis: it goes where a row goes. All other leaves are shared by all rows.
 
     A drafter that samples its children from distributions that it reports (`Tree.q`) also has a
     static attribute `verifier`, what makes these draws lossless, see `jspec.schemes`. Without it,
@@ -118,6 +132,7 @@ class Drafter(Protocol):
         """The memory that a call begins with: empty, or what survives of an earlier call's.
 
         Its shapes depend on `batch` and `slots` alone, so that cold and hot calls are one program.
+        An axis of the rows has as many entries as there are rows, and not a multiple of them.
 
         Args:
             batch: rows.
@@ -129,22 +144,16 @@ class Drafter(Protocol):
         """
         ...
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: PyTree,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> PyTree:
-        """The state before the first round.
+    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        """The state after a piece of the prompt; after the last piece, that before the first round.
+
+        Called at least once, and once for every piece of the longest row.
 
         Args:
             params: the drafter's weights.
-            state: what `init` gave.
-            prompt: right-padded prompts; the last token of each is the first root.
-            lengths: their lengths.
-            output: the target's forward over the prompt. What is not read is never computed.
+            state: what `init` gave, or `prefill` for the piece before; of a text that goes on, what
+                the last `update` gave.
+            chunk: the piece, and the target's forward over it.
 
         Raises:
             ValueError: if the shapes do not fit.

@@ -5,6 +5,7 @@ from jspec.base import Feedback as Feedback
 from jspec.base import Frame as Frame
 from jspec.base import Logprobs as Logprobs
 from jspec.base import Output as Output
+from jspec.base import PromptChunk as PromptChunk
 from jspec.base import Result as Result
 from jspec.base import Sampling as Sampling
 from jspec.base import Scored as Scored
@@ -53,6 +54,7 @@ from jspec.drafters.scripted import Scripted as Scripted
 from jspec.drafters.verified import Verified as Verified
 from jspec.drafters.verified import with_verifier as with_verifier
 from jspec.engine import decode as decode
+from jspec.engine import fork as fork
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.errors import InputError as InputError

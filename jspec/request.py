@@ -12,7 +12,8 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec import seeds
-from jspec.base import PyTree, Sampling
+from jspec.arguments import check_integer
+from jspec.base import PyTree, Sampling, State
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
 from jspec.row_arguments import end_tokens, integers, known_values, library_of, reals, to_array
@@ -31,13 +32,18 @@ class PreparedArrays(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A call, padded to bucket sizes so that calls alike share one compiled program."""
+    """A call, padded to bucket sizes so that calls alike share one compiled program.
+
+    Neither the lengths of prompts nor limits are in a program: it follows from the rows and slots.
+    """
 
     arrays: PreparedArrays
     size: int
-    """The size of the output buffer; a bucket at or above what was asked for."""
+    """The size of the output buffer; at or above what was asked for."""
     slots: int
     """The number of slots of the cache."""
+    chunk: int
+    """Most tokens of a row that the target reads at once."""
 
 
 def check_model(model: CausalLM, params: PyTree) -> None:
@@ -75,9 +81,12 @@ def prepare(
     eos: int | Sequence[int] | ArrayLike | None,
     key: jax.Array | int | None,
     rows: ArrayLike | None,
+    slots: int | None = None,
+    earlier: State | None = None,
 ) -> Prepared:
-    """Checks and casts the arguments of `decode`. Shapes and types are checked always, values where
-    they are known; inside a caller's `jit`, lengths and limits are clamped to their bounds instead.
+    """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
+    where they are known; inside a caller's `jit`, lengths and limits are clamped to their bounds
+    instead.
 
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
@@ -93,8 +102,13 @@ def prepare(
     most = 2**31 - 1 - padded if context is None else context
     max_new_tokens = _size(max_new_tokens, most)
     longest = padded if context is None else min(padded, context)
+    least = 1
     why = "a row needs a token, and no more than the prompt and the model's context hold"
-    counts = integers(padded if lengths is None else lengths, batch, "lengths", 1, longest, why)
+    if earlier is not None:
+        _check_kept(model, earlier, batch, slots)
+        least, why = 0, "a row is given no more tokens than the prompt and the context hold"
+    given = padded if lengths is None else lengths
+    counts = integers(given, batch, "lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower the limits"
     allowed = integers(
@@ -103,15 +117,28 @@ def prepare(
     if sampling is not None and key is None:
         raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
-    # Buckets let prompts of many lengths share one program; shapes under a caller's jit are final.
-    traced = isinstance(tokens, Tracer)
-    width = padded if traced else bucket(padded, 1)
-    size = max_new_tokens if traced else bucket(max_new_tokens, 4)
-    slots = width + max_new_tokens if traced else bucket(width + max_new_tokens, 4)
-    if width > padded:
-        tokens = library_of(tokens).pad(tokens, ((0, 0), (0, width - padded)))
+    tokens = tokens.astype(np.int32)
+    if earlier is not None:
+        # The root was emitted and not read: what follows the committed tokens begins there.
+        root = known_values(earlier.root) if library_of(tokens) is np else None
+        # On the host, where another length compiles nothing.
+        join, root = (jnp, earlier.root) if root is None else (np, root)
+        tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
+        slots, size = earlier.cache.slots, max(earlier.out.shape[1], max_new_tokens)
+        _check_room(earlier, counts, context)
+    else:
+        slots = _slots(slots, tokens, counts, max_new_tokens, context)
+        # Under a caller's jit shapes are final.
+        size = max_new_tokens if isinstance(tokens, Tracer) else max(slots, max_new_tokens)
+    chunk = min(_chunk(batch), slots)
+    if isinstance(tokens, Tracer):
+        chunk = min(chunk, max(tokens.shape[1] - 1, 1))
+    else:
+        width = slots + 1
+        missing = max(width - tokens.shape[1], 0)
+        tokens = library_of(tokens).pad(tokens[:, :width], ((0, 0), (0, missing)))
     arrays = PreparedArrays(
-        prompt=tokens.astype(np.int32),
+        prompt=tokens,
         lengths=counts,
         limits=allowed,
         eos=end_tokens(eos, batch, model.vocab_size, "eos"),
@@ -126,7 +153,7 @@ def prepare(
             "an id of 32 bits; two rows of the same id draw the same noise",
         ),
     )
-    return Prepared(arrays, size, slots if context is None else min(slots, context))
+    return Prepared(arrays, size, slots, chunk)
 
 
 def check_context(context: int | None, call: Prepared) -> None:
@@ -147,11 +174,113 @@ def check_context(context: int | None, call: Prepared) -> None:
         )
 
 
-def bucket(size: int, steps: int) -> int:
-    """The smallest of the sizes 16, .., with `steps` sizes per doubling, that holds `size`."""
-    power = max(16, 1 << (size - 1).bit_length())
-    part = max(1, power // (2 * steps))
-    return max(16, -(-size // part) * part)
+def check_fork(
+    rows: ArrayLike,
+    ids: ArrayLike | None,
+    key: jax.Array | int | None,
+    batch: int,
+    sampling: Sampling | None,
+) -> tuple[Any, Any, jax.Array | None]:
+    """The checked arguments of `fork`: (rows, ids, key).
+
+    Raises:
+        InputError: if a row is not there, or copies would draw the same noise.
+    """
+    array = to_array(rows, "rows")
+    if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(
+            f"rows has shape {array.shape} and dtype {array.dtype}; pass integers [R], the row "
+            "that each new one copies"
+        )
+    count = len(array)
+    taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
+    if sampling is not None and key is None:
+        raise InputError(
+            "the state's rows are sampled and key is None, so that copies would draw the same; "
+            "pass key=jax.random.key(0)"
+        )
+    why = "an id of 32 bits; two rows of the same id draw the same noise"
+    given = np.arange(count) if ids is None else ids
+    return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
+
+
+def bucket(size: int) -> int:
+    """The smallest of the sizes 128, 256, 512, .. that holds `size`."""
+    return max(128, 1 << (size - 1).bit_length())
+
+
+def _chunk(batch: int) -> int:
+    """The number of tokens of each of so many rows that the target reads at once.
+
+    Enough rows of states to make a product worth its weights, and no more: a short prompt is
+    padded to as many. `python -m benchmarks.speed.prefill` measures it.
+    """
+    most, least, together = (128, 16, 128) if jax.default_backend() == "cpu" else (512, 64, 4096)
+    return max(least, min(most, bucket_below(together // batch)))
+
+
+def bucket_below(size: int) -> int:
+    """The largest power of two that is at most `size`, and 1 for nothing."""
+    return 1 << max(size.bit_length() - 1, 0)
+
+
+def _slots(
+    slots: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
+) -> int:
+    """The number of slots of a new cache: what was asked for, or a bucket for all that may come."""
+    known = known_values(counts)
+    longest = tokens.shape[1] if known is None else int(known.max())
+    most = 2**31 - 2 if context is None else context
+    if slots is not None:
+        check_integer("slots", slots, min(longest, most), most, "what the model's context holds")
+        return slots
+    need = longest + max_new_tokens
+    return min(need if isinstance(tokens, Tracer) else bucket(need), most)
+
+
+def _check_kept(model: CausalLM, earlier: State, batch: int, slots: int | None) -> None:
+    """Raises InputError unless this is a state of this model, with as many rows."""
+    if not isinstance(earlier, State):
+        raise InputError(
+            f"earlier is a {type(earlier).__name__}; pass the jspec.State of a call that ended"
+        )
+    if (rows := len(earlier.root)) != batch:
+        raise InputError(
+            f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "
+            "jspec.fork the state first"
+        )
+    if slots not in (None, earlier.cache.slots):
+        raise InputError(
+            f"slots is {slots} and the earlier state has {earlier.cache.slots}, which cannot "
+            "change; leave slots out"
+        )
+    fresh = jax.eval_shape(lambda: model.init_cache(batch, earlier.cache.slots))
+    same = jax.tree.structure(fresh) == jax.tree.structure(earlier.cache) and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        for a, b in zip(jax.tree.leaves(fresh), jax.tree.leaves(earlier.cache), strict=True)
+    )
+    if not same:
+        raise InputError(
+            f"the earlier state's cache is not one of this {type(model).__name__}: it has other "
+            "layers, heads or dtypes; pass a state that this model made"
+        )
+
+
+def _check_room(earlier: State, counts: Any, context: int | None) -> None:
+    """Raises InputError unless the whole text fits the cache that holds its beginning."""
+    before, more = known_values(earlier.cache.lengths), known_values(counts)
+    if before is None or more is None:
+        return
+    slots, total = earlier.cache.slots, before + more
+    row = int(total.argmax())
+    if total[row] <= slots:
+        return
+    of, fix = f"the state has {slots} slots", f"start with slots={total[row]} or more"
+    if slots == context:
+        of, fix = f"the model's context is {slots}", "leave out some of them"
+    raise InputError(
+        f"row {row} would hold {total[row]} tokens, {more[row] - 1} of them new, and {of}; {fix}"
+    )
 
 
 def _size(value: int, most: int) -> int:

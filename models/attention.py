@@ -1,6 +1,6 @@
 """Attention in two parts: the committed past in the cache, then the new tokens under a mask."""
 
-from functools import reduce
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -8,6 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, TreeKV
+from jspec.manual_axes import vary
+
+_LOW = float(jnp.finfo(jnp.float32).min)
+"""The score of what is masked."""
+_MANY_QUERIES = 128
+"""The number of queries of a head from which a loop over blocks pays on any device."""
+_FEW_SLOTS, _MANY_SLOTS = 128, 512
+"""The slots of a block, for few queries and for many."""
 
 
 class Past(NamedTuple):
@@ -69,46 +77,162 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    low = jnp.finfo(jnp.float32).min
-    own = jnp.einsum("bhqd,bhkd->bhqk", grouped, k, preferred_element_type=jnp.float32)
-    own = capped(own, soft_cap)
+    own = scores_of(grouped, k, soft_cap)
     # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not finite
     # count as 0, and make those queries NaN that may see them.
     poison = jax.lax.stop_gradient((0.0 * v).sum(-1))[:, :, None].astype(jnp.float32)
     v = jnp.where(jnp.isfinite(v), v, 0)
     seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, *mask.shape[1:]))
-    parts = [(jnp.where(seen.reshape(batch, 1, group * new, -1), own + poison, low), v)]
+    seen = seen.reshape(batch, 1, group * new, -1)
+    softmax = softmax_over(jnp.where(seen, own + poison, _LOW), v)
     if past.cached is not None:
-        keys, values, lengths = past.cached
-        old = jnp.einsum(
-            "bhqd,bhkd->bhqk", grouped, keys.astype(q.dtype), preferred_element_type=jnp.float32
-        )
-        slots = jnp.arange(keys.shape[2])
-        live = (slots < lengths[:, None])[:, None, None]
+        oldest = None
         if window is not None and positions is not None:
-            # Slot s holds the token at position s. [B, 1, G*N, S], as the scores are.
-            ahead = slots > positions[:, :, None] - window
-            live = live & jnp.tile(ahead, (1, group, 1))[:, None]
-        parts.append((jnp.where(live, capped(old, soft_cap), low), values.astype(q.dtype)))
-    top = reduce(jnp.maximum, (scores.max(-1, keepdims=True) for scores, _ in parts))
-    # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
-    top = jax.lax.stop_gradient(top)
-    total, mixed = 0.0, 0.0
-    for scores, held in parts:
-        weights = jnp.exp(scores - top)
-        total += weights.sum(-1, keepdims=True)
-        mixed += jnp.einsum(
-            "bhqk,bhkd->bhqd",
-            weights.astype(held.dtype),
-            held,
-            preferred_element_type=jnp.float32,
-        )
-    mixed = jnp.divide(mixed, total).astype(q.dtype).reshape(batch, heads, group, new, dim)
+            oldest = jnp.tile(positions - window + 1, (1, group))
+        softmax = with_past(softmax, grouped, past.cached, oldest, soft_cap)
+    mixed = jnp.divide(softmax.mixed, softmax.total).astype(q.dtype)
+    mixed = mixed.reshape(batch, heads, group, new, dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)
 
 
-def capped(scores: Float[Array, "..."], soft_cap: float | None) -> Float[Array, "..."]:
-    """Scores bent into -soft_cap .. soft_cap."""
+class Softmax(NamedTuple):
+    """A softmax over some of a query's scores, which others may join. Q: all queries of a head."""
+
+    top: Float[Array, "B H Q 1"]
+    """The largest score."""
+    total: Float[Array, "B H Q 1"]
+    """The sum of exp(score - top)."""
+    mixed: Float[Array, "B H Q D"]
+    """The sum of the values, each times exp(score - top)."""
+
+
+def softmax_over(scores: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]) -> Softmax:
+    """The softmax over these scores alone."""
+    # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
+    top = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
+    return Softmax(top, *_weighted(jnp.exp(scores - top), values))
+
+
+def joined(
+    softmax: Softmax, scores: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]
+) -> Softmax:
+    """The softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
+    top = jax.lax.stop_gradient(jnp.maximum(softmax.top, scores.max(-1, keepdims=True)))
+    before = jnp.exp(softmax.top - top)
+    total, mixed = _weighted(jnp.exp(scores - top), values)
+    return Softmax(top, before * softmax.total + total, before * softmax.mixed + mixed)
+
+
+def _weighted(
+    weights: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]
+) -> tuple[Float[Array, "B H Q 1"], Float[Array, "B H Q D"]]:
+    """The sum of the weights, and of the values by their weights, in float32."""
+    mixed = jnp.einsum(
+        "bhqk,bhkd->bhqd",
+        weights.astype(values.dtype),
+        values,
+        preferred_element_type=jnp.float32,
+    )
+    return weights.sum(-1, keepdims=True), mixed
+
+
+def with_past(
+    softmax: Softmax,
+    queries: Float[Array, "B H Q D"],
+    cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]],
+    oldest: Int[Array, "B Q"] | None,
+    soft_cap: float | None,
+) -> Softmax:
+    """The softmax, joined by the live slots of a cache, a block of slots at a time.
+
+    No more blocks are read than the longest row fills, and of the scores only one block's are there
+    at once; few queries on an accelerator see all slots as one block. A block of slots that are
+    masked leaves a row's numbers as they are, to the last bit.
+
+    Args:
+        softmax: over the other scores of the same queries, at least one of each.
+        queries: scaled.
+        cached: keys, values, and the number of live slots of each row.
+        oldest: the oldest slot that each query sees; None: the first.
+        soft_cap: as in `attend`.
+    """
+    size = min(_MANY_SLOTS if queries.shape[2] >= _MANY_QUERIES else _FEW_SLOTS, slots_of(cached))
+    if queries.shape[2] >= _MANY_QUERIES:
+        return by_blocks(size, soft_cap, softmax, queries, cached, oldest)
+    # Elsewhere a step of a loop takes longer than few queries do with all slots: a GPU's host
+    # decides whether the loop goes on.
+    return jax.lax.platform_dependent(
+        *(softmax, queries, cached, oldest),
+        cpu=partial(by_blocks, size, soft_cap),
+        default=partial(by_blocks, slots_of(cached), soft_cap),
+    )
+
+
+def by_blocks(
+    size: int,
+    soft_cap: float | None,
+    softmax: Softmax,
+    queries: Float[Array, "B H Q D"],
+    cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]],
+    oldest: Int[Array, "B Q"] | None,
+) -> Softmax:
+    """`with_past` in blocks of `size` slots; all slots at once where most of them are live.
+
+    A block is copied before it is read, the whole cache is not.
+    """
+    keys, values, lengths = cached
+    last = slots_of(cached) - size
+
+    def with_block(number: Int[Array, ""] | int, softmax: Softmax) -> Softmax:
+        # The last block begins earlier where blocks do not divide the slots, and so sees some
+        # slots again, which are masked.
+        start = jnp.minimum(number * size, last)
+        slots = start + jnp.arange(size, dtype=jnp.int32)
+        live = (slots >= number * size) & (slots < lengths[:, None])
+        live = live[:, None, None]
+        if oldest is not None:
+            live = live & (slots >= oldest[:, None, :, None])
+        held, mixed = (
+            jax.lax.dynamic_slice_in_dim(part, start, size, axis=2).astype(queries.dtype)
+            for part in (keys, values)
+        )
+        scores = jnp.where(live, scores_of(queries, held, soft_cap), _LOW)
+        return joined(softmax, scores, mixed)
+
+    if last == 0:
+        return with_block(0, softmax)
+    end = (lengths.max() + size - 1) // size
+    first = jnp.zeros_like(end) if oldest is None else jnp.maximum(oldest.min(), 0) // size
+    first, softmax = vary((first, softmax), queries, cached, oldest)
+
+    def going(carry):
+        return carry[0] < end
+
+    def body(carry):
+        return carry[0] + 1, with_block(*carry)
+
+    def live_blocks(softmax):
+        return jax.lax.while_loop(going, body, (first, softmax))[1]
+
+    if queries.shape[2] >= _MANY_QUERIES:
+        return live_blocks(softmax)
+    whole = partial(by_blocks, slots_of(cached), soft_cap)
+    most = 2 * size * (end - first) > slots_of(cached)
+    return jax.lax.cond(
+        most, lambda softmax: whole(softmax, queries, cached, oldest), live_blocks, softmax
+    )
+
+
+def slots_of(cached: tuple) -> int:
+    """S, the number of slots."""
+    return cached[0].shape[2]
+
+
+def scores_of(
+    queries: Float[Array, "B H Q D"], keys: Float[Array, "B H K D"], soft_cap: float | None
+) -> Float[Array, "B H Q K"]:
+    """The scores of scaled queries in float32, bent into -soft_cap .. soft_cap."""
+    scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys, preferred_element_type=jnp.float32)
     return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
 
 

@@ -25,7 +25,7 @@ class Told:
     def init(self, batch, slots, earlier):
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, chunk):
         return state
 
     def draft(self, params, state, frame):
@@ -272,7 +272,7 @@ def chooses(widths=(0, 2), changes=(), **fields):
             "Mine.update returned a state of structure .* where prefill returned",
         ),
         (
-            dict(prefill=lambda self, params, state, prompt, lengths, output: {"a": state}),
+            dict(prefill=lambda self, params, state, chunk: {"a": state}),
             "Mine.prefill returned a state of structure .* where init returned",
         ),
     ],

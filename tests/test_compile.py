@@ -41,10 +41,7 @@ def test_ten_calls_of_a_bucket_trace_once():
 
 
 def test_buckets():
-    assert [bucket(size, 1) for size in (1, 16, 17, 33, 64)] == [16, 16, 32, 64, 64]
-    assert [bucket(size, 4) for size in (3, 17, 33, 40, 41, 100, 128)] == [
-        16, 20, 40, 40, 48, 112, 128,
-    ]  # fmt: skip
+    assert [bucket(size) for size in (1, 128, 129, 300, 4096)] == [128, 128, 256, 512, 4096]
 
 
 MODEL = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
@@ -55,13 +52,12 @@ def _lowered(drafter, weights, slots_to_fill):
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
     arrays, empty = call.arrays, drafter.init(2, call.slots, None)
+    cache = model.init_cache(2, call.slots)
     state = jax.eval_shape(
-        lambda params, arrays, empty: engine._prefill(
-            model, params, arrays, drafter, weights, empty, call.size, call.slots
+        lambda params, arrays, cache, empty: engine._prefill(
+            model, params, arrays, cache, drafter, weights, empty, call.size, call.chunk
         ),
-        params,
-        arrays,
-        empty,
+        *(params, arrays, cache, empty),
     )
     loop = engine.decode_rounds.lower(model, params, state, drafter, weights, 100)
     whole = jax.jit(

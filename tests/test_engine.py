@@ -221,7 +221,7 @@ class Outside:
     def init(self, batch, slots, earlier):
         return ()
 
-    def prefill(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, chunk):
         return state
 
     def draft(self, params, state, frame):

@@ -50,6 +50,8 @@ CORE = [
     "jspec.round",
     "jspec.seeds",
     "jspec.request",
+    "jspec.chunked_prefill",
+    "jspec.rows",
     "jspec.engine",
     "jspec.streaming",
     "jspec.tracing",

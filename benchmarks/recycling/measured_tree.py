@@ -42,8 +42,8 @@ class Counted:
             visits = jnp.zeros(self.inner.template.num_nodes, jnp.int32)
         return self.inner.init(batch, slots, matrix), visits
 
-    def prefill(self, params, state, prompt, lengths, output):
-        return self.inner.prefill(params, state[0], prompt, lengths, output), state[1]
+    def prefill(self, params, state, chunk):
+        return self.inner.prefill(params, state[0], chunk), state[1]
 
     def draft(self, params, state, frame):
         tree, matrix = self.inner.draft(params, state[0], frame)

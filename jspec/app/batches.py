@@ -81,7 +81,7 @@ class Runner:
         import jspec
 
         arguments = self.arguments(group)
-        if (key := _shape(group)) not in self._compiled:
+        if (key := program_of(group, self._settings)) not in self._compiled:
             # With limits of 0 the same program is compiled and emits nothing.
             idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
             interruptible(lambda: jax.block_until_ready(jspec.decode(**idle)))
@@ -167,7 +167,8 @@ def interruptible(work: Callable[[], T]) -> T:
 _WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
 
 
-def _shape(group: Group) -> tuple[int, int]:
+def program_of(group: Group, settings: RunSettings) -> tuple[int, int]:
+    """The (rows, slots) of a group, on which its programs depend."""
     from jspec.request import bucket
 
-    return len(group.lengths), bucket(int(group.lengths.max()), 1)
+    return len(group.lengths), bucket(int(group.lengths.max()) + settings.max_new_tokens)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec.app import conversations, terminal
 from jspec.app.batches import Runner, groups, interruptible
@@ -16,9 +16,14 @@ from jspec.errors import InputError
 
 if TYPE_CHECKING:
     from jspec.app.conversations import Message
+    from jspec.base import State
     from jspec.streaming import Chunk
 
 T = TypeVar("T")
+
+_ROOM = 8192
+"""Slots of a conversation at first, if the context has as many: what is empty costs memory alone,
+and turns that share the slots share their programs."""
 
 HELP = """\
 /reset         begin a new conversation
@@ -30,6 +35,8 @@ Ctrl-C ends a reply."""
 
 class Conversation:
     """The messages so far, and the model that answers them.
+
+    What was said is read once: a turn goes on from the state that the last one left.
 
     Args:
         session: a chat model and its drafter.
@@ -45,6 +52,12 @@ class Conversation:
         self._settings = settings
         self._runner = Runner(self._session, settings)
         self.messages: list[Message] = []
+        self._state: State | None = None
+        """Where the last answer ended; None if there is nothing to go on from."""
+        self._tokens: list[int] = []
+        """What the state has read and written."""
+        self._text: str | None = None
+        """The same as the template writes it, without an end of turn; None if that is not known."""
         self.reset(system)
         conversations.render(session.target, conversations.prompted("Hi", system))
 
@@ -65,14 +78,15 @@ class Conversation:
             InputError: if the conversation does not fit the context; it stays as it was.
         """
         asked = [*self.messages, {"role": "user", "content": question}]
-        prompt = self._prompt(asked)
+        shown, known, new = self._prompt(asked)
         # Of the answer alone: what stands before it does not change.
         text = Detokeniser(self._session.target.tokenizer, [])
         written, count, rounds = "", 0, 0
         began = time.perf_counter()
         first = began
-        for chunk in self._chunks(prompt):
+        for chunk in self._chunks(known, new):
             tokens, drafted = chunk.tokens[0], chunk.drafted[0]
+            self._tokens += tokens
             first = first if rounds else time.perf_counter()
             count, rounds = count + len(tokens), rounds + 1
             for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
@@ -82,42 +96,74 @@ class Conversation:
         rest = text.finish()
         screen.text(rest, terminal.OWN)
         screen.line()
+        self._text = shown + written + rest
         self.messages = [*asked, {"role": "assistant", "content": written + rest}]
         return _figures(count, rounds, first - began, time.perf_counter() - first)
 
-    def _prompt(self, messages: list["Message"]) -> list[int]:
-        target = self._session.target
-        prompt = conversations.render(target, messages)
-        context = target.model.context
-        if context is not None and len(prompt) >= context:
+    def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
+        """The conversation as text, the tokens of it that the state knows, and those to read."""
+        shown = conversations.written(self._session.target, messages)
+        known = self._tokens
+        new = self._beyond(shown)
+        if new is None:
+            known, new = [], conversations.encode(self._session.target, shown)
+        size, context = len(known) + len(new), self._session.target.model.context
+        if context is not None and size >= context:
             raise InputError(
-                f"the conversation has {len(prompt)} tokens and the model's context is {context}; "
+                f"the conversation has {size} tokens and the model's context is {context}; "
                 "/reset begins a new one"
             )
-        return prompt
+        return shown, known, new
 
-    def _chunks(self, prompt: list[int]) -> Iterator["Chunk"]:
+    def _beyond(self, shown: str) -> list[int] | None:
+        """The tokens of a text behind what the state knows; None if it has to be read anew.
+
+        Not all that was written is tokenised as it was written. So the state's own tokens stay, and
+        what stands behind their text is tokenised alone.
+        """
+        state, text = self._state, self._text
+        if state is None or text is None or not shown.startswith(text):
+            return None
+        new = conversations.encode(self._session.target, shown.removeprefix(text))
+        if self._tokens[-1] in self._session.target.eos:
+            # The template writes the end of the turn too.
+            if new[:1] != self._tokens[-1:]:
+                return None
+            new = new[1:]
+        need = len(self._tokens) + len(new) + self._settings.max_new_tokens
+        room = state.cache.slots
+        return new if new and (need <= room or room == self._session.target.model.context) else None
+
+    def _chunks(self, known: list[int], new: list[int]) -> Iterator["Chunk"]:
         """Rounds until the answer ends, or Ctrl-C does."""
         import jspec
 
-        (group,) = groups([prompt], self._settings)
+        arguments = self._arguments(known, new)
+        # The prompt's pass takes the state that it is given: of an answer that ends before its
+        # first round nothing is left.
+        self._state, self._tokens, self._text = None, [*known, *new], None
+        self._runner.forget()
+        chunks, stopped = _finish(lambda: jspec.stream(**arguments))
+        while not stopped:
+            chunk, stopped = _finish(lambda: next(chunks, None))
+            if chunk is None:
+                break
+            self._state = chunk.state
+            yield chunk
+
+    def _arguments(self, known: list[int], new: list[int]) -> dict[str, Any]:
+        """The arguments of `jspec.stream`: behind known tokens only the new ones are read."""
+        from jspec.request import bucket
+
+        if not known and self._state is not None:
+            self._runner.keep(self._state.drafter_state)
+        (group,) = groups([new], self._settings)
         arguments = self._runner.arguments(group)
-        memory = None
-        try:
-            chunks, stopped = _finish(lambda: jspec.stream(**arguments))
-            while not stopped:
-                chunk, stopped = _finish(lambda: next(chunks, None))
-                if chunk is None:
-                    break
-                memory = chunk.state.drafter_state
-                yield chunk
-        finally:
-            # Of an answer that ended before its first round nothing is left, nor of what it was
-            # given: the prompt's pass has taken that.
-            if memory is None:
-                self._runner.forget()
-            else:
-                self._runner.keep(memory)
+        if known:
+            return arguments | {"earlier": self._state, "drafter_state": None}
+        context = self._session.target.model.context
+        room = max(_ROOM, bucket(len(new) + self._settings.max_new_tokens))
+        return arguments | {"slots": room if context is None else min(room, context)}
 
 
 def talk(session: Session, settings: RunSettings, system: str | None = None) -> None:

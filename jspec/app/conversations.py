@@ -10,6 +10,7 @@ from jspec.errors import InputError
 if TYPE_CHECKING:
     from jspec.app.sessions import Session
     from jspec.models import Loaded
+    from jspec.models.chat_template import ChatTemplate
 
 Message = Mapping[str, Any]
 """`{"role": "user", "content": "..."}`."""
@@ -25,12 +26,26 @@ def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
     Raises:
         InputError: if the model has no template, or the template refuses the messages.
     """
+    return _template(target).encode(messages)
+
+
+def written(target: "Loaded", messages: Sequence[Message]) -> str:
+    """The same as text; arguments and errors as in `render`."""
+    return _template(target).render(messages)
+
+
+def encode(target: "Loaded", text: str) -> list[int]:
+    """Token ids of a conversation's text, or of a part of it: the template wrote every token."""
+    return _template(target).tokenizer.encode(text, add_special_tokens=False).ids
+
+
+def _template(target: "Loaded") -> "ChatTemplate":
     if target.chat is None:
         raise InputError(
             "the model has no chat template, so it was not trained to answer; take an instruct "
             "model, smollm2-135m say, or give a text to continue"
         )
-    return target.chat.encode(messages)
+    return target.chat
 
 
 def eos(target: "Loaded") -> tuple[int, ...]:

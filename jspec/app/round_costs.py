@@ -42,7 +42,7 @@ class RoundCosts:
             return params
         batch = len(group.lengths)
         # Once for each doubling of the cache: a conversation that grows is not measured every turn.
-        slots = bucket(group.prompt.shape[1] + self._settings.max_new_tokens, 1)
+        slots = bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
         if (batch, slots) not in self._curves:
             self._curves[batch, slots] = self._find(drafter, params, group, slots)
         return replace(params, costs=self._curves[batch, slots])

@@ -31,7 +31,7 @@ from jaxtyping import Array, Float, Int
 from jspec import tree as trees
 from jspec.admission import admit, check_tree
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PyTree, Tree, WidthChoice
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
 from jspec.cost_curve import CostCurve
 from jspec.drafters.ensemble.members import Offer, own_view
 from jspec.drafters.growth.calibration import (
@@ -152,21 +152,14 @@ class Adaptive:
             offered=None,
         )
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: AdaptiveState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> AdaptiveState:
+    def prefill(self, params: PyTree, state: AdaptiveState, chunk: PromptChunk) -> AdaptiveState:
         if not isinstance(params, AdaptiveParams):
             raise InputError(
                 f"drafter_params is a {type(params).__name__} and a drafter that chooses its "
                 "widths needs costs beside its own; pass jspec.AdaptiveParams(params, costs)"
             )
-        known = self.drafter.prefill(params.drafter, state.drafter, prompt, lengths, output)
-        vocab_size = jnp.full_like(state.vocab_size, output.logits.shape[-1])
+        known = self.drafter.prefill(params.drafter, state.drafter, chunk)
+        vocab_size = jnp.full_like(state.vocab_size, chunk.output.logits.shape[-1])
         return replace(state, drafter=known, vocab_size=vocab_size)
 
     def draft(

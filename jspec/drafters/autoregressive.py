@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @dataclass(frozen=True)
@@ -20,8 +20,8 @@ class Autoregressive:
         del batch, slots, earlier
         return ()
 
-    def prefill(self, params, state, prompt, lengths, output) -> PyTree:
-        del params, prompt, lengths, output
+    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        del params, chunk
         return state
 
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 
 from jspec import tree as trees
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _CHANCE = 0.9
 """The chance that a forced text is spelled by the longest tokens, as a model mostly does."""
@@ -52,8 +52,8 @@ class JumpForward:
         del batch, slots, earlier
         return ()
 
-    def prefill(self, params, state, prompt, lengths, output) -> PyTree:
-        del params, prompt, lengths, output
+    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        del params, chunk
         return state
 
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:

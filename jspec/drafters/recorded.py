@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.admission import admit
-from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Sampling, Tree
+from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
 from jspec.drafters import origins
 from jspec.protocols import Drafter
 
@@ -125,15 +125,8 @@ class Recorded:
         empty = [jnp.zeros(shape, dtype) for shape, dtype in self.shapes]
         return Recording(inner, jax.tree.unflatten(self.structure, empty))
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: Recording,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> Recording:
-        inner = self.drafter.prefill(params, state.inner, prompt, lengths, output)
+    def prefill(self, params: PyTree, state: Recording, chunk: PromptChunk) -> Recording:
+        inner = self.drafter.prefill(params, state.inner, chunk)
         return replace(state, inner=inner)
 
     def draft(self, params: PyTree, state: Recording, frame: Frame) -> tuple[Tree, Drafting]:

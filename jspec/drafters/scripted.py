@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
 from jspec.request import check_vocabulary
 from jspec.tree import Template
@@ -51,20 +51,13 @@ class Scripted:
         del slots, earlier
         return ScriptedState(emitted=jnp.zeros(batch, jnp.int32), rounds=jnp.int32(0))
 
-    def prefill(
-        self,
-        params: Script,
-        state: ScriptedState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> ScriptedState:
-        del lengths
-        check_vocabulary("Scripted", self.vocab_size, output.logits.shape[-1])
-        if not isinstance(params, Script) or len(params.tokens) != len(prompt):
+    def prefill(self, params: Script, state: ScriptedState, chunk: PromptChunk) -> ScriptedState:
+        check_vocabulary("Scripted", self.vocab_size, chunk.output.logits.shape[-1])
+        rows = len(chunk.counts)
+        if not isinstance(params, Script) or len(params.tokens) != rows:
             raise InputError(
                 "Scripted needs the text that it drafts; pass drafter_params=jspec.Script(tokens "
-                f"[{len(prompt)}, T], accepts [R])"
+                f"[{rows}, T], accepts [R])"
             )
         if params.accepts.ndim != 1 or not params.accepts.shape[0]:
             raise InputError(

@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-from jaxtyping import Array, Int
-
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
 from jspec.protocols import Drafter, NodeRule, Verifier
 from jspec.verify.schemes import COUPLED
@@ -26,15 +24,8 @@ class Verified:
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         return self.drafter.init(batch, slots, earlier)
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: PyTree,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> PyTree:
-        return self.drafter.prefill(params, state, prompt, lengths, output)
+    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        return self.drafter.prefill(params, state, chunk)
 
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
         return self.drafter.draft(params, state, frame)

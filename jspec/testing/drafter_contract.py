@@ -9,7 +9,7 @@ import numpy as np
 
 from jspec import engine
 from jspec.admission import check_tree
-from jspec.base import Frame, PyTree, Result
+from jspec.base import Frame, PromptChunk, PyTree, Result
 from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.retrieval.prompt_lookup import PromptLookup
 from jspec.drafters.verified import with_verifier
@@ -17,7 +17,13 @@ from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
 from jspec.request import prepare
-from jspec.testing.drafter_runs import check_cuts, check_hot_start, check_nan, check_rows
+from jspec.testing.drafter_runs import (
+    check_cuts,
+    check_goes_on,
+    check_hot_start,
+    check_nan,
+    check_rows,
+)
 from jspec.testing.own_verifier import check_own_verifier
 from jspec.testing.prefix_lm import PrefixLM
 from jspec.testing.promises import (
@@ -53,11 +59,12 @@ def check_drafter(
     """Checks all that jspec expects of a drafter, by running it.
 
     The promises: tokens equal those of plain decoding, greedy and sampled with the same key; a row
-    does not see its neighbours; end tokens and limits cut inside an accepted path; a hot start
-    changes no token and compiles nothing; a row of NaN ends alone; trees are trees as they were
-    drafted, before the engine takes for absent what is none; the drafter is static, hashable and
-    equal to its copy; it works inside `jspec.merge` and under a caller's `jit`. Nearly all of them
-    are runs of one compiled program, so a check takes seconds.
+    does not see its neighbours; end tokens and limits cut inside an accepted path; neither a hot
+    start nor a text that is read in two parts changes a token or compiles anything; a row of NaN
+    ends alone; trees are trees as they were drafted, before the engine takes for absent what is
+    none; the drafter is static, hashable and equal to its copy; it works inside `jspec.merge` and
+    under a caller's `jit`. Nearly all of them are runs of one compiled program, so a check takes
+    seconds.
 
     A drafter whose draws are verified by another rule than `jspec.rules.coupled` gives tokens of
     the same distribution, not the same tokens. It is compared under `coupled`; under its own rule
@@ -119,6 +126,7 @@ def check_drafter(
         check_rows(subject, watched, params, report)
         check_nan(subject, watched, params, report)
         check_hot_start(subject, watched, params, first, report)
+        check_goes_on(subject, watched, params, report)
         _check_jit(subject, drafter, params, report)
         if in_merge:
             _check_merge(subject, drafter, params, plain, report)
@@ -173,7 +181,8 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
     def first_tree(params: PyTree, weights: Poisoned) -> Any:
         output = subject.model.apply(weights, call.prompt, positions, causal, None)
         state = drafter.init(batch, prepared.slots, None)
-        state = drafter.prefill(params, state, call.prompt, call.lengths, output)
+        chunk = PromptChunk.whole(call.prompt, call.lengths, output)
+        state = drafter.prefill(params, state, chunk)
         frame = Frame(
             root=call.prompt[:, 0],
             positions=call.lengths - 1,

@@ -6,12 +6,15 @@ from typing import Any
 import jax
 import numpy as np
 
+from jspec import engine
 from jspec.base import PyTree, Result
 from jspec.errors import InputError
 from jspec.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
 from jspec.testing.watch import NEVER, Log, WatchedDrafter, traced
+
+_PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "rows")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:
@@ -90,6 +93,43 @@ def check_nan(subject: Subject, drafter: WatchedDrafter, params: PyTree, report:
         "a row of NaN ends alone (row 1 from its prompt on, row 0 after some tokens)",
     )
     report.checked.append("a row of NaN ends alone")
+
+
+def check_goes_on(
+    subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report
+) -> None:
+    """Checks prompts in two parts: rows that are kept, and what is appended to them."""
+    what = "a text that is read in two parts is that of one call"
+    asked = subject.request(drafter=drafter, drafter_params=params)
+    prompt, lengths = asked.pop("prompt"), asked.pop("lengths")
+    first = np.maximum(lengths // 2, 1)
+    places = np.minimum(first[:, None] + np.arange(prompt.shape[1]), prompt.shape[1] - 1)
+    rest = np.take_along_axis(prompt, places, axis=1)
+    slots = prepare(
+        **{name: asked[name] for name in _PREPARED}, prompt=prompt, lengths=lengths
+    ).slots
+
+    def whole():
+        state = engine.prefill(prompt=prompt, lengths=first, slots=slots, **asked)
+        return engine.prefill(prompt=rest, lengths=lengths - first, earlier=state, **asked)
+
+    state, programs = traced(subject.model, whole)
+    promise(
+        programs == 0,
+        f"what is appended compiles nothing: it traced the model {programs} times more",
+    )
+    model, weights = asked["model"], asked["params"]
+    while not state.done.all():
+        state = engine.step(model, weights, state, drafter=drafter, drafter_params=params)
+    found = Result(
+        tokens=state.out[:, : subject.max_new_tokens],
+        lengths=state.lengths,
+        status=state.status,
+        stats=state.stats,
+        drafter_state=state.drafter_state,
+    )
+    same_tokens(found, subject.plain(), what)
+    report.checked.append(what)
 
 
 def _shapes(state: PyTree) -> Any:

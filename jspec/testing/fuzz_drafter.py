@@ -7,7 +7,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)
 """The kinds of a drafted node: a number, the text's token at its depth, or the root's token."""
@@ -64,15 +64,8 @@ class FuzzDrafter:
         emitted, mistold = (jnp.zeros(batch, jnp.int32) for _ in range(2))
         return FuzzState(emitted=emitted, rounds=jnp.int32(0), mistold=mistold)
 
-    def prefill(
-        self,
-        params: FuzzTrees,
-        state: FuzzState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> FuzzState:
-        del params, prompt, lengths, output
+    def prefill(self, params: FuzzTrees, state: FuzzState, chunk: PromptChunk) -> FuzzState:
+        del params, chunk
         return state
 
     def draft(self, params: FuzzTrees, state: FuzzState, frame: Frame) -> tuple[Tree, FuzzState]:

@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Feedback, Frame, Output, PyTree, Tree, TreeKV
+from jspec.base import Cache, Feedback, Frame, Output, PromptChunk, PyTree, Tree, TreeKV
 from jspec.protocols import CausalLM, Drafter
 
 NEVER = 2**31 - 1
@@ -136,17 +136,8 @@ class WatchedDrafter:
         kept = None if earlier is None else earlier.inner
         return Watched(inner=self.inner.init(batch, slots, kept), log=log)
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: Watched,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> Watched:
-        return replace(
-            state, inner=self.inner.prefill(params, state.inner, prompt, lengths, output)
-        )
+    def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
+        return replace(state, inner=self.inner.prefill(params, state.inner, chunk))
 
     def draft(self, params: PyTree, state: Watched, frame: Frame) -> tuple[Tree, Watched]:
         tree, inner = self.inner.draft(params, state.inner, frame)

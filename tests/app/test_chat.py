@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+import jspec
 from jspec import models
 from jspec.app import chat, conversations, method_choice, terminal
 from jspec.app.run_settings import RunSettings
@@ -117,3 +118,24 @@ def test_a_computation_that_ctrl_c_meets_is_awaited():
 def test_the_template_may_refuse_a_role(session):
     with pytest.raises(ValueError, match="no critics"):
         conversations.render(session.target, [{"role": "critic", "content": "b"}])
+
+
+def test_a_turn_reads_what_is_new_alone(session, monkeypatch, capsys):
+    asked, stream = [], jspec.stream
+
+    def watched(**arguments):
+        asked.append(arguments)
+        return stream(**arguments)
+
+    monkeypatch.setattr(jspec, "stream", watched)
+    conversation = chat.Conversation(session, replace(SETTINGS, ignore_eos=True))
+    for question in ("Once", "upon"):
+        conversation.answer(question, terminal.Screen())
+    first, second = asked
+    # What the template writes behind an answer, and the question: not what was said before.
+    assert "earlier" in second and "earlier" not in first
+    read = session.target.tokenizer.decode(second["prompt"][0].tolist())
+    assert read.strip().startswith("u:upon") and "Once" not in read
+    conversation.reset("Be brief")
+    conversation.answer("Once", terminal.Screen())
+    assert "earlier" not in asked[2] and asked[2]["drafter_state"] is not None

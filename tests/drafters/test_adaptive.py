@@ -212,7 +212,7 @@ class Telling:
     def init(self, batch, slots, earlier):
         return ()
 
-    def prefill(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, chunk):
         return state
 
     def draft(self, params, state, frame):

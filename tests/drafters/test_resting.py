@@ -66,7 +66,7 @@ class Counts:
     def init(self, batch, slots, earlier):
         return jnp.int32(0)
 
-    def prefill(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, chunk):
         return state
 
     def draft(self, params, state, frame):

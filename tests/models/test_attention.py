@@ -11,6 +11,7 @@ import tiny
 import jspec
 from jspec import models
 from jspec.base import NO_PARENT, Tree
+from jspec.models import attention
 from jspec.models.attention import Past, attend
 
 BAD = 777
@@ -85,6 +86,35 @@ def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
         np.testing.assert_allclose(found[row, node, 8 * head : 8 * head + 8], wanted, atol=1e-5)
 
 
+@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("many", [False, True])
+def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
+    """Of any size, dividing the slots or not, for short rows and for full ones."""
+    draw = np.random.default_rng(0)
+    size, slots = 6, 11
+    q = draw.normal(size=(2, size, 4, 8)).astype(np.float32)
+    k, v = draw.normal(size=(2, 2, 2, size, 8)).astype(np.float32)
+    keys, values = draw.normal(size=(2, 2, 2, slots, 8)).astype(np.float32)
+    mask = np.broadcast_to(np.tril(np.ones((size, size), bool)), (2, size, size))
+    monkeypatch.setattr(attention, "_MANY_QUERIES", 1 if many else 99)
+
+    def run(lengths, block, other=0.0):
+        monkeypatch.setattr(attention, "_MANY_SLOTS" if many else "_FEW_SLOTS", block)
+        dead = (np.arange(slots) >= lengths[:, None])[:, None, :, None]
+        held = [np.where(dead, x + other, x) for x in (keys, values)]
+        positions = lengths[:, None] + np.arange(size)
+        return attend(q, k, v, mask, Past((*held, lengths), None), positions, window=window)
+
+    for lengths in (np.array([3, 0]), np.array([5, 2]), np.array([11, 7])):
+        whole = run(lengths, slots)
+        for block in (2, 3, 4, 10):
+            found = run(lengths, block, other=9.0)
+            np.testing.assert_allclose(found, whole, rtol=1e-5, atol=1e-6)
+    # A neighbour's further blocks change no bit of a short row.
+    short, long = (run(np.array([first, 2]), 2) for first in (2, 5))
+    np.testing.assert_array_equal(short[1], long[1])
+
+
 def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
     draw = np.random.default_rng(0)
     q = draw.normal(size=(1, 3, 2, 4)).astype(np.float32)
@@ -109,8 +139,8 @@ class Stubborn:
         del slots, earlier
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, prompt, lengths, output):
-        del params, prompt, lengths, output
+    def prefill(self, params, state, chunk):
+        del params, chunk
         return state
 
     def draft(self, params, state, frame):

@@ -25,7 +25,7 @@ class Chain:
     def init(self, batch, slots, earlier):
         return jnp.zeros(batch, jnp.int32)
 
-    def prefill(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, chunk):
         return state
 
     def draft(self, params, state, frame):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from jspec.app.batches import Group, Runner, interruptible, outcomes
+from jspec.app.batches import Group, Runner, interruptible, outcomes, program_of
 from jspec.app.json_output import finish_reason
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
@@ -94,15 +94,13 @@ class Drafting:
         self, session: Session, settings: RunSettings, plain: bool = False, cold: bool = False
     ):
         self._runner = Runner(session, settings, plain)
+        self._settings = settings
         self._tokenizer = session.target.tokenizer
         self.learns = not (plain or cold)
         self._compiled: set[tuple[int, int]] = set()
 
     def warm_up(self, group: Group) -> None:
-        from jspec.request import bucket
-
-        # Prompts of one bucket share one program.
-        shape = len(group.lengths), bucket(int(group.lengths.max()), 1)
+        shape = program_of(group, self._settings)
         if shape not in self._compiled:
             self.answer(group)
             self._compiled.add(shape)

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import cache as caches
 from jspec.arguments import check_number
-from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree
+from jspec.base import Cache, Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree
 from jspec.errors import InputError
 from jspec.protocols import DraftHead, Verifier
 from jspec.ragged import sequence
@@ -59,6 +59,11 @@ class HeadDrafter(ABC):
         return COUPLED.verifier
 
     @property
+    def context(self) -> int | None:
+        """The longest row that the head can read, in tokens; None if it has no bound."""
+        return self.head.context
+
+    @property
     @abstractmethod
     def depth(self) -> int:
         """The largest number of levels below the root."""
@@ -81,11 +86,8 @@ class HeadDrafter(ABC):
         """The empty memory: nothing outlives a call, so an earlier state is not read."""
         del earlier
         head = self.head
-        if head.context is not None and head.context < slots:
-            raise InputError(
-                f"the draft head's context is {head.context} and the call holds {slots} tokens a "
-                "row; shorten the prompt or max_new_tokens, or take a head of longer context"
-            )
+        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+        slots = slots if self.context is None else min(slots, self.context)
         if self.depth >= slots:
             raise InputError(
                 f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
@@ -98,25 +100,11 @@ class HeadDrafter(ABC):
             memory=self.init_memory(batch),
         )
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: HeadState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> HeadState:
-        check_head(self.head, params, output)
-        batch, width = prompt.shape
-        if width == 1:
-            return state
-        assert output.hidden is not None, "the head reads it"
-        lanes, causal = sequence(batch, width - 1)
-        own = self.head.apply(params, output.hidden[:, :-1], prompt[:, 1:], lanes, causal, None)
-        return replace(
-            state,
-            cache=caches.commit(state.cache, own, lanes, lengths - 1),
-            hidden=_last(own, lengths - 1, state.hidden),
+    def prefill(self, params: PyTree, state: HeadState, chunk: PromptChunk) -> HeadState:
+        check_head(self.head, params, chunk.output)
+        assert chunk.output.hidden is not None, "the head reads it"
+        return self._read(
+            params, state, chunk.output.hidden, chunk.following, chunk.positions, chunk.counts
         )
 
     def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, HeadState]:
@@ -129,15 +117,28 @@ class HeadDrafter(ABC):
         path, hidden = scored.verdict.path, scored.output.hidden
         assert hidden is not None, "it was there when the call began"
         hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
-        lanes, causal = sequence(*path.shape)
-        positions = feedback.positions[:, None] + lanes
         # The verified tree may have shorter paths than this drafter's own.
         emitted = feedback.emitted[:, : path.shape[1]]
-        own = self.head.apply(params, hidden, emitted, positions, causal, state.cache)
-        return HeadState(
+        state = self._read(params, state, hidden, emitted, feedback.positions, counts)
+        return replace(state, memory=self.learn(state.memory, feedback))
+
+    def _read(
+        self,
+        params: PyTree,
+        state: HeadState,
+        hidden: Float[Array, "B C F"],
+        following: Int[Array, "B C"],
+        first: Int[Array, " B"],
+        counts: Int[Array, " B"],
+    ) -> HeadState:
+        """The state after `counts` more true pairs, the first of them at position `first`."""
+        lanes, causal = sequence(*following.shape)
+        positions = first[:, None] + lanes
+        own = self.head.apply(params, hidden, following, positions, causal, state.cache)
+        return replace(
+            state,
             cache=caches.commit(state.cache, own, lanes, counts),
             hidden=_last(own, counts, state.hidden),
-            memory=self.learn(state.memory, feedback),
         )
 
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import cache as caches
 from jspec.arguments import check_integer
-from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree, TreeKV
+from jspec.base import Cache, Feedback, Frame, PromptChunk, PyTree, Sampling, Tree, TreeKV
 from jspec.drafters.draft_head import block_chances
 from jspec.drafters.draft_head.base import check_head, check_is_head
 from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
@@ -249,19 +249,11 @@ class BlockDrafter:
             )
         return BlockState(head.init_cache(batch, slots), weights, None)
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: BlockState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> BlockState:
+    def prefill(self, params: PyTree, state: BlockState, chunk: PromptChunk) -> BlockState:
         head: Any = self.head
-        check_head(head, params, output)
-        assert output.hidden is not None, "it was checked"
-        # The last token is the root; its state is committed with the first round.
-        cache = self._read(params, state, output.hidden, jnp.zeros_like(lengths), lengths - 1)
+        check_head(head, params, chunk.output)
+        assert chunk.output.hidden is not None, "it was checked"
+        cache = self._read(params, state, chunk.output.hidden, chunk.positions, chunk.counts)
         return replace(state, cache=cache)
 
     def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 from jspec.drafters.draft_head.base import check_head, check_is_head, child_probability, top_k_draw
 from jspec.drafters.growth.template import check_template
 from jspec.errors import InputError
@@ -112,18 +112,11 @@ class Medusa:
         return jnp.zeros((batch, self.head.features), jnp.float32)
 
     def prefill(
-        self,
-        params: PyTree,
-        state: Float[Array, "B E"],
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
+        self, params: PyTree, state: Float[Array, "B E"], chunk: PromptChunk
     ) -> Float[Array, "B E"]:
-        del prompt
         head: Any = self.head
-        check_head(head, params, output)
-        # The last token is the root; a prompt of one has no state before it.
-        return _state(output, jnp.maximum(lengths - 2, 0), lengths > 1, state)
+        check_head(head, params, chunk.output)
+        return _state(chunk.output, jnp.maximum(chunk.counts - 1, 0), chunk.counts > 0, state)
 
     def draft(
         self, params: PyTree, state: Float[Array, "B E"], frame: Frame

@@ -12,7 +12,17 @@ from jaxtyping import Array, Int
 
 from jspec import cache as caches
 from jspec.arguments import check_integer, check_number
-from jspec.base import Cache, Feedback, Frame, Output, PyTree, Sampling, Tree, TreeKV
+from jspec.base import (
+    Cache,
+    Feedback,
+    Frame,
+    Output,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+    TreeKV,
+)
 from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.errors import InputError
@@ -157,29 +167,18 @@ class DraftModel(ABC):
         )
 
     def prefill(
-        self,
-        params: PyTree,
-        state: DraftModelState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
+        self, params: PyTree, state: DraftModelState, chunk: PromptChunk
     ) -> DraftModelState:
-        _check_vocabulary(self.model.vocab_size, output.logits.shape[-1])
+        _check_vocabulary(self.model.vocab_size, chunk.output.logits.shape[-1])
         if params is None:
             raise InputError(
                 "drafter_params is None and a draft model needs its weights; pass "
                 "drafter_params=weights, beside the drafter"
             )
-        batch, width = prompt.shape
-        positions, causal = sequence(batch, width)
-        own = self.model.apply(params, prompt, positions, causal, None)
-        _check_weights(own.logits.shape[-1], self.model.vocab_size)
-        before = jnp.maximum(lengths - 2, 0)
-        return replace(
-            state,
-            cache=caches.commit(state.cache, own, positions, before),
-            previous=jnp.take_along_axis(prompt, before[:, None], axis=1)[:, 0],
-        )
+        read = self._read(params, state, chunk.tokens, chunk.positions)
+        _check_weights(read.logits.shape[-1], self.model.vocab_size)
+        order = jnp.broadcast_to(jnp.arange(chunk.read.shape[1]), chunk.read.shape)
+        return _moved_on(state, read, order, chunk.read, chunk.positions, chunk.counts)
 
     def draft(
         self, params: PyTree, state: DraftModelState, frame: Frame
@@ -192,26 +191,10 @@ class DraftModel(ABC):
 
     def update(self, params: PyTree, state: DraftModelState, feedback: Feedback) -> DraftModelState:
         root = feedback.tree.tokens[:, :1]
-        kv, chain = self._committed(params, state, root, feedback)
-        # Without a token before the root there is one fewer to commit, and index 0 is left out.
-        counts, length = feedback.counts, chain.shape[1]
-        missing = (feedback.positions == 0).astype(jnp.int32)
-        lanes = jnp.minimum(jnp.arange(length) + missing[:, None], length - 1)
+        kv, order = self._committed(params, state, root, feedback)
         tokens = jnp.concatenate([root, feedback.emitted], axis=1)
-        before_root = jnp.maximum(counts - 1, 0)[:, None]
-        previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]
-        return DraftModelState(
-            cache=caches.commit(
-                state.cache,
-                kv,
-                jnp.take_along_axis(chain, lanes, axis=1),
-                jnp.maximum(counts - missing, 0),
-            ),
-            previous=jnp.where(counts > 0, previous, state.previous),
-            kv=None,
-            kv_index=None,
-            memory=self.learn(state.memory, feedback),
-        )
+        state = _moved_on(state, kv, order, tokens, feedback.positions, feedback.counts)
+        return replace(state, kv=None, kv_index=None, memory=self.learn(state.memory, feedback))
 
     def _committed(
         self, params: PyTree, state: DraftModelState, root: Int[Array, "B 1"], feedback: Feedback
@@ -228,16 +211,64 @@ class DraftModel(ABC):
             return state.kv, jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
         # Another drafter's nodes may be on the accepted path, which this model never scored: it
         # reads what was emitted as text.
-        tokens = jnp.concatenate([state.previous[:, None], root, feedback.emitted], axis=1)[:, :-2]
-        batch, length = tokens.shape
-        lanes = jnp.arange(length, dtype=jnp.int32)
-        follows = (feedback.positions > 0)[:, None, None]
-        mask = jnp.tril(jnp.ones((length, length), bool)) & (
-            follows | (lanes > 0) | (lanes[:, None] == 0)
-        )
-        positions = jnp.maximum(feedback.positions[:, None] - 1 + lanes, 0)
-        output = self.model.apply(params, tokens, positions, mask, state.cache)
-        return TreeKV(output.keys, output.values), jnp.broadcast_to(lanes, (batch, length))
+        tokens = jnp.concatenate([root, feedback.emitted], axis=1)
+        read = self._read(params, state, tokens, feedback.positions)
+        order = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)
+        return TreeKV(read.keys, read.values), jnp.broadcast_to(order, tokens[:, 1:].shape)
+
+    def _read(
+        self,
+        params: PyTree,
+        state: DraftModelState,
+        tokens: Int[Array, "B C+1"],
+        first: Int[Array, " B"],
+    ) -> Output:
+        """The forward over the token before some text, and the text but its last two tokens.
+
+        Args:
+            params: the model's weights.
+            state: before the text.
+            tokens: the text.
+            first: position of its first token.
+        """
+        tokens = jnp.concatenate([state.previous[:, None], tokens], axis=1)[:, :-2]
+        lanes, causal = sequence(*tokens.shape)
+        # Where the text begins, nothing stands before it.
+        follows = (first > 0)[:, None, None]
+        mask = causal & (follows | (lanes > 0)[:, None] | (lanes == 0)[:, :, None])
+        positions = jnp.maximum(first[:, None] - 1 + lanes, 0)
+        return self.model.apply(params, tokens, positions, mask, state.cache)
+
+
+def _moved_on(
+    state: DraftModelState,
+    kv: Output | TreeKV,
+    order: Int[Array, "B P"],
+    tokens: Int[Array, "B _"],
+    first: Int[Array, " B"],
+    counts: Int[Array, " B"],
+) -> DraftModelState:
+    """The state after `counts` more committed tokens.
+
+    Args:
+        state: before them.
+        kv: of the token before the first, and of the tokens but the last.
+        order: their places in it.
+        tokens: the tokens, and maybe some more.
+        first: position of the first.
+        counts: how many there are.
+    """
+    # Without a token before the first there is one fewer to commit, and index 0 is left out.
+    missing = (first == 0).astype(jnp.int32)
+    lanes = jnp.minimum(jnp.arange(order.shape[1]) + missing[:, None], order.shape[1] - 1)
+    order = jnp.take_along_axis(order, lanes, axis=1)
+    before_root = jnp.maximum(counts - 1, 0)[:, None]
+    previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]
+    return replace(
+        state,
+        cache=caches.commit(state.cache, kv, order, jnp.maximum(counts - missing, 0)),
+        previous=jnp.where(counts > 0, previous, state.previous),
+    )
 
 
 def _check_sampling(sampling: Any) -> None:

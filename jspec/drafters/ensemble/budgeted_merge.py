@@ -17,7 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
-from jspec.base import NO_PARENT, Feedback, Frame, Output, PyTree, Tree
+from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
@@ -105,14 +105,9 @@ class BudgetedMerge(Members):
         )
 
     def prefill(
-        self,
-        params: PyTree,
-        state: BudgetedMergeState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
+        self, params: PyTree, state: BudgetedMergeState, chunk: PromptChunk
     ) -> BudgetedMergeState:
-        members = self.prefill_members(params, state.members, prompt, lengths, output)
+        members = self.prefill_members(params, state.members, chunk)
         return replace(state, members=members)
 
     def draft(

@@ -9,7 +9,7 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from jspec.admission import admit, check_tree
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.union import check_deterministic
 from jspec.errors import InputError
 from jspec.protocols import Drafter, Verifier
@@ -76,16 +76,11 @@ class Members:
         )
 
     def prefill_members(
-        self,
-        params: PyTree,
-        states: tuple[PyTree, ...],
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
+        self, params: PyTree, states: tuple[PyTree, ...], chunk: PromptChunk
     ) -> tuple[PyTree, ...]:
-        """The states of all members after the prompt, by their `prefill`."""
+        """The states of all members after a piece of the prompt, by their `prefill`."""
         return tuple(
-            drafter.prefill(weights, state, prompt, lengths, output)
+            drafter.prefill(weights, state, chunk)
             for drafter, weights, state in self._all(params, states)
         )
 

@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Int
 
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
 from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.union import union
@@ -38,15 +37,8 @@ class Merge(Members):
         known = None if earlier is None else earlier.members
         return MergeState(members=self.init_members(batch, slots, known), offers=None)
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: MergeState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> MergeState:
-        members = self.prefill_members(params, state.members, prompt, lengths, output)
+    def prefill(self, params: PyTree, state: MergeState, chunk: PromptChunk) -> MergeState:
+        members = self.prefill_members(params, state.members, chunk)
         return replace(state, members=members)
 
     def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, MergeState]:

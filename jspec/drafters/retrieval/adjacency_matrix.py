@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Output, PyTree
+from jspec.base import Feedback, PromptChunk, PyTree
 from jspec.request import check_vocabulary
 
 
@@ -93,21 +93,15 @@ class MatrixDrafter(ABC):
     ) -> PyTree:
         """The state after the target scored these tokens."""
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: PyTree,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> PyTree:
-        """The state after the prompt, which fills the matrix only with `update_on_prefill`."""
+    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        """The state after a piece of the prompt, which teaches only with `update_on_prefill`."""
         del params
-        check_vocabulary(type(self).__name__, self.vocab_size, output.logits.shape[-1])
+        logits = chunk.output.logits
+        check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])
         if not self.update_on_prefill:
             return state
-        live = jnp.arange(prompt.shape[1], dtype=jnp.int32)[None] < lengths[:, None]
-        return self.recycle(state, prompt, output.logits, live)
+        live = jnp.arange(chunk.read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
+        return self.recycle(state, chunk.read, logits, live)
 
     def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
         """The state with every verified node in the matrix, whoever drafted it, accepted or not.

@@ -19,7 +19,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.errors import InputError
 from jspec.request import check_vocabulary
@@ -140,32 +140,42 @@ class Lookahead:
             pool=pool,
         )
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: LookaheadState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> LookaheadState:
-        """The state after the prefill: the first window and, if asked for, the prompt's n-grams."""
+    def prefill(self, params: PyTree, state: LookaheadState, chunk: PromptChunk) -> LookaheadState:
+        """The first window and, if asked for, the n-grams of a piece of the prompt.
+
+        N-grams that begin in one piece and end in the next are left out.
+        """
         del params
-        check_vocabulary("Lookahead", self.vocab_size, output.logits.shape[-1])
-        window = jax.vmap(self.first_window)(prompt, lengths)
+        check_vocabulary("Lookahead", self.vocab_size, chunk.output.logits.shape[-1])
+        tokens, ends = chunk.tokens, chunk.counts + 1
+        window = jax.vmap(self.first_window)(state.window, tokens, chunk.positions, ends)
         pool = state.pool
-        if self.pool_from_prompt and prompt.shape[1] >= self.ngram:
-            starts = jnp.arange(prompt.shape[1] - self.levels, dtype=jnp.int32)
-            grams = prompt[:, starts[:, None] + jnp.arange(self.ngram, dtype=jnp.int32)[None]]
-            whole = starts[None] + self.ngram <= lengths[:, None]
+        if self.pool_from_prompt and tokens.shape[1] >= self.ngram:
+            starts = jnp.arange(tokens.shape[1] - self.levels, dtype=jnp.int32)
+            grams = tokens[:, starts[:, None] + jnp.arange(self.ngram, dtype=jnp.int32)[None]]
+            whole = starts[None] + self.ngram <= ends[:, None]
             pool = self.insert_ngrams(pool, grams[..., 0], grams[..., 1:], whole)
-        return replace(state, window=window, pool=pool)
+        # A window of the prompt is not the model's own.
+        return replace(state, window=window, pool=pool, age=jnp.zeros_like(state.age))
 
     def first_window(
-        self, prompt: Int[Array, " T"], length: Int[Array, ""]
+        self,
+        window: Int[Array, "levels W"],
+        tokens: Int[Array, " T"],
+        position: Int[Array, ""],
+        length: Int[Array, ""],
     ) -> Int[Array, "levels W"]:
-        """The first window: random tokens of a row's prompt, the same for the same prompt."""
+        """The first window: random tokens of a row's text so far, the same for the same text.
+
+        Args:
+            window: of the text before.
+            tokens: the text from `position` on.
+            position: of the first of them.
+            length: how many of them are text.
+        """
         bits = jax.random.bits(jax.random.key(0), (self.levels, self.window), jnp.uint32)
-        return prompt[(bits % length.astype(jnp.uint32)).astype(jnp.int32)].astype(jnp.int32)
+        place = (bits % (position + length).astype(jnp.uint32)).astype(jnp.int32) - position
+        return jnp.where(place >= 0, tokens[jnp.maximum(place, 0)].astype(jnp.int32), window)
 
     def draft(
         self, params: PyTree, state: LookaheadState, frame: Frame

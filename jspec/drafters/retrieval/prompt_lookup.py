@@ -8,7 +8,7 @@ from jaxtyping import Array, Int
 
 from jspec import tree as trees
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
 from jspec.ragged import append
 
@@ -29,12 +29,13 @@ class TextState:
             tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
         )
 
-    def begin(self, prompt: Int[Array, "B T"], lengths: Int[Array, " B"]) -> "TextState":
-        """The text of the prompt alone."""
-        size = self.tokens.shape[1]
-        known = prompt[:, :size].astype(jnp.int32)
-        tokens = jnp.pad(known, ((0, 0), (0, size - known.shape[1])))
-        return TextState(tokens, lengths.astype(jnp.int32))
+    def read(self, chunk: PromptChunk) -> "TextState":
+        """The text up to the end of a piece of the prompt."""
+        known = chunk.counts + 1
+        return TextState(
+            tokens=append(self.tokens, chunk.positions, chunk.tokens, known),
+            lengths=chunk.positions + known,
+        )
 
     def extend(self, feedback: Feedback) -> "TextState":
         """The text and what a round emitted."""
@@ -86,17 +87,10 @@ class PromptLookup:
             self._check_state(earlier)
         return TextState.empty(batch, slots)
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: TextState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> TextState:
-        """The text after the prefill: the prompt."""
-        del params, output
-        return state.begin(prompt, lengths)
+    def prefill(self, params: PyTree, state: TextState, chunk: PromptChunk) -> TextState:
+        """The text with a piece of the prompt."""
+        del params
+        return state.read(chunk)
 
     def draft(self, params: PyTree, state: TextState, frame: Frame) -> tuple[Tree, TextState]:
         """Compares every place of the text with its end at once, without an index."""

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.retrieval.datastore import Datastore
 from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
 from jspec.drafters.retrieval.prompt_lookup import check_match
@@ -88,14 +88,9 @@ class REST:
         return jnp.full((batch, self.max_match), NOTHING, jnp.int32)
 
     def prefill(
-        self,
-        params: Datastore,
-        state: Int[Array, "B suffix"],
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
+        self, params: Datastore, state: Int[Array, "B suffix"], chunk: PromptChunk
     ) -> Int[Array, "B suffix"]:
-        """The suffix after the prefill: the prompt's last tokens.
+        """The suffix after a piece of the prompt: its last tokens.
 
         Raises:
             InputError: if the params are no datastore, or one of a larger vocabulary.
@@ -105,12 +100,13 @@ class REST:
                 f"drafter_params of REST is a {type(params).__name__}; pass a datastore from "
                 "jspec.datastore.load or build"
             )
-        if params.vocab_size > (known := output.logits.shape[-1]):
+        if params.vocab_size > (known := chunk.output.logits.shape[-1]):
             raise InputError(
                 f"the datastore has a vocabulary of {params.vocab_size} and the model one of "
                 f"{known}; build one with this model's tokenizer"
             )
-        return _append(state, prompt, lengths)
+        # The first token is the last of the suffix already, or the first of the text.
+        return _append(state.at[:, -1].set(chunk.tokens[:, 0]), chunk.following, chunk.counts)
 
     def draft(
         self, params: Datastore, state: Int[Array, "B suffix"], frame: Frame

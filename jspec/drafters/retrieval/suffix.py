@@ -16,7 +16,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.arguments import check_integer, check_number
-from jspec.base import Feedback, Frame, Output, PyTree, Tree
+from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
 from jspec.errors import InputError
@@ -145,18 +145,12 @@ class Suffix:
             past=past,
         )
 
-    def prefill(
-        self,
-        params: PyTree,
-        state: SuffixState,
-        prompt: Int[Array, "B T"],
-        lengths: Int[Array, " B"],
-        output: Output,
-    ) -> SuffixState:
-        """The state after the prefill: the prompts, and the past as it was."""
-        del params, output
-        text = state.text.begin(prompt, lengths)
-        return replace(state, text=text, prompt_lengths=text.lengths)
+    def prefill(self, params: PyTree, state: SuffixState, chunk: PromptChunk) -> SuffixState:
+        """The text with a piece of the prompts, behind which outputs begin; the past as it was."""
+        del params
+        text = state.text.read(chunk)
+        fresh = jnp.zeros_like(state.archived)
+        return replace(state, text=text, prompt_lengths=text.lengths, archived=fresh)
 
     def draft(self, params: PyTree, state: SuffixState, frame: Frame) -> tuple[Tree, SuffixState]:
         """Drafts the tree by the five steps of the class's docstring."""

@@ -13,7 +13,7 @@ from oracle import block_drafter as oracle
 
 import jspec
 from jspec import sampling as samplings
-from jspec.base import Frame, Output, TreeKV
+from jspec.base import Frame, Output, PromptChunk, TreeKV
 from jspec.drafters.draft_head import block_chances
 from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
 from jspec.models.heads.block import BlockConfig, BlockHead
@@ -51,7 +51,9 @@ def drafted(request, params):
         causal = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
         output = TARGET.apply(params, prompts, positions, causal, None)
         drafter = jspec.BlockDrafter(head, num_speculative_tokens=3)
-        state = drafter.prefill(held, drafter.init(rows, 32, None), prompts, lengths, output)
+        state = drafter.prefill(
+            held, drafter.init(rows, 32, None), PromptChunk.whole(prompts, lengths, output)
+        )
         root = jnp.take_along_axis(prompts, lengths[:, None] - 1, axis=1)[:, 0]
         states = head.draft(held, root, lengths - 1, state.cache)
         before = jnp.arange(size) < lengths[:, None, None] - 1

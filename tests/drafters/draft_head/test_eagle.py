@@ -11,7 +11,7 @@ from oracle import eagle as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Frame
+from jspec.base import Frame, PromptChunk
 from jspec.drafters.draft_head.base import child_probability
 from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.models import heads
@@ -105,7 +105,8 @@ def proposed(drafter, params, variables):
         positions = jnp.broadcast_to(jnp.arange(size), (rows, size))
         mask = jnp.broadcast_to(jnp.tril(jnp.ones((size, size), bool)), (rows, size, size))
         output = TARGET.apply(params, prompt, positions, mask, None)
-        state = drafter.prefill(variables, drafter.init(rows, 32, None), prompt, lengths, output)
+        chunk = PromptChunk.whole(prompt, lengths, output)
+        state = drafter.prefill(variables, drafter.init(rows, 32, None), chunk)
         root = jnp.take_along_axis(prompt, lengths[:, None] - 1, axis=1)[:, 0]
         frame = Frame(root, lengths - 1, None, None, jnp.zeros(rows, bool))
         return drafter.draft(variables, state, frame)[0]

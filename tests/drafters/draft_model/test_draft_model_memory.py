@@ -74,7 +74,8 @@ def test_distributions_are_kept_of_scored_nodes_alone(drafter):
         return drafter.draft(weights, state, frame)[0]
 
     start = jax.eval_shape(lambda: drafter.init(batch, 128, None))
-    state = jax.eval_shape(drafter.prefill, weights, start, tokens, lengths, seen)
+    chunk = jax.eval_shape(jspec.PromptChunk.whole, tokens, lengths, seen)
+    state = jax.eval_shape(drafter.prefill, weights, start, chunk)
     program, tree = jax.make_jaxpr(draft, return_shape=True)(weights, state, tokens)
     assert 60 <= tree.tokens.shape[1] - 1 <= 64
     scored = 1 + drafter.num_scored

@@ -18,7 +18,7 @@ import pytest
 import tables
 
 import jspec
-from jspec.base import Frame, Output
+from jspec.base import Frame, Output, PromptChunk
 from jspec.drafters.draft_model.best_first import GrowthLog
 from jspec.drafters.draft_model.calibrated_dyspec import (
     AcceptanceRates,
@@ -88,7 +88,7 @@ def _grown(drafter, change, table, prompt, lengths):
     size = drafter.model.vocab_size
     seen = Output(jnp.zeros((*prompt.shape, size)), None, (), ())
     state = drafter.init(batch, 64, None)
-    state = drafter.prefill(table, state, prompt, lengths, seen)
+    state = drafter.prefill(table, state, PromptChunk.whole(prompt, lengths, seen))
     frame = Frame(
         root=prompt[:, -1],
         positions=lengths - 1,

@@ -24,7 +24,7 @@ class Watching:
     def init(self, batch, slots, earlier):
         return jnp.zeros((5, batch), jnp.int32)
 
-    def prefill(self, params, state, prompt, lengths, output):
+    def prefill(self, params, state, chunk):
         return state
 
     def draft(self, params, state, frame):

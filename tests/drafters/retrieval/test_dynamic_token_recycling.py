@@ -99,8 +99,9 @@ def test_cells_hold_the_models_probabilities(target):
     prompt = tiny.PROMPTS[0]
     state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=4)
     logits = tiny.plain_logits(*target, prompt)
-    for place, token in enumerate(prompt):
-        if token in prompt[place + 1 :]:
+    read = prompt[:-1]  # the last one is the first root
+    for place, token in enumerate(read):
+        if token in read[place + 1 :]:
             continue  # a later one wrote the line
         probs = np.exp(logits[place]) / np.exp(logits[place]).sum()
         best = np.argsort(-probs)[:K]

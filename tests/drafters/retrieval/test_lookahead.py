@@ -35,7 +35,10 @@ def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
         result = jspec.decode(
             *target, prompt[None], drafter=drafter, drafter_state=state, max_new_tokens=LIMIT
         )
-        first = drafter.first_window(jnp.asarray(prompt), jnp.asarray(length))
+        first = drafter.first_window(
+            jnp.zeros((ngram - 1, window), jnp.int32), jnp.asarray(prompt),
+            *(jnp.int32(0), jnp.asarray(length)),
+        )  # fmt: skip
         assert set(np.asarray(first).ravel().tolist()) <= set(prompt.tolist())
         tokens, histogram, pool = oracle.lookahead(
             next_logits, prompt, LIMIT, np.asarray(first).tolist(), ngram, guesses, pool=pool,
@@ -128,8 +131,9 @@ def test_a_wide_window_is_drafted_to_its_end():
     """Its deepest value would be less than float32 can hold."""
     look = jspec.Lookahead(9, window=130, ngram=2, guesses=1)
     prompt = jnp.arange(9)[None]
-    window = jax.vmap(look.first_window)(prompt, jnp.array([9]))
-    state = look.init(1, 300, None).replace(window=window)
+    state = look.init(1, 300, None)
+    window = jax.vmap(look.first_window)(state.window, prompt, jnp.array([0]), jnp.array([9]))
+    state = state.replace(window=window)
     frame = Frame(jnp.array([3]), jnp.array([8]), None, None, jnp.zeros(1, bool))
     tree, _ = jax.jit(look.draft)(None, state, frame)
     assert tree.valid[0].sum() == 130

@@ -26,7 +26,8 @@ def drafted(drafter, store, texts):
     @jax.jit
     def tree(store):
         state = drafter.init(len(texts), 99, None)
-        state = drafter.prefill(store, state, jnp.asarray(tokens), lengths, output)
+        chunk = jspec.PromptChunk.whole(jnp.asarray(tokens), lengths, output)
+        state = drafter.prefill(store, state, chunk)
         return drafter.draft(store, state, frame)[0]
 
     return jax.device_get(tree(store))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.base import Feedback, Frame, Output, Verdict
+from jspec.base import Feedback, Frame, Output, PromptChunk, Verdict
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import fitted
 
@@ -146,7 +146,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
         prompt = jnp.array([[0, 1, 0], [2, 2, 0]], jnp.int32)
         state = drafter.init(2, SLOTS, None)
         lengths = jnp.array([3, 2], jnp.int32)
-        state = drafter.prefill(store, state, prompt, lengths, output(3))
+        state = drafter.prefill(store, state, PromptChunk.whole(prompt, lengths, output(3)))
         for done in ([False, False], [False, True]):
             tree, state = drafter.draft(store, state, frame())
             width = tree.depth + 1

@@ -82,10 +82,11 @@ def test_update_on_prefill_fills_the_matrix_from_the_prompt(target, next_logits)
     drafter = jspec.TokenRecycling(tiny.VOCAB, update_on_prefill=True)
     prompt = tiny.PROMPTS[0]
     state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=4)
+    # But for its last token: that is the first root.
     want = oracle.token_recycling_update(
         np.zeros((tiny.VOCAB, 8), int),
-        prompt,
-        [oracle.top_candidates(next_logits(prompt[: i + 1]), 8) for i in range(len(prompt))],
+        prompt[:-1],
+        [oracle.top_candidates(next_logits(prompt[: i + 1]), 8) for i in range(len(prompt) - 1)],
     )
     np.testing.assert_array_equal(state.drafter_state[0], want)
 

@@ -1,0 +1,198 @@
+"""Prompts in pieces, texts that go on and rows that are copied: tokens are those of one call."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from contract.methods import DRAFTERS
+
+import jspec
+from jspec import request, rows
+from jspec.testing import PrefixLM
+
+MODEL = PrefixLM(vocab_size=tiny.VOCAB, context=64)
+PARAMS = MODEL.init()
+LIMIT = 10
+LENGTHS = np.array([21, 1, 14, 9])
+PROMPTS = np.resize(np.random.default_rng(0).integers(tiny.VOCAB, size=(4, 5)), (4, 21))
+ASK = dict(max_new_tokens=LIMIT, sampling=jspec.Sampling(jnp.array([0.0, 0.9, 0.9, 0.0])), key=5)
+BY_DEFAULT = ("suffix",)
+"""The others are more of the same: the contract reads all prompts in pieces, and in two parts."""
+
+
+def run(state, drafter, params, model=(MODEL, PARAMS)):
+    while not state.done.all():
+        state = jspec.step(*model, state, drafter=drafter, drafter_params=params)
+    return state
+
+
+def same(state, result):
+    np.testing.assert_array_equal(state.out[:, :LIMIT], result.tokens)
+    np.testing.assert_array_equal(state.status, result.status)
+
+
+def of(name):
+    drafter, params = DRAFTERS.get(name, (jspec.Autoregressive(), None))
+    return dict(drafter=drafter, drafter_params=params)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.slow)
+        for name in sorted({"autoregressive", *DRAFTERS} - {"scripted", "prompt_lookup_verified"})
+        if "published" not in name
+    ],
+)
+def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
+    how = of(name)
+    plain = jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK)
+    monkeypatch.setattr(request, "_chunk", lambda batch: 4)
+    first = np.array([6, 1, 10, 9])
+    rest = np.stack([np.roll(row, -n) for row, n in zip(PROMPTS, first, strict=True)])
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK, **how)
+    same(run(state, *how.values()), plain)
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, first, slots=64, **ASK, **how)
+    state = jspec.prefill(MODEL, PARAMS, rest, LENGTHS - first, earlier=state, **ASK, **how)
+    same(run(state, *how.values()), plain)
+    # What was written is part of the text that goes on.
+    ended = np.asarray(plain.lengths)
+    texts = np.zeros((4, 40), int)
+    for row, (length, end) in enumerate(zip(LENGTHS, ended, strict=True)):
+        text = [*PROMPTS[row, :length], *plain.tokens[row, :end], 3, 1, 4][: length + end + row]
+        texts[row, : len(text)] = text
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, slots=64, **ASK, **how)
+    state = run(state, *how.values())
+    more = np.tile([3, 1, 4], (4, 1))
+    state = jspec.prefill(MODEL, PARAMS, more, np.arange(4), earlier=state, **ASK, **how)
+    total = LENGTHS + ended + np.arange(4)
+    same(run(state, *how.values()), jspec.decode(MODEL, PARAMS, texts, total, **ASK))
+
+
+@pytest.mark.slow
+def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch):
+    model = tiny.model()
+    target = model, tiny.params(model)
+    for name in ("speculative_decoding", "eagle"):
+        found = []
+        for size in (64, 4):
+            monkeypatch.setattr(request, "_chunk", lambda batch, size=size: size)
+            state = jspec.prefill(*target, PROMPTS, LENGTHS, max_new_tokens=LIMIT, **of(name))
+            found.append(jax.device_get(state.drafter_state))
+        at_once, in_pieces = found
+        np.testing.assert_array_equal(at_once.cache.lengths, in_pieces.cache.lengths)
+        live = np.arange(at_once.cache.slots) < at_once.cache.lengths[:, None]
+        for a, b in zip(at_once.cache.keys, in_pieces.cache.keys, strict=True):
+            np.testing.assert_allclose(
+                *(np.where(live[:, None, :, None], x, 0) for x in (a, b)), atol=1e-5
+            )
+
+
+@pytest.mark.parametrize(
+    "name", ["suffix", *(pytest.param(n, marks=pytest.mark.slow) for n in ("lookahead", "eagle"))]
+)
+def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
+    how = of(name)
+    ask = ASK | dict(sampling=jspec.Sampling(0.9))
+    wanted = jspec.decode(MODEL, PARAMS, PROMPTS[[0, 0, 2]], LENGTHS[[0, 0, 2]], **ask)
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask, **how)
+    forked = jspec.fork(state, [0, 0, 2], drafter=how["drafter"], key=5)
+    same(run(forked, *how.values()), wanted)
+    same(run(state, *how.values()), jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ask))
+    assert (wanted.tokens[0] != wanted.tokens[1]).any()
+    # A beginning that all prompts share: read once, then copied.
+    begun = jspec.prefill(MODEL, PARAMS, PROMPTS[:1], [5], slots=64, **ask, **how)
+    begun = jspec.fork(begun, [0, 0, 0], drafter=how["drafter"], key=5)
+    rest = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
+    state = jspec.prefill(MODEL, PARAMS, rest, [3, 1, 2], earlier=begun, **ask, **how)
+    whole = np.concatenate([np.tile(PROMPTS[:1, :5], (3, 1)), rest], axis=1)
+    same(run(state, *how.values()), jspec.decode(MODEL, PARAMS, whole, [8, 6, 7], **ask))
+
+
+def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
+    counted, params = tiny.Counted(PrefixLM(context=256), []), PARAMS
+    for length, limit in ((3, 5), (60, 30), (64, 1), (17, 64)):
+        prompt = np.ones((1, length), int)
+        jspec.decode(counted, params, prompt, max_new_tokens=64, limits=[limit])
+    assert len(counted.traces) == 2, counted.traces
+    counted.traces.clear()
+    # A conversation of ten turns, in more slots.
+    state = None
+    for turn in range(10):
+        prompt = np.full((1, 5 + turn), turn)
+        begin = dict(slots=250) if state is None else dict(earlier=state)
+        state = jspec.prefill(counted, params, prompt, max_new_tokens=9, limits=[turn], **begin)
+        while not state.done.all():
+            state = jspec.step(counted, params, state)
+    assert len(counted.traces) <= 3, counted.traces
+
+
+def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
+    model = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
+    params, slots = tiny.params(model), 20_000
+    call = request.prepare(model, np.ones((1, 19_000), int), None, 9, *[None] * 5, slots)
+    drafter = jspec.Autoregressive()
+    program = jspec.engine._prefill.lower(
+        *(model, params, call.arrays, model.init_cache(1, slots), drafter, None, ()),
+        *(call.size, call.chunk),
+    ).compile()
+    cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.init_cache(1, slots)))
+    assert cache > 10e6
+    assert program.memory_analysis().temp_size_in_bytes < cache / 4
+
+
+def earlier(**changes):
+    ask = dict(model=MODEL, params=PARAMS, prompt=PROMPTS, lengths=LENGTHS, max_new_tokens=4)
+    return jspec.prefill(**(ask | changes))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda: dict(earlier=7), "earlier is a int; pass the jspec.State"),
+        (lambda: dict(earlier=earlier(), prompt=[[1]]), "state has 4 rows and the prompt 1"),
+        (lambda: dict(earlier=earlier(), slots=32), r"slots is 32 and the earlier state has 64"),
+        (lambda: dict(earlier=earlier(model=tiny.model(), params=tiny.params(tiny.model()))),
+         "cache is not one of this PrefixLM"),
+        (lambda: dict(earlier=earlier(drafter=jspec.PromptLookup())), r"Autoregressive\.init"),
+        (lambda: dict(earlier=earlier(), drafter_state=()), "drafter_state came with an earlier"),
+        (lambda: dict(earlier=earlier(slots=32)), r"row 0 .* 42 .* has 32 slots; start with"),
+        (lambda: dict(earlier=earlier(), prompt=np.ones((4, 50), int), lengths=[44, 1, 1, 1]),
+         "would hold 65 tokens, 44 of them new, and the model's context is 64; leave out"),
+        (lambda: dict(slots=20), "slots is 20; pass an integer in 21 .. 64, what the model's"),
+        (lambda: dict(slots=65), "slots is 65; pass an integer in 21 .. 64"),
+    ],
+)  # fmt: skip
+def test_a_state_that_does_not_fit_is_one_sentence(change, message):
+    with pytest.raises(jspec.InputError, match=message) as caught:
+        earlier(**change())
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("copied", "more", "message"),
+    [
+        ([4], {}, r"rows\[0\] is 4, outside 0 .. 3: the rows of the state"),
+        ([[1]], {}, r"rows has shape \(1, 1\)"),
+        ([1], dict(drafter=jspec.PromptLookup()), r"PromptLookup\.init returned"),
+    ],
+)
+def test_a_copy_of_no_row_is_refused(copied, more, message):
+    with pytest.raises(jspec.InputError, match=message):
+        jspec.fork(earlier(), copied, **more)
+
+
+def test_copies_that_would_say_the_same_are_refused():
+    with pytest.raises(jspec.InputError, match="are sampled and key is None"):
+        jspec.fork(earlier(sampling=jspec.Sampling(), key=1), [0, 0])
+
+
+class Flat:
+    def init(self, batch, slots, earlier):
+        return jnp.zeros(2 * batch)
+
+
+def test_a_memory_whose_rows_cannot_be_told_apart_is_refused():
+    with pytest.raises(jspec.InputError, match=r"Flat.init .* \(4,\) for 2 rows and \(6,\) for 3"):
+        rows.row_axes("Flat", lambda batch: Flat().init(batch, 8, None))
