@@ -57,6 +57,7 @@ def read_tokens(
     tokens: Sequence[bytes | None],
     what: str,
     bounds: Bounds,
+    last: Bool[np.ndarray, " bytes_states"] | None = None,
 ) -> TokenAutomaton:
     """The token automaton of a machine that reads bytes and begins in state 0.
 
@@ -65,6 +66,7 @@ def read_tokens(
         tokens: the bytes of each token. One without bytes leads nowhere.
         what: of which the automaton is, for messages.
         bounds: the most that it may take.
+        last: states in which no further token is read; None: there are none.
 
     Raises:
         InputError: if it would take more than the bounds.
@@ -76,10 +78,12 @@ def read_tokens(
         >>> made.table[:, made.classes].tolist()
         [[1, -1, 2, -1], [-1, 2, -1, -1], [-1, -1, -1, -1]]
     """
-    reader = _Reader(step, tokens)
+    reader, over = _Reader(step, tokens), np.zeros(len(step), bool) if last is None else last
     number, queue = {0: 0}, [0]
     marks = np.zeros(len(tokens), np.uint64)
     for state in queue:  # grows while it is read
+        if over[state]:
+            continue
         places, ends = reader.read(state, reader.all)
         for end in np.unique(ends).tolist():
             if end not in number:
@@ -91,7 +95,9 @@ def read_tokens(
                 "such as by shorter bounds of repetition, or raise max_states"
             )
         # Tokens of equal sums have equal columns, but for one chance in 2^64 for each pair.
-        marks[reader.tokens[places]] += _mixed((np.uint64(state) << np.uint64(32)) + ends)
+        marks[reader.tokens[places]] += _mixed(
+            (np.uint64(state) << np.uint64(32)) + ends.astype(np.uint64)
+        )
     _, first, classes = np.unique(marks, return_index=True, return_inverse=True)
     size = len(queue) * len(first) * 4 / _MEGABYTE
     if size > bounds.megabytes:
@@ -105,6 +111,8 @@ def read_tokens(
     known[queue] = np.arange(len(queue))
     members = reader.places_of(first)
     for row, state in enumerate(queue):
+        if over[state]:
+            continue
         places, ends = reader.read(state, members)
         table[row, classes[reader.tokens[places]]] = known[ends]
     return TokenAutomaton(table, classes.astype(np.int32), np.array(queue, np.int32))

@@ -126,9 +126,9 @@ def choices(
     Example:
         >>> made = choices(["yes", "no"], [b"yes", b"n", b"o", b"no", None])
         >>> made.automaton.table[0, made.automaton.classes].tolist()
-        [2, 1, -1, 2, -1]
+        [1, 2, -1, 1, -1]
         >>> made.accepting.tolist()
-        [False, False, True]
+        [False, True, False]
     """
     if isinstance(texts, str) or not texts:
         raise InputError(f"the choices are {texts!r:.80}; pass a list of at least one text")

@@ -65,7 +65,7 @@ def stop_strings(strings: str | Sequence[str], tokenizer: Any) -> StopStrings:
     tokens = token_bytes(tokenizer)
     longest = max((len(text or b"") for text in tokens), default=0)
     step, held, complete = _machine([string.encode() for string in listed], longest)
-    made = read_tokens(step, tokens, "the stop strings", Bounds())
+    made = read_tokens(step, tokens, "the stop strings", Bounds(), last=complete)
     return StopStrings(
         strings=tuple(listed),
         automaton=made,
