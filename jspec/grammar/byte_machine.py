@@ -90,10 +90,6 @@ def _machine(
             f"{what} needs outlines-core, which is not installed; pip install 'jspec[grammar]'"
         )
     size = _GIGABYTES * 2**30
-    too_large = (
-        f"{what} explodes: its automaton took more than {{}}; make it smaller, such as by shorter "
-        "bounds of repetition"
-    )
     try:
         ran = subprocess.run(
             [sys.executable, "-c", _PROGRAM],
@@ -102,13 +98,13 @@ def _machine(
             timeout=max_seconds,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(too_large.format(f"{max_seconds:g} seconds")) from None
+        raise InputError(_too_large(what, f"{max_seconds:g} seconds")) from None
     if ran.returncode:
         said = ran.stderr.decode(errors="replace").strip().splitlines()
         try:
             reason = " ".join(json.loads(said[-1]).split())
         except (ValueError, IndexError, AttributeError):
-            raise InputError(too_large.format(f"{_GIGABYTES} GB of memory")) from None
+            raise InputError(_too_large(what, f"{_GIGABYTES} GB of memory")) from None
         raise InputError(f"{what} has no automaton: {reason:.200}")
     numbers = np.frombuffer(ran.stdout, np.int32)
     num_states, num_finals = numbers[:2].tolist()
@@ -123,3 +119,10 @@ def _machine(
     accepting = np.zeros(num_states, bool)
     accepting[numbers[2 : 2 + num_finals]] = True
     return ByteMachine(step, accepting)
+
+
+def _too_large(what: str, limit: str) -> str:
+    return (
+        f"{what} explodes: its automaton took more than {limit}; make it smaller, such as by "
+        "shorter bounds of repetition"
+    )
