@@ -85,7 +85,7 @@ FLAT = jspec.CostCurve.of({1: 1.0})
     [
         "recycling",
         "draft_model",
-        "adaptive_recycling",
+        pytest.param("adaptive_recycling", marks=pytest.mark.slow),
         pytest.param("adaptive_draft_model", marks=pytest.mark.slow),
     ],
 )

@@ -37,9 +37,9 @@ for name, options in json.loads(sys.argv[1]):
 @pytest.mark.parametrize(
     "runs",
     [
-        [("coupled_tree", SAMPLED), ("adaptive", SAMPLED)],
+        [("coupled_tree", SAMPLED)],
         pytest.param(
-            [("merge", {}), ("merge", SAMPLED), ("dynamic_token_recycling", SAMPLED)],
+            [("merge", {}), ("adaptive", SAMPLED), ("dynamic_token_recycling", SAMPLED)],
             marks=pytest.mark.slow,
         ),
     ],

@@ -180,6 +180,7 @@ SLOW = (
     "dyspec",
     "lyanna_merged",
     "merge_with_a_draft_model",
+    "mixture_with_a_draft_model",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 

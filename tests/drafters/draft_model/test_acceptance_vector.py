@@ -132,7 +132,14 @@ class Counting(jspec.RSDC):
         return memory + (went[:, None] & (feedback.verdict.path[:, 1:2] == ranks))
 
 
-@pytest.mark.parametrize("scheme", [schemes.COUPLED, schemes.RECURSIVE, schemes.MULTI_ROUND])
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        schemes.COUPLED,
+        schemes.MULTI_ROUND,
+        pytest.param(schemes.RECURSIVE, marks=pytest.mark.slow),
+    ],
+)
 def test_decode_accepts_by_rank_what_was_measured(scheme):
     """One round after every beginning of a text: same key, same rows, hence the very same draws."""
     model, draft = tiny.model(), tiny.draft()
