@@ -11,7 +11,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import history as histories
@@ -62,7 +61,7 @@ def prepare(
     processors: Sequence[Processor],
     grammar: Grammar | Sequence[Grammar | None] | None,
     stop: StopStrings | Sequence[StopStrings | None] | None,
-    stop_token_ids: ArrayLike | None,
+    stop_token_ids: Any,
     logprobs: int | None,
     logprobs_mode: str,
 ) -> Control | None:

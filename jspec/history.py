@@ -1,6 +1,7 @@
 """What stands before the nodes of a tree: a row's text, and the drafted tokens on each path."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -134,7 +135,8 @@ def extend(
 ) -> Text:
     """The text with a round's tokens behind the first `lengths`."""
     there = jnp.arange(emitted.shape[1]) < counts[:, None]
-    return text.replace(
+    return replace(
+        text,
         tokens=append(text.tokens, lengths, emitted, counts),
         in_output=_counted(text.in_output, emitted, there),
     )

@@ -1,6 +1,6 @@
 """Log-probabilities of emitted tokens, from the logits of nodes that were verified anyway."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -71,11 +71,12 @@ def record(
         counts: how many they are.
     """
     own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
-    after = known.replace(emitted=append(known.emitted, lengths, own, counts))
+    after = replace(known, emitted=append(known.emitted, lengths, own, counts))
     if known.top_tokens is None or known.top is None:
         return after
     values, tokens = samplings.top_k(scores, known.top.shape[-1])
-    return after.replace(
+    return replace(
+        after,
         top_tokens=append(known.top_tokens, lengths, tokens, counts),
         top=append(known.top, lengths, values, counts),
     )

@@ -77,7 +77,7 @@ def within(name: str, array: Any, low: float, high: float, why: str) -> None:
         raise InputError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
 
 
-def end_tokens(tokens: ArrayLike | None, batch: int, vocab_size: int, name: str) -> Any:
+def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
     """The array [B, X] int32 of tokens that end rows: one, a list for all, or one for each."""
     array = to_array(np.zeros(0, np.int32) if tokens is None else tokens, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):

@@ -195,7 +195,7 @@ class HasAutomaton(Protocol):
 
 def stack(
     rows: Sequence[HasAutomaton | None], vocab_size: int, free: Mapping[str, int | bool]
-) -> tuple[Automata, dict[str, np.ndarray]]:
+) -> tuple[Automata, dict[str, Any]]:
     """The automata of rows in one table.
 
     Args:
@@ -225,13 +225,11 @@ def stack(
         for name in free:
             values[name][states] = getattr(one, name)
     place = {id(one): number for number, one in enumerate(distinct)}
-    automata = Automata(
-        table=table,
-        classes=classes,
-        which=np.array([place.get(id(row), 0) for row in rows], np.int32),
-        starts=np.array([offsets.get(id(row), _FREE) for row in rows], np.int32),
-    )
-    return automata, values
+    which = np.array([place.get(id(row), 0) for row in rows], np.int32)
+    starts = np.array([offsets.get(id(row), _FREE) for row in rows], np.int32)
+    # Host arrays, which the program takes as they are.
+    arrays: dict[str, Any] = dict(table=table, classes=classes, which=which, starts=starts)
+    return Automata(**arrays), values
 
 
 def per_row(name: str, value: Any, batch: int, kind: type) -> list[Any] | None:

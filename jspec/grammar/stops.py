@@ -148,7 +148,7 @@ def prepare(stop: Any, batch: int, vocab_size: int) -> Stops | None:
     if rows is None:
         return None
     automata, values = stack(rows, vocab_size, {"held": 0, "complete": False})
-    sizes = np.zeros(automata.classes.shape, np.int32)
+    sizes: Any = np.zeros(automata.classes.shape, np.int32)
     for row, one in zip(automata.which, rows, strict=True):
         if one is not None:
             sizes[row, : len(one.sizes)] = one.sizes[:vocab_size]

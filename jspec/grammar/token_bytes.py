@@ -35,7 +35,7 @@ def token_bytes(tokenizer: Any) -> list[bytes | None]:
                 "has no text"
             )
         return list(tokenizer)
-    inner = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    inner: Any = getattr(tokenizer, "backend_tokenizer", tokenizer)
     if not hasattr(inner, "to_str"):
         raise InputError(
             f"tokenizer is {tokenizer!r:.80}; pass a tokenizers.Tokenizer, or the bytes of each "
@@ -57,7 +57,7 @@ def _reader(described: dict[str, Any]) -> Any:
     parts = decoder.get("decoders", [decoder])
     kinds = {part.get("type") for part in parts}
     if "ByteLevel" in kinds:
-        known = _byte_letters()
+        known: Any = _byte_letters()
         # A letter that stands for no byte is written as itself, as the decoder does.
         return lambda token: b"".join(known.get(letter, letter.encode()) for letter in token)
     if "Metaspace" in kinds or any(
