@@ -8,6 +8,6 @@ from jspec.grammar.compile import Grammar as Grammar
 from jspec.grammar.compile import choices as choices
 from jspec.grammar.compile import json_schema as json_schema
 from jspec.grammar.compile import regex as regex
-from jspec.grammar.token_bytes import token_bytes as token_bytes
+from jspec.grammar.spelling import token_bytes as token_bytes
 
 __all__ = ["Grammar", "choices", "json_schema", "regex", "token_bytes"]

@@ -12,7 +12,7 @@ from jspec.errors import InputError
 from jspec.grammar import byte_machine
 from jspec.grammar.automaton import NONE, Bounds, TokenAutomaton, read_tokens
 from jspec.grammar.byte_machine import ByteMachine
-from jspec.grammar.token_bytes import token_bytes
+from jspec.grammar.spelling import token_bytes
 
 END = -2
 """The entry of `Grammar.forced` that stands for an end token."""

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec.errors import InputError
 from jspec.grammar.automaton import Automata, Bounds, TokenAutomaton, per_row, read_tokens, stack
-from jspec.grammar.token_bytes import token_bytes
+from jspec.grammar.spelling import token_bytes
 
 _LONGEST = 4096
 
