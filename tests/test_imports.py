@@ -34,7 +34,7 @@ CORE = [
     "jspec.logprobs",
     "jspec.history",
     "jspec.processors",
-    "jspec.grammar.token_bytes",
+    "jspec.grammar.spelling",
     "jspec.grammar.automaton",
     "jspec.grammar.stops",
     "jspec.grammar.byte_machine",
