@@ -233,6 +233,11 @@ def scores_of(
 ) -> Float[Array, "B H Q K"]:
     """The scores of scaled queries in float32, bent into -soft_cap .. soft_cap."""
     scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys, preferred_element_type=jnp.float32)
+    return capped(scores, soft_cap)
+
+
+def capped(scores: Float[Array, "..."], soft_cap: float | None) -> Float[Array, "..."]:
+    """Scores bent into -soft_cap .. soft_cap."""
     return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
 
 

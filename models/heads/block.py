@@ -13,7 +13,7 @@ from jspec.errors import InputError
 from jspec.models import attention
 from jspec.models.decoder import Decoder
 from jspec.models.linear import Linear, unembed
-from jspec.models.llama import Block, LlamaConfig, RMSNorm, turns
+from jspec.models.llama import Block, LlamaConfig, RMSNorm
 
 
 @dataclass(frozen=True)
@@ -208,11 +208,11 @@ class BlockHead(Decoder):
         """Keys and values that every layer has of the target's states."""
         c = self.state_norm(self.fuse(hidden.astype(self.dtype)))
         batch, count = positions.shape
-        turn, alone = turns(self.config, positions), jnp.ones((batch, count, count), bool)
+        alone = jnp.ones((batch, count, count), bool)
         nothing = attention.past(None, None, 0)
         # A layer as it is, of which only keys and values are kept: what else it would compute is
         # never computed.
-        kept = [layer(c, turn, alone, nothing, c)[1:] for layer in self.layers]
+        kept = [layer(c, positions, alone, nothing, c)[1:] for layer in self.layers]
         keys, values = zip(*kept, strict=True)
         return TreeKV(keys, values)
 
@@ -243,9 +243,8 @@ class BlockHead(Decoder):
         own = jnp.broadcast_to(own, (batch, *own.shape))
         seen = jnp.concatenate([jnp.repeat(mask, size, axis=1), own], axis=-1)
         places = (positions[..., None] + jnp.arange(size)).reshape(batch, -1)
-        turn = turns(config, places)
         for number, layer in enumerate(self.layers):
-            x, _, _ = layer(x, turn, seen, attention.past(cache, nodes, number))
+            x, _, _ = layer(x, places, seen, attention.past(cache, nodes, number))
         states = self.norm(x).reshape(batch, anchors, size, width)
         return states[:, :, config.first_slot :]
 
