@@ -210,6 +210,11 @@ class BlockDrafter:
         return self.max_depth or self.head.num_slots
 
     @property
+    def context(self) -> int | None:
+        """The longest row that the head can read, in tokens; None if it has no bound."""
+        return self.head.context
+
+    @property
     def _size(self) -> int:
         return min(self.num_candidates, self.head.vocab_size)
 
@@ -221,11 +226,8 @@ class BlockDrafter:
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> BlockState:
         """An empty context; of an earlier call what it learnt of the chances is kept."""
         head = self.head
-        if head.context is not None and head.context < slots:
-            raise InputError(
-                f"the draft head's context is {head.context} and the call holds {slots} tokens a "
-                "row; shorten the prompt or max_new_tokens, or take a head of longer context"
-            )
+        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+        slots = slots if self.context is None else min(slots, self.context)
         if self.depth >= slots:
             raise InputError(
                 f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
