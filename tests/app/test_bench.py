@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 
+from jspec.app import compilation
 from jspec.app.bench import measure, peers, run, settings
 from jspec.app.bench.chat import Bare
 from jspec.app.bench.contenders import Reply
@@ -68,7 +69,9 @@ def whole(folder, questions, tmp_path_factory):
     out = tmp_path_factory.mktemp("whole")
     where = ("--model", str(folder), "--questions", str(questions), "--out", str(out))
     how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", "suffix,token_recycling")
-    assert cli.run(["bench", *where, *how]) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilation, "keep_on_disk", lambda: None)  # as in `command`
+        assert cli.run(["bench", *where, *how]) == 0
     return out
 
 
