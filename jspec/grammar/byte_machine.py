@@ -40,7 +40,7 @@ try:
     pattern = "(?:" + pattern + ")" + chr(92) + "x{10FFFF}"
     index = Index(pattern, Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
 except ValueError as error:
-    sys.exit(json.dumps(str(error)))
+    sys.exit(" ".join(str(error).split()))
 moves = index.get_transitions()
 order = {index.get_initial_state(): 0}
 for state in moves:
@@ -109,11 +109,10 @@ def _machine(
     except subprocess.TimeoutExpired:
         raise InputError(_too_large(what, f"{max_seconds:g} seconds")) from None
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").strip().splitlines()
-        try:
-            reason = " ".join(json.loads(said[-1]).split())
-        except (ValueError, IndexError, AttributeError):
-            raise InputError(_too_large(what, f"{_GIGABYTES} GB of memory")) from None
+        said = ran.stderr.decode(errors="replace").strip()
+        if ran.returncode < 0 or "memory" in said.lower():
+            raise InputError(_too_large(what, f"{_GIGABYTES} GB of memory"))
+        reason = " ".join((said.splitlines() or ["no reason"])[-1].split())
         raise InputError(f"{what} has no automaton: {reason:.200}")
     numbers = np.frombuffer(ran.stdout, np.int32)
     num_states, num_finals = numbers[:2].tolist()
