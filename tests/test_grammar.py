@@ -217,8 +217,8 @@ ASCII = [bytes([byte]) for byte in range(128)] + [b'{"', b'":', b'", "', b"name"
 
 
 @needs_outlines
-def test_a_regular_expression_allows_what_matches_it():
-    pattern = "(a|bc){1,3}d?"
+@pytest.mark.parametrize("pattern", ["(a|bc){1,3}d?", "^a+(bd)?$", "d|[b-d]{2}|b", "(ab*c)*"])
+def test_a_regular_expression_allows_what_matches_it(pattern):
     made = regex(pattern, TOKENS)
     words = {
         "".join(word)
@@ -229,7 +229,9 @@ def test_a_regular_expression_allows_what_matches_it():
     grammars = on_device(made)
     known = {word.encode() for word in words}
     logits = np.zeros((1, 1, SIZE), np.float32)
-    for output in [[], [0], [5], [0, 5], [5, 0, 5], [0, 0, 0], [0, 3], [9]]:
+    for output in [[], [0], [5], [0, 5], [5, 0, 5], [0, 0, 0], [0, 3], [9], [7, 0], [1]]:
+        if not any(word.startswith("".join(TEXTS[t] for t in output)) for word in words):
+            continue
         states = masks.advance(
             grammars, masks.begin(grammars), np.array([output + [0] * (4 - len(output))]),
             np.array([len(output)]),

@@ -54,8 +54,17 @@ class Outcome:
 class Runner:
     """Runs groups one after the other and carries the drafter's memory from each to the next."""
 
-    def __init__(self, session: Session, settings: RunSettings, plain: bool = False):
-        """A runner; `plain` leaves the session's drafter out, for a comparison."""
+    def __init__(
+        self,
+        session: Session,
+        settings: RunSettings,
+        plain: bool = False,
+        control: dict[str, Any] | None = None,
+    ):
+        """A runner; `plain` leaves the session's drafter out, for a comparison.
+
+        `control` is that of another runner: to make a grammar again takes its time.
+        """
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods.grammars import with_jump_forward
 
@@ -63,7 +72,8 @@ class Runner:
         self._settings = settings
         self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
         self._params: PyTree = None if plain else session.built.drafter_params
-        self._control = settings.control.arguments(session.target)
+        self.control = settings.control.arguments(session.target) if control is None else control
+        """The arguments of `settings.control`."""
         if not plain and settings.control.has_grammar:
             self._drafter, self._params = with_jump_forward(self._drafter, self._params)
         self._costs = RoundCosts(session, settings)
@@ -114,7 +124,7 @@ class Runner:
             key=settings.seed,
             rows=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | self._control | {"drafter_state": self._state}
+        return call | self.control | {"drafter_state": self._state}
 
     def keep(self, state: "PyTree") -> None:
         """Takes over the drafter's memory of a run that was streamed."""

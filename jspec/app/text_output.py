@@ -78,7 +78,9 @@ def show(
         _stream(screen, session, runner, group, numbered=len(prompts) > 1, echo=echo)
     sys.stdout.flush()
     screen = terminal.Screen(sys.stderr)
-    plain = Runner(session, settings, plain=True) if compare and drafts else None
+    plain = None
+    if compare and drafts:
+        plain = Runner(session, settings, plain=True, control=runner.control)
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
     screen.line()
     if drafts:

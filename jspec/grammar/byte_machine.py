@@ -17,6 +17,11 @@ from jspec.errors import InputError
 
 _GIGABYTES = 2
 
+# What no text has (Unicode calls it a noncharacter) stands behind every text. An index loses bytes
+# after a place where the expression could end, if it cannot end right behind them; so it may end
+# nowhere else.
+_SENTINEL = "\U0010ffff".encode()
+
 # Reads bytes, not tokens: the index of a vocabulary of 256 bytes is the machine itself, which is
 # far smaller than the index of a real vocabulary.
 _PROGRAM = """
@@ -32,9 +37,10 @@ try:
     pattern = asked["pattern"]
     if pattern is None:
         pattern = json_schema.build_regex_from_schema(asked["schema"])
+    pattern = "(?:" + pattern + ")" + chr(92) + "x{10FFFF}"
     index = Index(pattern, Vocabulary(256, {bytes([byte]): [byte] for byte in range(256)}))
 except ValueError as error:
-    sys.exit(json.dumps(str(error)))
+    sys.exit(" ".join(str(error).split()))
 moves = index.get_transitions()
 order = {index.get_initial_state(): 0}
 for state in moves:
@@ -66,7 +72,7 @@ def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> By
     """The machine of a regular expression, in the syntax of Rust's `regex`.
 
     Args:
-        pattern: the expression; all of a text has to match it.
+        pattern: the expression, which all of a text matches: `^` and `$` around it say nothing.
         what: the words for it in messages.
         max_states: the most states that it may have.
         max_seconds: the most time that it may take.
@@ -74,7 +80,10 @@ def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> By
     Raises:
         InputError: if it cannot be read or is too large, or outlines-core is not installed.
     """
-    return _machine({"pattern": pattern}, what, max_states, max_seconds)
+    whole = pattern.removeprefix("^")
+    if whole.endswith("$") and not whole.endswith("\\$"):
+        whole = whole[:-1]
+    return _machine({"pattern": whole}, what, max_states, max_seconds)
 
 
 def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:
@@ -100,11 +109,10 @@ def _machine(
     except subprocess.TimeoutExpired:
         raise InputError(_too_large(what, f"{max_seconds:g} seconds")) from None
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").strip().splitlines()
-        try:
-            reason = " ".join(json.loads(said[-1]).split())
-        except (ValueError, IndexError, AttributeError):
-            raise InputError(_too_large(what, f"{_GIGABYTES} GB of memory")) from None
+        said = ran.stderr.decode(errors="replace").strip()
+        if ran.returncode < 0 or "memory" in said.lower():
+            raise InputError(_too_large(what, f"{_GIGABYTES} GB of memory"))
+        reason = " ".join((said.splitlines() or ["no reason"])[-1].split())
         raise InputError(f"{what} has no automaton: {reason:.200}")
     numbers = np.frombuffer(ran.stdout, np.int32)
     num_states, num_finals = numbers[:2].tolist()
@@ -116,9 +124,10 @@ def _machine(
     step = np.full((num_states, 256), -1, np.int32)
     states, bytes_, after = numbers[2 + num_finals :].reshape(-1, 3).T
     step[states, bytes_] = after
-    accepting = np.zeros(num_states, bool)
-    accepting[numbers[2 : 2 + num_finals]] = True
-    return ByteMachine(step, accepting)
+    at = np.arange(num_states)
+    for byte in _SENTINEL:
+        at = np.where(at >= 0, step[at, byte], -1)
+    return ByteMachine(step, np.isin(at, numbers[2 : 2 + num_finals]))
 
 
 def _too_large(what: str, limit: str) -> str:
