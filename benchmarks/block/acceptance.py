@@ -5,17 +5,16 @@ python -m benchmarks.block.acceptance --head RUN/head --out acceptance.jsonl
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 import jax
-import numpy as np
 import typer
 from rich.table import Table
 
 import jspec
-from benchmarks import model_pairs
-from benchmarks.harness import console, headline, record
+from benchmarks import model_pairs, options
+from benchmarks.harness import command, console, headline, record
+from benchmarks.whole_rounds import Decoding
 from jspec.base import Feedback, Frame, PyTree, Tree
 from jspec.drafters.draft_head.block import BlockDrafter, BlockState
 from jspec.drafters.draft_head.eagle import EAGLE2
@@ -52,23 +51,26 @@ KINDS = {
 
 
 def main(
-    head: Annotated[str, typer.Option(help="folder of a head, or a bundled one")] = (
-        "jspec-7m/block"
-    ),
+    model: options.Model = None,
+    head: options.Head = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
     nodes: Annotated[str, typer.Option(help="drafted nodes, comma-separated")] = "7,15,63",
     temperatures: Annotated[str, typer.Option(help="comma-separated, 0 the first")] = "0,0.6,1",
-    count: Annotated[int, typer.Option(min=1, help="prompts per class")] = 8,
-    prompt_tokens: Annotated[int, typer.Option(min=2)] = 24,
-    new_tokens: Annotated[int, typer.Option(min=1)] = 96,
+    count: options.Count = 8,
+    prompt_tokens: options.PromptTokens = 24,
+    new_tokens: options.NewTokens = 96,
     candidates: Annotated[int, typer.Option(min=8, help="tokens of a level to choose from")] = 32,
     eagle: Annotated[bool, typer.Option(help="EAGLE-2 with its bundled head beside it")] = True,
-    out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
+    out: options.Out = None,
 ) -> None:
     """Tokens per round of the same prompts; all trees are verified by the coupled rule."""
-    pair = model_pairs.find("bundled")
-    prompts = np.concatenate([pair.prompts(kind, count, prompt_tokens) for kind in pair.classes])
+    subject = model_pairs.subject(model, questions, prompts, classes)
+    asked = subject.of_all_classes(count, prompt_tokens)
+    named = head or heads.find("block", subject.target)
     warm = [float(one) for one in temperatures.split(",")]
-    loaded = heads.load(head, pair.target, only="block")
+    loaded = heads.load(named, subject.target, only="block")
     contenders: dict[str, tuple[Any, Callable[[int], Drafter]]] = {
         name: (
             loaded,
@@ -79,13 +81,13 @@ def main(
         for name, kind in KINDS.items()
     }
     if eagle:
-        other = heads.load(heads.find("eagle", pair.target), pair.target)
+        other = heads.load(heads.find("eagle", subject.target), subject.target)
         contenders["EAGLE-2, sharpness 3"] = (
             other,
             lambda size: EAGLE2(other.head, size, 8, _beam(size), sharpness=3.0),
         )
     headline(
-        f"{head}: {loaded.head.num_slots} tokens a block, {len(prompts)} prompts of "
+        f"{named}: {loaded.head.num_slots} tokens a block, {asked.count} prompts of "
         f"{prompt_tokens} tokens, {new_tokens} new ones each, in one batch"
     )
     table = Table(
@@ -95,21 +97,20 @@ def main(
         for name, (held, make) in contenders.items():
             found = []
             for temperature in warm:
-                result = jspec.decode(
-                    held.target.model,
-                    pair.target.params,
-                    prompts,
-                    drafter=make(size),
-                    drafter_params=held.params,
-                    max_new_tokens=new_tokens,
-                    sampling=jspec.Sampling(temperature),
-                    key=0,
+                one = Decoding(
+                    held.target.model, subject.target.params, make(size), held.params, new_tokens
                 )
-                tokens, rounds = int(result.lengths.sum()), int(result.stats.num_rounds.sum())
+                counted = one.count(asked, sampling=jspec.Sampling(temperature), key=0)
+                tokens, rounds = int(counted.tokens.sum()), int(counted.rounds.sum())
                 found.append(tokens / rounds)
-                row = {"bench": "block_acceptance", "head": head, "nodes": size, "tree": name}
-                more = {"temperature": temperature, "tokens": tokens, "rounds": rounds}
-                record(out, row | more | {"histogram": result.stats.histogram.sum(0).tolist()})
+                row = {"bench": "block_acceptance", **subject.about, "nodes": size, "tree": name}
+                more = {
+                    "head": named,
+                    "temperature": temperature,
+                    "tokens": tokens,
+                    "rounds": rounds,
+                }
+                record(out, row | more | {"histogram": counted.histogram.sum(0).tolist()})
             kept = f"{found[-1] / found[0]:.0%}"
             table.add_row(str(size), name, *(f"{mean:.2f}" for mean in found), kept)
     console.print(table)
@@ -121,4 +122,4 @@ def _beam(nodes: int) -> int:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    command(main)

@@ -125,7 +125,7 @@ def answer(
                 console.print(f"{label}: left out, {reason}")
                 continue
             with console.status(label):
-                ledger.add(**this, rows=list(bench.answers(*made, order, row.cold)))
+                ledger.add(**this, rows=list(bench.answers(made, order, row.cold)))
         answered[label] = ledger.find(**this)[-1]["rows"]
     return answered
 

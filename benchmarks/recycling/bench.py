@@ -14,6 +14,7 @@ from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec.app.bench.chat import Bare, Wording
 from jspec.app.bench.questions import Question
 from jspec.errors import InputError
+from jspec.methods import Built
 from jspec.models import Loaded
 from jspec.training.distill import unlooped
 
@@ -70,9 +71,10 @@ class Bench:
             max_new_tokens=self.new_tokens + DEEPEST, limits=limits, eos=self.eos,
         )  # fmt: skip
 
-    def decoding(self, drafter: jspec.Drafter, drafter_params: Any) -> Decoding:
-        model, params = self.target.model, self.target.params
-        return Decoding(model, params, drafter, drafter_params, self.new_tokens)
+    def decoding(self, built: Built) -> Decoding:
+        return Decoding(
+            built.model, self.target.params, built.drafter, built.drafter_params, self.new_tokens
+        )
 
     def read(self, question: Question, said: list[str]) -> list[int]:
         """The prompt of a turn: the beginning of a text, or the conversation so far."""
@@ -93,14 +95,14 @@ class Bench:
         return self._limits[known]
 
     def answers(
-        self, drafter: jspec.Drafter, drafter_params: Any, questions: Iterable[Question], cold: bool
+        self, built: Built, questions: Iterable[Question], cold: bool
     ) -> Iterable[dict[str, Any]]:
         """One row a question; with times, plain decoding answers too and its tokens are compared.
 
         Unless `cold`, the drafter's state goes from turn to turn and question to question. Each
         answer is counted before it is timed, so that its programs are compiled.
         """
-        one, state, compiled = self.decoding(drafter, drafter_params), None, set()
+        one, state, compiled = self.decoding(built), None, set()
         for question in questions:
             said: list[str] = []
             row: dict[str, Any] = dict(question=question.name, kind=task(question.category))

@@ -8,13 +8,12 @@ from typing import Any
 
 import jspec
 from benchmarks.recycling.updates import CellsMerge, FirstWins
-from benchmarks.registry import build
 from benchmarks.texts import digest
-from jspec.base import PyTree
+from jspec import methods
 from jspec.drafters.draft_head import medusa
+from jspec.methods import Built
 from jspec.methods.device_defaults import lookahead
 from jspec.models import Loaded
-from jspec.protocols import Drafter
 from jspec.template import best_paths
 
 PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "time")
@@ -24,7 +23,7 @@ PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "
 class Row:
     """One row of a table: a drafter, and whether each question starts with an empty memory."""
 
-    make: Callable[[Loaded], tuple[Drafter, PyTree]]
+    make: Callable[[Loaded], Built]
     told: str
     """What tells these settings from others."""
     cold: bool = False
@@ -39,12 +38,15 @@ def method(name: str, cold: bool = False, **options: Any) -> Row:
     if "datastore" in known:
         known["datastore"] = digest(Path(known["datastore"]))
     told = json.dumps({"method": name, **known}, sort_keys=True)
-    return Row(lambda target: build(name, target, **options), told, cold)
+    return Row(lambda target: methods.build(name, target, **options), told, cold)
 
 
 def recycling(kind: type[jspec.TokenRecycling], **options: Any) -> Row:
     """Token Recycling with another update than the library's."""
-    return Row(lambda target: (kind(target.model.vocab_size, **options), None), kind.__name__)
+    return Row(
+        lambda target: Built(target.model, kind(target.model.vocab_size, **options), None),
+        kind.__name__,
+    )
 
 
 RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)

@@ -35,7 +35,7 @@ def main(
     import jspec
     from benchmarks.harness import console, headline, paired, record
     from benchmarks.prompts import texts
-    from benchmarks.registry import build
+    from jspec.methods import build
     from jspec.models import load
 
     if max(counts) > jax.device_count():
@@ -45,7 +45,7 @@ def main(
     prompts = np.array([row for row in ids if len(row) == 32])
     drafters = {
         "plain": (jspec.Autoregressive(), None),
-        method: build(method, loaded),
+        method: build(method, loaded)[1:],
     }
 
     headline(f"pmap throughput, {len(prompts)} rows a device, {new_tokens} new tokens, greedy")

@@ -64,11 +64,11 @@ class DySpec(BestFirst):
 
     @classmethod
     def published(cls, model: CausalLM, **options: Any) -> Self:
-        """The method as its paper has it, with bounds that the tree is unlikely to meet.
+        """The method as its paper has it, with bounds that small trees do not meet.
 
         Algorithm 1 bounds nothing. A tree of n nodes has at most n children of a node, of which 128
-        are drawn; its levels are at most 16, above 64 nodes 30 ("typically less than 10" and
-        "usually less than 30", section 4.3).
+        are drawn: of 768 nodes an uncertain draft may want more. Levels are at most 16, above 64
+        nodes 30 ("typically less than 10" and "usually less than 30", section 4.3).
 
         Args:
             model: the draft model.
