@@ -206,6 +206,21 @@ def eagle2(
     return EAGLE2(head, *shape, sharpness=sharpness or device_defaults.SHARPNESS)
 
 
+def block(
+    head: Any,
+    num_speculative_tokens: int | None = None,
+    max_depth: int | None = None,
+    beam: int | None = None,
+    num_candidates: int = 32,
+) -> "Drafter":
+    from jspec.drafters.draft_head.block import BlockDrafter
+    from jspec.methods import device_defaults
+
+    depth = head.num_slots if max_depth is None else max_depth
+    nodes, beam = device_defaults.block(num_speculative_tokens, depth, beam, num_candidates)
+    return BlockDrafter(head, nodes, max_depth, beam, num_candidates)
+
+
 def medusa(
     head: Any, template: Paths | None = None, num_speculative_tokens: int | None = None
 ) -> "Drafter":

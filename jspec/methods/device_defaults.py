@@ -100,6 +100,24 @@ def eagle2(nodes: int | None, depth: int | None, beam: int | None) -> tuple[int,
     return nodes or min(usual[0], beam + (depth - 1) * beam**2), depth, beam
 
 
+def block(nodes: int | None, depth: int, beam: int | None, candidates: int = 32) -> tuple[int, int]:
+    """The (nodes, beam) of a block drafter's tree: what a CPU scores cheaply, or 63 nodes.
+
+    What was not given fits what was: a beam that offers the nodes, or no more nodes than it offers.
+
+    Args:
+        nodes: drafted ones, if given.
+        depth: levels.
+        beam: nodes of a level that get children, and their children, if given.
+        candidates: tokens of a level among which children are chosen.
+    """
+    if beam is None:
+        beam = min(4 if _on_cpu() else 8, candidates)
+        while nodes and 0 < beam + (depth - 1) * beam**2 < nodes and beam < candidates:
+            beam += 1
+    return nodes or min(budget(63), beam + (depth - 1) * beam**2), beam
+
+
 def whole_chain(max_depth: int = 3, beam: int = 4) -> int:
     """The number of nodes of Lyanna's whole tree, k + (N - 1) k^2."""
     return beam + (max_depth - 1) * beam**2

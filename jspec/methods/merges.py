@@ -17,7 +17,7 @@ def united(*members: Method) -> Maker:
 
     def make(models: Models, num_speculative_tokens: int | None = None, **options: Any) -> Built:
         built = [member.make(models, **_known(member, options)) for member in members]
-        return _merged(built, num_speculative_tokens)
+        return _merged(models, built, num_speculative_tokens)
 
     return make
 
@@ -32,7 +32,7 @@ def competing(*members: Method) -> Maker:
         from jspec.methods import device_defaults
 
         nodes = num_speculative_tokens or device_defaults.budget()
-        return _merged([_member(one, models, nodes, options) for one in members], nodes)
+        return _merged(models, [_member(one, models, nodes, options) for one in members], nodes)
 
     return make
 
@@ -58,7 +58,7 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
 
             kind = trained.kind_of(trained.load(head, models.target).head)
             built.append(_member(heads[kind], models, nodes, {"head": head}))
-        return _merged(built, nodes)
+        return _merged(models, built, nodes)
 
     return make
 
@@ -76,12 +76,13 @@ def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name in known}
 
 
-def _merged(built: list[Built], num_speculative_tokens: int | None) -> Built:
+def _merged(models: Models, built: list[Built], num_speculative_tokens: int | None) -> Built:
     from jspec.drafters.ensemble.merge import merge
 
     drafters = [one.drafter for one in built]
     params = tuple(one.drafter_params for one in built)
     made = merge(*drafters, num_speculative_tokens=num_speculative_tokens)
     # A head may read more of the target than the last state; at most one of the members has one.
-    model = next((one.model for one in built if one.model != built[0].model), built[0].model)
+    plain = models.target.model
+    model = next((one.model for one in built if one.model != plain), plain)
     return Built(model, made, None if all(one is None for one in params) else params)

@@ -195,9 +195,28 @@ _MEDUSA = Method(
     options=(_HEAD, _TEMPLATE, _FITTED),
     needs_training=True,
 )
+_BLOCK = Method(
+    "block",
+    "a tree from a whole block of probabilities that a head gives at once, ranked by the noise",
+    headed(builders.block, "block"),
+    options=(
+        _HEAD,
+        _BUDGET,
+        _DEPTH,
+        Option("beam", _COUNT, "nodes of a level that get children, and the most of each"),
+        Option("num_candidates", _ANY, "tokens of a level among which children are chosen"),
+    ),
+    needs_training=True,
+)
 
 _RECOMMENDED = _merge(_DYNAMIC, _SUFFIX, name="auto")
-_BY_HEAD = {"eagle": _EAGLE2, "eagle3": _EAGLE2, "lyanna": _LYANNA, "medusa": _MEDUSA}
+_BY_HEAD = {
+    "block": _BLOCK,
+    "eagle": _EAGLE2,
+    "eagle3": _EAGLE2,
+    "lyanna": _LYANNA,
+    "medusa": _MEDUSA,
+}
 
 # Every method, in the order in which they are listed.
 
@@ -231,6 +250,7 @@ _FIXED = (
     _merge(_DYNAMIC, _SUFFIX, name="token_recycling+suffix"),
     _merge(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
     _merge(_LYANNA, _SUFFIX, name="lyanna+suffix"),
+    _merge(_BLOCK, _SUFFIX, name="block+suffix"),
     Method(
         "speculative_decoding",
         "a chain from the draft model",
@@ -315,6 +335,7 @@ _FIXED = (
     _EAGLE2,
     _MEDUSA,
     _LYANNA,
+    _BLOCK,
 )
 
 METHODS: Mapping[str, Method] = {

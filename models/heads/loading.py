@@ -105,7 +105,7 @@ def bundled() -> list[str]:
 
     Example:
         >>> bundled()
-        ['jspec-7m/eagle', 'jspec-7m/lyanna', 'jspec-7m/medusa']
+        ['jspec-7m/block', 'jspec-7m/eagle', 'jspec-7m/lyanna', 'jspec-7m/medusa']
     """
     files = hub.ZOO.glob(f"*/heads/*/{store.RECORD}")
     return sorted(f"{file.parts[-4]}/{file.parts[-2]}" for file in files)

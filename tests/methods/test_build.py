@@ -297,11 +297,13 @@ def test_methods_with_a_bundled_head_can_be_built_everywhere(bundled, monkeypatc
     """Their defaults fit one another, alone and as members of a mixture."""
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
     trained = [method.name for method in METHODS.values() if method.needs_training]
-    assert {"eagle", "eagle2", "medusa", "lyanna", "lyanna+suffix"} <= set(trained)
+    assert {"eagle", "eagle2", "medusa", "lyanna", "lyanna+suffix", "block"} <= set(trained)
     for name in trained:
         methods.build(name, bundled)
     methods.build("lyanna+suffix", bundled, num_speculative_tokens=100, beam=2)
     methods.build("lyanna", bundled, beam=1)
+    methods.build("block", bundled, num_speculative_tokens=100)
+    methods.build("block", bundled, beam=1)
     methods.build("eagle2", bundled, beam=1)
     methods.build("eagle2", bundled, num_speculative_tokens=100)
 
