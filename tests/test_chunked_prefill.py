@@ -110,6 +110,32 @@ def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
     same(run(state, *how.values()), jspec.decode(MODEL, PARAMS, whole, [8, 6, 7], **ask))
 
 
+def test_copies_of_a_row_are_under_the_same_control():
+    """Penalties, grammars, stops and log-probabilities of each row go along."""
+    letters = [bytes([97 + token]) for token in range(22)] + [None]
+    free, bound = None, jspec.grammar.choices(["abab", "cd"], letters)
+    stop = jspec.stop_strings(["ef"], letters)
+    places = [2, 0, 0]
+
+    def ask(rows):
+        return ASK | dict(
+            sampling=jspec.Sampling(0.9), eos=22, logprobs=2, stop_token_ids=7,
+            processors=[jspec.processors.repetition_penalty(np.array([1.0, 1.3, 2.0, 1.0])[rows])],
+            grammar=[[bound, free, free, free][row] for row in rows],
+            stop=[[None, None, stop, None][row] for row in rows],
+        )  # fmt: skip
+
+    wanted = jspec.decode(MODEL, PARAMS, PROMPTS[places], LENGTHS[places], **ask(places))
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask([0, 1, 2, 3]))
+    state = run(jspec.fork(state, places, key=5), *of("autoregressive").values())
+    same(state, wanted)
+    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], state.control.logprobs)
+    for ours, theirs in zip(*map(jax.tree.leaves, (recorded, wanted.logprobs)), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    with pytest.raises(jspec.InputError, match="processors came with an earlier state"):
+        jspec.prefill(MODEL, PARAMS, PROMPTS[:3], earlier=state, **ask(places))
+
+
 def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
     counted, params = tiny.Counted(PrefixLM(context=256), []), PARAMS
     for length, limit in ((3, 5), (60, 30), (64, 1), (17, 64)):
