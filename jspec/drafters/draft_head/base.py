@@ -86,13 +86,7 @@ class HeadDrafter(ABC):
         """The empty memory: nothing outlives a call, so an earlier state is not read."""
         del earlier
         head = self.head
-        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
-        slots = slots if self.context is None else min(slots, self.context)
-        if self.depth >= slots:
-            raise InputError(
-                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
-                f"tokens a row; draft at most {slots - 1} levels"
-            )
+        check_depth(self.depth, slots, self.context)
         cache = head.init_cache(batch, slots)
         return HeadState(
             cache=cache,
@@ -139,6 +133,17 @@ class HeadDrafter(ABC):
             state,
             cache=caches.commit(state.cache, own, lanes, counts),
             hidden=_last(own, counts, state.hidden),
+        )
+
+
+def check_depth(depth: int, slots: int, context: int | None) -> None:
+    """Raises InputError if a call's rows are too short for trees of a depth."""
+    # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
+    slots = slots if context is None else min(slots, context)
+    if depth >= slots:
+        raise InputError(
+            f"the drafter's trees are {depth} deep and the call's cache holds {slots} tokens a "
+            f"row; draft at most {slots - 1} levels"
         )
 
 

@@ -13,7 +13,7 @@ from jspec import cache as caches
 from jspec.arguments import check_integer
 from jspec.base import Cache, Feedback, Frame, PromptChunk, PyTree, Sampling, Tree, TreeKV
 from jspec.drafters.draft_head import block_chances
-from jspec.drafters.draft_head.base import check_head, check_is_head
+from jspec.drafters.draft_head.base import check_depth, check_head, check_is_head
 from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
@@ -225,14 +225,7 @@ class BlockDrafter:
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> BlockState:
         """An empty context; of an earlier call what it learnt of the chances is kept."""
-        head = self.head
-        # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
-        slots = slots if self.context is None else min(slots, self.context)
-        if self.depth >= slots:
-            raise InputError(
-                f"the drafter's trees are {self.depth} deep and the call's cache holds {slots} "
-                f"tokens a row; draft at most {slots - 1} levels"
-            )
+        check_depth(self.depth, slots, self.context)
         weights = ChanceWeights.init(batch, self.depth)
         if earlier is not None:
             if not isinstance(earlier, BlockState):
@@ -249,7 +242,7 @@ class BlockDrafter:
             weights = jax.tree.map(
                 lambda new, old: jnp.broadcast_to(old.mean(0), new.shape), weights, earlier.weights
             )
-        return BlockState(head.init_cache(batch, slots), weights, None)
+        return BlockState(self.head.init_cache(batch, slots), weights, None)
 
     def prefill(self, params: PyTree, state: BlockState, chunk: PromptChunk) -> BlockState:
         head: Any = self.head

@@ -335,5 +335,5 @@ def test_a_state_of_another_drafter_is_refused(params):
     short = jspec.BlockDrafter(DSPARK, 3, max_depth=2).init(2, 32, None)
     with pytest.raises(jspec.InputError, match="is of trees 2 deep and this drafter's are 4"):
         drafter.init(2, 32, short)
-    with pytest.raises(jspec.InputError, match="the draft head's context is 256 and the call"):
-        drafter.init(2, 300, None)
+    with pytest.raises(jspec.InputError, match="trees are 4 deep and the call's cache holds 4"):
+        drafter.init(2, 4, None)
