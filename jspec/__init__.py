@@ -42,8 +42,9 @@ __all__ = [  # noqa: RUF022
     # drafters
     "Adaptive", "AdaptiveParams", "Autoregressive", "BudgetedMerge", "CalibratedDySpec",
     "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2", "Lookahead", "Lyanna",
-    "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia",
-    "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "merge",
+    "Medusa", "Merge", "PaddedVocabulary", "PromptLookup", "REST", "RSDC", "RSDS", "Script",
+    "Scripted", "Sequoia", "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix",
+    "TokenRecycling", "adaptive", "merge",
     # modules
     "acceptance_vector", "costs", "datastore", "methods", "metrics", "models", "proposals", "round",
     "rules", "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
