@@ -44,9 +44,9 @@ __all__ = [  # noqa: RUF022
     # drafters
     "Adaptive", "AdaptiveParams", "Autoregressive", "BlockDrafter", "BudgetedMerge",
     "CalibratedDySpec", "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2",
-    "JumpForward", "Lookahead", "Lyanna", "Medusa", "Merge", "PromptLookup", "REST", "RSDC", "RSDS",
-    "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr", "SpeculativeDecoding", "Suffix",
-    "TokenRecycling", "adaptive", "auto", "merge",
+    "JumpForward", "Lookahead", "Lyanna", "Medusa", "Merge", "PaddedVocabulary", "PromptLookup",
+    "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr",
+    "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto", "merge",
     # modules
     "acceptance_vector", "costs", "datastore", "grammar", "methods", "metrics", "models",
     "processors", "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree", "testing",

@@ -37,6 +37,7 @@ from jspec.drafters.draft_model.spectr import SpecTr as SpecTr
 from jspec.drafters.draft_model.speculative_decoding import (
     SpeculativeDecoding as SpeculativeDecoding,
 )
+from jspec.drafters.draft_model.vocabulary import PaddedVocabulary as PaddedVocabulary
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge as BudgetedMerge
 from jspec.drafters.ensemble.merge import Merge as Merge
 from jspec.drafters.ensemble.merge import merge as merge

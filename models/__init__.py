@@ -8,6 +8,8 @@ from jspec.models.hub import bundled
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Layer, Llama, LlamaConfig
 from jspec.models.load import Loaded, load
+from jspec.models.neox import GPTNeoX, GPTNeoXConfig
+from jspec.models.nnx import NNXModel, Seen, from_nnx
 from jspec.models.rope import (
     LinearScaling,
     LongScaling,
@@ -20,6 +22,8 @@ from jspec.models.rope import (
 __all__ = [
     "ChatTemplate",
     "Experts",
+    "GPTNeoX",
+    "GPTNeoXConfig",
     "Layer",
     "LearnedPositionConfig",
     "LearnedPositionDecoder",
@@ -28,11 +32,14 @@ __all__ = [
     "LlamaConfig",
     "Loaded",
     "LongScaling",
+    "NNXModel",
     "Rope",
     "RopeFactors",
     "RopeScaling",
+    "Seen",
     "YarnScaling",
     "bundled",
+    "from_nnx",
     "heads",
     "load",
     "restore",

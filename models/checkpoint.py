@@ -15,12 +15,20 @@ from jspec.models import precision, records, sharding
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
+from jspec.models.neox import GPTNeoX, GPTNeoXConfig
+
+Model = Llama | LearnedPositionDecoder | GPTNeoX
+_KINDS = {
+    "Llama": (Llama, LlamaConfig),
+    "LearnedPositionDecoder": (LearnedPositionDecoder, LearnedPositionConfig),
+    "GPTNeoX": (GPTNeoX, GPTNeoXConfig),
+}
 
 RECORD = "model.json"
 PARAMS = "params"
 
 
-def save(folder: str | Path, model: Llama | LearnedPositionDecoder, params: PyTree) -> None:
+def save(folder: str | Path, model: Model, params: PyTree) -> None:
     """Writes a model to a new folder, in orbax's format.
 
     Orbax writes under a temporary name and renames, and the record comes last: a folder with a
@@ -63,9 +71,9 @@ def save(folder: str | Path, model: Llama | LearnedPositionDecoder, params: PyTr
 
 def restore(
     folder: str | Path,
-    model: Llama | LearnedPositionDecoder | None = None,
+    model: Model | None = None,
     mesh: Mesh | None = None,
-) -> tuple[Llama | LearnedPositionDecoder, PyTree]:
+) -> tuple[Model, PyTree]:
     """Reads a model that `save` wrote; see there for an example.
 
     Args:
@@ -105,23 +113,21 @@ def restore(
         return model, checkpointer.restore(path / PARAMS, target)
 
 
-def shapes(model: Llama | LearnedPositionDecoder) -> PyTree:
+def shapes(model: Model) -> PyTree:
     """Shape and dtype of every parameter; nothing is computed."""
     one = jax.ShapeDtypeStruct((1, 1), jnp.int32)
     mask = jax.ShapeDtypeStruct((1, 1, 1), jnp.bool_)
     return jax.eval_shape(model.init, jax.random.key(0), one, one, mask)
 
 
-def _rebuild(record: settings.Settings) -> Llama | LearnedPositionDecoder:
-    kind = record.choice("model", [Llama.__name__, LearnedPositionDecoder.__name__], None)
-    shape = dict(record.part("config").values)
+def _rebuild(record: settings.Settings) -> Model:
+    kind = record.choice("model", list(_KINDS), None)
+    fields = record.part("config").values
     dtypes = {name: precision.find(record.get(name)) for name in ("dtype", "param_dtype")}
     try:
-        if kind == LearnedPositionDecoder.__name__:
-            return LearnedPositionDecoder(LearnedPositionConfig(**shape), **dtypes)
-        return Llama(
-            LlamaConfig(**{name: records.part(value) for name, value in shape.items()}), **dtypes
-        )
+        module, config = _KINDS[kind]
+        shape = {name: records.part(value) for name, value in fields.items()}
+        return module(config(**shape), **dtypes)
     except TypeError as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"

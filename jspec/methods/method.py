@@ -1,7 +1,7 @@
 """A drafting method as a record: its name, its options, and its builder for a target."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jspec.errors import InputError
@@ -127,7 +127,7 @@ class Method:
         if draft is not None:
             if wrong := _other_vocabulary(target, draft):
                 raise InputError(f"{wrong}; name one that was made for the target's tokenizer")
-            return draft
+            return _resized(draft, target)
         from jspec.models import load
 
         model: Any = target.model
@@ -140,10 +140,26 @@ class Method:
         return bundled
 
 
+def _same_tokens(target: "Loaded", draft: "Loaded") -> bool:
+    """Whether both are known to have one tokenizer, whatever their models' sizes are padded to."""
+    words = [model.tokenizer and model.tokenizer.get_vocab() for model in (target, draft)]
+    return bool(words[0]) and words[0] == words[1]
+
+
+def _resized(draft: "Loaded", target: "Loaded") -> "Loaded":
+    """The draft model with the target's number of scores."""
+    from jspec.drafters.draft_model.vocabulary import PaddedVocabulary
+
+    size = target.model.vocab_size
+    if draft.model.vocab_size == size:
+        return draft
+    return replace(draft, model=PaddedVocabulary(draft.model, size))
+
+
 def _other_vocabulary(target: "Loaded", draft: "Loaded") -> str:
     """The difference of the two vocabularies, in words; empty if a token means the same to both."""
     ours, theirs = target.model.vocab_size, draft.model.vocab_size
-    if ours != theirs:
+    if ours != theirs and not _same_tokens(target, draft):
         return f"the draft model has a vocabulary of {theirs} tokens and the target one of {ours}"
     if target.tokenizer is None or draft.tokenizer is None:  # loaded without: the caller knows
         return ""

@@ -45,14 +45,15 @@ def find(header: Header) -> tuple[str, Layout]:
     return name, LAYOUTS[name]
 
 
-def _llama(header: Header, name: str) -> dict[str, Any]:
+def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, Any]:
+    """The fields that most share; `turned` lanes of a head are rotated, None: all."""
     data = header.metadata
-    data.choice(f"{name}.rope.scaling.type", ["none"], "none")
-    data.choice(f"{name}.expert_count", [0], 0)
+    if name != "gemma3":
+        data.choice(f"{name}.rope.scaling.type", ["none"], "none")
     heads, width = data.size(f"{name}.attention.head_count"), data.size(f"{name}.embedding_length")
     dim = data.size(f"{name}.attention.key_length", max(width // heads, 1))
     data.choice(f"{name}.attention.value_length", [dim], dim)
-    data.choice(f"{name}.rope.dimension_count", [dim], dim)
+    data.choice(f"{name}.rope.dimension_count", [turned or dim], turned or dim)
     return {
         "model_type": name,
         "vocab_size": _vocabulary(header),
@@ -69,6 +70,71 @@ def _llama(header: Header, name: str) -> dict[str, Any]:
         # Qwen2 always has biases and its config.json never says so.
         "attention_bias": name != "qwen2" and "blk.0.attn_q.bias" in header.tensors,
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
+    }
+
+
+def _mixtral(header: Header, name: str) -> dict[str, Any]:
+    """Llama, and Mixtral, which is written as one with experts."""
+    data, fields = header.metadata, _llama(header, name)
+    count = data.get(f"{name}.expert_count", 0)
+    if not count:
+        return fields
+    return fields | {
+        "model_type": "mixtral",
+        "num_local_experts": count,
+        "num_experts_per_tok": data.size(f"{name}.expert_used_count"),
+    }
+
+
+def _qwen3moe(header: Header, name: str) -> dict[str, Any]:
+    data = header.metadata
+    return _llama(header, name) | {
+        "model_type": "qwen3_moe",
+        "num_experts": data.size(f"{name}.expert_count"),
+        "num_experts_per_tok": data.size(f"{name}.expert_used_count"),
+        "moe_intermediate_size": data.size(f"{name}.expert_feed_forward_length"),
+        # llama.cpp has no field for it, and always does.
+        "norm_topk_prob": True,
+    }
+
+
+def _gemma2(header: Header, name: str) -> dict[str, Any]:
+    data = header.metadata
+    fields = _llama(header, name)
+    # llama.cpp computes the scale: from the width of all heads in the largest model alone.
+    largest = fields["num_hidden_layers"] == {"gemma2": 46, "gemma3": 62}[name]
+    scalar = fields["hidden_size"] // fields["num_attention_heads"]
+    return fields | {
+        "sliding_window": data.size(f"{name}.attention.sliding_window", 4096),
+        "query_pre_attn_scalar": scalar if largest else fields["head_dim"],
+        "attn_logit_softcapping": data.number(f"{name}.attn_logit_softcapping", 50.0),
+        "final_logit_softcapping": data.number(f"{name}.final_logit_softcapping", 30.0),
+    }
+
+
+def _gemma3(header: Header, name: str) -> dict[str, Any]:
+    data = header.metadata
+    fields = _gemma2(header, name)
+    data.choice(f"{name}.attention.sliding_window_pattern", [6], 6)
+    kind = data.choice(f"{name}.rope.scaling.type", ["none", "linear"], "none")
+    stretch = {"rope_type": "linear", "factor": data.number(f"{name}.rope.scaling.factor", 1.0)}
+    return fields | {
+        "model_type": "gemma3_text",
+        "rope_theta": data.number(f"{name}.rope.freq_base", 1e6),
+        "rope_local_base_freq": data.number(f"{name}.rope.freq_base_swa", 10000.0),
+        "rope_scaling": stretch if kind == "linear" else None,
+        "attn_logit_softcapping": None,
+        "final_logit_softcapping": None,
+    }
+
+
+def _phi3(header: Header, name: str) -> dict[str, Any]:
+    data = header.metadata
+    turned = data.size(f"{name}.rope.dimension_count")
+    fields = _llama(header, name, turned)
+    return fields | {
+        "partial_rotary_factor": turned / fields["head_dim"],
+        "sliding_window": data.get(f"{name}.attention.sliding_window"),
     }
 
 
@@ -104,6 +170,11 @@ def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.nd
     return apart.swapaxes(1, 2).reshape(array.shape)
 
 
+def _around_zero(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray:
+    """Gemma's norms multiply with 1 + w, and a GGUF holds 1 + w."""
+    return array - 1 if name.endswith("norm.weight") else array
+
+
 def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray:
     """GPT-2's layers are [in, out] in its checkpoints, and [out, in] in a GGUF."""
     layer = name.split(".")[-2]
@@ -111,9 +182,15 @@ def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray
 
 
 LAYOUTS = {
-    "llama": Layout(_llama, _side_by_side),
+    "llama": Layout(_mixtral, _side_by_side),
     "qwen2": Layout(_llama),
     "qwen3": Layout(_llama),
+    "qwen3moe": Layout(_qwen3moe),
+    "gemma2": Layout(_gemma2, _around_zero),
+    "gemma3": Layout(_gemma3, _around_zero),
+    "phi3": Layout(_phi3),
+    "olmo2": Layout(_llama),
+    "smollm3": Layout(_llama, _side_by_side),
     "gpt2": Layout(_gpt2, _inputs_first),
 }
-"""By `general.architecture`. Mistral's models are written as llama, and so is SmolLM2."""
+"""By `general.architecture`. Mistral, Mixtral and SmolLM2 are written as llama."""

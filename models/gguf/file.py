@@ -1,5 +1,6 @@
 """A GGUF file as the checkpoint that it was made from: config, weights, tokenizer, template."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -122,10 +123,18 @@ class File:
         )
         held = dict(self.header.tensors)
         held.pop(families.ROPE_FACTORS, None)
+        stacks = set()
         for wanted in (there for weight in table for there in weight.names):
-            here = names.get_name(wanted, try_suffixes=(".weight", ".bias"))
-            if here in held:
+            expert = re.search(r"\.experts\.(\d+)\.", wanted)
+            whole = wanted[: expert.start(1)] + wanted[expert.end() :] if expert else wanted
+            here = names.get_name(whole, try_suffixes=(".weight", ".bias"))
+            if here in held and expert is not None:
+                stacks.add(here)
+                held[wanted] = _one(held[here], int(expert[1]))
+            elif here in held:
                 held[wanted] = held.pop(here)
+        for stack in stacks:
+            del held[stack]
         fields = dict(self.fields.values)
         return Tensors(
             self.header.file, held, lambda name, array: layout.restore(name, array, fields)
@@ -148,6 +157,15 @@ class File:
         ends = [self.header.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
         eos = tuple(dict.fromkeys(end for end in ends if end is not None))
         return eos, self.header.metadata.get("tokenizer.ggml.bos_token_id")
+
+
+def _one(stack: Entry, index: int) -> Entry:
+    """One expert's matrix; a file has those of all experts of a layer as one tensor."""
+    package = library()
+    sizes = {kind.value: size for kind, size in package.GGML_QUANT_SIZES.items()}
+    block, block_bytes = sizes.get(stack.kind, (1, 0))
+    start = stack.start + index * prod(stack.shape[1:]) // block * block_bytes
+    return replace(stack, shape=stack.shape[1:], start=start)
 
 
 _ENDS = ("eos", "eot", "eom")

@@ -147,12 +147,28 @@ def test_models_that_do_not_fit_are_refused(target, draft):
         methods.build("dyspec", target, draft=draft.model)
     with pytest.raises(InputError, match="was given and method suffix uses none"):
         methods.build("suffix", target, draft=draft)
-    wide = loaded(tiny.draft(vocab_size=tiny.VOCAB + 1))
+    wide = loaded(
+        tiny.draft(vocab_size=tiny.VOCAB + 1), SimpleNamespace(get_vocab=lambda: {"a": 0})
+    )
     with pytest.raises(InputError, match=f"{tiny.VOCAB + 1} tokens and the target one of"):
         methods.build("dyspec", target, draft=wide)
     other = loaded(tiny.draft(), SimpleNamespace(get_vocab=lambda: {"a": 0}))
     with pytest.raises(InputError, match="but other ones"):
         methods.build("dyspec", target, draft=other)
+
+
+@pytest.mark.parametrize("difference", [pytest.param(-3, marks=pytest.mark.slow), 4])
+def test_a_draft_of_another_padding_is_a_pair(target, difference):
+    """One tokenizer, and two sizes of embeddings: the tokens are the target's."""
+    draft = loaded(tiny.draft(vocab_size=tiny.VOCAB + difference))
+    built = methods.build("speculative_decoding", target, draft=draft, num_speculative_tokens=2)
+    assert built.drafter.model == jspec.PaddedVocabulary(draft.model, tiny.VOCAB)
+    arguments = target.model, target.params, tiny.PROMPTS, tiny.LENGTHS
+    plain = jspec.decode(*arguments, max_new_tokens=6)
+    drafted = dict(drafter=built.drafter, drafter_params=built.drafter_params)
+    found = jspec.decode(*arguments, **drafted, max_new_tokens=6)
+    np.testing.assert_array_equal(found.tokens, plain.tokens)
+    assert found.stats.num_draft_tokens.sum() > 0
 
 
 def test_options_come_as_python_has_them(target, draft):

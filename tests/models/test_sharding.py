@@ -10,7 +10,7 @@ import jspec.models
 from jspec import cache as caches
 from jspec.models import sharding
 
-NAMES = ("llama_biases_grouped_tied", "opt_norms_behind_projected", "gpt2")
+NAMES = ("llama_biases_grouped_tied", "opt_norms_behind_projected", "gpt2", "mixtral")
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Every family and every pre-trained checkpoint at hand against `transformers` itself."""
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -28,6 +30,21 @@ def compare(folder, causal):
 def test_every_family(fixtures, causal):
     for folder in sorted(fixtures.iterdir()):
         compare(folder, causal)
+
+
+def test_a_longer_context_takes_the_other_divisors(fixtures, causal):
+    """LongRoPE: `transformers` takes them for a text beyond the original context, of 32 here."""
+    from transformers import AutoModelForCausalLM
+
+    theirs = AutoModelForCausalLM.from_pretrained(fixtures / "phi3", dtype=torch.float32).eval()
+    model, params, _ = jspec.models.load(fixtures / "phi3", with_tokenizer=False)
+    assert model.context == 32
+    long = model.clone(config=replace(model.config, context=64))
+    tokens = np.random.default_rng(2).integers(0, model.vocab_size, (2, LENGTH))
+    with torch.no_grad():
+        expected = theirs(torch.from_numpy(tokens)).logits.numpy()
+    found = long.apply(params, *causal(tokens), None).logits
+    np.testing.assert_allclose(found, expected, atol=TOLERANCE, rtol=0)
 
 
 def test_pretrained(pretrained, causal):

@@ -1,6 +1,7 @@
 """Small GGUF files as llama.cpp's converter writes them, from folders in Hugging Face layout."""
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,17 @@ FIELDS = {
     "n_positions": "context_length",
     "rms_norm_eps": "attention.layer_norm_rms_epsilon",
     "layer_norm_epsilon": "attention.layer_norm_epsilon",
+    "num_local_experts": "expert_count",
+    "num_experts": "expert_count",
+    "num_experts_per_tok": "expert_used_count",
+    "moe_intermediate_size": "expert_feed_forward_length",
 }
-ARCHITECTURES = {"mistral": "llama"}
+ARCHITECTURES = {
+    "mistral": "llama",
+    "gemma3_text": "gemma3",
+    "mixtral": "llama",
+    "qwen3_moe": "qwen3moe",
+}
 # Where the random bytes of a block hold float16, which have to be small and finite.
 SCALES = {
     Kind.Q2_K: (80, 82),
@@ -137,22 +147,34 @@ def convert(
     tokens["token_type"] += [5 for _ in missing]
     fields |= {f"tokenizer.ggml.{k}": v for k, v in tokens.items()}
     fields["tokenizer.chat_template"] = CHAT
-    if rope := config.get("rope_parameters"):
+    if "rope_theta" in (rope := config.get("rope_parameters", {})):
         fields[f"{name}.rope.freq_base"] = float(rope["rope_theta"])
     fields |= changes or {}
     layers = config.get("num_hidden_layers", config.get("n_layer"))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[name.upper()], layers)
     tensors = {}
     for there, array in load_file(folder / "model.safetensors").items():
+        if expert := re.search(r"\.experts\.(\d+)\.", there):
+            # All experts of a layer are one tensor.
+            there = there[: expert.start(1)] + there[expert.end() :]
+            here = names.get_name(there, try_suffixes=(".weight",))
+            stack = tensors.setdefault(here, {})
+            stack[int(expert[1])] = array
+            continue
         here = names.get_name(there, try_suffixes=(".weight", ".bias"))
         part = there.split(".")[-2]
-        if name == "llama" and part in ("q_proj", "k_proj"):
+        if name in ("llama", "smollm3") and part in ("q_proj", "k_proj"):
             heads = config["num_attention_heads" if part == "q_proj" else "num_key_value_heads"]
             halves = array.reshape(heads, 2, -1, *array.shape[1:])
             array = halves.swapaxes(1, 2).reshape(array.shape)
+        if name.startswith("gemma") and there.endswith("norm.weight"):
+            array = array + 1
         if name == "gpt2" and array.ndim == 2 and part.startswith("c_"):
             array = array.T
         tensors[here] = array
+    for here, stack in tensors.items():
+        if isinstance(stack, dict):
+            tensors[here] = np.stack([stack[expert] for expert in sorted(stack)])
     if factors is not None:
         tensors["rope_freqs.weight"] = factors
     return write(file, {k: v for k, v in fields.items() if v is not None}, tensors, kind)

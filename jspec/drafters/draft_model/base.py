@@ -322,7 +322,7 @@ def _check_vocabulary(draft: int, target: int) -> None:
     )
     if large % 64 == 0 and small > 64 and large - small < 1024:
         message += (
-            f" ({large} is a multiple of 64: if its last tokens are padding, pad the other model's "
-            "embedding and head to as many)"
+            f" ({large} is a multiple of 64: if the two have one tokenizer and the last tokens are "
+            f"padding, pass jspec.PaddedVocabulary(draft, {target}) as the draft model)"
         )
     raise InputError(message)

@@ -1,0 +1,115 @@
+"""What the families' layers are made of: experts, windows, frequencies, and their way to disk."""
+
+import json
+from dataclasses import asdict
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from flax import nnx
+
+import jspec
+import jspec.models
+from jspec.models import Experts, Layer, Rope, experts, records
+from jspec.testing import check_model
+
+
+def test_routes_are_those_of_a_loop_over_tokens():
+    """One by one and sorted by expert, with experts that no token and that many tokens chose."""
+    draw = np.random.default_rng(0)
+    count, inner, width = 4, 6, 8
+    x = draw.normal(size=(7, width)).astype(np.float32)
+    gate_up = draw.normal(size=(count, width, 2 * inner)).astype(np.float32)
+    down = draw.normal(size=(count, inner, width)).astype(np.float32)
+    routes = np.array([[2, 0], [2, 3], [2, 0], [0, 2], [2, 3], [2, 0], [2, 0]])  # never 1
+    wanted = np.zeros((7, 2, width))
+    for row, slot in np.ndindex(7, 2):
+        chosen = routes[row, slot]
+        gate, up = np.split(x[row].astype(np.float64) @ gate_up[chosen], 2)
+        wanted[row, slot] = (np.maximum(gate, 0) * up) @ down[chosen]
+    for run in (experts.each, experts.sorted_by_expert):
+        found = run(x, jnp.asarray(routes), gate_up, down, jax.nn.relu)
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def mixed() -> jspec.models.Llama:
+    """A model of everything: windows, a layer without positions, experts, caps, four norms."""
+    rope = Rope(100.0, jspec.models.LinearScaling(2.0), lanes=2)
+    layers = (
+        Layer(rope, window=3),
+        Layer(None, window=5, experts=Experts(4, 2, 8)),
+        Layer(Rope()),
+    )
+    return tiny.model(
+        num_layers=3,
+        layers=layers,
+        qk_norm=True,
+        post_norm=True,
+        norm_offset=1.0,
+        activation="gelu_new",
+        embed_scale=2.0,
+        attention_scale=0.7,
+        attention_cap=3.0,
+        logit_cap=5.0,
+    )
+
+
+def test_a_model_of_everything_keeps_the_contract():
+    model = mixed()
+    assert not check_model(model, tiny.params(model)).skipped
+
+
+@pytest.mark.slow
+def test_every_family_keeps_the_contract(variant):
+    check_model(variant.model, variant.params)
+
+
+def test_configs_come_back_from_json(variant):
+    config = variant.model.config
+    held = json.loads(json.dumps(asdict(config)))
+    again = type(config)(**{name: records.part(value) for name, value in held.items()})
+    assert again == config and hash(again) == hash(config)
+
+
+def test_layers_that_are_not_all_described_are_refused():
+    with pytest.raises(jspec.InputError, match="layers describes 1 of 2 layers"):
+        tiny.model(layers=(Layer(Rope()),))
+
+
+def test_what_is_no_nnx_module_is_refused():
+    sizes = dict(vocab_size=8, num_layers=1, num_kv_heads=1, head_dim=1)
+    with pytest.raises(jspec.InputError, match=r"module is a Llama; pass a flax\.nnx\.Module"):
+        jspec.models.from_nnx(tiny.model(), lambda *_: None, **sizes)
+
+
+def test_the_llama_of_another_code_base_runs_unchanged():
+    """google-tunix has caches and masks of its own, and nothing of ours."""
+    llama = pytest.importorskip("tunix.models.llama3.model", reason="needs google-tunix")
+
+    def forward(module, tokens, positions, mask, seen):
+        before, new = seen.keys[0].shape[2], tokens.shape[1]
+        cache = {
+            f"layer_{index}": {
+                "k": jnp.pad(k.swapaxes(1, 2), ((0, 0), (0, new), (0, 0), (0, 0))),
+                "v": jnp.pad(v.swapaxes(1, 2), ((0, 0), (0, new), (0, 0), (0, 0))),
+                "end_index": jnp.full(len(tokens), before),
+            }
+            for index, (k, v) in enumerate(zip(*seen, strict=True))
+        }
+        logits, cache = module(tokens, positions, cache, mask)
+        keys, values = (
+            tuple(layer[part][:, before:].swapaxes(1, 2) for layer in cache.values())
+            for part in "kv"
+        )
+        return logits, keys, values
+
+    config = llama.ModelConfig(
+        num_layers=2, vocab_size=40, embed_dim=16, hidden_dim=32, num_heads=4, head_dim=4,
+        num_kv_heads=2, norm_eps=1e-5, weight_tying=False,
+    )  # fmt: skip
+    module = llama.Llama3(config, rngs=nnx.Rngs(0))
+    sizes = dict(vocab_size=40, num_layers=2, num_kv_heads=2, head_dim=4)
+    model, params = jspec.models.from_nnx(module, forward, **sizes)
+    assert not check_model(model, params).skipped
