@@ -48,7 +48,7 @@ class Outcome:
     stop_bytes: int = 0
     """The bytes at the end of its text that are of a stop string."""
     logprobs: "Logprobs | None" = None
-    """Of its tokens, [T] and [T, C] on the host."""
+    """Of its tokens, one row on the host."""
 
 
 class Runner:
@@ -162,7 +162,8 @@ def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
             seconds=seconds,
             stop_bytes=0 if result.stop_bytes is None else int(result.stop_bytes[place]),
             logprobs=jax.tree.map(
-                lambda values, place=place: values[place, : result.lengths[place]], result.logprobs
+                lambda values, place=place: values[place][None, : result.lengths[place]],
+                result.logprobs,
             ),
         )
         for place, row in enumerate(group.rows)

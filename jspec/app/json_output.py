@@ -43,13 +43,14 @@ def without_end(text: str, num_bytes: int) -> str:
 
 def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
     """One object a token; JSON has no -inf, so what cannot be drawn is left out."""
-    known = outcome.logprobs
+    known, found = outcome.logprobs, []
     assert known is not None
-    found = []
-    for place, (token, own) in enumerate(zip(outcome.tokens, known.emitted.tolist(), strict=True)):
+    emitted = known.emitted[0].tolist()
+    for place, (token, own) in enumerate(zip(outcome.tokens, emitted, strict=True)):
         top = []
         if known.top is not None and known.top_tokens is not None:
-            pairs = zip(known.top_tokens[place].tolist(), known.top[place].tolist(), strict=True)
+            best = known.top_tokens[0, place].tolist(), known.top[0, place].tolist()
+            pairs = zip(*best, strict=True)
             top = [{"token": one, "logprob": value} for one, value in pairs if value > -math.inf]
         found.append({"token": token, "logprob": own, "top_logprobs": top})
     return found

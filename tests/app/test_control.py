@@ -60,6 +60,7 @@ def test_the_text_ends_before_a_stop_string(records, command, folder):
     assert ran.out == cut["text"] + "\n"
 
 
+@pytest.mark.slow
 def test_several_answers_draw_anew(records):
     found = records("Once upon", "-n", 3, "--temperature", 1.2)
     assert len({tuple(record["tokens"]) for record in found}) == 3

@@ -209,5 +209,9 @@ IN_MERGE_TOO = (
 OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_published")
 """Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
 
+OF_NO_DRAFT = ("jump_forward",)
+"""Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is taken,
+and tests/test_grammar.py has what a grammar forces."""
+
 ON_A_TRANSFORMER = ("eagle2", "token_recycling", "speculative_decoding")
 """Drafters that are also run on a target whose logits are no table."""
