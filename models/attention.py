@@ -156,15 +156,17 @@ def with_past(
         oldest: the oldest slot that each query sees; None: the first.
         soft_cap: as in `attend`.
     """
-    size = min(_MANY_SLOTS if queries.shape[2] >= _MANY_QUERIES else _FEW_SLOTS, slots_of(cached))
+    slots = slots_of(cached)
     if queries.shape[2] >= _MANY_QUERIES:
-        return by_blocks(size, soft_cap, softmax, queries, cached, oldest)
+        return by_blocks(min(_MANY_SLOTS, slots), soft_cap, softmax, queries, cached, oldest)
+    if slots <= 2 * _FEW_SLOTS:  # a loop would cost what it saves
+        return by_blocks(slots, soft_cap, softmax, queries, cached, oldest)
     # Elsewhere a step of a loop takes longer than few queries do with all slots: a GPU's host
     # decides whether the loop goes on.
     return jax.lax.platform_dependent(
         *(softmax, queries, cached, oldest),
-        cpu=partial(by_blocks, size, soft_cap),
-        default=partial(by_blocks, slots_of(cached), soft_cap),
+        cpu=partial(by_blocks, _FEW_SLOTS, soft_cap),
+        default=partial(by_blocks, slots, soft_cap),
     )
 
 
