@@ -165,7 +165,7 @@ def test_a_head_of_another_kind_is_refused(folder):
         heads.load(folder, TARGET, only="eagle")
     with pytest.raises(ValueError, match="of kind eagle or eagle3 is wanted; name such a folder"):
         heads.load(folder, TARGET, only=("eagle", "eagle3"))
-    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: eagle, eagle3"):
+    with pytest.raises(ValueError, match=r"Llama is no kind of head .* known: .*eagle, eagle3"):
         heads.save(folder / "other", TARGET.model, TARGET.params, TARGET)
 
 
@@ -184,7 +184,7 @@ def test_a_damaged_folder_is_refused(folder):
     file.write_bytes(whole)
     for change, why in [
         ({"format": 2}, r"format = 2, which jspec does not implement; supported: 1"),
-        ({"kind": "hydra"}, r"kind = 'hydra'.*supported: 'eagle'"),
+        ({"kind": "hydra"}, r"kind = 'hydra'.*supported: .*'eagle'"),
         ({"config": {"vocab_size": 23}}, "does not describe a medusa head"),
         ({"config": known["config"] | {"depth": 1}}, "does not describe a medusa head .*depth"),
         ({"config": known["config"] | {"num_heads": 3}}, r"block_2_0/bias, the file lacks it and"),

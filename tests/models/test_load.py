@@ -183,14 +183,17 @@ BROKEN = {
     "field missing": (lambda f: edit(f, hidden_size=None), "no field 'hidden_size'; add it"),
     "field of no size": (lambda f: edit(f, vocab_size=-1), "vocab_size = -1; .* at least 1"),
     "heads": (lambda f: edit(f, num_key_value_heads=3), "num_key_value_heads = 3, .* divide 4"),
-    "activation": (lambda f: edit(f, hidden_act="tanh"), "hidden_act = 'tanh'.*supported: 'silu'"),
+    "activation": (
+        lambda f: edit(f, hidden_act="tanh"),
+        "hidden_act = 'tanh'.*supported: .*'silu'",
+    ),
     "rope": (
-        lambda f: edit(f, rope_parameters={"rope_type": "yarn", "factor": 4.0}),
-        "rope_type = 'yarn'.*supported: 'default', 'llama3'",
+        lambda f: edit(f, rope_parameters={"rope_type": "axial", "factor": 4.0}),
+        "rope_type = 'axial'.*supported: 'default', .*'llama3'",
     ),
     "rope of old": (
-        lambda f: edit(f, rope_parameters=None, rope_scaling={"type": "linear", "factor": 2.0}),
-        "type = 'linear'.*supported: 'default', 'llama3'",
+        lambda f: edit(f, rope_parameters=None, rope_scaling={"type": "axial", "factor": 2.0}),
+        "type = 'axial'.*supported: 'default', .*'llama3'",
     ),
     "quantised": (lambda f: edit(f, quantization_config={"bits": 4}), "asks for quantised weights"),
     "truncated": (

@@ -10,7 +10,12 @@ import jspec.models
 from jspec import cache as caches
 from jspec.models import sharding
 
-NAMES = ("llama_biases_grouped_tied", "opt_norms_behind_projected", "gpt2", "mixtral")
+NAMES = (
+    "llama_biases_grouped_tied",
+    "opt_norms_behind_projected",
+    "gpt2",
+    pytest.param("mixtral", marks=pytest.mark.slow),
+)
 
 
 @pytest.fixture
