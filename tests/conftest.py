@@ -36,7 +36,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # Most of a run is many small programs; JAX's own threshold is a second.
     jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.1)
     # Tracing makes many objects and few cycles: at Python's own threshold, a tenth of a run.
-    gc.set_threshold(100_000)
+    gc.set_threshold(20_000)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XLA_FLAGS", compiling.XLA_FLAGS, prepend=" ")
         jax.devices()  # XLA reads its flags now, and never again
