@@ -77,8 +77,8 @@ REFUSED = [
     (["--top-p", 1.5], "--top-p is 1.5; pass a number in 1e-06 .. 1"),
     (["--dtype", "float7"], "'float7' is unknown; use one of"),
     (
-        ["--draft-model", "x"],
-        "uses none; leave it out (choose one of speculative_decoding, ",
+        ["--draft-model", "x", "--method", "suffix"],
+        "uses none; leave it out (choose one of auto, speculative_decoding, ",
     ),
     (
         ["--method", "speculative_decoding"],
