@@ -130,7 +130,7 @@ def prepare(
         slots = _slots(slots, tokens, counts, max_new_tokens, context)
         # Under a caller's jit shapes are final.
         size = max_new_tokens if isinstance(tokens, Tracer) else max(slots, max_new_tokens)
-    chunk = min(_chunk(batch), slots)
+    chunk = min(_chunk(batch, slots), slots)
     if isinstance(tokens, Tracer):
         chunk = min(chunk, max(tokens.shape[1] - 1, 1))
     else:
@@ -209,13 +209,18 @@ def bucket(size: int) -> int:
     return max(128, 1 << (size - 1).bit_length())
 
 
-def _chunk(batch: int) -> int:
+def _chunk(batch: int, slots: int) -> int:
     """The number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
     padded to as many. `python -m benchmarks.speed.prefill` measures it.
     """
-    most, least, together = (128, 16, 128) if jax.default_backend() == "cpu" else (512, 64, 4096)
+    if jax.default_backend() != "cpu":
+        most, least, together = 512, 64, 4096
+    else:
+        # Long texts have time to win back what wider products cost a short one.
+        together = 128 if slots > 1024 else 64
+        most, least = together, 16
     return max(least, min(most, bucket_below(together // batch)))
 
 
