@@ -59,9 +59,8 @@ class RoutedExperts(nn.Module):
         down = self.param("down", init, (count, inner, width), self.param_dtype)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         run = each if routes.size <= count else sorted_by_expert
-        fed = run(
-            rows, routes, *(jnp.asarray(part, x.dtype) for part in (gate_up, down)), self.activation
-        )
+        first, last = jnp.asarray(gate_up, x.dtype), jnp.asarray(down, x.dtype)
+        fed = run(rows, routes, first, last, self.activation)
         mixed = jnp.einsum("rke,rk->re", fed.astype(jnp.float32), shares.reshape(routes.shape))
         return mixed.astype(self.dtype).reshape(x.shape)
 
