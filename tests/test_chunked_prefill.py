@@ -17,8 +17,11 @@ LIMIT = 10
 LENGTHS = np.array([21, 1, 14, 9])
 PROMPTS = np.resize(np.random.default_rng(0).integers(tiny.VOCAB, size=(4, 5)), (4, 21))
 ASK = dict(max_new_tokens=LIMIT, sampling=jspec.Sampling(jnp.array([0.0, 0.9, 0.9, 0.0])), key=5)
-BY_DEFAULT = ("suffix",)
-"""The others are more of the same: the contract reads all prompts in pieces, and in two parts."""
+KINDS = (
+    "autoregressive", "block", "dynamic_token_recycling", "eagle2", "lookahead", "lyanna",
+    "mixture", "speculative_decoding",
+)  # fmt: skip
+"""One of each kind of memory: the contract reads the prompts of all drafters in pieces."""
 
 
 def run(state, drafter, params, model=(MODEL, PARAMS)):
@@ -38,12 +41,7 @@ def of(name):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=() if name in BY_DEFAULT else pytest.mark.slow)
-        for name in sorted({"autoregressive", *DRAFTERS} - {"scripted", "prompt_lookup_verified"})
-        if "published" not in name
-    ],
+    "name", ["suffix", *(pytest.param(name, marks=pytest.mark.slow) for name in KINDS)]
 )
 def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
     how = of(name)
