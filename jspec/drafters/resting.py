@@ -15,6 +15,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import PyTree, Tree
+from jspec.manual_axes import vary
 
 _DECAY = 0.9
 """The share of what was saved that a round leaves."""
@@ -90,18 +91,24 @@ def draft_unless(
     place = {id(leaf): number for number, leaf in enumerate(held)}
     traced = {}
 
+    def like_rows(tree: PyTree) -> PyTree:
+        # Under `shard_map` both branches have to vary as the rows do.
+        return vary(tree, resting, memory)
+
     def drafted() -> tuple[Tree, list[Array]]:
         tree, drafting = draft()
         leaves, traced["structure"] = jax.tree.flatten(drafting)
         traced["places"] = places = [place.get(id(leaf)) for leaf in leaves]
-        return tree, [leaf for leaf, at in zip(leaves, places, strict=True) if at is None]
+        return like_rows(
+            (tree, [leaf for leaf, at in zip(leaves, places, strict=True) if at is None])
+        )
 
     shapes = jax.eval_shape(drafted)
     if not set(place.values()) <= set(traced["places"]):
         return draft()
 
     def nothing() -> tuple[Tree, list[Array]]:
-        return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return like_rows(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
 
     tree, made = jax.lax.cond(resting, nothing, drafted)
     new = iter(made)
