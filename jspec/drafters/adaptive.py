@@ -90,7 +90,7 @@ class AdaptiveState:
     offsets: Float[Array, " B"]
     """Log odds by which a row has been accepting more than the model says."""
     slots: Int[Array, ""]
-    """Slots of a row's cache, all of which a round reads."""
+    """Slots of a row's cache, by which the costs are looked up."""
     vocab_size: Int[Array, ""]
     """V of the target, which has no node for other tokens: they may not count as the best."""
     rests: Rests
