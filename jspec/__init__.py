@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "fork", "prefill", "step", "stop_strings", "stream", "trace",
+    "Chunk", "decode", "Engine", "fork", "News", "prefill", "step", "stop_strings", "stream",
+    "trace",
     # data
     "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Logprobs", "Output", "PromptChunk",
     "Result", "Sampling", "Scored", "State", "Stats", "Status", "StopStrings", "Template", "Trace",

@@ -59,6 +59,8 @@ class Status(IntEnum):
     """The row emitted a stop token or a stop string, see `decode`."""
     MASKED = 6
     """Processors or the grammar left no token to emit."""
+    FREE = 7
+    """No request stands in the row, see `Engine`."""
 
 
 @struct.dataclass

@@ -18,6 +18,7 @@ from jspec import logprobs as records
 from jspec.base import Logprobs, State, Tree
 from jspec.errors import InputError
 from jspec.grammar import masks, stops
+from jspec.grammar.automaton import Room, moved
 from jspec.grammar.compile import Grammar
 from jspec.grammar.masks import Grammars, Standing
 from jspec.grammar.stops import StopProgress, Stops, StopStrings
@@ -64,6 +65,8 @@ def prepare(
     stop_token_ids: Any,
     logprobs: int | None,
     logprobs_mode: str,
+    grammar_room: Room | None = None,
+    stop_room: Room | None = None,
 ) -> Control | None:
     """The checked control arguments of `decode`; None if nothing was asked for.
 
@@ -77,6 +80,8 @@ def prepare(
         stop_token_ids: as in `decode`.
         logprobs: as in `decode`.
         logprobs_mode: as in `decode`.
+        grammar_room: for the grammar of a single row that may come to others; None: no such row.
+        stop_room: for its stop strings.
 
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
@@ -87,8 +92,8 @@ def prepare(
         ends = library_of(eos).concatenate([eos, stop_tokens], axis=1)
     control = Control(
         processors=_applied(processors, batch, vocab_size),
-        grammar=masks.prepare(grammar, batch, vocab_size, ends),
-        stop=stops.prepare(stop, batch, vocab_size),
+        grammar=masks.prepare(grammar, batch, vocab_size, ends, grammar_room),
+        stop=stops.prepare(stop, batch, vocab_size, stop_room),
         stop_tokens=stop_tokens,
         logprobs=records.asked(logprobs, logprobs_mode, vocab_size),
     )
@@ -103,6 +108,7 @@ def begin(
     lengths: Int[Array, " B"],
     size: int,
     vocab_size: int,
+    earlier: tuple[Text, Int[Array, " B"]] | None = None,
 ) -> Progress | None:
     """What is kept before the first round.
 
@@ -112,12 +118,18 @@ def begin(
         lengths: tokens of each row of it.
         size: of the output.
         vocab_size: V.
+        earlier: the text that the prompt goes on from, and its committed tokens, behind which the
+            prompt begins; None: there is none.
     """
     if control is None:
         return None
-    asked = control.logprobs
+    asked, text = control.logprobs, None
+    if control.processors and earlier is None:
+        text = histories.begin(prompt, lengths, size, vocab_size)
+    elif control.processors:
+        text = histories.go_on(*earlier, prompt, lengths)
     return Progress(
-        text=histories.begin(prompt, lengths, size, vocab_size) if control.processors else None,
+        text=text,
         grammar=None if control.grammar is None else masks.begin(control.grammar),
         stop=None if control.stop is None else stops.begin(control.stop),
         logprobs=None if asked is None else records.empty(asked, len(prompt), size),
@@ -252,6 +264,77 @@ def take(control: Control | None, rows: Int[Array, " R"]) -> Control | None:
         stop=of_automata(control.stop),
         stop_tokens=taken(control.stop_tokens),
     )
+
+
+def spread(control: Control | None, batch: int) -> Control | None:
+    """Room for what so many rows ask for, none of which asks for anything.
+
+    Args:
+        control: of a single row, with the rooms that it was given.
+        batch: B.
+    """
+    if control is None:
+        return None
+
+    def per_row(part: Any) -> Any:
+        return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
+
+    return replace(
+        control,
+        processors=per_row(control.processors),
+        grammar=None if control.grammar is None else masks.spread(control.grammar, batch),
+        stop=None if control.stop is None else stops.spread(control.stop, batch),
+        stop_tokens=per_row(control.stop_tokens),
+    )
+
+
+def put(control: Control | None, row: Int[Array, ""], one: Control | None) -> Control | None:
+    """What the rows ask for, with that of a single row in the place of a row's."""
+    if control is None or one is None:
+        return control
+
+    def written(part: Any, its: Any) -> Any:
+        return jax.tree.map(lambda leaf, new: leaf.at[row].set(new[0]), part, its)
+
+    grammar, stop = control.grammar, control.stop
+    if grammar is not None and one.grammar is not None:
+        grammar = masks.put(grammar, row, one.grammar)
+    if stop is not None and one.stop is not None:
+        stop = stops.put(stop, row, one.stop)
+    return replace(
+        control,
+        processors=written(control.processors, one.processors),
+        grammar=grammar,
+        stop=stop,
+        stop_tokens=written(control.stop_tokens, one.stop_tokens),
+    )
+
+
+def placed(progress: Progress | None, control: Control | None, row: Int[Array, ""]) -> Any:
+    """What a single row keeps between rounds, as it is called in the place of a row.
+
+    Args:
+        progress: of the single row.
+        control: of all rows.
+        row: the place.
+    """
+    if progress is None or control is None:
+        return progress
+
+    def called(states: Int[Array, " B"], part: Any) -> Int[Array, " B"]:
+        return moved(states, row, part.automata.room)
+
+    if control.grammar is not None and progress.grammar is not None:
+        progress = replace(progress, grammar=called(progress.grammar, control.grammar))
+    if control.stop is not None and progress.stop is not None:
+        states = called(progress.stop.states, control.stop)
+        progress = replace(progress, stop=replace(progress.stop, states=states))
+    return progress
+
+
+def text_of(state: State) -> Text | None:
+    """What processors read of the rows' texts; None if there are none."""
+    return None if state.control is None else state.control.text
 
 
 def stop_of(state: State) -> StopProgress | None:

@@ -10,7 +10,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax.typing import ArrayLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Int
 
 from jspec import chunked_prefill
 from jspec import control as controls
@@ -22,12 +22,15 @@ from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
+from jspec.history import Text
 from jspec.manual_axes import vary
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import (
+    Prepared,
     PreparedArrays,
     check_context,
+    check_drafter,
     check_earlier,
     check_fork,
     check_model,
@@ -190,8 +193,7 @@ def prefill(
         >>> state.root.tolist(), state.cache.lengths.tolist()
         ([5], [4])
     """
-    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
-        raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
+    check_drafter(drafter)
     check_model(model, params)
     check_earlier(drafter_state)
     if earlier is not None and drafter_state is not None:
@@ -202,32 +204,55 @@ def prefill(
     call = prepare(
         model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier
     )
-    check_context(getattr(drafter, "context", None), call)
     control = controls.prepare(
         model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
         grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
         logprobs_mode=logprobs_mode,
     )  # fmt: skip
+    return begin(model, params, call, control, drafter, drafter_params, drafter_state, earlier)
+
+
+def begin(
+    model: CausalLM,
+    params: PyTree,
+    call: Prepared,
+    control: controls.Control | None,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    drafter_state: PyTree,
+    earlier: State | None,
+) -> State:
+    """The state before the first round of a call whose arguments are checked; see `prefill`."""
+    check_context(getattr(drafter, "context", None), call)
+    text = None
     if earlier is not None:
         if control is not None and control.processors:
-            raise InputError(
-                "processors came with an earlier state, whose text they would not see; pass the "
-                "whole text as one prompt"
-            )
+            text = _text_of(earlier)
         _check_same_memory(drafter, earlier)
         kept = earlier.cache, earlier.drafter_state
     else:
         # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
         # Cold or hot, it is an argument: both are one program.
         batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
-        kept = _owned((model.init_cache(batch, call.slots), drafter.init(batch, call.slots, known)))
+        kept = owned((model.init_cache(batch, call.slots), drafter.init(batch, call.slots, known)))
     return _prefill(
         model, params, call.arrays, kept[0], drafter, drafter_params, kept[1], call.size,
-        call.chunk, control,
+        call.chunk, control, text,
     )  # fmt: skip
 
 
-def _owned(state: PyTree) -> PyTree:
+def _text_of(earlier: State) -> Text:
+    """What processors read of an earlier state's text."""
+    text = controls.text_of(earlier)
+    if text is None:
+        raise InputError(
+            "processors came with an earlier state that had none, whose text they would not see; "
+            "give them to the earlier call too, or pass the whole text as one prompt"
+        )
+    return text
+
+
+def owned(state: PyTree) -> PyTree:
     """The same with an array of its own for every leaf: none may be donated twice."""
     seen: set[int] = set()
 
@@ -308,17 +333,18 @@ def fork(
     """
     _check_same_memory(drafter, state)
     asked = check_fork(rows, ids, key, len(state.root), state.request.sampling)
-    return _fork(state, *asked, drafter)
+    return copies(state, *asked, drafter)
 
 
 @partial(jax.jit, static_argnames=("drafter",))
-def _fork(
+def copies(
     state: State,
     rows: Int[Array, " R"],
-    ids: Int[Array, " R"],
+    ids: Int[Array, " R"] | None,
     key: jax.Array | None,
     drafter: Drafter,
 ) -> State:
+    """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
     slots = state.cache.slots
     axes = row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
     known = take(state.drafter_state, axes, rows)
@@ -326,7 +352,7 @@ def _fork(
     # All else has an entry for each row.
     plain = replace(state, drafter_state=(), request=replace(state.request, control=None))
     taken = jax.tree.map(lambda leaf: leaf[rows], plain)
-    keys = taken.request.keys if key is None else samplings.row_keys(key, ids)
+    keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
     request = replace(taken.request, keys=keys, control=control)
     return replace(taken, drafter_state=known, request=request)
 
@@ -334,7 +360,7 @@ def _fork(
 @partial(
     jax.jit,
     static_argnames=("model", "drafter", "size", "chunk"),
-    donate_argnames=("cache", "drafter_state"),
+    donate_argnames=("cache", "drafter_state", "text"),
 )
 def _prefill(
     model: CausalLM,
@@ -347,8 +373,10 @@ def _prefill(
     size: int,
     chunk: int,
     control: controls.Control | None = None,
+    text: Text | None = None,
 ) -> State:
     batch = len(call.lengths)
+    known_text = None if text is None else (text, cache.lengths)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
     cache, drafter_state = vary((cache, drafter_state), call)
     last = (call.lengths - 1)[:, None]
@@ -374,7 +402,9 @@ def _prefill(
         drafter_state=started,
         stats=no_rounds(trees.root_only(root)),
         request=request,
-        control=controls.begin(control, call.prompt, call.lengths, size, model.vocab_size),
+        control=controls.begin(
+            control, call.prompt, call.lengths, size, model.vocab_size, known_text
+        ),
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
@@ -390,13 +420,16 @@ def decode_rounds(
     drafter: Drafter,
     drafter_params: PyTree,
     rounds: Int[Array, ""],
+    until_one_ends: Bool[Array, ""] | bool = False,
 ) -> State:
-    """The state after `rounds` rounds, or fewer if every row ends."""
+    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked."""
     _check_same_memory(drafter, state)
+    had_ended = state.done
 
     def going(carry):
         state, left = carry
-        return (left > 0) & ~state.done.all()
+        one_more = (state.done & ~had_ended).any()
+        return (left > 0) & ~state.done.all() & ~(until_one_ends & one_more)
 
     def body(carry):
         state, left = carry

@@ -127,6 +127,33 @@ def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab
     )
 
 
+def go_on(
+    text: Text,
+    lengths: Int[Array, " B"],
+    prompt: Int[Array, "B T"],
+    counts: Int[Array, " B"],
+) -> Text:
+    """The text before the first round of a call that goes on where another ended.
+
+    All that stood there is prompt now.
+
+    Args:
+        text: of the call before.
+        lengths: its committed tokens, which are all but its last one.
+        prompt: that last token, and what follows it, padded on the right.
+        counts: how many they are.
+    """
+    # The first token is known already.
+    there = (jnp.arange(prompt.shape[1]) > 0) & (jnp.arange(prompt.shape[1]) < counts[:, None])
+    known = text.in_prompt + text.in_output
+    return Text(
+        tokens=append(text.tokens, lengths, prompt, counts),
+        prompt_lengths=lengths + counts,
+        in_prompt=_counted(known, prompt, there),
+        in_output=jnp.zeros_like(text.in_output),
+    )
+
+
 def extend(
     text: Text,
     lengths: Int[Array, " B"],

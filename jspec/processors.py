@@ -71,6 +71,11 @@ class Processor:
     values: Any
     prepare: Callable[[Any, int, int], PyTree]
 
+    @property
+    def name(self) -> str:
+        """That of its function."""
+        return getattr(self.function, "__name__", repr(self.function)).lstrip("_")
+
     def applied(self, batch: int, vocab_size: int) -> Applied:
         """The processor for B rows and V tokens.
 
@@ -150,11 +155,14 @@ def presence_penalty(penalty: ArrayLike) -> Processor:
     return Processor(_presence, penalty, _number("presence_penalty", -1e6, "0 is off"))
 
 
-def logit_bias(bias: Mapping[int, float] | Sequence[Mapping[int, float]]) -> Processor:
+def logit_bias(
+    bias: Mapping[int, float] | Sequence[Mapping[int, float]], room: int = 0
+) -> Processor:
     """Adds to the logits of single tokens.
 
     Args:
         bias: token -> what is added; or one such mapping for each row.
+        room: places to fill up to: requests of one `jspec.Engine` have as many.
 
     Example:
         >>> import jspec
@@ -171,7 +179,7 @@ def logit_bias(bias: Mapping[int, float] | Sequence[Mapping[int, float]]) -> Pro
         rows = _rows_of("logit_bias", bias, batch, whole, "a mapping of tokens to numbers")
         for one in rows:
             _check_bias(one)
-        width = _filled(max(map(len, rows)))
+        width = _filled(max(room, *map(len, rows)))
         tokens = np.full((batch, width), vocab_size, np.int32)
         added = np.zeros((batch, width), np.float32)
         for row, one in enumerate(rows):
@@ -197,17 +205,18 @@ def min_tokens(count: ArrayLike) -> Processor:
     return Processor(_min_tokens, count, prepare)
 
 
-def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]]) -> Processor:
+def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0) -> Processor:
     """Forbids tokens.
 
     Args:
         tokens: ids; or one list of ids for each row.
+        room: places to fill up to: requests of one `jspec.Engine` have as many.
     """
 
     def prepare(tokens: Any, batch: int, vocab_size: int) -> PyTree:
         whole = all(isinstance(token, Integral) for token in tokens)
         rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
-        filled = np.full((batch, _filled(max(map(len, rows)))), vocab_size, np.int32)
+        filled = np.full((batch, _filled(max(room, *map(len, rows)))), vocab_size, np.int32)
         for row, one in enumerate(rows):
             filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
         return filled

@@ -67,6 +67,8 @@ from jspec.protocols import Drafter as Drafter
 from jspec.protocols import DraftHead as DraftHead
 from jspec.protocols import NodeRule as NodeRule
 from jspec.protocols import Verifier as Verifier
+from jspec.serving import Engine as Engine
+from jspec.serving import News as News
 from jspec.streaming import Chunk as Chunk
 from jspec.streaming import stream as stream
 from jspec.tracing import Trace as Trace

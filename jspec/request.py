@@ -15,7 +15,7 @@ from jspec import seeds
 from jspec.arguments import check_integer
 from jspec.base import PyTree, Sampling, State
 from jspec.errors import InputError
-from jspec.protocols import CausalLM
+from jspec.protocols import CausalLM, Drafter
 from jspec.row_arguments import end_tokens, integers, known_values, library_of, reals, to_array
 
 
@@ -59,6 +59,12 @@ def check_model(model: CausalLM, params: PyTree) -> None:
         raise InputError(
             "params is None; pass the model's weights, or () for a model that has none"
         )
+
+
+def check_drafter(drafter: Drafter) -> None:
+    """Raises InputError unless this is a drafter."""
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
 
 
 def check_earlier(drafter_state: PyTree) -> None:

@@ -61,3 +61,20 @@ def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTre
         for leaf, axis in zip(leaves, axes, strict=True)
     ]
     return jax.tree.unflatten(structure, taken)
+
+
+def put(state: PyTree, axes: list[int | None], row: Int[Array, ""], one: PyTree) -> PyTree:
+    """The memory with that of a single row in the place of a row's; what rows share stays.
+
+    Args:
+        state: a drafter's memory.
+        axes: of its leaves, see `row_axes`.
+        row: the place.
+        one: the memory of a single row.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    written = [
+        leaf if axis is None else jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis)
+        for leaf, new, axis in zip(leaves, jax.tree.leaves(one), axes, strict=True)
+    ]
+    return jax.tree.unflatten(structure, written)

@@ -130,8 +130,9 @@ def test_copies_of_a_row_are_under_the_same_control():
     recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], state.control.logprobs)
     for ours, theirs in zip(*map(jax.tree.leaves, (recorded, wanted.logprobs)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
-    with pytest.raises(jspec.InputError, match="processors came with an earlier state"):
-        jspec.prefill(MODEL, PARAMS, PROMPTS[:3], earlier=state, **ask(places))
+    without = jspec.prefill(MODEL, PARAMS, PROMPTS[:3], max_new_tokens=LIMIT)
+    with pytest.raises(jspec.InputError, match="processors came with an earlier state that had no"):
+        jspec.prefill(MODEL, PARAMS, PROMPTS[:3], earlier=without, **ask(places))
 
 
 def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():

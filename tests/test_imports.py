@@ -53,6 +53,7 @@ CORE = [
     "jspec.chunked_prefill",
     "jspec.rows",
     "jspec.engine",
+    "jspec.serving",
     "jspec.streaming",
     "jspec.tracing",
     "jspec.public",
@@ -74,6 +75,7 @@ FORBIDDEN = {
 # Drafters that the core itself uses: the default of `decode`, and what records another drafter.
 KNOWN_DRAFTERS = {
     "jspec.engine": {"jspec.drafters.autoregressive"},
+    "jspec.serving": {"jspec.drafters.autoregressive"},
     "jspec.streaming": {"jspec.drafters.autoregressive"},
     "jspec.tracing": {
         "jspec.drafters",
@@ -169,7 +171,8 @@ def test_models_are_imported_by_one_name():
 def test_only_the_engine_and_training_compile():
     for name, tree in TREES.items():
         # What tests other people's models compiles them as the engine would.
-        if any(below(name, part) for part in ("jspec.engine", "jspec.training", "jspec.testing")):
+        compilers = ("jspec.engine", "jspec.serving", "jspec.training", "jspec.testing")
+        if any(below(name, part) for part in compilers):
             continue
         wrong = [
             node.lineno

@@ -91,8 +91,9 @@ class AdaptiveState:
     """Log odds by which a row has been accepting more than the model says."""
     slots: Int[Array, ""]
     """Slots of a row's cache, by which the costs are looked up."""
-    vocab_size: Int[Array, ""]
-    """V of the target, which has no node for other tokens: they may not count as the best."""
+    vocab_sizes: Int[Array, " B"]
+    """V of the target, as the row's prompt told it: nodes of other tokens may not count as the
+    best."""
     rests: Rests
     offered: Offered | None
 
@@ -147,7 +148,7 @@ class Adaptive:
             acceptance=doubting if earlier is None else earlier.acceptance,
             offsets=jnp.zeros(batch, jnp.float32),
             slots=jnp.int32(slots),
-            vocab_size=jnp.int32(0),
+            vocab_sizes=jnp.zeros(batch, jnp.int32),
             rests=Rests.none() if earlier is None else earlier.rests,
             offered=None,
         )
@@ -159,8 +160,8 @@ class Adaptive:
                 "widths needs costs beside its own; pass jspec.AdaptiveParams(params, costs)"
             )
         known = self.drafter.prefill(params.drafter, state.drafter, chunk)
-        vocab_size = jnp.full_like(state.vocab_size, chunk.output.logits.shape[-1])
-        return replace(state, drafter=known, vocab_size=vocab_size)
+        vocab_sizes = jnp.full_like(state.vocab_sizes, chunk.output.logits.shape[-1])
+        return replace(state, drafter=known, vocab_sizes=vocab_sizes)
 
     def draft(
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
@@ -181,7 +182,7 @@ class Adaptive:
                 f"widths is {self.widths} and {name} drafts {most} nodes; give widths of at most "
                 f"{most}"
             )
-        admitted = admit(tree, frame.root, state.vocab_size, frame.grammar)
+        admitted = admit(tree, frame.root, state.vocab_sizes.max(), frame.grammar)
         tree = replace(admitted, choice=None)
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])

@@ -4,10 +4,11 @@
 expressions and schemas need `outlines-core`, the extra `grammar`.
 """
 
+from jspec.grammar.automaton import Room as Room
 from jspec.grammar.compile import Grammar as Grammar
 from jspec.grammar.compile import choices as choices
 from jspec.grammar.compile import json_schema as json_schema
 from jspec.grammar.compile import regex as regex
 from jspec.grammar.spelling import token_bytes as token_bytes
 
-__all__ = ["Grammar", "choices", "json_schema", "regex", "token_bytes"]
+__all__ = ["Grammar", "Room", "choices", "json_schema", "regex", "token_bytes"]

@@ -5,14 +5,17 @@ They are one *class*, and a table has a column for each class instead of one for
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec.arguments import check_integer
+from jspec.base import PyTree
 from jspec.errors import InputError
 
 NONE = -1
@@ -33,6 +36,35 @@ class Bounds:
 
     states: int = 20_000
     megabytes: int = 256
+
+
+@dataclass(frozen=True)
+class Room:
+    """The room for the automaton of one row, where rows come and go (`jspec.Engine`); static.
+
+    Args:
+        states: most states.
+        classes: most classes of tokens: those that no state tells apart are one.
+
+    Raises:
+        InputError: if there is room for nothing.
+
+    Example:
+        >>> Room(states=512, classes=256).megabytes
+        0.5
+    """
+
+    states: int
+    classes: int
+
+    def __post_init__(self):
+        check_integer("states", self.states, 1, None)
+        check_integer("classes", self.classes, 1, None)
+
+    @property
+    def megabytes(self) -> float:
+        """The memory of the table, for each row."""
+        return self.states * self.classes * 4 / _MEGABYTE
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +206,9 @@ class Automata:
     """The automaton of each row."""
     starts: Int[Array, " B"]
     """The first state of each row."""
+    room: Room | None = struct.field(pytree_node=False, default=None)
+    """The part of the table that each row has, one after the other behind state 0; None: rows may
+    share."""
 
     def step(self, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
         """The states after one token each; -1 where it leads nowhere."""
@@ -194,7 +229,10 @@ class HasAutomaton(Protocol):
 
 
 def stack(
-    rows: Sequence[HasAutomaton | None], vocab_size: int, free: Mapping[str, int | bool]
+    rows: Sequence[HasAutomaton | None],
+    vocab_size: int,
+    free: Mapping[str, int | bool],
+    room: Room | None = None,
 ) -> tuple[Automata, dict[str, Any]]:
     """The automata of rows in one table.
 
@@ -202,20 +240,29 @@ def stack(
         rows: one for each row, or None; one that several rows have is held once.
         vocab_size: V. Tokens that an automaton does not know lead nowhere.
         free: names of values [states] that these have, and the values in rows that have none.
+        room: of a row, for a single row that may come to others; None: as much as is needed.
 
     Returns:
-        The table, and the values of its states. Sizes are rounded up, so that automata of like
-        sizes are one program.
+        The table, and the values of its states. Without a room sizes are rounded up, so that
+        automata of like sizes are one program.
+
+    Raises:
+        InputError: if an automaton is larger than the room.
     """
     distinct = list({id(one): one for one in rows if one is not None}.values())
     parts = [one.automaton for one in distinct]
     ends = np.cumsum([1, *(len(part.table) for part in parts)])
     offsets = dict(zip(map(id, distinct), ends[:-1].tolist(), strict=True))
-    num_classes = _rounded(max(part.table.shape[1] for part in parts) + 1)
-    table = np.full((_rounded(int(ends[-1])), num_classes), NONE, np.int32)
+    most_classes = max((part.table.shape[1] for part in parts), default=0)
+    if room is None:
+        num_states, num_classes = _rounded(int(ends[-1])), _rounded(most_classes + 1)
+    else:
+        _check_room(room, int(ends[-1]) - 1, most_classes)
+        num_states, num_classes = room.states + 1, room.classes + 1
+    table = np.full((num_states, num_classes), NONE, np.int32)
     table[_FREE] = _FREE
     # The last column is that of tokens that no automaton knows.
-    classes = np.full((len(parts), vocab_size), num_classes - 1, np.int32)
+    classes = np.full((max(len(parts), 1), vocab_size), num_classes - 1, np.int32)
     values = {name: np.full(len(table), value) for name, value in free.items()}
     for number, (one, part) in enumerate(zip(distinct, parts, strict=True)):
         states = slice(offsets[id(one)], offsets[id(one)] + len(part.table))
@@ -229,7 +276,85 @@ def stack(
     starts = np.array([offsets.get(id(row), _FREE) for row in rows], np.int32)
     # Host arrays, which the program takes as they are.
     arrays: dict[str, Any] = dict(table=table, classes=classes, which=which, starts=starts)
-    return Automata(**arrays), values
+    return Automata(**arrays, room=room), values
+
+
+def spread(automata: Automata, values: PyTree, batch: int) -> tuple[Automata, PyTree]:
+    """Room for the automata of so many rows, none of which has one.
+
+    Args:
+        automata: of a single row, stacked with a room.
+        values: of its states, the first of them those of rows that have none.
+        batch: B.
+    """
+    room, nothing = _room_of(automata), jnp.zeros(batch, jnp.int32)
+    size = 1 + batch * room.states
+
+    def of_states(leaf: Array, fill: Any) -> Array:
+        return jnp.full((size, *leaf.shape[1:]), fill, jnp.result_type(leaf))
+
+    table = of_states(automata.table, NONE).at[_FREE].set(_FREE)
+    return (
+        Automata(
+            table=table,
+            classes=jnp.zeros((batch, automata.classes.shape[1]), jnp.int32),
+            which=jnp.arange(batch, dtype=jnp.int32),
+            starts=nothing,
+            room=room,
+        ),
+        jax.tree.map(lambda leaf: of_states(leaf, leaf[0]), values),
+    )
+
+
+def put(
+    automata: Automata, values: PyTree, row: Int[Array, ""], one: Automata, its_values: PyTree
+) -> tuple[Automata, PyTree]:
+    """The automata with that of a single row in the place of a row's.
+
+    Args:
+        automata: of all rows.
+        values: of its states.
+        row: which one.
+        one: of a single row, stacked with the same room.
+        its_values: of its states.
+    """
+    room = _room_of(automata)
+    first = 1 + row * room.states
+
+    def write(leaf: Array, new: Array, place: Any = row) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(leaf, jnp.asarray(new), place, axis=0)
+
+    return (
+        replace(
+            automata,
+            table=write(automata.table, moved(one.table[1:], row, room), first),
+            classes=write(automata.classes, one.classes),
+            starts=write(automata.starts, moved(one.starts, row, room)),
+        ),
+        jax.tree.map(lambda leaf, new: write(leaf, new[1:], first), values, its_values),
+    )
+
+
+def moved(states: Int[Array, "*S"], row: Int[Array, ""], room: Room) -> Int[Array, "*S"]:
+    """States of a single row's automaton, as they are called in the place of a row."""
+    return jnp.where(states > _FREE, states + row * room.states, states)
+
+
+def _room_of(automata: Automata) -> Room:
+    assert automata.room is not None, "it was stacked with a room"
+    return automata.room
+
+
+def _check_room(room: Room, num_states: int, num_classes: int) -> None:
+    for what, need, most in (
+        ("states", num_states, room.states),
+        ("classes", num_classes, room.classes),
+    ):
+        if need > most:
+            raise InputError(
+                f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
+                f"or the room: Room({what}={need})"
+            )
 
 
 def per_row(name: str, value: Any, batch: int, kind: type) -> list[Any] | None:

@@ -10,7 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Tree
 from jspec.errors import InputError
-from jspec.grammar.automaton import Automata, per_row, stack
+from jspec.grammar import automaton
+from jspec.grammar.automaton import Automata, Room, per_row, stack
 from jspec.grammar.compile import END, Grammar
 from jspec.row_arguments import known_values
 
@@ -49,7 +50,9 @@ class Standing:
         return allowed
 
 
-def prepare(grammar: Any, batch: int, vocab_size: int, end_tokens: Any) -> Grammars | None:
+def prepare(
+    grammar: Any, batch: int, vocab_size: int, end_tokens: Any, room: Room | None = None
+) -> Grammars | None:
     """The checked argument `grammar` of `decode`: a `Grammar`, or one or None for each row.
 
     Args:
@@ -57,13 +60,17 @@ def prepare(grammar: Any, batch: int, vocab_size: int, end_tokens: Any) -> Gramm
         batch: B.
         vocab_size: V.
         end_tokens: [B, X], of all kinds.
+        room: for the grammar of a single row that may come to others, whether it has one or not.
 
     Raises:
-        InputError: if it is something else, or a row with a grammar has no end token.
+        InputError: if it is something else, a row with a grammar has no end token, or there is no
+            room for it.
     """
     rows = per_row("grammar", grammar, batch, Grammar)
     if rows is None:
-        return None
+        if room is None:
+            return None
+        rows = [None] * batch
     known = known_values(end_tokens)
     if known is not None:
         endless = (known < 0).all(-1) & np.array([row is not None for row in rows])
@@ -72,13 +79,29 @@ def prepare(grammar: Any, batch: int, vocab_size: int, end_tokens: Any) -> Gramm
                 f"row {int(endless.argmax())} has a grammar and no end token, so that it could not "
                 "end; pass eos=, the model's end token"
             )
-    automata, values = stack(rows, vocab_size, {"accepting": True, "forced": -1})
+    automata, values = stack(rows, vocab_size, {"accepting": True, "forced": -1}, room)
     return Grammars(automata, values["accepting"], values["forced"])
 
 
 def begin(grammars: Grammars) -> Int[Array, " B"]:
     """The states of the rows before their first token."""
     return jnp.asarray(grammars.automata.starts)
+
+
+def spread(grammars: Grammars, batch: int) -> Grammars:
+    """Room for the grammars of so many rows; see `automaton.spread`."""
+    values = grammars.accepting, grammars.forced
+    automata, (accepting, forced) = automaton.spread(grammars.automata, values, batch)
+    return Grammars(automata, accepting, forced)
+
+
+def put(grammars: Grammars, row: Int[Array, ""], one: Grammars) -> Grammars:
+    """The grammars with that of a single row in the place of a row's; see `automaton.put`."""
+    values, its_values = ((part.accepting, part.forced) for part in (grammars, one))
+    automata, (accepting, forced) = automaton.put(
+        grammars.automata, values, row, one.automata, its_values
+    )
+    return Grammars(automata, accepting, forced)
 
 
 def advance(

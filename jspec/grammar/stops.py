@@ -15,7 +15,16 @@ from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from jspec.errors import InputError
-from jspec.grammar.automaton import Automata, Bounds, TokenAutomaton, per_row, read_tokens, stack
+from jspec.grammar import automaton
+from jspec.grammar.automaton import (
+    Automata,
+    Bounds,
+    Room,
+    TokenAutomaton,
+    per_row,
+    read_tokens,
+    stack,
+)
 from jspec.grammar.spelling import token_bytes
 
 _LONGEST = 4096
@@ -138,21 +147,46 @@ class StopProgress:
     """The bytes at the end of the output that are of the stop string that ended the row."""
 
 
-def prepare(stop: Any, batch: int, vocab_size: int) -> Stops | None:
+def prepare(stop: Any, batch: int, vocab_size: int, room: Room | None = None) -> Stops | None:
     """The checked argument `stop` of `decode`: a `StopStrings`, or one or None for each row.
 
+    Args:
+        stop: what was given.
+        batch: B.
+        vocab_size: V.
+        room: for those of a single row that may come to others, whether it has any or not.
+
     Raises:
-        InputError: if it is something else.
+        InputError: if it is something else, or there is no room for it.
     """
     rows = per_row("stop", stop, batch, StopStrings)
     if rows is None:
-        return None
-    automata, values = stack(rows, vocab_size, {"held": 0, "complete": False})
+        if room is None:
+            return None
+        rows = [None] * batch
+    automata, values = stack(rows, vocab_size, {"held": 0, "complete": False}, room)
     sizes: Any = np.zeros(automata.classes.shape, np.int32)
     for row, one in zip(automata.which, rows, strict=True):
         if one is not None:
             sizes[row, : len(one.sizes)] = one.sizes[:vocab_size]
     return Stops(automata, values["held"], values["complete"], sizes)
+
+
+def spread(stops: Stops, batch: int) -> Stops:
+    """Room for the stop strings of so many rows; see `automaton.spread`."""
+    automata, (held, complete) = automaton.spread(
+        stops.automata, (stops.held, stops.complete), batch
+    )
+    return Stops(automata, held, complete, jnp.zeros_like(automata.classes))
+
+
+def put(stops: Stops, row: Int[Array, ""], one: Stops) -> Stops:
+    """The stop strings with those of a single row in the place of a row's; see `automaton.put`."""
+    values, its_values = ((part.held, part.complete) for part in (stops, one))
+    automata, (held, complete) = automaton.put(
+        stops.automata, values, row, one.automata, its_values
+    )
+    return Stops(automata, held, complete, stops.sizes.at[row].set(one.sizes[0]))
 
 
 def begin(stops: Stops) -> StopProgress:

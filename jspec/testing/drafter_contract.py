@@ -18,6 +18,7 @@ from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
 from jspec.request import prepare
 from jspec.testing.drafter_runs import (
+    check_comes_and_goes,
     check_cuts,
     check_goes_on,
     check_hot_start,
@@ -60,9 +61,10 @@ def check_drafter(
 
     The promises: tokens equal those of plain decoding, greedy and sampled with the same key; a row
     does not see its neighbours; end tokens and limits cut inside an accepted path; neither a hot
-    start nor a text that is read in two parts changes a token or compiles anything; a row of NaN
-    ends alone; trees are trees as they were drafted, before the engine takes for absent what is
-    none; the drafter is static, hashable and equal to its copy; it works inside `jspec.merge` and
+    start nor a text that is read in two parts changes a token or compiles anything; a request that
+    comes to a row later has its own tokens; a row of NaN ends alone; trees are trees as they were
+    drafted, before the engine takes for absent what is none; the drafter is static, hashable and
+    equal to its copy; it works inside `jspec.merge` and
     under a caller's `jit`. Nearly all of them are runs of one compiled program, so a check takes
     seconds.
 
@@ -127,6 +129,7 @@ def check_drafter(
         check_nan(subject, watched, params, report)
         check_hot_start(subject, watched, params, first, report)
         check_goes_on(subject, watched, params, report)
+        check_comes_and_goes(subject, watched, params, report)
         _check_jit(subject, drafter, params, report)
         if in_merge:
             _check_merge(subject, drafter, params, plain, report)

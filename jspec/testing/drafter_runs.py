@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import engine
-from jspec.base import PyTree, Result
+from jspec import engine, serving
+from jspec.base import PyTree, Result, State
 from jspec.errors import InputError
 from jspec.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
@@ -121,15 +121,45 @@ def check_goes_on(
     model, weights = asked["model"], asked["params"]
     while not state.done.all():
         state = engine.step(model, weights, state, drafter=drafter, drafter_params=params)
-    found = Result(
+    same_tokens(result_of(state, subject), subject.plain(), what)
+    report.checked.append(what)
+
+
+def check_comes_and_goes(
+    subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report
+) -> None:
+    """Checks rows whose requests come while the others run: later, and to other places."""
+    what = "a request that comes later has its own tokens in any row"
+    asked = subject.request(drafter=drafter, drafter_params=params)
+    model, weights, last = asked["model"], asked["params"], subject.batch - 1
+    state, arriving = engine.prefill(**asked), engine.prefill(**asked)
+
+    def come(state: State, row: int, request: int) -> State:
+        arrival = engine.copies(arriving, np.array([request]), None, None, drafter)
+        return serving.insert(state, np.int32(row), arrival, drafter)
+
+    def rounds(state: State, count: int) -> State:
+        return engine.decode_rounds(model, weights, state, drafter, params, count)
+
+    # The last row is given up, and stays free for a while.
+    state = serving.evict(rounds(state, 2), np.int32(last))
+    state = rounds(come(state, 0, last), 3)
+    state = rounds(come(state, last, 0), 2**31 - 1)
+    requests = np.arange(subject.batch)
+    requests[[0, last]] = last, 0
+    same_tokens(result_of(state, subject), subject.plain(), what, rows=requests)
+    report.checked.append(what)
+
+
+def result_of(state: State, subject: Subject) -> Result:
+    """What `decode` returns of such a state."""
+    return Result(
         tokens=state.out[:, : subject.max_new_tokens],
         lengths=state.lengths,
         status=state.status,
         stats=state.stats,
         drafter_state=state.drafter_state,
     )
-    same_tokens(found, subject.plain(), what)
-    report.checked.append(what)
 
 
 def _shapes(state: PyTree) -> Any:

@@ -246,7 +246,7 @@ def random_tree(rng, batch, size):
 def drafting(drafter, batch, vocab_size=23):
     """The drafter's state, as a prefill leaves it."""
     state = drafter.init(batch, 64, None)
-    return state.replace(vocab_size=jnp.int32(vocab_size))
+    return state.replace(vocab_sizes=jnp.full(batch, vocab_size, jnp.int32))
 
 
 def test_the_choice_is_that_of_numpy():

@@ -1,0 +1,335 @@
+"""Rows that come and go: each has the tokens of `decode` alone, whatever happens around it."""
+
+from functools import partial
+
+import jax
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec import engine as engines
+from jspec import processors, serving
+from jspec.base import Status
+from jspec.testing.prefix_lm import PrefixLM
+
+LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
+END, SLOTS, LIMIT = 22, 48, 16
+MODEL = PrefixLM()
+PARAMS = MODEL.init()
+PROCESSORS = (
+    processors.repetition_penalty(1.0),
+    processors.logit_bias({}),
+    processors.min_tokens(0),
+)
+BOUND = jspec.grammar.choices(["abab", "cdc", "a"], LETTERS)
+STOPS = [
+    jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
+]
+DRAFTER = jspec.adaptive(
+    jspec.merge(jspec.Suffix(num_speculative_tokens=6), jspec.JumpForward(2)), (0, 3, 7)
+)
+COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 0.02, 8: 0.021}))
+
+
+@pytest.fixture(scope="module")
+def engine():
+    room = jspec.grammar.Room(states=24, classes=24)
+    return jspec.Engine(
+        MODEL, num_rows=3, slots=SLOTS, drafter=DRAFTER, processors=PROCESSORS, grammar=room,
+        stop=room, logprobs=2,
+    )  # fmt: skip
+
+
+def requests(count, seed=0):
+    """What clients ask for: all kinds of settings beside each other."""
+    rng = np.random.default_rng(seed)
+    asked = []
+    for number in range(count):
+        few = rng.integers(0, 22, size=4)
+        asked.append(dict(
+            prompt=np.resize(few, int(rng.integers(1, 14))),
+            limit=int(rng.integers(0 if number == 3 else 1, LIMIT)),
+            sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
+            row=int(rng.integers(1000)),
+            eos=END if number % 2 else [END, int(rng.integers(22))],
+            stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else None,
+            processors=[
+                processors.repetition_penalty(float(rng.choice([1.0, 1.4]))),
+                processors.logit_bias({int(few[0]): -1.5} if number % 5 == 2 else {}),
+                processors.min_tokens(int(rng.integers(3))),
+            ],
+            grammar=BOUND if number % 3 == 1 else None,
+            stop=STOPS[number % 2] if number % 3 != 2 else None,
+        ))  # fmt: skip
+    return asked
+
+
+def alone(asked):
+    """All requests by `decode`, plainly, in one batch of rows that never come or go."""
+    lengths = np.array([len(one["prompt"]) for one in asked])
+    prompt = np.zeros((len(asked), lengths.max()), int)
+    for row, one in enumerate(asked):
+        prompt[row, : len(one["prompt"])] = one["prompt"]
+
+    def filled(name):
+        listed = [np.atleast_1d([] if one[name] is None else one[name]) for one in asked]
+        return np.array([np.pad(some, (0, 4 - len(some)), constant_values=-1) for some in listed])
+
+    def of(name):
+        return [one["sampling"] and getattr(one["sampling"], name) for one in asked]
+
+    return jspec.decode(
+        MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT,
+        limits=[one["limit"] for one in asked],
+        sampling=jspec.Sampling(
+            np.array([value or 0.0 for value in of("temperature")]),
+            top_p=np.array([value or 1.0 for value in of("top_p")]),
+        ),
+        key=7, rows=[one["row"] for one in asked],
+        eos=filled("eos").astype(int), stop_token_ids=filled("stop_token_ids").astype(int),
+        processors=[
+            processors.repetition_penalty(
+                np.array([one["processors"][0].values for one in asked])
+            ),
+            processors.logit_bias([one["processors"][1].values for one in asked]),
+            processors.min_tokens(np.array([one["processors"][2].values for one in asked])),
+        ],
+        grammar=[one["grammar"] for one in asked], stop=[one["stop"] for one in asked],
+        logprobs=2,
+    )  # fmt: skip
+
+
+def read(engine, one, pieces=1):
+    """A request, its prompt read in so many pieces."""
+    asked, state = one | dict(key=7), None
+    prompt = asked.pop("prompt")
+    for piece in np.array_split(prompt, min(pieces, len(prompt))):
+        state = engine.prefill(PARAMS, piece, drafter_params=COSTS, earlier=state, **asked)
+    return state
+
+
+def serve(engine, asked, rng, cancelled=()):
+    """Serves all requests as they come: into whatever row is free, at random moments.
+
+    Returns:
+        The tokens of each request that was not given up, its status, and its log-probabilities.
+    """
+    state, waiting = engine.init(PARAMS, COSTS), list(range(len(asked)))
+    running, tokens, ended = {}, {}, {}
+    while waiting or running:
+        free = [row for row in range(engine.num_rows) if row not in running]
+        while waiting and free and rng.random() < 0.8:
+            row, number = free.pop(int(rng.integers(len(free)))), waiting.pop(0)
+            state = engine.insert(state, row, read(engine, asked[number], pieces=1 + number % 3))
+            running[row], tokens[number] = number, ([], [])
+        state, news = engine.step(
+            PARAMS, state, drafter_params=COSTS, rounds=2, until_one_ends=bool(waiting)
+        )
+        news = jax.device_get(news)
+        for row, number in list(running.items()):
+            new = slice(0, int(news.counts[row]))
+            tokens[number][0].extend(news.tokens[row, new].tolist())
+            tokens[number][1].extend(news.logprobs.emitted[row, new].tolist())
+            over = number in cancelled and len(tokens[number][0]) > 1
+            if over or news.status[row] != Status.RUNNING:
+                ended[number] = int(news.status[row]), int(news.stop_bytes[row])
+                state = engine.evict(state, row)
+                del running[row]
+    return tokens, ended
+
+
+@pytest.fixture(scope="module")
+def asked():
+    return requests(14)
+
+
+@pytest.fixture(scope="module")
+def wanted(asked):
+    return alone(asked)
+
+
+def equal(found, wanted, skipped=()):
+    tokens, ended = found
+    kinds = set()
+    for number in range(len(wanted.lengths)):
+        if number in skipped:
+            continue
+        there = slice(0, int(wanted.lengths[number]))
+        assert tokens[number][0] == wanted.tokens[number, there].tolist(), number
+        assert ended[number] == (wanted.status[number], wanted.stop_bytes[number]), number
+        np.testing.assert_allclose(
+            tokens[number][1], wanted.logprobs.emitted[number, there], rtol=1e-5, atol=1e-6
+        )
+        kinds.add(int(wanted.status[number]))
+    return kinds
+
+
+def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for(
+    engine, asked, wanted
+):
+    """Prompts in pieces, penalties, grammars, stops, log-probabilities; some are given up."""
+    given_up, known = {2, 5}, None
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        kinds = equal(serve(engine, asked, rng, given_up), wanted, given_up)
+        assert {Status.EOS, Status.STOP, Status.LIMIT} <= kinds
+        programs = engines._prefill._cache_size(), serving._step._cache_size()
+        programs += serving.insert._cache_size(), serving.evict._cache_size()
+        assert known in (None, programs), "another request compiled something"
+        known = programs
+
+
+def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
+    changed = [*asked[:5], asked[5] | dict(row=asked[5]["row"] + 1), *asked[6:]]
+    with pytest.raises(AssertionError):
+        equal(serve(engine, changed, np.random.default_rng(0)), wanted)
+
+
+def test_what_a_drafter_knows_of_a_row_goes_with_it(engine):
+    """The rounds are those of the text alone: looked up in it, and in no other row's."""
+    drafter = jspec.PromptLookup(num_speculative_tokens=4)
+    engine = jspec.Engine(MODEL, num_rows=2, slots=SLOTS, drafter=drafter)
+    ask = dict(prompt=np.resize([3, 1, 4], 11), limit=20)
+    other = engine.prefill(PARAMS, np.resize([9, 8], 9), limit=20)
+    state = engine.insert(engine.init(PARAMS), 0, other)
+    state, _ = engine.step(PARAMS, state, rounds=2)
+    state = engine.insert(state, 1, engine.prefill(PARAMS, **ask))
+    state, news = engine.step(PARAMS, state, rounds=40)
+    one = jspec.decode(
+        MODEL, PARAMS, ask["prompt"][None], drafter=drafter, max_new_tokens=20, limits=[20]
+    )
+    assert (news.tokens[1, :20] == one.tokens[0]).all()
+    assert (news.stats.histogram[1] == one.stats.histogram[0]).all()
+    assert one.stats.num_accepted_tokens[0] > 0
+
+
+def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
+    """What `take` copies is gone on from, also by several requests, and stays as it was."""
+    read_by = partial(engine.prefill, PARAMS, drafter_params=COSTS)
+    begun = read_by([5, 3, 9, 1], limit=0, processors=PROCESSORS)
+    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:]]
+    state = engine.init(PARAMS, COSTS)
+    for row, rest in enumerate(([7, 2], [4])):
+        whole = dict(limit=6, processors=penalty, sampling=jspec.Sampling(1.0), key=row, row=row)
+        arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
+        state = engine.insert(state, row, arrival)
+        state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
+        state, news = engine.step(PARAMS, state, drafter_params=COSTS)
+        assert news.tokens[row].tolist() == news.tokens[2].tolist()
+    # The next turn: behind the answer of row 1 comes another question.
+    answer = state.out[1, :6].tolist()
+    turn = dict(limit=5, processors=penalty)
+    state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
+    state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
+    state, news = engine.step(PARAMS, state, drafter_params=COSTS)
+    assert news.tokens[0].tolist() == news.tokens[2].tolist()
+    assert news.counts.tolist() == [5, 0, 5]
+
+
+def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
+    plain = jspec.Engine(MODEL, num_rows=2, slots=SLOTS)
+    for waiting, ran in ((False, 9), (True, 3)):
+        state = plain.init(PARAMS)
+        for row, limit in enumerate((3, 9)):
+            state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limit=limit))
+        state, news = plain.step(PARAMS, state, rounds=20, until_one_ends=waiting)
+        assert news.counts.tolist() == [3, ran]
+        if waiting:  # and goes on, though that row is still there
+            state, news = plain.step(PARAMS, state, rounds=20, until_one_ends=waiting)
+            assert news.counts.tolist() == [0, 6]
+    assert plain.step(PARAMS, plain.evict(state, 0))[1].status.tolist() == [
+        Status.FREE, Status.LIMIT,
+    ]  # fmt: skip
+
+
+def test_memory_is_known_before_it_is_taken(engine):
+    said = engine.memory(PARAMS, COSTS)
+    state = engine.init(PARAMS, COSTS)
+    taken = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
+    assert sum(said.values()) == taken
+    assert said["cache"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.cache))
+
+
+WRONG = {
+    "no row": (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "row is 3; pass an integer"),
+    "no arrival": (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is no state of one row"),
+    "another engine's": (
+        lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
+        "the arrival holds other things than the engine's rows",
+    ),
+    "other slots": (
+        lambda e, s: e.insert(s, 0, jspec.Engine(MODEL, 2, 40).prefill(PARAMS, [1])),
+        r"the arrival's \.cache.* has shape \(1, 1, 40, 1\)",
+    ),
+    "too long": (lambda e, s: e.prefill(PARAMS, [1] * 49), "the prompt has 49 tokens and a row"),
+    "nothing": (lambda e, s: e.prefill(PARAMS, []), r"lengths\[0\] is 0, outside 1"),
+    "two rows": (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
+    "no grammar": (
+        lambda e, s: e.prefill(PARAMS, [1], grammar=BOUND, eos=END),
+        "the request has grammar= and the engine has no room for it",
+    ),
+    "many end tokens": (
+        lambda e, s: e.prefill(PARAMS, [1], eos=list(range(9))),
+        "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
+    ),
+    "limit": (lambda e, s: e.prefill(PARAMS, [1], limit=49), r"limits\[0\] is 49, outside 0 .. 48"),
+    "rounds": (lambda e, s: e.step(PARAMS, s, rounds=0), "rounds is 0"),
+    "weights": (lambda e, s: e.init(None), "params is None"),
+    "other processors": (
+        lambda e, s: e.prefill(PARAMS, [1], processors=PROCESSORS),
+        "the request has 3 processors and the engine 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_one_sentence(name):
+    plain = jspec.Engine(MODEL, num_rows=2, slots=SLOTS)
+    call, sentence = WRONG[name]
+    with pytest.raises(jspec.InputError, match=sentence):
+        call(plain, plain.init(PARAMS))
+
+
+def test_processors_of_a_request_are_the_engines():
+    engine = jspec.Engine(MODEL, 2, SLOTS, processors=[processors.logit_bias({}, room=8)])
+    fits = [processors.logit_bias(dict.fromkeys(range(7), 1.0), room=8)]
+    engine.insert(engine.init(PARAMS), 0, engine.prefill(PARAMS, [1], processors=fits))
+    large = [processors.logit_bias(dict.fromkeys(range(9), 1.0))]
+    with pytest.raises(jspec.InputError, match=r"has shape .*12.* has room for .*8"):
+        engine.prefill(PARAMS, [1], processors=large)
+    with pytest.raises(jspec.InputError, match="processor 0 is min_tokens and the engine has bias"):
+        engine.prefill(PARAMS, [1], processors=[processors.min_tokens(2)])
+
+
+def test_what_is_too_large_for_its_room_is_refused(engine):
+    many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
+    with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):
+        engine.prefill(PARAMS, [1], drafter_params=COSTS, grammar=many, eos=END)
+    with pytest.raises(jspec.InputError, match="slots is 49"):
+        jspec.Engine(MODEL, 2, 49)
+    with pytest.raises(jspec.InputError, match="drafter is <class"):
+        jspec.Engine(MODEL, 2, 9, jspec.PromptLookup)
+    with pytest.raises(jspec.InputError, match="num_rows is 0"):
+        jspec.Engine(MODEL, 0, 9)
+
+
+def test_a_real_models_rows(tmp_path):
+    """A transformer's cache and a draft model's: the tokens and the rounds of `decode`."""
+    model, draft = tiny.model(), tiny.draft()
+    params, weights = tiny.params(model), tiny.params(draft)
+    drafter = jspec.SpeculativeDecoding(draft, num_speculative_tokens=3)
+    engine = jspec.Engine(model, num_rows=2, slots=64, drafter=drafter)
+    state = engine.init(params, weights)
+    for row, length in ((1, 8), (0, 2)):
+        prompt = tiny.PROMPTS[1 - row, :length]
+        arrival = engine.prefill(params, prompt, drafter_params=weights, limit=12)
+        state = engine.insert(state, row, arrival)
+        state, _ = engine.step(params, state, drafter_params=weights, rounds=1)
+    state, news = engine.step(params, state, drafter_params=weights, rounds=20)
+    wanted = jspec.decode(
+        model, params, tiny.PROMPTS[[1, 0]], [2, 8], drafter=drafter, drafter_params=weights,
+        max_new_tokens=12,
+    )  # fmt: skip
+    assert (state.out[:, :12] == wanted.tokens).all()
+    assert (news.stats.histogram == wanted.stats.histogram).all()
