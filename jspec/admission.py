@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
 from jspec.base import NO_PARENT, PyTree, Tree, WidthChoice
@@ -22,6 +22,7 @@ def admit(
     root: Int[Array, " B"],
     vocab_size: int | Int[Array, ""] | None = None,
     grammar: Any = None,
+    most: Int[Array, " B"] | None = None,
 ) -> Tree:
     """The tree with every malformed node marked absent.
 
@@ -35,6 +36,8 @@ def admit(
         root: the last emitted tokens.
         vocab_size: V of the target; None: ids are not looked at.
         grammar: `Frame.grammar`; None: everything is allowed.
+        most: `Frame.max_draft_tokens`; None: as many nodes as there are. Of more, those of largest
+            value stay, and without values the first.
 
     Example:
         >>> import jax.numpy as jnp, jspec
@@ -76,12 +79,25 @@ def admit(
         there &= is_root
     if grammar is not None and tree.q is None:
         there &= grammar.allows(plain)
+    if most is not None:
+        there &= _ranks(there, tree.value) <= most[:, None]
     return replace(
         plain,
         tokens=jnp.where(there, plain.tokens, 0),
         valid=there,
         value=None if tree.value is None else jnp.where(there, tree.value, 0.0),
     )
+
+
+def _ranks(there: Bool[Array, "B N"], value: Float[Array, "B N"] | None) -> Int[Array, "B N"]:
+    """The number of nodes that come before each: those of larger value, and of equal ones the
+    earlier. The root comes first, and a parent before its children.
+    """
+    if value is None:
+        return jnp.cumsum(there, axis=1, dtype=jnp.int32) - 1
+    worth = jnp.where(there, value, -1.0).at[:, 0].set(jnp.inf)
+    order = jnp.argsort(-worth, axis=1, stable=True)
+    return jnp.argsort(order, axis=1).astype(jnp.int32)
 
 
 def check_tree(drafter: str, tree: Any, batch: int) -> None:

@@ -200,6 +200,8 @@ class Frame:
     """The target's sampling; None is greedy."""
     done: Bool[Array, " B"]
     """True for rows that ended; whatever is drafted for them is ignored."""
+    max_draft_tokens: Int[Array, " B"] | None = None
+    """Most drafted nodes of each row that the round verifies; None: all of them."""
     grammar: PyTree = None
     """Where the text stands in its grammar, a `jspec.grammar.masks.Standing`; None: there is none.
     Drafted nodes that it does not allow are taken for absent."""
@@ -392,6 +394,8 @@ class Request:
     sampling: Sampling | None
     keys: jax.Array | None
     """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
+    max_draft_tokens: Int[Array, " B"] | None = None
+    """Most drafted nodes of each row that a round verifies; None: all of them."""
     control: PyTree = None
     """A `jspec.control.Control`: what else was asked for; None: nothing."""
 

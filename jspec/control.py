@@ -126,8 +126,8 @@ def begin(
     asked, text = control.logprobs, None
     if control.processors and earlier is None:
         text = histories.begin(prompt, lengths, size, vocab_size)
-    elif control.processors:
-        text = histories.go_on(*earlier, prompt, lengths)
+    elif control.processors and earlier is not None:
+        text = histories.go_on(earlier[0], earlier[1], prompt, lengths)
     return Progress(
         text=text,
         grammar=None if control.grammar is None else masks.begin(control.grammar),

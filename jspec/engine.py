@@ -38,7 +38,7 @@ from jspec.request import (
 )
 from jspec.round import admit, frame, no_rounds, rehearse, score, settle
 from jspec.rows import row_axes, take
-from jspec.verify.schemes import verifier_of
+from jspec.verify.schemes import takes_parts, verifier_of
 from jspec.widths import at_chosen_width, widths_of
 
 _ENDLESS = 2**31 - 1
@@ -55,6 +55,7 @@ def decode(
     drafter_state: PyTree = None,
     max_new_tokens: int = 128,
     limits: ArrayLike | None = None,
+    max_draft_tokens: ArrayLike | None = None,
     sampling: Sampling | None = None,
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
@@ -83,6 +84,8 @@ def decode(
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
         max_new_tokens: size of the output; static.
         limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens.
+        max_draft_tokens: [B] most drafted nodes of a row that a round verifies, those of largest
+            value or else the first; 0 is plain decoding. None: all.
         sampling: None is greedy.
         eos: token or tokens that end a row, or [B, X] with -1 filling up.
         key: a random key or a seed; needed for sampling. Not consumed: the token at a position
@@ -121,8 +124,9 @@ def decode(
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
         drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
-        sampling=sampling, eos=eos, key=key, rows=rows, processors=processors, grammar=grammar,
-        stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs, logprobs_mode=logprobs_mode,
+        max_draft_tokens=max_draft_tokens, sampling=sampling, eos=eos, key=key, rows=rows,
+        processors=processors, grammar=grammar, stop=stop, stop_token_ids=stop_token_ids,
+        logprobs=logprobs, logprobs_mode=logprobs_mode,
     )  # fmt: skip
     state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
@@ -149,6 +153,7 @@ def prefill(
     drafter_state: PyTree = None,
     max_new_tokens: int = 128,
     limits: ArrayLike | None = None,
+    max_draft_tokens: ArrayLike | None = None,
     sampling: Sampling | None = None,
     eos: int | Sequence[int] | ArrayLike | None = None,
     key: jax.Array | int | None = None,
@@ -202,8 +207,9 @@ def prefill(
             "of them"
         )
     call = prepare(
-        model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier
-    )
+        model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier,
+        max_draft_tokens,
+    )  # fmt: skip
     control = controls.prepare(
         model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
         grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
@@ -224,6 +230,12 @@ def begin(
 ) -> State:
     """The state before the first round of a call whose arguments are checked; see `prefill`."""
     check_context(getattr(drafter, "context", None), call)
+    if call.arrays.max_draft_tokens is not None and not takes_parts(drafter):
+        raise InputError(
+            f"max_draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
+            "their own: a part of them would not be lossless; leave it out, or give the drafter "
+            "scheme=jspec.schemes.COUPLED"
+        )
     text = None
     if earlier is not None:
         if control is not None and control.processors:
@@ -390,6 +402,7 @@ def _prefill(
         eos=call.eos,
         sampling=call.sampling,
         keys=None if call.key is None else samplings.row_keys(call.key, call.rows),
+        max_draft_tokens=call.max_draft_tokens,
         control=control,
     )
     zeros = jnp.zeros(batch, jnp.int32)
@@ -447,7 +460,7 @@ def _round(
     now = frame(state)
     tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
     _check_same_trees(tree, state)
-    tree = admit(tree, now.root, model.vocab_size, now.grammar)
+    tree = admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
 
     def verify(tree: Tree, state: State, drafting: PyTree) -> State:
         now = frame(state)

@@ -29,6 +29,7 @@ class PreparedArrays(NamedTuple):
     sampling: Sampling | None
     key: jax.Array | None
     rows: Int[Array, " B"]
+    max_draft_tokens: Int[Array, " B"] | None = None
 
 
 class Prepared(NamedTuple):
@@ -89,6 +90,7 @@ def prepare(
     rows: ArrayLike | None,
     slots: int | None = None,
     earlier: State | None = None,
+    max_draft_tokens: ArrayLike | None = None,
 ) -> Prepared:
     """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
     where they are known; inside a caller's `jit`, lengths and limits are clamped to their bounds
@@ -157,6 +159,11 @@ def prepare(
             -(2**31),
             2**31 - 1,
             "an id of 32 bits; two rows of the same id draw the same noise",
+        ),
+        max_draft_tokens=None
+        if max_draft_tokens is None
+        else integers(
+            max_draft_tokens, batch, "max_draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
         ),
     )
     return Prepared(arrays, size, slots, chunk)

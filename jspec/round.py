@@ -56,6 +56,7 @@ def frame(state: State) -> Frame:
         keys=state.request.keys,
         sampling=state.request.sampling,
         done=state.done,
+        max_draft_tokens=state.request.max_draft_tokens,
         grammar=controls.standing_of(state),
     )
 

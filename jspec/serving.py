@@ -14,7 +14,7 @@ function serves all rows and all requests.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 from jspec import control as controls
-from jspec import engine, seeds
+from jspec import engine
 from jspec import rows as memories
 from jspec import sampling as samplings
 from jspec.arguments import check_integer
@@ -37,6 +37,7 @@ from jspec.grammar.stops import StopStrings
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, check_drafter, check_model, prepare
+from jspec.verify.schemes import takes_parts
 
 
 @struct.dataclass
@@ -58,6 +59,21 @@ class News:
     """Of these tokens, [B, E]; None if they are not kept."""
     stop_bytes: Int[Array, " B"] | None
     """As in `Result`; None if there is no room for stop strings."""
+
+
+class _Asked(NamedTuple):
+    """What a request asks for, beside its prompt; see `Engine.prefill`."""
+
+    limit: Any = None
+    max_draft_tokens: Any = None
+    sampling: Sampling | None = None
+    key: jax.Array | int | None = None
+    row: Any = 0
+    eos: int | Sequence[int] | None = None
+    stop_token_ids: int | Sequence[int] | None = None
+    processors: Sequence[Processor] | None = None
+    grammar: Grammar | None = None
+    stop: StopStrings | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,7 +154,7 @@ class Engine:
             InputError: if the model, the drafter and the rest do not fit together.
         """
         check_model(self.model, params)
-        batch, control = self.num_rows, self._prepared([0])[1]
+        batch, control = self.num_rows, self._prepared([0], _Asked())[1]
         one = jax.eval_shape(
             lambda params, drafter_params: self.prefill(params, [0], drafter_params=drafter_params),
             params,
@@ -150,7 +166,7 @@ class Engine:
 
         known = jax.tree.map(jnp.copy, drafter_state)
         nobody = jnp.full(batch, Status.FREE, jnp.int32)
-        keys = samplings.row_keys(seeds.to_key(0), jnp.arange(batch))
+        keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(one, request=replace(one.request, keys=None, control=None))
         state = zeros(replace(plain, cache=None, drafter_state=None))
         return engine.owned(
@@ -166,10 +182,11 @@ class Engine:
     def prefill(
         self,
         params: PyTree,
-        prompt: ArrayLike,
+        prompt: Sequence[int] | ArrayLike,
         *,
         drafter_params: PyTree = None,
         limit: int | None = None,
+        max_draft_tokens: int | None = None,
         sampling: Sampling | None = None,
         key: jax.Array | int | None = None,
         row: int = 0,
@@ -187,6 +204,8 @@ class Engine:
             prompt: [T] token ids.
             drafter_params: the drafter's weights, if it has any.
             limit: most tokens to emit; None: as many as the row holds.
+            max_draft_tokens: most drafted nodes of the row that a round verifies; 0 is plain
+                decoding. None: all.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
             row: the id of the row for its randomness, wherever it will stand.
@@ -203,11 +222,11 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        call, control = self._prepared(
-            prompt, limit=limit, sampling=sampling, key=key, row=row, eos=eos,
-            stop_token_ids=stop_token_ids, processors=processors, grammar=grammar, stop=stop,
-            earlier=earlier,
+        asked = _Asked(
+            limit, max_draft_tokens, sampling, key, row, eos, stop_token_ids, processors, grammar,
+            stop,
         )  # fmt: skip
+        call, control = self._prepared(prompt, asked, earlier)
         return engine.begin(
             self.model, params, call, control, self.drafter, drafter_params, None, earlier
         )
@@ -294,25 +313,9 @@ class Engine:
         return parts | dict(rest=size(state) - sum(parts.values()))
 
     def _prepared(
-        self, prompt: ArrayLike, earlier: State | None = None, **asked: Any
+        self, prompt: Any, asked: "_Asked", earlier: State | None = None
     ) -> tuple[Prepared, controls.Control | None]:
         """The checked arguments of a request, in the shapes that all requests have."""
-        asked = (
-            dict.fromkeys(
-                (
-                    "limit",
-                    "sampling",
-                    "key",
-                    "eos",
-                    "stop_token_ids",
-                    "processors",
-                    "grammar",
-                    "stop",
-                )
-            )
-            | dict(row=0)
-            | asked
-        )
         tokens = np.asarray(prompt)
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             raise InputError(
@@ -326,32 +329,36 @@ class Engine:
                 "the engine with more slots"
             )
         for name in ("grammar", "stop"):
-            if asked[name] is not None and getattr(self, name) is None:
+            if getattr(asked, name) is not None and getattr(self, name) is None:
                 raise InputError(
                     f"the request has {name}= and the engine has no room for it; make the engine "
                     f"with {name}=jspec.grammar.Room(..)"
                 )
-        greedy = asked["sampling"] is None
+        most = asked.max_draft_tokens
+        if most is None and takes_parts(self.drafter):
+            most = 2**31 - 1
+        greedy = asked.sampling is None
         call = prepare(
             self.model,
             np.pad(tokens.astype(np.int32), (0, max(1 - count, 0)))[None],
             np.array([count]),
             self.slots,
-            np.array([self.slots if asked["limit"] is None else asked["limit"]]),
+            np.array([self.slots if asked.limit is None else asked.limit]),
             # Rows of all kinds stand side by side: a greedy one has temperature 0.
-            Sampling(temperature=0.0) if greedy else asked["sampling"],
-            self._filled(asked["eos"], "eos"),
-            0 if greedy and asked["key"] is None else asked["key"],
-            np.array([asked["row"]]),
+            Sampling(temperature=0.0) if greedy else asked.sampling,
+            self._filled(asked.eos, "eos"),
+            0 if greedy and asked.key is None else asked.key,
+            np.array([asked.row]),
             None if earlier is not None else self.slots,
             earlier,
+            None if most is None else np.array([most]),
         )
-        processors = self.processors if asked["processors"] is None else asked["processors"]
+        processors = self.processors if asked.processors is None else asked.processors
         self._check_processors(processors)
         control = controls.prepare(
             self.model.vocab_size, 1, eos=call.arrays.eos, processors=processors,
-            grammar=asked["grammar"], stop=asked["stop"],
-            stop_token_ids=self._filled(asked["stop_token_ids"], "stop_token_ids"),
+            grammar=asked.grammar, stop=asked.stop,
+            stop_token_ids=self._filled(asked.stop_token_ids, "stop_token_ids"),
             logprobs=self.logprobs, logprobs_mode=self.logprobs_mode,
             grammar_room=self.grammar, stop_room=self.stop,
         )  # fmt: skip

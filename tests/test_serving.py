@@ -52,6 +52,7 @@ def requests(count, seed=0):
             limit=int(rng.integers(0 if number == 3 else 1, LIMIT)),
             sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
             row=int(rng.integers(1000)),
+            max_draft_tokens=[None, 0, 2, 5][number % 4],
             eos=END if number % 2 else [END, int(rng.integers(22))],
             stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else None,
             processors=[
@@ -273,6 +274,10 @@ WRONG = {
         lambda e, s: e.prefill(PARAMS, [1], eos=list(range(9))),
         "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
     ),
+    "width": (
+        lambda e, s: e.prefill(PARAMS, [1], max_draft_tokens=-1),
+        r"max_draft_tokens\[0\] is -1, outside 0",
+    ),
     "limit": (lambda e, s: e.prefill(PARAMS, [1], limit=49), r"limits\[0\] is 49, outside 0 .. 48"),
     "rounds": (lambda e, s: e.step(PARAMS, s, rounds=0), "rounds is 0"),
     "weights": (lambda e, s: e.init(None), "params is None"),
@@ -333,3 +338,35 @@ def test_a_real_models_rows(tmp_path):
     )  # fmt: skip
     assert (state.out[:, :12] == wanted.tokens).all()
     assert (news.stats.histogram == wanted.stats.histogram).all()
+
+
+@pytest.mark.parametrize("valued", [False, True])
+def test_a_row_verifies_as_many_nodes_as_it_asked_for(valued):
+    """The best of the tree, or the first of a tree without values; and the tokens stay."""
+    paths = ((0,), (1,), (0, 0), (0, 1), (0, 0, 0), (1, 0))
+    tree = jspec.Template(paths).fill(jax.numpy.array([[9, 1, 2, 3, 4, 5, 6]] * 4))
+    values = np.array([[1, 0.5, 0.9, 0.5, 0.1, 0.8, 0.4]] * 4)
+    tree = tree.replace(value=jax.numpy.asarray(values) if valued else None)
+    most = jax.numpy.array([0, 2, 4, 99])
+    kept = jspec.round.admit(tree, jax.numpy.array([7] * 4), most=most).valid
+    by_value = [[0], [0, 2, 5], [0, 1, 2, 3, 5], [*range(7)]]
+    first = [[0], [0, 1, 2], [0, 1, 2, 3, 4], [*range(7)]]
+    assert [np.flatnonzero(row).tolist() for row in kept] == (by_value if valued else first)
+    ask = dict(prompt=[[1, 2, 1, 2, 1]] * 3, max_new_tokens=12)
+    plain = jspec.decode(MODEL, PARAMS, **ask)
+    drafter = jspec.PromptLookup(num_speculative_tokens=4)
+    cut = jspec.decode(MODEL, PARAMS, drafter=drafter, max_draft_tokens=[0, 1, 4], **ask)
+    assert (cut.tokens == plain.tokens).all()
+    drafted, drafts = cut.stats.num_draft_tokens, cut.stats.num_drafts
+    assert drafted[0] == 0 < drafted[1] == drafts[1]
+    assert drafted[2] > drafts[2]
+
+
+def test_draws_that_are_verified_together_have_no_width_of_a_row():
+    model = tiny.model()
+    drafter = jspec.RSDC.published(tiny.draft(), branching=(2, 1))
+    with pytest.raises(jspec.InputError, match="max_draft_tokens came with RSDC, whose draws"):
+        jspec.prefill(
+            model, tiny.params(model), [[1]], drafter=drafter, max_draft_tokens=2, key=0,
+            drafter_params=tiny.params(tiny.draft()), sampling=jspec.Sampling(),
+        )  # fmt: skip

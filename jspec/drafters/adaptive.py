@@ -44,7 +44,7 @@ from jspec.drafters.growth.union import check_deterministic
 from jspec.drafters.resting import Rests, draft_unless
 from jspec.errors import InputError
 from jspec.protocols import Drafter, Verifier
-from jspec.verify.schemes import COUPLED
+from jspec.verify.schemes import takes_parts
 from jspec.widths import kept_nodes
 
 _DOUBT = -1.0
@@ -113,7 +113,7 @@ class Adaptive:
             raise InputError(
                 f"drafter is {self.drafter!r:.80}; pass an instance such as jspec.PromptLookup()"
             )
-        if self.verifier not in (None, COUPLED.verifier):
+        if not takes_parts(self.drafter):
             raise InputError(
                 f"drafter is {self.drafter!r:.80}, whose draws have a verifier of their own: a "
                 "part of them would not be lossless; give it scheme=jspec.schemes.COUPLED"
@@ -182,7 +182,9 @@ class Adaptive:
                 f"widths is {self.widths} and {name} drafts {most} nodes; give widths of at most "
                 f"{most}"
             )
-        admitted = admit(tree, frame.root, state.vocab_sizes.max(), frame.grammar)
+        admitted = admit(
+            tree, frame.root, state.vocab_sizes.max(), frame.grammar, frame.max_draft_tokens
+        )
         tree = replace(admitted, choice=None)
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])

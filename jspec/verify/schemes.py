@@ -57,3 +57,15 @@ def verifier_of(drafter: Drafter) -> Verifier:
     """
     own = getattr(drafter, "verifier", None)
     return COUPLED.verifier if own is None else own
+
+
+def takes_parts(drafter: Drafter) -> bool:
+    """Whether a part of a drafter's tree is as lossless as the whole: under the coupled rule
+    everything is, but draws that have a verifier of their own are verified together.
+
+    Example:
+        >>> import jspec
+        >>> takes_parts(jspec.PromptLookup())
+        True
+    """
+    return verifier_of(drafter) == COUPLED.verifier
