@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jspec import costs as costs
     from jspec import grammar as grammar
+    from jspec import memory as memory
     from jspec import methods as methods
     from jspec import metrics as metrics
     from jspec import models as models
@@ -49,7 +50,7 @@ __all__ = [  # noqa: RUF022
     "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr",
     "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto", "merge",
     # modules
-    "acceptance_vector", "costs", "datastore", "grammar", "methods", "metrics", "models",
+    "acceptance_vector", "costs", "datastore", "grammar", "memory", "methods", "metrics", "models",
     "processors", "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree", "testing",
     "training", "tree",
     "__version__",
@@ -62,6 +63,7 @@ _MODULES = {
     "grammar": "jspec.grammar",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
+    "memory": "jspec.memory",
     "metrics": "jspec.metrics",
     "models": "jspec.models",
     "processors": "jspec.processors",

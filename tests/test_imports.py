@@ -52,6 +52,7 @@ CORE = [
     "jspec.request",
     "jspec.chunked_prefill",
     "jspec.rows",
+    "jspec.memory",
     "jspec.engine",
     "jspec.serving",
     "jspec.streaming",

@@ -1,0 +1,152 @@
+"""A drafter's memory on disk: what its rows share, so that the next program starts warm.
+
+An adjacency matrix, past outputs, what was learnt of acceptance: all of that outlives a call as
+`Result.drafter_state`. Here it outlives the process. What belongs to rows is not kept.
+
+A memory of other texts, or of another model, costs speed and never a token.
+"""
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from jspec.base import PyTree
+from jspec.errors import InputError
+from jspec.protocols import Drafter
+from jspec.rows import row_axes
+
+__all__ = ["load", "save"]
+
+_FORMAT = "jspec memory 1"
+_SLOTS = 8
+"""Slots of the rows that a loaded memory has, and that nobody reads."""
+
+
+def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: str = "") -> None:
+    """Writes what the rows of a memory share; a file that is there is replaced at once, or stays.
+
+    Args:
+        path: a file in safetensors' format; its folder is made.
+        drafter: whose memory it is.
+        state: `Result.drafter_state`, or that of a `State`.
+        about: a text that `load` compares, such as the model's name.
+
+    Raises:
+        InputError: if the memory is of another drafter, or its rows share nothing.
+
+    Example:
+        >>> import jspec, tempfile
+        >>> model, drafter = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
+        >>> ask = dict(drafter=drafter, max_new_tokens=4)
+        >>> state = jspec.decode(model, model.init(), [[1, 2, 3]], **ask).drafter_state
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jspec.memory.save(f"{folder}/suffix", drafter, state)
+        ...     known = jspec.memory.load(f"{folder}/suffix", drafter)
+        >>> bool((known.past == state.past).all())
+        True
+    """
+    places = _shared(drafter)
+    leaves = jax.tree.leaves(state)
+    wanted = len(jax.tree.leaves(_empty(drafter)))
+    if len(leaves) != wanted:
+        raise InputError(
+            f"the memory has {len(leaves)} arrays and that of {type(drafter).__name__} has "
+            f"{wanted}; pass the drafter that it is of"
+        )
+    held = {name: np.atleast_1d(leaves[place]) for name, place in places.items()}
+    said = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # One rename: whoever is ended in between leaves the old file.
+    handle, written = tempfile.mkstemp(prefix=file.name, dir=file.parent)
+    os.close(handle)
+    try:
+        save_file(
+            {name: np.ascontiguousarray(array) for name, array in held.items()}, written, said
+        )
+        os.replace(written, file)
+    except BaseException:
+        Path(written).unlink(missing_ok=True)
+        raise
+
+
+def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyTree:
+    """The memory that `save` wrote, as a `drafter_state` for `decode` or `Engine.init`.
+
+    Args:
+        path: the file.
+        drafter: for which it is; other sizes of its trees are welcome.
+        about: as it was saved.
+
+    Raises:
+        InputError: if it is no such file, or of another drafter, size or `about`.
+    """
+    try:
+        held, said = load_file(path), _metadata(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read as a drafter's memory: {error}") from error
+    if said.get("format") != _FORMAT:
+        raise InputError(f"{path} is no drafter's memory; pass a file of jspec.memory.save")
+    if (found := said.get("about", "")) != about:
+        raise InputError(
+            f"{path} is a memory of {found or 'no named model'} and this is "
+            f"{about or 'no named model'}; pass another file"
+        )
+    places, empty = _shared(drafter), _empty(drafter)
+    leaves, structure = jax.tree.flatten(empty)
+    # The format has no numbers, only arrays.
+    shapes = {
+        name: (leaves[place].shape or (1,), leaves[place].dtype) for name, place in places.items()
+    }
+    given = {name: (array.shape, array.dtype) for name, array in held.items()}
+    for name in sorted(shapes | given):
+        there, here = given.get(name), shapes.get(name)
+        if there != here:
+            raise InputError(
+                f"{path} is a memory of {said.get('drafter')} and does not fit this "
+                f"{type(drafter).__name__}: {name or 'its array'} is {_said(there)} there and "
+                f"{_said(here)} here; pass another file"
+            )
+    for name, place in places.items():
+        leaves[place] = jnp.asarray(held[name]).reshape(leaves[place].shape)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _empty(drafter: Drafter) -> PyTree:
+    return drafter.init(1, _SLOTS, None)
+
+
+def _shared(drafter: Drafter) -> dict[str, int]:
+    """The places of the leaves that all rows share, by their paths."""
+    name = type(drafter).__name__
+    axes = row_axes(name, lambda batch: drafter.init(batch, _SLOTS, None))
+    paths = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(lambda: _empty(drafter)))]
+    shared = {
+        jax.tree_util.keystr(path): place
+        for place, (path, axis) in enumerate(zip(paths, axes, strict=True))
+        if axis is None
+    }
+    if not shared:
+        raise InputError(
+            f"{name} keeps nothing that outlives a call; take a drafter that learns, such as "
+            "jspec.TokenRecycling, jspec.Suffix or a method with chosen widths"
+        )
+    return shared
+
+
+def _metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(size)).get("__metadata__", {})
+
+
+def _said(shape: tuple[Any, Any] | None) -> str:
+    return "not there" if shape is None else f"{shape[0]} of {shape[1]}"
