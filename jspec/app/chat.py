@@ -2,14 +2,15 @@
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from jspec.app import conversations, terminal
+from jspec.app import conversations, dropping, terminal
 from jspec.app.batches import Runner, groups, interruptible
 from jspec.app.detokenise import Detokeniser
+from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.errors import InputError
@@ -42,12 +43,20 @@ class Conversation:
         session: a chat model and its drafter.
         settings: how answers are drawn; `max_new_tokens` is the longest.
         system: the system message; None leaves it to the template.
+        drop: the turns that are dropped when the context is full.
 
     Raises:
         InputError: if the model has no chat template.
     """
 
-    def __init__(self, session: Session, settings: RunSettings, system: str | None = None):
+    def __init__(
+        self,
+        session: Session,
+        settings: RunSettings,
+        system: str | None = None,
+        drop: Drop = Drop.NONE,
+    ):
+        self._drop = drop
         self._session = conversations.answering(session)
         self._settings = settings
         self._runner = Runner(self._session, settings)
@@ -77,8 +86,10 @@ class Conversation:
         Raises:
             InputError: if the conversation does not fit the context; it stays as it was.
         """
-        asked = [*self.messages, {"role": "user", "content": question}]
+        every = [*self.messages, {"role": "user", "content": question}]
+        asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
+        dropping.note(len(every) - len(asked))
         # Of the answer alone: what stands before it does not change.
         text = Detokeniser(self._session.target.tokenizer, [])
         written, count, rounds = "", 0, 0
@@ -100,6 +111,16 @@ class Conversation:
         self.messages = [*asked, {"role": "assistant", "content": written + rest}]
         return _figures(count, rounds, first - began, time.perf_counter() - first)
 
+    def _fitting(self, messages: list["Message"]) -> list["Message"]:
+        """The messages without the turns that are dropped."""
+        target = self._session.target
+
+        def count(some: Sequence["Message"]) -> int:
+            return len(conversations.render(target, some))
+
+        longest = self._settings.max_new_tokens
+        return dropping.fitting(messages, count, target.model.context, longest, self._drop)
+
     def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
         """The conversation as text, the tokens of it that the state knows, and those to read."""
         shown = conversations.written(self._session.target, messages)
@@ -111,7 +132,7 @@ class Conversation:
         if context is not None and size >= context:
             raise InputError(
                 f"the conversation has {size} tokens and the model's context is {context}; "
-                "/reset begins a new one"
+                "/reset begins a new one, and --drop says which turns may go instead"
             )
         return shown, known, new
 
@@ -166,15 +187,18 @@ class Conversation:
         return arguments | {"slots": room if context is None else min(room, context)}
 
 
-def talk(session: Session, settings: RunSettings, system: str | None = None) -> None:
+def talk(
+    session: Session, settings: RunSettings, system: str | None = None, drop: Drop = Drop.NONE
+) -> None:
     """Asks for questions until there are no more.
 
     Args:
         session: a chat model and its drafter.
         settings: how answers are drawn.
         system: the system message; None leaves it to the template.
+        drop: the turns that are dropped when the context is full.
     """
-    conversation = Conversation(session, settings, system)
+    conversation = Conversation(session, settings, system, drop)
     screen = terminal.Screen()
     if sys.stdin.isatty():
         screen.line("/help lists the commands, Ctrl-D ends.")

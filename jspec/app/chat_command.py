@@ -5,6 +5,7 @@ from typing import Annotated
 import typer
 
 from jspec.app import method_choice, options
+from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
 
 MODEL = "smollm2-135m"
@@ -21,6 +22,7 @@ def chat(
     system: Annotated[
         str | None, typer.Option(metavar="TEXT", help="System message.", show_default=False)
     ] = None,
+    drop: options.Drop = Drop.NONE,
     max_new_tokens: options.MaxNewTokens = 512,
     temperature: options.Temperature = 0.0,
     top_k: options.TopK = 0,
@@ -40,4 +42,4 @@ def chat(
     from jspec.app import compilation, sessions
 
     compilation.keep_on_disk()
-    chats.talk(sessions.start(model, draft, choice, dtype), settings, system)
+    chats.talk(sessions.start(model, draft, choice, dtype), settings, system, drop)

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 import jspec
-from jspec.app import conversations, method_choice, options, prompts
+from jspec.app import conversations, dropping, method_choice, options, prompts
 from jspec.app.bench.command import bench
 from jspec.app.certify_command import certify
 from jspec.app.chat_command import chat
 from jspec.app.control_settings import ControlSettings
 from jspec.app.datastore_commands import datastore_app
+from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
 from jspec.app.trace_command import trace
 from jspec.app.train_commands import train_app
@@ -119,6 +120,7 @@ def generate(
         str | None,
         typer.Option(metavar="TEXT", help="System message; implies --chat.", show_default=False),
     ] = None,
+    drop: options.Drop = Drop.NONE,
     seed: options.Seed = 0,
     ignore_eos: options.IgnoreEos = False,
     batch_file: Annotated[
@@ -195,7 +197,7 @@ def generate(
         target.tokenizer,
         target.model.vocab_size,
         target.model.context,
-        partial(conversations.render, target),
+        partial(dropping.render, target, max_new_tokens=settings.max_new_tokens, drop=drop),
     )
     talking = any(prompt.is_conversation for prompt in asked)
     if talking:

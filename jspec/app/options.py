@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from jspec.app import dropping
 from jspec.app.parsers import integer, number
 from jspec.methods import DEFAULT
 
@@ -143,4 +144,11 @@ MinTokens = Annotated[
 ]
 Answers = Annotated[
     int, typer.Option("-n", parser=integer, metavar="N", help="Answers to each prompt.")
+]
+Drop = Annotated[
+    dropping.Drop,
+    typer.Option(
+        help="Turns that go when a conversation has outgrown the context: none (it is refused), "
+        "the oldest, or the oldest but for the first."
+    ),
 ]

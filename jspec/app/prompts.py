@@ -143,9 +143,10 @@ def _encode(
                 f"{vocab_size}; use ids 0 .. {vocab_size - 1}"
             )
     if context is not None and len(ids) > context:
+        drop = ", or let --drop choose turns that go" if prompt.is_conversation else ""
         raise InputError(
             f"{prompt.source} has {len(ids)} tokens and the model's context is {context}; "
-            f"shorten it by {len(ids) - context}"
+            f"shorten it by {len(ids) - context}{drop}"
         )
     return ids
 

@@ -11,6 +11,7 @@ import pytest
 import jspec
 from jspec import models
 from jspec.app import chat, conversations, method_choice, terminal
+from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 
@@ -75,6 +76,20 @@ def test_a_conversation_that_fills_the_context_is_refused_and_kept(session, caps
     with pytest.raises(ValueError, match=r"tokens and the model's context is 64; /reset begins"):
         conversation.answer("猫" * 40, terminal.Screen())
     assert conversation.messages == []
+
+
+def test_turns_are_dropped_if_the_user_says_so(session, capsys):
+    conversation = chat.Conversation(session, SETTINGS, "Be", Drop.OLDEST)
+    for question in ("one", "two", "three"):
+        conversation.answer(question, terminal.Screen())
+    system, *kept = conversation.messages
+    assert system["content"] == "Be" and "messages were dropped" in capsys.readouterr().err
+    assert "one" not in [message["content"] for message in kept]
+    # The answer is the one to what stayed.
+    again = chat.Conversation(session, SETTINGS)
+    again.messages = [system, *kept[:-2]]
+    again.answer("three", terminal.Screen())
+    assert again.messages == conversation.messages
 
 
 def test_ctrl_c_ends_the_answer_and_keeps_what_came(session, monkeypatch, capsys):
