@@ -3,30 +3,63 @@
 python -m benchmarks.exactness                  # needs the parity extra: torch
 """
 
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import numpy as np
 import typer
+from jaxtyping import Int
 from rich.table import Table
 
 import jspec
 from benchmarks import model_pairs, options
 from benchmarks.harness import SHARED, command, console, headline
+from benchmarks.model_pairs import Subject
 from benchmarks.registry import build_those_there, standalone
+from benchmarks.texts import Prompts
 from jspec.models import hub
 
 SMALL = ("stories260k", "babyllama-target", "babyllama-draft")
-SAMPLING = jspec.Sampling(temperature=0.8, top_p=0.9)
+
+
+class Decoding(NamedTuple):
+    """A target with its prompts, decoded in several ways."""
+
+    subject: Subject
+    prompts: Prompts
+    new_tokens: int
+
+    def together(self, **request: Any) -> jspec.Result:
+        """All prompts in one batch."""
+        return self._decode(self.prompts, **request)
+
+    def alone(self, **request: Any) -> tuple[Int[np.ndarray, "B T"], int]:
+        """The tokens row by row, the drafter's memory carried over, and the number of rounds."""
+        rows, rounds, state = [], 0, None
+        for row in range(self.prompts.count):
+            one = self.prompts.take([row])
+            result = self._decode(one, rows=[row], drafter_state=state, **request)
+            rows.append(result.tokens)
+            rounds += int(result.stats.num_rounds[0])
+            state = result.drafter_state
+        return np.concatenate(rows), rounds
+
+    def _decode(self, prompts: Prompts, **request: Any) -> jspec.Result:
+        target = self.subject.target
+        whole = dict(model=target.model, params=target.params, max_new_tokens=self.new_tokens)
+        return jspec.decode(prompt=prompts.tokens, lengths=prompts.lengths, **whole | request)
 
 
 def main(
     model: Annotated[
         list[str] | None,
         typer.Option(
-            help="Folder in Hugging Face layout, or hub id; may be repeated.",
+            help="Folder, GGUF file, name, or hub id; may be repeated.",
             show_default="three of the shared ones",
         ),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Comma-separated.", show_default="all that need nothing else")
     ] = None,
     questions: options.Questions = None,
     prompts: options.Prompts = None,
@@ -34,85 +67,71 @@ def main(
     count: options.Count = 20,
     prompt_tokens: options.PromptTokens = 24,
     new_tokens: options.NewTokens = 200,
+    temperature: Annotated[
+        float, typer.Option(min=0, help="Of the sampled texts, with top-p 0.9; 0: none are drawn.")
+    ] = 0.8,
     seed: Annotated[int, typer.Option()] = 0,
 ) -> None:
-    """Counts equal sequences, in float32 at highest precision; leaves with 1 if any differs."""
-    import torch
-    from transformers import AutoModelForCausalLM
+    """Counts equal texts, in float32 at highest precision; leaves with 1 if any differs.
 
+    Drafters are compared with plain decoding, and plain greedy decoding with `transformers`.
+    """
     jax.config.update("jax_default_matmul_precision", "highest")
-    headline(f"exactness: {count} prompts of {prompt_tokens}, {new_tokens} tokens each, float32")
-    table = Table("model", "method", "greedy", "sampled alone", "sampled in a batch", "MAT greedy")
+    headline(f"exactness: prompts of {prompt_tokens} tokens, {new_tokens} new ones each, float32")
+    kinds: dict[str, dict[str, Any]] = {"greedy": {}}
+    if temperature > 0:
+        kinds["sampled"] = dict(sampling=jspec.Sampling(temperature, top_p=0.9), key=seed)
+    shown = [f"{kind} {how}" for kind in kinds for how in ("alone", "in a batch")]
+    table = Table("model", "method", *shown, "tokens a round, greedy")
     wrong = 0
     for named in model or [str(SHARED / "models" / name) for name in SMALL]:
         subject = model_pairs.subject(named, questions, prompts, classes)
-        name, loaded = subject.name, subject.target
         rows = subject.of_all_classes(count, prompt_tokens)
-        total = rows.count
-
-        def decode(asked=rows, model=loaded.model, params=loaded.params, rows=None, **request):
-            return jspec.decode(
-                model, params, *asked, rows=rows, max_new_tokens=new_tokens, **request
-            )
-
-        def alone(decode=decode, asked=rows, **request):
-            """Row by row, with the drafter's state carried over."""
-            results, state = [], None
-            for row in range(asked.count):
-                one = asked.take([row])
-                results.append(decode(one, rows=[row], drafter_state=state, **request))
-                state = results[-1].drafter_state
-            return np.concatenate([result.tokens for result in results]), results
-
-        sampled = dict(sampling=SAMPLING, key=seed)
-        greedy, random = alone()[0], alone(**sampled)[0]
-        folder = hub.find(named)
-        reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-        theirs = [
-            reference.generate(
-                torch.from_numpy(prompt[None].astype(np.int64)),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-                max_new_tokens=new_tokens,
-                min_new_tokens=new_tokens,
-                do_sample=False,
-                pad_token_id=0,
-            )[0, len(prompt) :].numpy()
-            for prompt in (row[:size] for row, size in zip(*rows, strict=True))
+        run, total = Decoding(subject, rows, new_tokens), rows.count
+        plain = {kind: run.alone(**how)[0] for kind, how in kinds.items()}
+        theirs = _transformers(named, rows, new_tokens)
+        counts = [
+            sum(map(np.array_equal, ours, theirs))
+            for ours in (plain["greedy"], np.asarray(run.together().tokens))
         ]
-        # min_new_tokens bans the end token: compare up to where plain decoding would emit it.
-        equal = sum(
-            _agree(ours, other, loaded.eos) for ours, other in zip(greedy, theirs, strict=True)
-        )
-        table.add_row(name, "transformers", f"{equal}/{total}", "", "", "")
-        wrong += total - equal
-        for method, built in build_those_there(standalone(), loaded).items():
-            request = built._asdict()
-            tokens, results = alone(**request)
-            counts = [
-                _rows_equal(tokens, greedy),
-                _rows_equal(alone(**request, **sampled)[0], random),
-                _rows_equal(np.asarray(decode(**request, **sampled).tokens), random),
-            ]
-            calls = sum(int(result.stats.num_rounds[0]) for result in results)
-            table.add_row(
-                name,
-                method,
-                *(f"{same}/{total}" for same in counts),
-                f"{total * new_tokens / calls:.2f}",
-            )
+        cells = [f"{same}/{total}" for same in counts] + [""] * (len(shown) - 2)
+        table.add_row(subject.name, "plain, and transformers", *cells, "1.00")
+        wrong += sum(total - same for same in counts)
+        names = standalone() if methods is None else methods.split(",")
+        for method, built in build_those_there(names, subject.target).items():
+            counts, rounds = [], 0
+            for kind, how in kinds.items():
+                request = built._asdict() | how
+                tokens, taken = run.alone(**request)
+                rounds = rounds or taken
+                batch = np.asarray(run.together(**request).tokens)
+                counts += [int((one == plain[kind]).all(-1).sum()) for one in (tokens, batch)]
+            cells = [f"{same}/{total}" for same in counts]
+            table.add_row(subject.name, method, *cells, f"{total * new_tokens / rounds:.2f}")
             wrong += sum(total - same for same in counts)
     console.print(table)
     raise typer.Exit(1 if wrong else 0)
 
 
-def _rows_equal(a: np.ndarray, b: np.ndarray) -> int:
-    return int((a == b).all(-1).sum())
+def _transformers(named: str, prompts: Prompts, new_tokens: int) -> list[np.ndarray]:
+    """The tokens that `transformers` writes from the same files, prompt by prompt."""
+    import torch
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
-
-def _agree(ours: np.ndarray, theirs: np.ndarray, ends: tuple[int, ...]) -> bool:
-    stops = np.flatnonzero(np.isin(ours, ends))
-    size = stops[0] if stops.size else len(ours)
-    return bool((ours[:size] == theirs[:size]).all())
+    place = hub.find(named)
+    where = dict(gguf_file=place.name) if place.is_file() else {}
+    folder = place.parent if place.is_file() else place
+    reference = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **where)
+    # Not the checkpoint's own, which may add penalties; an end token ends nothing.
+    reference.generation_config = GenerationConfig(
+        max_new_tokens=new_tokens, do_sample=False, pad_token_id=0
+    )
+    found = []
+    for row, size in zip(*prompts, strict=True):
+        asked = torch.from_numpy(row[None, :size].astype(np.int64))
+        written = reference.generate(asked, attention_mask=torch.ones_like(asked))
+        found.append(written[0, size:].numpy())
+    return found
 
 
 if __name__ == "__main__":
