@@ -82,9 +82,9 @@ def main(
     if temperature > 0:
         kinds["sampled"] = dict(sampling=jspec.Sampling(temperature, top_p=0.9), key=seed)
     shown = [f"{kind} {how}" for kind in kinds for how in ("alone", "in a batch")]
-    table = Table("model", "method", *shown, "tokens a round, greedy")
     wrong = 0
     for named in model or [str(SHARED / "models" / name) for name in SMALL]:
+        table = Table("model", "method", *shown, "tokens a round, greedy")
         subject = model_pairs.subject(named, questions, prompts, classes)
         rows = subject.of_all_classes(count, prompt_tokens)
         run, total = Decoding(subject, rows, new_tokens), rows.count
@@ -109,7 +109,7 @@ def main(
             cells = [f"{same}/{total}" for same in counts]
             table.add_row(subject.name, method, *cells, f"{total * new_tokens / rounds:.2f}")
             wrong += sum(total - same for same in counts)
-    console.print(table)
+        console.print(table)
     raise typer.Exit(1 if wrong else 0)
 
 

@@ -56,18 +56,8 @@ def main(
     The first says what rounding the weights alone does, the second what a user of that dtype has.
     """
     headline(f"{dtype} and float32: {count} texts of {tokens} tokens of each class")
-    table = Table(
-        "model",
-        "class",
-        f"in {dtype}",
-        "nats a token",
-        "nats more",
-        "mean KL",
-        "99% below",
-        "same best token",
-        "largest gap where not",
-    )
     for named in model or ["jspec-7m"]:
+        table = Table("model", "class", f"in {dtype}", *_COLUMNS)
         subject = model_pairs.subject(named, None, prompts, classes)
         exact = subject.target
         for what, computed in (("weights", "float32"), ("all", dtype)):
@@ -80,7 +70,12 @@ def main(
                 _add(table, out, subject.name, kind, what, found)
             _add(table, out, subject.name, "all", what, whole)
             table.add_section()
-    console.print(table)
+        console.print(table)
+
+
+_COLUMNS = (
+    "nats a token", "nats more", "mean KL", "99% below", "same best token", "largest gap where not"
+)  # fmt: skip
 
 
 def _read(pair: Pair, params: tuple[PyTree, PyTree], prompts: Prompts) -> Iterator[Divergence]:

@@ -16,15 +16,22 @@ from jspec.metrics import Metrics
 def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings) -> None:
     """Runs the prompts and writes each group's lines as soon as it has finished."""
     runner = Runner(session, settings)
+    about = {
+        "model": session.name,
+        "method": session.choice.method.name,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+    }
     for group in groups(prompts, settings):
         for outcome in runner.run(group):
             # ASCII, so that it can be written whatever the encoding of the output is.
-            sys.stdout.write(json.dumps(record(outcome, session.target.tokenizer)) + "\n")
+            row = {"row": outcome.row} | record(outcome, session.target.tokenizer) | about
+            sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
 
 
 def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
-    """The object of one line."""
+    """What a line says of one prompt."""
     text = Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens)
     return {
         "prompt_ids": outcome.prompt,

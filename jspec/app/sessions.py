@@ -19,6 +19,8 @@ class Session:
     choice: Choice
     built: "Built"
     """The model to decode with, the drafter and its weights."""
+    name: str = BUNDLED
+    """The target's name, as it was given."""
 
 
 def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str | None) -> Session:
@@ -37,4 +39,5 @@ def start(model: str | None, draft_model: str | None, choice: Choice, dtype: str
 
     target = models.load(model or BUNDLED, dtype)
     draft = None if draft_model is None else models.load(draft_model, dtype)
-    return Session(target, choice, choice.method.build(target, draft, **choice.options))
+    built = choice.method.build(target, draft, **choice.options)
+    return Session(target, choice, built, model or BUNDLED)

@@ -34,7 +34,10 @@ def records(command, folder):
 
 def test_a_line_says_everything(records, folder):
     (record,) = records("Once upon", "--ignore-eos", *QUICK)
-    assert list(record) == ["prompt_ids", "tokens", "text", "finish_reason", "seconds", "metrics"]
+    of_the_row = ["row", "prompt_ids", "tokens", "text", "finish_reason", "seconds", "metrics"]
+    assert list(record) == [*of_the_row, "model", "method", "temperature", "seed"]
+    assert record["model"] == str(folder) and record["method"] == "token_recycling"
+    assert (record["row"], record["temperature"], record["seed"]) == (0, 0, 0)
     loaded = jspec.models.load(folder)
     assert record["prompt_ids"] == loaded.tokenizer.encode("Once upon").ids
     assert record["finish_reason"] == "length" and len(record["tokens"]) == 12
