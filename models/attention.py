@@ -162,7 +162,11 @@ def with_past(
     if slots <= 2 * _FEW_SLOTS:  # a loop would cost what it saves
         return by_blocks(slots, soft_cap, softmax, queries, cached, oldest)
     # Elsewhere a step of a loop takes longer than few queries do with all slots: a GPU's host
-    # decides whether the loop goes on.
+    # decides whether the loop goes on. JAX's fused attention could take this part there:
+    # `jax.nn.dot_product_attention(.., implementation="cudnn", return_residual=True)` gives the
+    # log-sum-exp by which `joined` would add it, on keys seen as [B * H, S, 1, D] without a copy.
+    # But it can be traced only where CUDA is installed, takes 16 bits and no soft cap, and what it
+    # gives for a row without live slots is not documented. So it waits for a test on a GPU.
     return jax.lax.platform_dependent(
         *(softmax, queries, cached, oldest),
         cpu=partial(by_blocks, _FEW_SLOTS, soft_cap),

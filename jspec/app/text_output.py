@@ -81,6 +81,8 @@ def show(
     plain = None
     if compare and drafts:
         plain = Runner(session, settings, plain=True, control=runner.control)
+        if sys.stderr.isatty():
+            print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
     screen.line()
     if drafts:

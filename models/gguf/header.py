@@ -80,8 +80,9 @@ def read(file: Path) -> Header:
     except (struct.error, ValueError, MemoryError, OverflowError) as error:
         if isinstance(error, InputError):
             raise
+        reason = "it ends within its header" if isinstance(error, struct.error) else error
         raise InputError(
-            f"{file} ({len(content)} bytes) is no whole GGUF file ({error}); download it again"
+            f"{file} ({len(content)} bytes) is no whole GGUF file ({reason}); download it again"
         ) from error
 
 
