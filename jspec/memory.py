@@ -8,7 +8,6 @@ A memory of other texts, or of another model, costs speed and never a token.
 
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from jspec.errors import InputError
 from jspec.protocols import Drafter
 from jspec.rows import row_axes
 
-__all__ = ["load", "save"]
+__all__ = ["check_outlives", "load", "save"]
 
 _FORMAT = "jspec memory 1"
 _SLOTS = 8
@@ -66,16 +65,12 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
     # One rename: whoever is ended in between leaves the old file.
-    handle, written = tempfile.mkstemp(prefix=file.name, dir=file.parent)
-    os.close(handle)
+    written = file.with_name(f"{file.name}.{os.getpid()}.part")
     try:
-        save_file(
-            {name: np.ascontiguousarray(array) for name, array in held.items()}, written, said
-        )
-        os.replace(written, file)
-    except BaseException:
-        Path(written).unlink(missing_ok=True)
-        raise
+        save_file(held, written, said)
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyTree:
@@ -120,6 +115,11 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
     return jax.tree.unflatten(structure, leaves)
 
 
+def check_outlives(drafter: Drafter) -> None:
+    """Raises InputError unless the rows of a drafter's memory share something."""
+    _shared(drafter)
+
+
 def _empty(drafter: Drafter) -> PyTree:
     return drafter.init(1, _SLOTS, None)
 
@@ -149,4 +149,4 @@ def _metadata(path: str | os.PathLike[str]) -> dict[str, str]:
 
 
 def _said(shape: tuple[Any, Any] | None) -> str:
-    return "not there" if shape is None else f"{shape[0]} of {shape[1]}"
+    return "absent" if shape is None else f"{shape[0]} of {shape[1]}"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from jspec.app.memory_file import MemoryFile
 from jspec.app.round_costs import RoundCosts
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
@@ -77,12 +78,16 @@ class Runner:
         if not plain and settings.control.has_grammar:
             self._drafter, self._params = with_jump_forward(self._drafter, self._params)
         self._costs = RoundCosts(session, settings)
-        self._state: PyTree = None
+        self._file: MemoryFile | None = None
+        if settings.memory is not None and not plain:
+            self._file = MemoryFile(settings.memory, session.target, self._drafter)
+        self._first = None if self._file is None else self._file.read()
+        self._state: PyTree = self._first
         self._compiled: set[Any] = set()
 
     def forget(self) -> None:
-        """Back to a cold start; what was compiled stays."""
-        self._state = None
+        """Back to the start, cold or with what `--memory` held; what was compiled stays."""
+        self._state = self._first
 
     def run(self, group: Group) -> list[Outcome]:
         """Decodes a group. Its seconds are those of compiled code, from prompt to last token."""
@@ -129,6 +134,11 @@ class Runner:
     def keep(self, state: "PyTree") -> None:
         """Takes over the drafter's memory of a run that was streamed."""
         self._state = state
+
+    def write(self, state: "PyTree" = None) -> None:
+        """Writes the drafter's memory, or the one that is given, to the file of `--memory`."""
+        if self._file is not None:
+            self._file.write(self._state if state is None else state)
 
 
 def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Group]:

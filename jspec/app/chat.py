@@ -108,6 +108,8 @@ class Conversation:
         screen.text(rest, terminal.OWN)
         screen.line()
         self._text = shown + written + rest
+        if self._state is not None:
+            self._runner.write(self._state.drafter_state)
         self.messages = [*asked, {"role": "assistant", "content": written + rest}]
         return _figures(count, rounds, first - began, time.perf_counter() - first)
 

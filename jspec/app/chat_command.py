@@ -29,10 +29,11 @@ def chat(
     top_p: options.TopP = 1.0,
     min_p: options.MinP = 0.0,
     seed: options.Seed = 0,
+    memory: options.Memory = None,
     dtype: options.Dtype = None,
 ) -> None:
     """Talk to a chat model in the terminal."""
-    settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed)
+    settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, memory=memory)
     choice = method_choice.choose(method, speculative_config)
     method_choice.check_temperature(choice, settings.temperature)
     draft = method_choice.draft_model(choice, model, draft_model)

@@ -133,6 +133,7 @@ def generate(
         ),
     ] = None,
     batch_size: options.BatchSize = 1,
+    memory: options.Memory = None,
     answers: options.Answers = 1,
     stop: options.Stop = None,
     json_schema: options.JSONSchema = None,
@@ -170,8 +171,9 @@ def generate(
         logprobs=logprobs,
     )
     settings = RunSettings(
-        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size, control
-    )
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size, control,
+        memory,
+    )  # fmt: skip
     check_integer("-n", answers, 1, 4096)
     if control.has_grammar and ignore_eos:
         raise InputError("a grammar and --ignore-eos were given; an answer of a grammar has an end")

@@ -28,6 +28,7 @@ def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings)
             row = {"row": outcome.row} | record(outcome, session.target.tokenizer) | about
             sys.stdout.write(json.dumps(row) + "\n")
         sys.stdout.flush()
+        runner.write()
 
 
 def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:

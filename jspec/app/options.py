@@ -82,6 +82,14 @@ Seed = Annotated[
     ),
 ]
 IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")]
+Memory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep what the method learns in this file, and begin with it.",
+        show_default=False,
+    ),
+]
 BatchSize = Annotated[
     int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
 ]

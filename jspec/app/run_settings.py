@@ -1,6 +1,7 @@
 """The settings of `jspec generate` besides models and method, checked before anything is loaded."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jspec.app.control_settings import ControlSettings
@@ -26,6 +27,7 @@ class RunSettings:
         ignore_eos: go on after an end token.
         batch_size: prompts that run together.
         control: what may be written, and when it ends.
+        memory: the file that keeps what the method learns; None: it is forgotten.
 
     Raises:
         InputError: if one is out of range.
@@ -40,6 +42,7 @@ class RunSettings:
     ignore_eos: bool = False
     batch_size: int = 1
     control: ControlSettings = field(default_factory=ControlSettings)
+    memory: Path | None = None
 
     def __post_init__(self):
         _at_least("--max-new-tokens", self.max_new_tokens, 1)

@@ -76,6 +76,7 @@ def show(
     parts = list(groups(prompts, settings))
     for group in parts:
         _stream(screen, session, runner, group, numbered=len(prompts) > 1, echo=echo)
+        runner.write()
     sys.stdout.flush()
     screen = terminal.Screen(sys.stderr)
     plain = None

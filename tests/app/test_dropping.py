@@ -13,7 +13,7 @@ TALK = [SYSTEM, *TURNS, LAST]
 
 
 @pytest.mark.parametrize(
-    "drop, kept",
+    ("drop", "kept"),
     [
         (Drop.NONE, TALK),
         # Half of the context is free then: the system message, two turns and the question.

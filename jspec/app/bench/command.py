@@ -62,6 +62,14 @@ def bench(
         bool,
         typer.Option("--cold", help="Forget after each prompt what was learnt of those before."),
     ] = False,
+    memory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Begin with what `jspec generate --memory` kept; it is not written.",
+            show_default=False,
+        ),
+    ] = None,
     raw: Annotated[
         bool, typer.Option("--raw", help="No chat template, even if the tokenizer has one.")
     ] = False,
@@ -87,8 +95,9 @@ def bench(
     What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
     """
     run = RunSettings(
-        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size
-    )
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size,
+        memory=memory,
+    )  # fmt: skip
     settings = checks.BenchSettings(run, repeats, limit, turns, cold, raw)
     chosen = checks.choices(methods, speculative_config or [], head, draft_model)
     for choice in chosen.values():

@@ -161,7 +161,7 @@ def _about(
         "draft_model": job.draft_model,
         "draft_weights": None if draft is None else fingerprint(draft.params)[:16],
         "head": job.head,
-        "settings": asdict(job.settings),
+        "settings": _settings(job),
         "wording": wording.name,
         "num_questions": len(asked),
         "questions": hashlib.sha256(said.encode()).hexdigest()[:16],
@@ -170,6 +170,15 @@ def _about(
         "jspec": jspec.__version__,
         "jax": jax.__version__,
     }
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    """The settings; a file of memory is its content."""
+    settings, file = asdict(job.settings), job.settings.run.memory
+    if file is not None:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else "new"
+        settings["run"]["memory"] = f"{file.name} ({digest})"
+    return settings
 
 
 def _rows(ledger: Ledger, name: str) -> list[Row]:
@@ -222,6 +231,8 @@ def _facts(about: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
         if run[name] != off
     ]
     memory = "empty before each prompt" if settings["cold"] else "kept from prompt to prompt"
+    if run["memory"] is not None:
+        memory += f", the first of {run['memory']}"
     used = [name for name in ("transformers", "torch", "llama-cpp-python") if _is_used(name, names)]
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in used)
     return {
