@@ -18,6 +18,7 @@ from jspec.app.control_settings import ControlSettings
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
+from jspec.app.serve_command import serve
 from jspec.app.trace_command import trace
 from jspec.app.train_commands import train_app
 from jspec.arguments import check_integer
@@ -41,6 +42,7 @@ app.command()(chat)
 app.add_typer(train_app, name="train")
 app.add_typer(datastore_app, name="datastore")
 app.command()(bench)
+app.command()(serve)
 
 
 def main() -> None:

@@ -29,9 +29,9 @@ def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
     return _template(target).encode(messages)
 
 
-def written(target: "Loaded", messages: Sequence[Message]) -> str:
-    """The same as text; arguments and errors as in `render`."""
-    return _template(target).render(messages)
+def written(target: "Loaded", messages: Sequence[Message], **variables: Any) -> str:
+    """The same as text; arguments and errors as in `render`. Variables are the template's own."""
+    return _template(target).render(messages, **variables)
 
 
 def encode(target: "Loaded", text: str) -> list[int]:

@@ -1,0 +1,132 @@
+"""The command `jspec serve`. The work is in `jspec.server`, so that `--help` needs no JAX."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec.app import method_choice, options
+from jspec.app.parsers import integer
+from jspec.errors import InputError
+from jspec.methods import BUNDLED
+
+_NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
+
+
+def serve(
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    method: options.MethodName = None,
+    speculative_config: options.SpeculativeConfig = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Listen there; 0.0.0.0 is all addresses.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Listen there; 0 takes a free one.")
+    ] = 8000,
+    rows: Annotated[
+        int, typer.Option(parser=integer, metavar="B", help="Requests answered together.")
+    ] = 8,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Most tokens of a row, prompt and answer.",
+            show_default="the model's context, 2048 at most",
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Clients have to bring it; or set JSPEC_API_KEY.",
+            show_default=False,
+        ),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="As requests write it.", show_default="--model"),
+    ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Jinja file.", show_default="the model's own"),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Rounds in a call of the device.")
+    ] = 8,
+    max_queue: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="Most requests that wait; then 429."),
+    ] = 128,
+    prefill_tokens: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Prompt tokens read between calls while rows write."
+        ),
+    ] = 256,
+    prefix_megabytes: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Memory for texts that prompts begin with; 0: none."
+        ),
+    ] = 512,
+    max_logprobs: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="K", help="Most likeliest tokens beside each; -1: none at all."
+        ),
+    ] = 20,
+    max_grammar_states: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="Room for grammars; 0: there are none."),
+    ] = 1024,
+    max_grammar_classes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
+    ] = 256,
+    penalties: Annotated[
+        bool, typer.Option(help="Requests may have penalties, biases and min_tokens.")
+    ] = True,
+    drain_seconds: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="To end what was begun, on SIGTERM.")
+    ] = 60,
+    dtype: options.Dtype = None,
+) -> None:
+    """Serve a model over HTTP, in the words of the OpenAI API."""
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise InputError(
+            f"jspec serve needs {missing[0]}, which is not installed; pip install 'jspec[serve]'"
+        )
+    choice = method_choice.choose(method, speculative_config)
+    draft = method_choice.draft_model(choice, model, draft_model)
+
+    from jspec.server import launch
+
+    settings = launch.ServeSettings(
+        name=served_model_name or model or BUNDLED,
+        host=host,
+        port=port,
+        rows=rows,
+        max_model_len=max_model_len,
+        api_key=os.environ.get("JSPEC_API_KEY") if api_key is None else api_key,
+        rounds=rounds,
+        max_queue=max_queue,
+        prefill_tokens=prefill_tokens,
+        prefix_megabytes=prefix_megabytes,
+        max_logprobs=max_logprobs,
+        grammar_states=max_grammar_states,
+        grammar_classes=max_grammar_classes,
+        penalties=penalties,
+        chat_template=chat_template,
+        drain_seconds=drain_seconds,
+    )
+    # Before a model is loaded, which takes longer.
+    listening = launch.bound(host, port)
+
+    # From here on JAX is imported.
+    from jspec.app import compilation, sessions
+
+    compilation.keep_on_disk()
+    launch.serve(sessions.start(model, draft, choice, dtype), settings, listening)

@@ -1,0 +1,26 @@
+"""Counts programs that JAX compiles: while a server answers, there shall be none."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+
+_LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
+"""JAX's event for each new program, whether it is compiled or comes from the cache on disk."""
+
+
+class Compiled:
+    """Counts from its making on."""
+
+    def __init__(self):
+        self.count = 0
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, seconds: float, **more: Any) -> None:
+        del seconds, more
+        if event == _LOWERED:
+            self.count += 1
+
+    def since(self, before: int) -> Callable[[], int]:
+        """What gives the programs since there were `before`."""
+        return lambda: self.count - before

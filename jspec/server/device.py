@@ -1,0 +1,164 @@
+"""The device of a `Scheduler`: a `jspec.Engine`, its weights, and the one state of all rows."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec import metrics, processors
+from jspec.base import PyTree, Sampling, Stats
+from jspec.server.jobs import Piece, RowSettings, TokenLogprobs
+
+NUM_BIASES = 300
+"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
+all are one program."""
+NUM_STOP_TOKENS = 8
+"""Most `stop_token_ids` of a request."""
+
+
+class EngineDevice:
+    """Rows of an engine.
+
+    Args:
+        engine: a `jspec.Engine` with the processors of `processors_of`.
+        params: the model's weights.
+        drafter_params: the drafter's.
+        eos: the model's end tokens.
+        rounds: rounds in one call of the device.
+    """
+
+    def __init__(
+        self,
+        engine: Any,
+        params: PyTree,
+        drafter_params: PyTree,
+        eos: Sequence[int],
+        rounds: int = 8,
+    ):
+        self.engine = engine
+        self._params = params
+        self._drafter_params = drafter_params
+        self._eos = np.array(eos, np.int32)
+        self._rounds = rounds
+        self._state: Any = None
+        self.reset()
+
+    @property
+    def num_rows(self) -> int:
+        return self.engine.num_rows
+
+    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
+        """The state of one row behind more tokens of its prompt."""
+        asked = RowSettings() if settings is None else settings
+        return self.engine.prefill(
+            self._params,
+            tokens,
+            drafter_params=self._drafter_params,
+            earlier=earlier,
+            **self._arguments(asked),
+        )
+
+    def insert(self, row: int, arrival: Any) -> None:
+        """Puts a state of one row into a row."""
+        self._state = self.engine.insert(self._state, np.int32(row), arrival)
+
+    def evict(self, row: int) -> None:
+        """Lets a row go."""
+        self._state = self.engine.evict(self._state, np.int32(row))
+
+    def take(self, row: int) -> Any:
+        """A copy of a row as a state of one row."""
+        return self.engine.take(self._state, np.int32(row))
+
+    def copy(self, arrival: Any) -> Any:
+        """A copy of a state of one row."""
+        return self.engine.take(arrival, np.int32(0))
+
+    def step(self, waiting: bool) -> Any:
+        """Some rounds of all rows, and the news of them on the host."""
+        self._state, news = self.engine.step(
+            self._params,
+            self._state,
+            drafter_params=self._drafter_params,
+            rounds=self._rounds,
+            waiting=np.bool_(waiting),
+        )
+        return jax.device_get(news)
+
+    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
+        """What these rows have written."""
+        counts, status, tokens = news.counts.tolist(), news.status.tolist(), news.tokens
+        found = []
+        for row in rows:
+            count = counts[row]
+            ended = status[row] != 0
+            found.append(
+                Piece(
+                    tokens[row, :count].tolist(),
+                    status[row],
+                    int(news.stop_bytes[row]) if ended and news.stop_bytes is not None else 0,
+                    _logprobs(news.logprobs, row, count),
+                    _rounds(news.stats, row) if ended else None,
+                )
+            )
+        return found
+
+    def reset(self) -> None:
+        """All rows are free."""
+        self._state = None  # before the next one is made: there is room for one
+        self._state = self.engine.init(self._params, self._drafter_params)
+
+    def _arguments(self, asked: RowSettings) -> dict[str, Any]:
+        stop_tokens = np.full(NUM_STOP_TOKENS, -1, np.int32)
+        stop_tokens[: len(asked.stop_token_ids)] = asked.stop_token_ids
+        return dict(
+            limit=asked.limit,
+            sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
+            key=asked.seed,
+            row=asked.row,
+            eos=np.full_like(self._eos, -1) if asked.ignore_eos else self._eos,
+            processors=processors_of(asked) if self.engine.processors else (),
+            grammar=asked.grammar,
+            stop=asked.stop,
+            stop_token_ids=stop_tokens,
+        )
+
+
+def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
+    """The processors of a row: the same functions for all of them."""
+    return (
+        processors.repetition_penalty(asked.repetition_penalty),
+        processors.frequency_penalty(asked.frequency_penalty),
+        processors.presence_penalty(asked.presence_penalty),
+        processors.logit_bias(_filled(asked.logit_bias)),
+        processors.min_tokens(asked.min_tokens),
+    )
+
+
+def _filled(bias: Mapping[int, float]) -> Mapping[int, float]:
+    """A bias of as many tokens as any has: 0 is added to the others."""
+    filled = dict(bias)
+    for token in range(NUM_BIASES):
+        if len(filled) >= NUM_BIASES:
+            break
+        filled.setdefault(token, 0.0)
+    return filled
+
+
+def _logprobs(known: Any, row: int, count: int) -> TokenLogprobs | None:
+    if known is None:
+        return None
+    top_tokens = None if known.top_tokens is None else known.top_tokens[row, :count]
+    top = None if known.top is None else known.top[row, :count]
+    return TokenLogprobs(known.emitted[row, :count], top_tokens, top)
+
+
+def _rounds(stats: Stats, row: int) -> metrics.Metrics:
+    widths = stats.width_histogram[row].tolist()
+    return metrics.Metrics(
+        acceptance_histogram=tuple(stats.histogram[row].tolist()),
+        num_drafts=int(stats.num_drafts[row]),
+        num_draft_tokens=int(stats.num_draft_tokens[row]),
+        width_histogram=dict(zip(stats.widths, widths, strict=True)),
+    )

@@ -1,0 +1,361 @@
+"""Requests become jobs: prompts in tokens, settings in numbers, grammars and stop strings made."""
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from jspec import grammar
+from jspec.app import conversations
+from jspec.errors import InputError
+from jspec.grammar.stops import StopStrings, stop_strings
+from jspec.server.errors import APIError
+from jspec.server.jobs import RowSettings
+from jspec.server.schemas import AsJSON, ChatRequest, CompletionRequest, Message, NamedTool
+from jspec.server.schemas import Settings as Asked
+
+if TYPE_CHECKING:
+    from jspec.models import Loaded
+
+_COMPLETION = 16
+"""Tokens of a completion that names no bound, as in the OpenAI API."""
+_KEPT = 64
+"""Grammars and stop strings that are kept once they are made."""
+_SECONDS = 10.0
+"""In which a grammar has to be read."""
+_OWN = {"messages", "tools", "add_generation_prompt"}
+"""What a template is given by the server itself."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a row has room for.
+
+    Args:
+        max_model_len: most tokens of a row, prompt and answer.
+        max_logprobs: most likeliest tokens that are kept beside each; None: no log-probabilities.
+        grammar_states: most states of a grammar; 0: there are no grammars.
+        grammar_classes: most classes of tokens of one.
+        stop_states: most states of stop strings.
+        stop_classes: most classes of tokens of them.
+    """
+
+    max_model_len: int
+    max_logprobs: int | None
+    grammar_states: int
+    grammar_classes: int
+    stop_states: int
+    stop_classes: int
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request, ready for rows.
+
+    Args:
+        prompts: token ids of each prompt.
+        settings: of all rows, but for their number.
+        num_answers: answers to each prompt.
+        num_top: likeliest tokens that are reported beside each; None: no log-probabilities are.
+        goes_on: whether a next turn is likely to begin with prompt and answer.
+        function: the function that the answer calls: it consists of the arguments.
+    """
+
+    prompts: Sequence[list[int]]
+    settings: RowSettings
+    num_answers: int = 1
+    num_top: int | None = None
+    goes_on: bool = False
+    function: str | None = None
+
+
+class Intake:
+    """Makes orders of requests.
+
+    It may take time, for a grammar seconds, and is called from any thread.
+
+    Args:
+        target: the model, for its tokenizer and template.
+        bounds: what a row has room for.
+    """
+
+    def __init__(self, target: "Loaded", bounds: Bounds):
+        self.target = target
+        self.bounds = bounds
+        self._spelled = grammar.token_bytes(target.tokenizer)
+        self._grammar_of = lru_cache(_KEPT)(self._make_grammar)
+        self._stop_of = lru_cache(_KEPT)(self._make_stop)
+
+    @property
+    def spelled(self) -> list[bytes | None]:
+        """The bytes of each token."""
+        return self._spelled
+
+    def completion(self, asked: CompletionRequest) -> Order:
+        """The order of a completion.
+
+        Raises:
+            APIError: 400, if it cannot be fulfilled.
+        """
+        vocab_size = self.target.model.vocab_size
+        prompts = []
+        for prompt in asked.prompts:
+            ids = self.target.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt
+            if not ids:
+                raise APIError(400, "prompt has no tokens; give it text", "prompt")
+            if (largest := max(ids)) >= vocab_size:
+                raise APIError(
+                    400, f"prompt has token {largest}, outside the vocabulary of {vocab_size}",
+                    "prompt",
+                )  # fmt: skip
+            prompts.append(ids)
+        limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
+        made = self._made(asked, asked.structured_outputs)
+        num_top = self._num_top("logprobs", asked.logprobs)
+        return Order(prompts, self._settings(asked, limit, made), asked.n, num_top)
+
+    def chat(self, asked: ChatRequest) -> Order:
+        """The order of a chat's next turn.
+
+        Raises:
+            APIError: 400, if it cannot be fulfilled.
+        """
+        prompt = self._conversation(asked)
+        if asked.max_tokens and asked.max_completion_tokens:
+            raise APIError(
+                400, "max_tokens and max_completion_tokens were both given; give one of them",
+                "max_tokens",
+            )  # fmt: skip
+        named = "max_tokens" if asked.max_tokens else "max_completion_tokens"
+        most = asked.max_tokens or asked.max_completion_tokens
+        limit = self._limit("messages", [prompt], most, None, named)
+        function, schema = self._called(asked)
+        form: Any = asked.structured_outputs
+        if isinstance(asked.response_format, AsJSON):
+            if form is not None:
+                raise APIError(
+                    400, "response_format and structured_outputs were both given; give one of them",
+                    "structured_outputs",
+                )  # fmt: skip
+            form = asked.response_format
+        if schema is not None and form is not None:
+            raise APIError(
+                400, "tool_choice asks for a call, which has a form of its own; leave out "
+                "response_format and structured_outputs", "tool_choice",
+            )  # fmt: skip
+        made = self._made(asked, form if schema is None else schema)
+        if asked.top_logprobs is not None and not asked.logprobs:
+            raise APIError(
+                400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
+            )
+        wanted = (asked.top_logprobs or 0) if asked.logprobs else None
+        num_top = self._num_top("top_logprobs" if wanted else "logprobs", wanted)
+        settings = self._settings(asked, limit, made)
+        return Order([prompt], settings, asked.n, num_top, goes_on=True, function=function)
+
+    def _conversation(self, asked: ChatRequest) -> list[int]:
+        """The tokens of a conversation, by the model's template."""
+        if wrong := _OWN & set(asked.chat_template_kwargs):
+            name = f"chat_template_kwargs.{min(wrong)}"
+            raise APIError(400, f"{name} is given by the server itself; leave it out", name)
+        messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
+        variables = dict(asked.chat_template_kwargs)
+        try:
+            shown = conversations.written(self.target, messages, **variables)
+            if asked.tools and asked.tool_choice != "none":
+                tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
+                plain, variables = shown, {**variables, "tools": tools}
+                shown = conversations.written(self.target, messages, **variables)
+                if shown == plain:
+                    raise APIError(
+                        400, "tools is not supported by the model's chat template, which does not "
+                        "show them; leave it out", "tools", "unsupported_parameter",
+                    )  # fmt: skip
+            return conversations.encode(self.target, shown)
+        except InputError as error:
+            raise APIError(400, str(error), "messages") from None
+
+    def _called(self, asked: ChatRequest) -> tuple[str | None, str | None]:
+        """The function that must be called and the schema of its arguments; None for none."""
+        choice = asked.tool_choice
+        if choice in ("auto", "none"):
+            return None, None
+        tools = {tool.function.name: tool.function for tool in asked.tools or ()}
+        if isinstance(choice, NamedTool):
+            name = choice.function.name
+        elif len(tools) == 1:
+            name = next(iter(tools))
+        else:
+            raise APIError(
+                400, f"tool_choice is 'required' and there are {len(tools)} tools; name one of "
+                "them, or leave one", "tool_choice",
+            )  # fmt: skip
+        if name not in tools:
+            raise APIError(
+                400, f"tool_choice names {name!r:.60}, which tools does not have", "tool_choice"
+            )
+        # Without parameters the only arguments are {}.
+        schema = {"type": "object", "properties": {}, **tools[name].parameters}
+        return name, json.dumps(schema)
+
+    def _limit(
+        self,
+        param: str,
+        prompts: Sequence[list[int]],
+        asked: int | None,
+        default: int | None,
+        named: str,
+    ) -> int:
+        """Most tokens of an answer."""
+        longest, room = max(map(len, prompts)), self.bounds.max_model_len
+        if longest >= room:
+            raise APIError(
+                400, f"{param} has {longest} tokens and a row holds {room}, prompt and answer; "
+                f"shorten it", param, "context_length_exceeded",
+            )  # fmt: skip
+        if asked is not None and longest + asked > room:
+            raise APIError(
+                400, f"{named} is {asked}, {param} has {longest} tokens, and a row holds {room}; "
+                f"ask for at most {room - longest}", named, "context_length_exceeded",
+            )  # fmt: skip
+        left = room - longest
+        return asked or min(default or left, left)
+
+    def _num_top(self, param: str, wanted: int | None) -> int | None:
+        most = self.bounds.max_logprobs
+        if wanted is not None and (most is None or wanted > most):
+            kept = "none" if most is None else f"{most} at a place"
+            raise APIError(
+                400, f"{param} is {wanted} and the server keeps {kept}; ask for fewer, or start it "
+                "with --max-logprobs", param,
+            )  # fmt: skip
+        return wanted
+
+    def _settings(
+        self, asked: Asked, limit: int, made: tuple[grammar.Grammar | None, StopStrings | None]
+    ) -> RowSettings:
+        vocab_size, bias = self.target.model.vocab_size, {}
+        for name, value in asked.logit_bias.items():
+            if not (name.isascii() and name.isdigit() and int(name) < vocab_size):
+                raise APIError(
+                    400, f"logit_bias has {name!r:.40}, which is no token of the vocabulary of "
+                    f"{vocab_size}", "logit_bias",
+                )  # fmt: skip
+            bias[int(name)] = value
+        if asked.stop_token_ids and max(asked.stop_token_ids) >= vocab_size:
+            raise APIError(
+                400, f"stop_token_ids has {max(asked.stop_token_ids)}, outside the vocabulary of "
+                f"{vocab_size}", "stop_token_ids",
+            )  # fmt: skip
+        if made[0] is not None and asked.ignore_eos:
+            raise APIError(
+                400, "ignore_eos came with a grammar, whose answers have an end; leave it out",
+                "ignore_eos",
+            )  # fmt: skip
+        return RowSettings(
+            limit=limit,
+            temperature=asked.temperature,
+            top_k=max(asked.top_k, 0),
+            top_p=asked.top_p,
+            min_p=asked.min_p,
+            # Unlike any other: an answer without a seed shall not repeat itself.
+            seed=int.from_bytes(os.urandom(7), "big") if asked.seed is None else asked.seed,
+            repetition_penalty=asked.repetition_penalty,
+            frequency_penalty=asked.frequency_penalty,
+            presence_penalty=asked.presence_penalty,
+            logit_bias=bias,
+            min_tokens=asked.min_tokens,
+            stop_token_ids=tuple(asked.stop_token_ids),
+            ignore_eos=asked.ignore_eos,
+            grammar=made[0],
+            stop=made[1],
+        )
+
+    def _made(self, asked: Asked, form: Any) -> tuple[grammar.Grammar | None, StopStrings | None]:
+        """The automata of a request."""
+        param, kind, text = _form(form)
+        found = stop = None
+        try:
+            if kind is not None:
+                found = self._grammar_of(kind, text)
+        except InputError as error:
+            raise APIError(400, str(error), param) from None
+        try:
+            if asked.stop_texts:
+                stop = self._stop_of(tuple(asked.stop_texts))
+        except InputError as error:
+            raise APIError(400, str(error), "stop") from None
+        return found, stop
+
+    def _make_grammar(self, kind: str, text: Any) -> grammar.Grammar:
+        if not self.bounds.grammar_states:
+            raise InputError(
+                "grammars are switched off on this server; start it with --max-grammar-states"
+            )
+        within: dict[str, Any] = {"max_states": self.bounds.grammar_states}
+        if kind != "choices":
+            within["max_seconds"] = _SECONDS
+        known = getattr(grammar, kind)(text, self._spelled, **within)
+        _check_room(known, self.bounds.grammar_states, self.bounds.grammar_classes, known.what)
+        return known
+
+    def _make_stop(self, strings: tuple[str, ...]) -> StopStrings:
+        known = stop_strings(strings, self._spelled)
+        _check_room(
+            known, self.bounds.stop_states, self.bounds.stop_classes, "all stop strings together"
+        )
+        return known
+
+
+def numbered(settings: RowSettings, row: int) -> RowSettings:
+    """The settings of one of several answers to a prompt."""
+    return replace(settings, row=row)
+
+
+def _for_template(number: int, message: Message) -> dict[str, Any]:
+    """A message as templates read it."""
+    # Models know the newer name for what instructs them by the older.
+    role = "system" if message.role == "developer" else message.role
+    shown: dict[str, Any] = {"role": role, "content": message.text}
+    if message.name is not None:
+        shown["name"] = message.name
+    if message.tool_call_id is not None:
+        shown["tool_call_id"] = message.tool_call_id
+    if message.tool_calls is not None:
+        calls = shown["tool_calls"] = []
+        for place, call in enumerate(message.tool_calls):
+            param = f"messages[{number}].tool_calls[{place}].function.arguments"
+            try:
+                arguments = json.loads(call.function.arguments)
+            except ValueError:
+                raise APIError(400, f"{param} is no JSON", param) from None
+            function = {"name": call.function.name, "arguments": arguments}
+            calls.append({"id": call.id, "type": call.type, "function": function})
+    return shown
+
+
+def _form(form: Any) -> tuple[str, str | None, Any]:
+    """The field that asks for a form, the maker of `jspec.grammar`, and what it is given."""
+    if form is None:
+        return "", None, None
+    if isinstance(form, str):
+        return "tools", "json_schema", form
+    if isinstance(form, AsJSON):
+        return "response_format", "json_schema", json.dumps(form.json_schema.schema_)
+    if form.json_ is not None:
+        text = form.json_ if isinstance(form.json_, str) else json.dumps(form.json_)
+        return "structured_outputs", "json_schema", text
+    if form.regex is not None:
+        return "structured_outputs", "regex", form.regex
+    return "structured_outputs", "choices", tuple(form.choice)
+
+
+def _check_room(made: Any, states: int, classes: int, what: str) -> None:
+    size = made.automaton.table.shape
+    if size[0] > states or size[1] > classes:
+        raise InputError(
+            f"the automaton of {what} has {size[0]} states and {size[1]} classes of tokens, and a "
+            f"row of this server has room for {states} and {classes}; make it smaller"
+        )

@@ -1,0 +1,297 @@
+"""The server as a process: models are loaded, programs compiled, and then it answers."""
+
+import errno
+import gc
+import logging
+import signal
+import socket
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jspec.errors import InputError
+
+if TYPE_CHECKING:
+    from jspec.app.sessions import Session
+    from jspec.models import Loaded
+    from jspec.server.device import EngineDevice
+
+_MEGABYTE = 2**20
+_CONTEXT = 2048
+"""Tokens of a row if the model's context is longer and none were asked for."""
+_STOP_STATES = 512
+_STOP_CLASSES = 128
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """The settings of a server, beside its models.
+
+    Args:
+        name: of the model, as requests write it.
+        host: the address that it listens on.
+        port: 0 takes a free one.
+        rows: requests that are answered together.
+        max_model_len: most tokens of a row, prompt and answer; None: the model's context, 2,048 at
+            most.
+        api_key: that clients have to bring; None: they need none.
+        rounds: rounds in a call of the device.
+        max_queue: most requests that wait for a row.
+        prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
+        prefix_megabytes: memory for texts that were read, for prompts that begin alike.
+        max_logprobs: most likeliest tokens beside each; -1: no log-probabilities.
+        grammar_states: most states of a grammar; 0: no grammars.
+        grammar_classes: most classes of tokens of one.
+        penalties: whether requests may have penalties, biases and a minimal length.
+        chat_template: a Jinja file, instead of the model's own template.
+        drain_seconds: what is being answered has so long to end, after SIGTERM.
+
+    Raises:
+        InputError: if one is out of range.
+    """
+
+    name: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    rows: int = 8
+    max_model_len: int | None = None
+    api_key: str | None = None
+    rounds: int = 8
+    max_queue: int = 128
+    prefill_tokens: int = 256
+    prefix_megabytes: int = 512
+    max_logprobs: int = 20
+    grammar_states: int = 1024
+    grammar_classes: int = 256
+    penalties: bool = True
+    chat_template: Path | None = None
+    drain_seconds: int = 60
+
+    def __post_init__(self):
+        from jspec.arguments import check_integer
+
+        for option, value, low, high in (
+            ("--port", self.port, 0, 65535),
+            ("--rows", self.rows, 1, 4096),
+            ("--max-model-len", self.max_model_len, 2, 2**24),
+            ("--rounds", self.rounds, 1, 1024),
+            ("--max-queue", self.max_queue, 0, 2**20),
+            ("--prefill-tokens", self.prefill_tokens, 1, 2**20),
+            ("--prefix-megabytes", self.prefix_megabytes, 0, 2**24),
+            ("--max-logprobs", self.max_logprobs, -1, 1000),
+            ("--max-grammar-states", self.grammar_states, 0, 2**20),
+            ("--max-grammar-classes", self.grammar_classes, 2, 2**16),
+            ("--drain-seconds", self.drain_seconds, 0, 2**20),
+        ):
+            if value is not None:
+                check_integer(option, value, low, high)
+        if self.api_key is not None and not self.api_key:
+            raise InputError("--api-key is empty; give it a letter, or leave it out")
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, and does not listen yet.
+
+    Raises:
+        InputError: if that is not possible.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise InputError(f"--host {host!r:.80} is no address ({error.strerror})") from None
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+        made.listen(1024)
+    except OSError as error:
+        made.close()
+        raise InputError(_refusal(error, host, port)) from None
+    return made
+
+
+def _refusal(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use; choose another --port, or end what uses it"
+    return f"{host} and port {port} cannot be listened on ({error.strerror}); choose others"
+
+
+def serve(session: "Session", settings: ServeSettings, listening: socket.socket) -> None:
+    """Answers requests until SIGTERM or SIGINT, and ends what it has begun.
+
+    Args:
+        session: model and drafter.
+        settings: of the server.
+        listening: where requests come.
+
+    Raises:
+        InputError: if a setting does not fit the model.
+    """
+    import uvicorn
+
+    from jspec.server.compiled import Compiled
+    from jspec.server.intake import Bounds, Intake
+    from jspec.server.scheduler import Scheduler
+    from jspec.server.service import Served, Service
+
+    compiled = Compiled()
+    target = chatting(session.target, settings.chat_template)
+    device = device_of(replace(session, target=target), settings)
+    row_bytes = warm_up(device, settings)
+    capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
+    say(_memory(device, settings, row_bytes, capacity))
+    bounds = Bounds(
+        device.engine.slots,
+        None if settings.max_logprobs < 0 else settings.max_logprobs,
+        settings.grammar_states,
+        settings.grammar_classes,
+        _STOP_STATES,
+        _STOP_CLASSES,
+    )
+    service = Service(
+        Served(settings.name, settings.api_key, int(time.time())),
+        Intake(target, bounds),
+        lambda deliver: Scheduler(
+            device,
+            deliver,
+            max_waiting=settings.max_queue,
+            piece=settings.prefill_tokens,
+            capacity=capacity,
+        ),
+        compiled.since(compiled.count),
+        lambda line: print(line, flush=True),
+    )
+    # What is here now stays: without this, each full collection walks over all of it.
+    gc.collect()
+    gc.freeze()
+    logging.basicConfig(format="jspec: %(message)s", stream=sys.stderr)
+    config = uvicorn.Config(
+        service.application(),
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_graceful_shutdown=settings.drain_seconds,
+    )
+    address, port = listening.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    say(f"{settings.name} answers at http://{shown}:{port}")
+    # uvicorn raises a signal once more when it has ended; by then all is done.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[listening])
+    say("all that was begun is answered")
+
+
+def say(message: str) -> None:
+    """A line for whoever started the server."""
+    print(f"jspec: {message}", file=sys.stderr, flush=True)
+
+
+def chatting(target: "Loaded", template: Path | None) -> "Loaded":
+    """The model with its end tokens for conversations, and a template of the user's if given."""
+    from jspec.app import conversations
+    from jspec.models.chat_template import ChatTemplate
+
+    if template is not None:
+        try:
+            text = template.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--chat-template {template} cannot be read ({error})") from None
+        known = {} if target.chat is None else target.chat.special_tokens
+        chat = ChatTemplate(text, target.tokenizer, known, f"the chat template in {template}")
+        target = replace(target, chat=chat)
+    return replace(target, eos=conversations.eos(target))
+
+
+def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
+    """The rows of a server.
+
+    Raises:
+        InputError: if a setting does not fit the model.
+    """
+    import jspec
+    from jspec.arguments import check_integer
+    from jspec.grammar import Room
+    from jspec.methods.grammars import with_jump_forward
+    from jspec.server.device import EngineDevice, processors_of
+    from jspec.server.jobs import RowSettings
+
+    target, built = session.target, session.built
+    context = built.model.context
+    slots = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
+    check_integer("--max-model-len", slots, 2, context, "the model's context")
+    drafter, weights = built.drafter, built.drafter_params
+    grammar = None
+    if settings.grammar_states:
+        grammar = Room(states=settings.grammar_states, classes=settings.grammar_classes)
+        drafter, weights = with_jump_forward(drafter, weights)
+    engine = jspec.Engine(
+        built.model,
+        settings.rows,
+        slots,
+        slots,
+        drafter=drafter,
+        processors=processors_of(RowSettings()) if settings.penalties else (),
+        grammar=grammar,
+        stop=Room(states=_STOP_STATES, classes=_STOP_CLASSES),
+        logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
+    )
+    known = _costs(session, settings, slots, drafter, weights)
+    return EngineDevice(engine, target.params, known, target.eos, settings.rounds)
+
+
+def _costs(
+    session: "Session", settings: ServeSettings, slots: int, drafter: Any, weights: Any
+) -> Any:
+    """The drafter's weights, with what rounds of so many rows cost where it wants to know."""
+    import numpy as np
+
+    from jspec.app.batches import Group
+    from jspec.app.round_costs import RoundCosts
+    from jspec.app.run_settings import RunSettings
+
+    half = slots // 2
+    rows = range(settings.rows)
+    prompt = np.zeros((settings.rows, half), np.int32)
+    lengths = np.full(settings.rows, half, np.int32)
+    group = Group(list(rows), prompt, lengths, lengths)
+    runs = RunSettings(max_new_tokens=slots - half, temperature=1.0, batch_size=settings.rows)
+    return RoundCosts(session, runs).known(drafter, weights, group)
+
+
+def warm_up(device: "EngineDevice", settings: ServeSettings) -> int:
+    """Compiles all that will run. Returns the bytes of a state of one row."""
+    import jax
+
+    from jspec.server.jobs import RowSettings
+
+    row_bytes = 0
+    seeds = (1, -1, 2**40)  # they are made into keys in different ways
+    for turn, seed in enumerate((*seeds, *seeds)):
+        asked = RowSettings(limit=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
+        begun = device.read([0, 1], None, None)
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(begun))
+        kept = device.copy(begun)
+        device.insert(0, device.read([1], asked, begun))
+        device.insert(device.num_rows - 1, device.read([1, 2], asked, None))
+        device.pieces(device.step(waiting=turn % 2 == 0), [0])
+        device.insert(0, device.read([3], asked, device.take(0)))
+        device.insert(0, device.read([3], asked, kept))
+        device.evict(0)
+        device.pieces(device.step(waiting=False), [0])
+    device.reset()
+    return row_bytes
+
+
+def _memory(device: "EngineDevice", settings: ServeSettings, row_bytes: int, capacity: int) -> str:
+    held = device.engine.memory()
+    parts = ", ".join(f"{name} {size / _MEGABYTE:.0f} MB" for name, size in held.items())
+    kept = min(capacity * row_bytes, settings.prefix_megabytes * _MEGABYTE) / _MEGABYTE
+    return (
+        f"{device.num_rows} rows of {device.engine.slots} tokens: {parts}; up to {capacity} texts "
+        f"are kept for prompts that begin alike, {kept:.0f} MB"
+    )

@@ -1,0 +1,94 @@
+"""What was read and is kept: beginnings that several prompts share, and conversations."""
+
+from collections import OrderedDict, deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+WORTH = 32
+"""The fewest tokens for which a state is kept, or fetched: fewer are as quickly read again."""
+_RECENT = 32
+
+
+class Prefixes:
+    """Texts that were read, with the states behind them; the least recently used goes first.
+
+    Args:
+        capacity: most states that are kept; 0 keeps none.
+    """
+
+    def __init__(self, capacity: int):
+        self.capacity = capacity
+        self._states: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+        self._recent: deque[np.ndarray] = deque(maxlen=_RECENT)
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def find(self, prompt: Sequence[int]) -> tuple[int, Any]:
+        """The longest known beginning of a prompt that leaves a token to read: (length, state).
+
+        The state is kept, so whoever donates it copies it first. (0, None) if there is none.
+        """
+        best: tuple[int, ...] = ()
+        for known in self._states:
+            if len(best) < len(known) and begins(prompt, known):
+                best = known
+        if len(best) < WORTH:
+            return 0, None
+        self._states.move_to_end(best)
+        return len(best), self._states[best]
+
+    def keep(self, text: Sequence[int], state: Any) -> None:
+        """Keeps a state, if there is room for any."""
+        if not self.capacity:
+            return
+        self._states[tuple(text)] = state
+        self._states.move_to_end(tuple(text))
+        while len(self._states) > self.capacity:
+            self._states.popitem(last=False)
+
+    def wants(self, text: Sequence[int]) -> bool:
+        """Whether a state behind this text is worth keeping."""
+        return self.capacity > 0 and len(text) >= WORTH and tuple(text) not in self._states
+
+    def boundary(self, prompt: list[int], known: int, shared: int) -> int:
+        """Where to stop reading and keep the state, because other prompts begin alike; 0: nowhere.
+
+        What two prompts of late have in common, a third is likely to have too.
+
+        Args:
+            prompt: that is to be read.
+            known: its tokens that need not be read.
+            shared: its tokens that are known to come again.
+        """
+        text = np.array(prompt, np.int32)
+        common = [common_length(text, other) for other in self._recent]
+        self._recent.append(text)
+        place = min(max([shared, *common]), len(prompt) - 1)
+        if place >= known + WORTH and self.wants(prompt[:place]):
+            return place
+        return 0
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._states.clear()
+
+
+def begins(prompt: Sequence[int], text: Sequence[int]) -> bool:
+    """Whether a prompt begins with a text and goes on behind it."""
+    size = len(text)
+    return size < len(prompt) and prompt[size - 1] == text[-1] and list(prompt[:size]) == list(text)
+
+
+def common_length(one: np.ndarray, two: np.ndarray) -> int:
+    """The number of tokens that two texts have in common at their begin.
+
+    Example:
+        >>> common_length(np.array([1, 2, 3, 4]), np.array([1, 2, 5]))
+        2
+    """
+    most = min(len(one), len(two))
+    differ = one[:most] != two[:most]
+    return int(differ.argmax()) if differ.any() else most
