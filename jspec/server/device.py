@@ -1,6 +1,6 @@
 """The device of a `Scheduler`: a `jspec.Engine`, its weights, and the one state of all rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -9,6 +9,7 @@ import numpy as np
 from jspec import metrics, processors
 from jspec.base import PyTree, Sampling, Stats
 from jspec.server.jobs import Piece, RowSettings, TokenLogprobs
+from jspec.serving import Engine
 
 NUM_BIASES = 300
 """Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
@@ -30,7 +31,7 @@ class EngineDevice:
 
     def __init__(
         self,
-        engine: Any,
+        engine: Engine,
         params: PyTree,
         drafter_params: PyTree,
         eos: Sequence[int],
@@ -39,10 +40,14 @@ class EngineDevice:
         self.engine = engine
         self._params = params
         self._drafter_params = drafter_params
-        self._eos = np.array(eos, np.int32)
+        self._eos = list(eos)
         self._rounds = rounds
         self._state: Any = None
         self.reset()
+
+    def memory(self) -> dict[str, int]:
+        """The bytes that the rows take."""
+        return self.engine.memory(self._params, self._drafter_params)
 
     @property
     def num_rows(self) -> int:
@@ -61,19 +66,19 @@ class EngineDevice:
 
     def insert(self, row: int, arrival: Any) -> None:
         """Puts a state of one row into a row."""
-        self._state = self.engine.insert(self._state, np.int32(row), arrival)
+        self._state = self.engine.insert(self._state, row, arrival)
 
     def evict(self, row: int) -> None:
         """Lets a row go."""
-        self._state = self.engine.evict(self._state, np.int32(row))
+        self._state = self.engine.evict(self._state, row)
 
     def take(self, row: int) -> Any:
         """A copy of a row as a state of one row."""
-        return self.engine.take(self._state, np.int32(row))
+        return self.engine.take(self._state, row)
 
     def copy(self, arrival: Any) -> Any:
         """A copy of a state of one row."""
-        return self.engine.take(arrival, np.int32(0))
+        return self.engine.take(arrival, 0)
 
     def step(self, waiting: bool) -> Any:
         """Some rounds of all rows, and the news of them on the host."""
@@ -82,7 +87,7 @@ class EngineDevice:
             self._state,
             drafter_params=self._drafter_params,
             rounds=self._rounds,
-            waiting=np.bool_(waiting),
+            until_one_ends=np.bool_(waiting),
         )
         return jax.device_get(news)
 
@@ -110,18 +115,16 @@ class EngineDevice:
         self._state = self.engine.init(self._params, self._drafter_params)
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
-        stop_tokens = np.full(NUM_STOP_TOKENS, -1, np.int32)
-        stop_tokens[: len(asked.stop_token_ids)] = asked.stop_token_ids
         return dict(
             limit=asked.limit,
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
             row=asked.row,
-            eos=np.full_like(self._eos, -1) if asked.ignore_eos else self._eos,
+            eos=None if asked.ignore_eos else self._eos,
             processors=processors_of(asked) if self.engine.processors else (),
             grammar=asked.grammar,
             stop=asked.stop,
-            stop_token_ids=stop_tokens,
+            stop_token_ids=list(asked.stop_token_ids),
         )
 
 
@@ -131,19 +134,9 @@ def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
         processors.repetition_penalty(asked.repetition_penalty),
         processors.frequency_penalty(asked.frequency_penalty),
         processors.presence_penalty(asked.presence_penalty),
-        processors.logit_bias(_filled(asked.logit_bias)),
+        processors.logit_bias(asked.logit_bias, room=NUM_BIASES),
         processors.min_tokens(asked.min_tokens),
     )
-
-
-def _filled(bias: Mapping[int, float]) -> Mapping[int, float]:
-    """A bias of as many tokens as any has: 0 is added to the others."""
-    filled = dict(bias)
-    for token in range(NUM_BIASES):
-        if len(filled) >= NUM_BIASES:
-            break
-        filled.setdefault(token, 0.0)
-    return filled
 
 
 def _logprobs(known: Any, row: int, count: int) -> TokenLogprobs | None:

@@ -217,7 +217,7 @@ def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
     from jspec.arguments import check_integer
     from jspec.grammar import Room
     from jspec.methods.grammars import with_jump_forward
-    from jspec.server.device import EngineDevice, processors_of
+    from jspec.server.device import NUM_STOP_TOKENS, EngineDevice, processors_of
     from jspec.server.jobs import RowSettings
 
     target, built = session.target, session.built
@@ -233,11 +233,11 @@ def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
         built.model,
         settings.rows,
         slots,
-        slots,
         drafter=drafter,
         processors=processors_of(RowSettings()) if settings.penalties else (),
         grammar=grammar,
         stop=Room(states=_STOP_STATES, classes=_STOP_CLASSES),
+        num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
         logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
     )
     known = _costs(session, settings, slots, drafter, weights)
@@ -288,7 +288,7 @@ def warm_up(device: "EngineDevice", settings: ServeSettings) -> int:
 
 
 def _memory(device: "EngineDevice", settings: ServeSettings, row_bytes: int, capacity: int) -> str:
-    held = device.engine.memory()
+    held = device.memory()
     parts = ", ".join(f"{name} {size / _MEGABYTE:.0f} MB" for name, size in held.items())
     kept = min(capacity * row_bytes, settings.prefix_megabytes * _MEGABYTE) / _MEGABYTE
     return (
