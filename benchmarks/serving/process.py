@@ -1,0 +1,83 @@
+"""`jspec serve` as a process of its own, and what it says of itself."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+START = "from jspec.app.cli import main; main()"
+
+
+class ServerProcess:
+    """A server, from its start until it is told to end.
+
+    Args:
+        options: of `jspec serve`.
+        environment: beside this process' own.
+    """
+
+    def __init__(self, options: Sequence[str], environment: Mapping[str, str] | None = None):
+        self.log = tempfile.TemporaryFile("w+")  # noqa: SIM115 (closed by `kill`)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", START, "serve", "--port", "0", *options],
+            stdout=self.log, stderr=subprocess.PIPE, text=True,
+            env={**os.environ, **(environment or {})},
+        )  # fmt: skip
+        assert self.process.stderr is not None
+        self.said: list[str] = []
+        for line in self.process.stderr:
+            self.said.append(line)
+            if found := re.search(r"answers at (http://\S+)", line):
+                self.url = found[1]
+                return
+        raise RuntimeError(f"the server did not start: {''.join(self.said)}")
+
+    def __enter__(self) -> "ServerProcess":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def figures(self) -> dict[str, float]:
+        """What /metrics shows, by name; those with labels of their own are left out."""
+        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+            text = answer.read().decode()
+        found = re.findall(r'^([\w:]+)\{model_name="[^"]*"\} (\S+)$', text, re.MULTILINE)
+        return {name: float(value) for name, value in found}
+
+    @property
+    def megabytes(self) -> float:
+        """The memory that the process holds."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text("utf-8")
+        return int(status.split("VmRSS:")[1].split()[0]) / 1024
+
+    def lines(self) -> list[dict[str, Any]]:
+        """The lines of its log."""
+        self.log.seek(0)
+        return [json.loads(line) for line in self.log.read().splitlines()]
+
+    def end(self, seconds: float = 60) -> int:
+        """Tells it to end, and waits. Returns its exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """Ends it at once, if it has not ended."""
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stderr is not None
+        for file in (self.process.stderr, self.log):
+            file.close()

@@ -1,0 +1,133 @@
+"""Tokens per second of a server, against a static batch of as many rows; and the host's share.
+
+python -m benchmarks.serving.throughput                    # the bundled jspec-7m
+python -m benchmarks.serving.throughput --model smollm2-135m --method autoregressive
+"""
+
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import httpx2 as httpx
+import jax
+import numpy as np
+import typer
+
+import jspec
+from benchmarks.harness import command, console, headline
+from benchmarks.serving.process import ServerProcess
+from benchmarks.serving.requests import SCHEMA, TEXTS
+from jspec.models import Loaded, load
+
+
+def main(
+    model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
+    method: Annotated[str, typer.Option(help="how the server drafts")] = "auto",
+    rows: Annotated[int, typer.Option(min=1)] = 8,
+    requests: Annotated[int, typer.Option(min=1, help="in each part")] = 32,
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
+    new_tokens: Annotated[int, typer.Option(min=1)] = 128,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 a row")] = 0,
+    serve: Annotated[str, typer.Option(help="more options of jspec serve")] = "",
+) -> None:
+    """The server is asked and the static batch run in turn; neither runs beside the other."""
+    headline(f"{model}, {method}: {rows} rows, {requests} requests of {new_tokens} new tokens")
+    target = load(model)
+    prompts = _prompts(target, requests, prompt_tokens)
+    room = _room(prompt_tokens + new_tokens)
+    asked = ["--model", model, "--method", method, "--rows", str(rows), "--max-model-len"]
+    with ServerProcess([*asked, str(room), *serve.split()]) as server:
+        built = jspec.methods.build(method, target)
+        speeds: dict[str, list[float]] = {"server": [], "static": [], "plain static": []}
+        before: dict[str, float] = {}
+        for repeat in range(repeats + 1):
+            if repeat == 1:
+                before = server.figures()
+            speed = _served(server.url, model, prompts, new_tokens, together or 2 * rows)
+            of_server = server.figures()
+            static = _static(built.model, target, built, prompts, rows, new_tokens)
+            plain = _static(target.model, target, None, prompts, rows, new_tokens)
+            if repeat:  # the first turn compiles the static programs
+                for name, one in zip(speeds, (speed, static, plain), strict=True):
+                    speeds[name].append(one)
+        shaped = _shaped(server.url, model, prompts, together or 2 * rows)
+    medians = {name: float(np.median(values)) for name, values in speeds.items()}
+    for name, value in medians.items():
+        console.print(f"{name}: {value:.0f} tokens/s")
+    spent = {name: of_server[name] - before[name] for name in of_server}
+    device = spent["jspec:step_seconds_total"] + spent["jspec:read_seconds_total"]
+    share = spent["jspec:host_seconds_total"] / device
+    calls = spent["jspec:device_calls_total"]
+    ratios = np.array(speeds["server"]) / np.array(speeds["static"])
+    console.print(f"server over static batch: {np.median(ratios):.2f}")
+    console.print(
+        f"a device call: {1000 * spent['jspec:step_seconds_total'] / calls:.1f} ms; between two: "
+        f"{1000 * spent['jspec:host_seconds_total'] / calls:.2f} ms of the host, {share:.1%}; "
+        f"prompts {spent['jspec:read_seconds_total'] / device:.1%} of the device's time"
+    )
+    console.print(
+        f"under a JSON schema: {shaped:.0f} tokens/s, plain decoding {medians['plain static']:.0f}"
+    )
+
+
+def _room(tokens: int) -> int:
+    return -(-tokens // 64) * 64
+
+
+def _prompts(target: Loaded, count: int, size: int) -> list[list[int]]:
+    ids = target.tokenizer.encode(TEXTS.read_text("utf-8")).ids
+    begins = np.linspace(0, len(ids) - size - 1, count).astype(int)
+    return [ids[begin : begin + size] for begin in begins]
+
+
+def _served(url: str, name: str, prompts: Sequence[list[int]], count: int, together: int) -> float:
+    fields = {"temperature": 0, "ignore_eos": True, "max_tokens": count}
+    return asyncio.run(
+        _asked(url, [{"model": name, "prompt": one, **fields} for one in prompts], together)
+    )
+
+
+def _shaped(url: str, name: str, prompts: Sequence[list[int]], together: int) -> float:
+    fields = {"structured_outputs": {"json": SCHEMA}, "max_tokens": 64, "temperature": 0}
+    return asyncio.run(
+        _asked(url, [{"model": name, "prompt": one, **fields} for one in prompts], together)
+    )
+
+
+async def _asked(url: str, bodies: Sequence[dict[str, Any]], together: int) -> float:
+    """Tokens per second of requests, so many at a time."""
+    left, tokens = iter(bodies), 0
+    async with httpx.AsyncClient(base_url=url, timeout=600) as client:
+
+        async def work() -> None:
+            nonlocal tokens
+            for body in left:
+                answer = await client.post("/v1/completions", json=body)
+                answer.raise_for_status()
+                tokens += answer.json()["usage"]["completion_tokens"]
+
+        began = time.perf_counter()
+        await asyncio.gather(*(work() for _ in range(together)))
+        return tokens / (time.perf_counter() - began)
+
+
+def _static(
+    model: Any, target: Loaded, built: Any, prompts: Sequence[list[int]], rows: int, count: int
+) -> float:
+    """Tokens per second of full batches, prompts included."""
+    more = {} if built is None else dict(drafter=built.drafter, drafter_params=built.drafter_params)
+    state, began = None, time.perf_counter()
+    for begin in range(0, len(prompts), rows):
+        result = jspec.decode(
+            model, target.params, np.array(prompts[begin : begin + rows]), max_new_tokens=count,
+            drafter_state=state, **more,
+        )  # fmt: skip
+        state = result.drafter_state
+    jax.block_until_ready(result.tokens)
+    return len(prompts) * count / (time.perf_counter() - began)
+
+
+if __name__ == "__main__":
+    command(main)
