@@ -32,6 +32,8 @@ FORMS: list[dict[str, Any]] = [
 STOPS = [["."], ["the", "\n"]]
 SEEDS = [0, 1, -7, 2**40]
 _BATCH = 16
+_HEAD = 40
+"""Words."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ def mixed(count: int, target: Loaded, name: str, seed: int, room: int) -> list[A
 def _one(rng: np.random.Generator, words: list[str], target: Loaded, name: str, room: int) -> Ask:
     begin = int(rng.integers(len(words) // 2))
     text = " ".join(words[begin : begin + int(rng.integers(2, 60))])
+    if rng.random() < 0.3:  # some begin alike, as behind a system prompt
+        text = " ".join([*words[-_HEAD:], text])
     prompt = target.tokenizer.encode(text).ids[: room // 2]
     form = int(rng.integers(len(FORMS))) if rng.random() < 0.25 else None
     stop = int(rng.integers(len(STOPS))) if form is None and rng.random() < 0.25 else None

@@ -90,7 +90,7 @@ async def _run(url: str, asks: Sequence[Ask], together: int) -> tuple[dict[str, 
                 try:
                     outcome = await _ask(client, ask)
                 except (httpx.HTTPError, KeyError, ValueError) as error:
-                    console.print(f"request {place} was lost: {error!r}")
+                    console.print(f"request {place} was lost: {error!r}: {ask.body}")
                     counts["lost"] += 1
                     continue
                 if outcome is None:

@@ -116,13 +116,16 @@ async def _asked(url: str, bodies: Sequence[dict[str, Any]], together: int) -> f
 def _static(
     model: Any, target: Loaded, built: Any, prompts: Sequence[list[int]], rows: int, count: int
 ) -> float:
-    """Tokens per second of full batches, prompts included."""
+    """Tokens per second of full batches, prompts included, with settings by row as a server has
+    them: greedy rows are those of temperature 0.
+    """
+    sampling = jspec.Sampling(np.zeros(rows, np.float32))
     more = {} if built is None else dict(drafter=built.drafter, drafter_params=built.drafter_params)
     state, began = None, time.perf_counter()
     for begin in range(0, len(prompts), rows):
         result = jspec.decode(
             model, target.params, np.array(prompts[begin : begin + rows]), max_new_tokens=count,
-            drafter_state=state, **more,
+            drafter_state=state, sampling=sampling, key=0, **more,
         )  # fmt: skip
         state = result.drafter_state
     jax.block_until_ready(result.tokens)

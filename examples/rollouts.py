@@ -1,0 +1,109 @@
+"""Rollouts for reinforcement learning: many samples with log-probabilities, and new weights often.
+
+In each epoch every prompt gets several answers, drawn by the weights of the epoch. Their
+log-probabilities come along, so that none has to be computed again. What the drafter learnt in one
+epoch is kept for the next, though the weights have changed since: a stale draft is refused, and
+costs a little time. It changes no token.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import jspec
+from jspec import models
+
+NAME, EPOCHS, ANSWERS, TOKENS = "jspec-800k", 3, 4, 24
+PROMPTS = ["Once upon a time", "One day, Tom", "The little dog was"]
+WORD = " happy"
+"""What answers are rewarded for."""
+
+
+def roll_out(
+    model: jspec.CausalLM,
+    params: Any,
+    drafter: jspec.Drafter,
+    prompts: list[list[int]],
+    epoch: int,
+    drafter_state: Any = None,
+    *,
+    answers: int = ANSWERS,
+    max_new_tokens: int = TOKENS,
+) -> jspec.Result:
+    """Several answers to each prompt, next to each other, and their log-probabilities.
+
+    All epochs are one program: weights, the drafter's memory and the key are arguments.
+    """
+    rows = [prompt for prompt in prompts for _ in range(answers)]
+    lengths = np.array([len(row) for row in rows])
+    padded = np.zeros((len(rows), lengths.max()), np.int32)
+    for place, row in enumerate(rows):
+        padded[place, : len(row)] = row
+    return jspec.decode(
+        model,
+        params,
+        padded,
+        lengths,
+        drafter=drafter,
+        drafter_state=drafter_state,
+        max_new_tokens=max_new_tokens,
+        sampling=jspec.Sampling(temperature=1.0),
+        key=epoch,
+        logprobs=0,  # of the emitted tokens alone
+        logprobs_mode="processed_logprobs",  # of the distribution that they were drawn from
+    )
+
+
+@partial(jax.jit, static_argnames="model")
+def improved(model, params, texts, begins, lengths, advantages):
+    """The weights after one step of the policy gradient (Williams 1992) on the answers."""
+
+    def loss(params):
+        size = texts.shape[1]
+        causal = jnp.tril(jnp.ones((1, size, size), bool))
+        places = jnp.broadcast_to(jnp.arange(size), texts.shape)
+        logits = model.apply(params, texts, places, causal, None).logits
+        known = jax.nn.log_softmax(logits[:, :-1])
+        chosen = jnp.take_along_axis(known, texts[:, 1:, None], axis=-1)[..., 0]
+        at = jnp.arange(1, size)
+        answer = (at >= begins[:, None]) & (at < (begins + lengths)[:, None])
+        return -(advantages[:, None] * chosen * answer).sum() / answer.sum()
+
+    step = jax.grad(loss)(params)
+    return jax.tree.map(lambda weight, by: weight - 0.3 * by, params, step)
+
+
+def main() -> None:
+    target = models.load(NAME)
+    drafter = jspec.TokenRecycling(target.model.vocab_size)
+    prompts = [target.tokenizer.encode(prompt).ids for prompt in PROMPTS]
+    params, memory = target.params, None
+    for epoch in range(EPOCHS):
+        result = roll_out(target.model, params, drafter, prompts, epoch, memory)
+        memory = result.drafter_state  # learnt with these weights, and used with the next ones
+        lengths = np.asarray(result.lengths)
+        texts = [
+            target.tokenizer.decode(row[:count].tolist())
+            for row, count in zip(np.asarray(result.tokens), lengths, strict=True)
+        ]
+        rewards = np.array([text.count(WORD) for text in texts], np.float32)
+        baseline = rewards.reshape(-1, ANSWERS).mean(1).repeat(ANSWERS)
+        drawn = float(np.asarray(result.logprobs.emitted).sum() / lengths.sum())
+        pace = float(result.stats.mean_acceptance_length.mean())
+        print(
+            f"epoch {epoch}: reward {rewards.mean():.2f}, log-probability of a token {drawn:.2f}, "
+            f"tokens per forward {pace:.2f}"
+        )
+        begins = np.repeat([len(prompt) for prompt in prompts], ANSWERS)
+        whole = np.zeros((len(texts), begins.max() + TOKENS), np.int32)
+        for row, begin in enumerate(begins):
+            whole[row, :begin] = prompts[row // ANSWERS]
+            whole[row, begin : begin + lengths[row]] = result.tokens[row, : lengths[row]]
+        params = improved(target.model, params, whole, begins, lengths, rewards - baseline)
+
+
+if __name__ == "__main__":
+    main()
