@@ -16,9 +16,9 @@ import numpy as np
 import jspec
 from jspec import models
 
-NAME, EPOCHS, ANSWERS, TOKENS = "jspec-800k", 3, 4, 24
+NAME, EPOCHS, ANSWERS, TOKENS = "jspec-800k", 4, 8, 24
 PROMPTS = ["Once upon a time", "One day, Tom", "The little dog was"]
-WORD = " happy"
+WORD = " and"
 """What answers are rewarded for."""
 
 

@@ -22,6 +22,8 @@ def test_they_are_all_here():
         "your_own_drafter.py",
         "sharded_decoding.py",
         "train_a_head.py",
+        "serve.py",
+        "rollouts.py",
     }
 
 

@@ -70,6 +70,7 @@ def test_what_is_imported_is_declared():
             *PROJECT["optional-dependencies"]["datastore"],
             *PROJECT["optional-dependencies"]["parity"],
             *PROJECT["optional-dependencies"]["peers"],
+            *PROJECT["optional-dependencies"]["serve"],
         )
     }
     declared |= {"orbax", "llama_cpp"}  # of orbax-checkpoint and llama-cpp-python

@@ -16,8 +16,8 @@ class Compiled:
         self.count = 0
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
-    def _heard(self, event: str, seconds: float, **more: Any) -> None:
-        del seconds, more
+    def _heard(self, event: str, duration_secs: float, **kwargs: Any) -> None:
+        del duration_secs, kwargs
         if event == _LOWERED:
             self.count += 1
 

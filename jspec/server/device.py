@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-import numpy as np
 
 from jspec import metrics, processors
 from jspec.base import PyTree, Sampling, Stats
@@ -87,7 +86,7 @@ class EngineDevice:
             self._state,
             drafter_params=self._drafter_params,
             rounds=self._rounds,
-            until_one_ends=np.bool_(waiting),
+            until_one_ends=waiting,
         )
         return jax.device_get(news)
 

@@ -222,7 +222,7 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
     except RecursionError:
         raise APIError(400, "the body is nested too deep; make it flatter") from None
     if wrong[0]["type"] == "json_invalid":
-        reason = wrong[0]["ctx"]["error"]
+        reason = wrong[0].get("ctx", {}).get("error")
         raise APIError(400, f"the body is no JSON: {reason}", code="invalid_json")
     given = json.loads(body)
     # Of several forms that a field may have, that one counts which fits furthest.
