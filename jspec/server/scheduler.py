@@ -148,11 +148,13 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._reading: _Reading | None = None
         self._running: dict[int, Job] = {}
-        # Rows that nobody uses, the longest free first. What was written there stays until the row
-        # is needed, and a next turn goes on from it: the text, or () where there is nothing to use.
+        # Rows that nobody uses, the longest free first, with the text that stands there. While no
+        # row writes it stays, for a next turn to go on from: one who chats alone copies nothing.
         self._free: OrderedDict[int, Sequence[int]] = OrderedDict(
             (row, ()) for row in range(device.num_rows)
         )
+        self._full: set[int] = set()
+        """Those of them in which something stands, to be used or not."""
         self._pieces: list[tuple[Job, Piece]] = []
         self._job_seconds = 1.0
         """Of a job in its row, lately; for those who are told to come again."""
@@ -236,9 +238,9 @@ class Scheduler:
 
     def _drop_cancelled(self) -> None:
         for row in [row for row, job in self._running.items() if job.cancelled]:
-            self._call(self._device.evict, row)
             self._end(self._running.pop(row))
             self._free[row] = ()
+            self._full.add(row)
         if self._reading is not None and self._reading.job.cancelled:
             self._end(self._reading.job)
             self._reading = None
@@ -312,13 +314,31 @@ class Scheduler:
     def _take_row(self) -> int:
         """A free row, without a text that may be gone on from if there is one."""
         row = next((row for row, text in self._free.items() if not text), next(iter(self._free)))
-        text = self._free.pop(row)
-        if text and self.prefixes.wants(text):
-            self.prefixes.keep(text, self._call(self._device.take, row))
+        self._keep_text(row)
+        del self._free[row]
+        self._full.discard(row)
         return row
+
+    def _clear_rows(self) -> None:
+        """Rounds of others would read what stands in free rows, too."""
+        for row in list(self._full):
+            self._keep_text(row)
+            self._call(self._device.evict, row)
+            self._free[row] = ()
+        self._full.clear()
+
+    def _keep_text(self, row: int) -> None:
+        """Keeps what stands in a free row, if a next turn may go on from it."""
+        if (text := self._free[row]) and self.prefixes.wants(text):
+            self.prefixes.keep(text, self._call(self._device.take, row))
 
     def _write(self) -> None:
         """Some rounds of all rows."""
+        try:
+            self._clear_rows()
+        except Exception as error:
+            self._start_over(error)
+            return
         began = time.perf_counter()
         try:
             news = self._device.step(waiting=bool(self._waiting))
@@ -338,6 +358,7 @@ class Scheduler:
             if piece.is_last:
                 del self._running[row]
                 self._free[row] = _goes_on_from(job, piece)
+                self._full.add(row)
                 self._end(job, piece)
             elif piece.tokens and not job.cancelled:
                 self._pieces.append((job, piece))
@@ -350,6 +371,7 @@ class Scheduler:
             self._free[row] = ()
         self._running.clear()
         self._free = OrderedDict((row, ()) for row in self._free)
+        self._full.clear()
         self.prefixes.clear()
         self._device.reset()
 

@@ -125,6 +125,29 @@ def test_an_answer_is_that_of_decode(client):
         assert choice.text == Detokeniser(target.tokenizer, ids).finish(tokens)
 
 
+@pytest.mark.slow
+def test_a_next_turn_is_not_read_again_and_is_the_same(client):
+    """A conversation goes on where it ended; the model's answer is that to the whole of it."""
+    target, messages = jspec.models.load("jspec-800k"), [*MESSAGES]
+    ask = dict(model="jspec-800k", temperature=0.0, max_tokens=16)
+    reused = []
+    for question in ("And then?", "And the dog?", "Why?"):
+        got = client.chat.completions.create(messages=messages, **ask)
+        reused.append(got.usage.prompt_tokens_details.cached_tokens)
+        said = got.choices[0].message.content
+        shown = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
+        ids = target.tokenizer.encode(shown, add_special_tokens=False).ids
+        whole = jspec.decode(
+            target.model, target.params, np.array([ids]), max_new_tokens=16, eos=target.eos
+        )
+        tokens = whole.tokens[0, : whole.lengths[0]].tolist()
+        assert said == Detokeniser(target.tokenizer, []).finish(tokens)
+        messages += [
+            {"role": "assistant", "content": said}, {"role": "user", "content": question}
+        ]  # fmt: skip
+    assert reused[0] == 0 and max(reused) > 32
+
+
 def test_errors_are_those_of_the_client(server, client):
     ask = dict(model="jspec-800k", prompt="Hi", max_tokens=4)
     with pytest.raises(openai.BadRequestError, match="best_of is not supported") as refused:

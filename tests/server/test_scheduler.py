@@ -181,6 +181,15 @@ def test_several_answers_to_one_prompt_read_it_once():
     assert [desk.tokens(job) for job in jobs] == [answer(prompt, job.settings) for job in jobs]
 
 
+def test_what_stands_in_a_free_row_costs_others_nothing():
+    desk = Desk(FakeDevice(3, pace=2))
+    desk.ask([2, 2], limit=4)
+    desk.ask([3, 3], limit=8)
+    desk.drain()
+    kinds = [call[0] for call in desk.device.calls]
+    assert kinds == ["read", "insert"] * 2 + ["step"] * 2 + ["evict"] + ["step"] * 2
+
+
 @pytest.mark.parametrize("others", [0, 3])
 def test_a_next_turn_goes_on_where_the_last_one_ended(others):
     """From its row, or from what was kept of it when the row was needed."""

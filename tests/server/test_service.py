@@ -444,6 +444,6 @@ def test_a_client_that_goes_away_frees_its_row(stream):
         asyncio.run_coroutine_threadsafe(_ask(application, body, departs), loop).result(20)
         device.go.set()
         assert complete(client, max_tokens=3).status_code == 200
-        assert ("evict", 0) in device.calls
+        assert sum(call[0] == "step" for call in device.calls) < 50, "it did not run to its end"
         assert client.lines[0]["status"] == 499
         assert client.service.scheduler.num_running == 0
