@@ -39,7 +39,7 @@ def main(
     serve += ["--method", method] if method else []
     target = load(model)
     with ServerProcess([*serve, "--prefix-megabytes", "16"]) as server:
-        total, grown = Counter(), []
+        total, grown = Counter(), [server.megabytes]
         for begin in range(0, count, _PART):
             asks = mixed(min(_PART, count - begin), target, model, seed + begin, room)
             counted, seconds = run(server, asks, together)
@@ -55,7 +55,8 @@ def main(
         code = server.end()
     console.print(
         f"programs compiled meanwhile: {compiled}; rows still in use: {running}; exit code {code}; "
-        f"memory {grown[0]:.0f} MB after the first part, {grown[-1]:.0f} at the end"
+        f"memory {grown[0]:.0f} MB at the start, {grown[1]:.0f} after the first part, "
+        f"{grown[-1]:.0f} at the end"
     )
     if total["wrong"] or total["lost"] or compiled or running or code:
         raise SystemExit(1)
