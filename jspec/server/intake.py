@@ -4,14 +4,14 @@ import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from jspec import grammar
 from jspec.app import conversations
 from jspec.errors import InputError
-from jspec.grammar.stops import StopStrings, stop_strings
+from jspec.grammar.stops import StopStrings
 from jspec.server.errors import APIError
+from jspec.server.forms import Bounds, Forms
 from jspec.server.jobs import RowSettings
 from jspec.server.schemas import AsJSON, ChatRequest, CompletionRequest, Message, NamedTool
 from jspec.server.schemas import Settings as Asked
@@ -21,33 +21,8 @@ if TYPE_CHECKING:
 
 _COMPLETION = 16
 """Tokens of a completion that names no bound, as in the OpenAI API."""
-_KEPT = 64
-"""Grammars and stop strings that are kept once they are made."""
-_SECONDS = 10.0
-"""In which a grammar has to be read."""
 _OWN = {"messages", "tools", "add_generation_prompt"}
 """What a template is given by the server itself."""
-
-
-@dataclass(frozen=True)
-class Bounds:
-    """What a row has room for.
-
-    Args:
-        max_model_len: most tokens of a row, prompt and answer.
-        max_logprobs: most likeliest tokens that are kept beside each; None: no log-probabilities.
-        grammar_states: most states of a grammar; 0: there are no grammars.
-        grammar_classes: most classes of tokens of one.
-        stop_states: most states of stop strings.
-        stop_classes: most classes of tokens of them.
-    """
-
-    max_model_len: int
-    max_logprobs: int | None
-    grammar_states: int
-    grammar_classes: int
-    stop_states: int
-    stop_classes: int
 
 
 @dataclass(frozen=True)
@@ -84,14 +59,9 @@ class Intake:
     def __init__(self, target: "Loaded", bounds: Bounds):
         self.target = target
         self.bounds = bounds
-        self._spelled = grammar.token_bytes(target.tokenizer)
-        self._grammar_of = lru_cache(_KEPT)(self._make_grammar)
-        self._stop_of = lru_cache(_KEPT)(self._make_stop)
-
-    @property
-    def spelled(self) -> list[bytes | None]:
+        self.spelled = grammar.token_bytes(target.tokenizer)
         """The bytes of each token."""
-        return self._spelled
+        self._forms = Forms(self.spelled, bounds)
 
     def completion(self, asked: CompletionRequest) -> Order:
         """The order of a completion.
@@ -112,7 +82,7 @@ class Intake:
                 )  # fmt: skip
             prompts.append(ids)
         limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
-        made = self._made(asked, asked.structured_outputs)
+        made = self._forms.made(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
         return Order(prompts, self._settings(asked, limit, made), asked.n, num_top)
 
@@ -145,7 +115,7 @@ class Intake:
                 400, "tool_choice asks for a call, which has a form of its own; leave out "
                 "response_format and structured_outputs", "tool_choice",
             )  # fmt: skip
-        made = self._made(asked, form if schema is None else schema)
+        made = self._forms.made(asked.stop_texts, form if schema is None else schema)
         if asked.top_logprobs is not None and not asked.logprobs:
             raise APIError(
                 400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
@@ -273,41 +243,6 @@ class Intake:
             stop=made[1],
         )
 
-    def _made(self, asked: Asked, form: Any) -> tuple[grammar.Grammar | None, StopStrings | None]:
-        """The automata of a request."""
-        param, kind, text = _form(form)
-        found = stop = None
-        try:
-            if kind is not None:
-                found = self._grammar_of(kind, text)
-        except InputError as error:
-            raise APIError(400, str(error), param) from None
-        try:
-            if asked.stop_texts:
-                stop = self._stop_of(tuple(asked.stop_texts))
-        except InputError as error:
-            raise APIError(400, str(error), "stop") from None
-        return found, stop
-
-    def _make_grammar(self, kind: str, text: Any) -> grammar.Grammar:
-        if not self.bounds.grammar_states:
-            raise InputError(
-                "grammars are switched off on this server; start it with --max-grammar-states"
-            )
-        within: dict[str, Any] = {"max_states": self.bounds.grammar_states}
-        if kind != "choices":
-            within["max_seconds"] = _SECONDS
-        known = getattr(grammar, kind)(text, self._spelled, **within)
-        _check_room(known, self.bounds.grammar_states, self.bounds.grammar_classes, known.what)
-        return known
-
-    def _make_stop(self, strings: tuple[str, ...]) -> StopStrings:
-        known = stop_strings(strings, self._spelled)
-        _check_room(
-            known, self.bounds.stop_states, self.bounds.stop_classes, "all stop strings together"
-        )
-        return known
-
 
 def numbered(settings: RowSettings, row: int) -> RowSettings:
     """The settings of one of several answers to a prompt."""
@@ -334,28 +269,3 @@ def _for_template(number: int, message: Message) -> dict[str, Any]:
             function = {"name": call.function.name, "arguments": arguments}
             calls.append({"id": call.id, "type": call.type, "function": function})
     return shown
-
-
-def _form(form: Any) -> tuple[str, str | None, Any]:
-    """The field that asks for a form, the maker of `jspec.grammar`, and what it is given."""
-    if form is None:
-        return "", None, None
-    if isinstance(form, str):
-        return "tools", "json_schema", form
-    if isinstance(form, AsJSON):
-        return "response_format", "json_schema", json.dumps(form.json_schema.schema_)
-    if form.json_ is not None:
-        text = form.json_ if isinstance(form.json_, str) else json.dumps(form.json_)
-        return "structured_outputs", "json_schema", text
-    if form.regex is not None:
-        return "structured_outputs", "regex", form.regex
-    return "structured_outputs", "choices", tuple(form.choice)
-
-
-def _check_room(made: Any, states: int, classes: int, what: str) -> None:
-    size = made.automaton.table.shape
-    if size[0] > states or size[1] > classes:
-        raise InputError(
-            f"the automaton of {what} has {size[0]} states and {size[1]} classes of tokens, and a "
-            f"row of this server has room for {states} and {classes}; make it smaller"
-        )

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from jspec.base import Status
 from jspec.metrics import Metrics
@@ -116,3 +116,47 @@ class Job:
     first_at: float | None = None
     """When its first tokens came."""
     ended_at: float | None = None
+
+
+class Device(Protocol):
+    """What the scheduler asks of the device. States of one row are opaque to it."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
+        """The state of one row behind more tokens of its prompt; `earlier` is gone afterwards.
+
+        Without settings the prompt goes on.
+        """
+        ...
+
+    def insert(self, row: int, arrival: Any) -> None:
+        """Puts a state of one row into a row; it is gone afterwards."""
+        ...
+
+    def evict(self, row: int) -> None:
+        """Lets a row go that still runs."""
+        ...
+
+    def take(self, row: int) -> Any:
+        """A copy of a row as a state of one row."""
+        ...
+
+    def copy(self, arrival: Any) -> Any:
+        """A copy of a state of one row."""
+        ...
+
+    def step(self, waiting: bool) -> Any:
+        """Some rounds of all rows, and the news of them on the host; fewer rounds if a row that
+        others wait for has ended.
+        """
+        ...
+
+    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
+        """What these rows have written, out of the news."""
+        ...
+
+    def reset(self) -> None:
+        """All rows are free, after a failure that cost the device its state."""
+        ...

@@ -133,7 +133,8 @@ def serve(session: "Session", settings: ServeSettings, listening: socket.socket)
     import uvicorn
 
     from jspec.server.compiled import Compiled
-    from jspec.server.intake import Bounds, Intake
+    from jspec.server.forms import Bounds
+    from jspec.server.intake import Intake
     from jspec.server.scheduler import Scheduler
     from jspec.server.service import Served, Service
 

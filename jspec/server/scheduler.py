@@ -8,15 +8,16 @@ pieces, one a turn, so that running rows wait for a piece and never for the whol
 import logging
 import threading
 import time
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from jspec.base import Status
 from jspec.errors import InputError
-from jspec.server.jobs import Job, Piece, RowSettings
-from jspec.server.prefixes import Prefixes, begins
+from jspec.server.free_rows import FreeRows
+from jspec.server.jobs import Device, Job, Piece
+from jspec.server.prefixes import Prefixes
 
 log = logging.getLogger("jspec.server")
 
@@ -34,50 +35,6 @@ class Busy(Exception):
     def __init__(self, seconds: int):
         super().__init__(f"the queue is full; try again in {seconds} s")
         self.seconds = seconds
-
-
-class Device(Protocol):
-    """What the scheduler asks of the device. States of one row are opaque to it."""
-
-    @property
-    def num_rows(self) -> int: ...
-
-    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
-        """The state of one row behind more tokens of its prompt; `earlier` is gone afterwards.
-
-        Without settings the prompt goes on.
-        """
-        ...
-
-    def insert(self, row: int, arrival: Any) -> None:
-        """Puts a state of one row into a row; it is gone afterwards."""
-        ...
-
-    def evict(self, row: int) -> None:
-        """Lets a row go that still runs."""
-        ...
-
-    def take(self, row: int) -> Any:
-        """A copy of a row as a state of one row."""
-        ...
-
-    def copy(self, arrival: Any) -> Any:
-        """A copy of a state of one row."""
-        ...
-
-    def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and the news of them on the host; fewer rounds if a row that
-        others wait for has ended.
-        """
-        ...
-
-    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
-        """What these rows have written, out of the news."""
-        ...
-
-    def reset(self) -> None:
-        """All rows are free, after a failure that cost the device its state."""
-        ...
 
 
 @dataclass
@@ -148,13 +105,7 @@ class Scheduler:
         self._waiting: deque[Job] = deque()
         self._reading: _Reading | None = None
         self._running: dict[int, Job] = {}
-        # Rows that nobody uses, the longest free first, with the text that stands there. While no
-        # row writes it stays, for a next turn to go on from: one who chats alone copies nothing.
-        self._free: OrderedDict[int, Sequence[int]] = OrderedDict(
-            (row, ()) for row in range(device.num_rows)
-        )
-        self._full: set[int] = set()
-        """Those of them in which something stands, to be used or not."""
+        self._free = FreeRows(device, self.prefixes, self._call)
         self._pieces: list[tuple[Job, Piece]] = []
         self._job_seconds = 1.0
         """Of a job in its row, lately; for those who are told to come again."""
@@ -239,8 +190,7 @@ class Scheduler:
     def _drop_cancelled(self) -> None:
         for row in [row for row, job in self._running.items() if job.cancelled]:
             self._end(self._running.pop(row))
-            self._free[row] = ()
-            self._full.add(row)
+            self._free.give(row)
         if self._reading is not None and self._reading.job.cancelled:
             self._end(self._reading.job)
             self._reading = None
@@ -275,15 +225,7 @@ class Scheduler:
     def _look_up(self, at: _Reading) -> None:
         """Finds what is known of a prompt."""
         job = at.job
-        size, state = self.prefixes.find(job.prompt)
-        row = None
-        for free, text in self._free.items():
-            if len(text) > max(size, 1) and begins(job.prompt, text):
-                row, size = free, len(text)
-        if row is not None:
-            state = self._call(self._device.take, row)
-        elif state is not None:
-            state = self._call(self._device.copy, state)
+        size, state = self._free.find(job.prompt)
         job.reused = size
         self.figures.prompt_tokens += len(job.prompt)
         self.figures.reused_tokens += size
@@ -305,37 +247,16 @@ class Scheduler:
         if end == at.boundary:
             self.prefixes.keep(job.prompt[:end], self._call(self._device.copy, at.arrival))
         if end == size:
-            row = self._take_row()
+            row = self._free.take()
             self._call(self._device.insert, row, at.arrival)
             self._reading = None
             self._running[row] = job
         return len(tokens)
 
-    def _take_row(self) -> int:
-        """A free row, without a text that may be gone on from if there is one."""
-        row = next((row for row, text in self._free.items() if not text), next(iter(self._free)))
-        self._keep_text(row)
-        del self._free[row]
-        self._full.discard(row)
-        return row
-
-    def _clear_rows(self) -> None:
-        """Rounds of others would read what stands in free rows, too."""
-        for row in list(self._full):
-            self._keep_text(row)
-            self._call(self._device.evict, row)
-            self._free[row] = ()
-        self._full.clear()
-
-    def _keep_text(self, row: int) -> None:
-        """Keeps what stands in a free row, if a next turn may go on from it."""
-        if (text := self._free[row]) and self.prefixes.wants(text):
-            self.prefixes.keep(text, self._call(self._device.take, row))
-
     def _write(self) -> None:
         """Some rounds of all rows."""
         try:
-            self._clear_rows()
+            self._free.clear()
         except Exception as error:
             self._start_over(error)
             return
@@ -357,8 +278,7 @@ class Scheduler:
                 job.first_at = now
             if piece.is_last:
                 del self._running[row]
-                self._free[row] = _goes_on_from(job, piece)
-                self._full.add(row)
+                self._free.give(row, _goes_on_from(job, piece))
                 self._end(job, piece)
             elif piece.tokens and not job.cancelled:
                 self._pieces.append((job, piece))
@@ -366,14 +286,12 @@ class Scheduler:
     def _start_over(self, error: Exception) -> None:
         """All that ran has failed, since the device has lost its state; others are not hurt."""
         log.exception("the device failed")
-        for row, job in list(self._running.items()):
+        for job in self._running.values():
             self._end(job, Piece([], error=_told(error)))
-            self._free[row] = ()
         self._running.clear()
-        self._free = OrderedDict((row, ()) for row in self._free)
-        self._full.clear()
         self.prefixes.clear()
         self._device.reset()
+        self._free.reset()
 
     def _end(self, job: Job, piece: Piece | None = None) -> None:
         """Counts a job as gone, and gives its last piece unless nobody waits for it."""

@@ -16,8 +16,6 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import Receive, Scope
-from starlette.types import Send as ASGISend
 
 from jspec.server import schemas
 from jspec.server.answers import Spelling
@@ -27,18 +25,13 @@ from jspec.server.formats import ChatFormat, CompletionFormat, Format
 from jspec.server.intake import Intake, Order
 from jspec.server.jobs import Job, Piece
 from jspec.server.metrics import CONTENT_TYPE, ServerMetrics
+from jspec.server.responses import CLOSED, Finished, StreamedAnswer, body_of, error_of, refused
 from jspec.server.scheduler import Scheduler
 
 log = logging.getLogger("jspec.server")
 
-MOST_BYTES = 4 * 2**20
-"""Of a body."""
-BODY_SECONDS = 30.0
-"""A body that takes longer is given up."""
 _MAKERS = 4
 """Grammars that are made at once; others wait. One may take seconds."""
-_CLOSED = 499
-"""What logs write of a client that went away before its answer was whole; nginx' number."""
 
 
 @dataclass(frozen=True)
@@ -96,7 +89,7 @@ class Service:
                 Route("/v1/completions", self._logged(self._completions), methods=["POST"]),
                 Route("/v1/chat/completions", self._logged(self._chat), methods=["POST"]),
             ],
-            exception_handlers={HTTPException: _refused},
+            exception_handlers={HTTPException: refused},
             lifespan=self._lifespan,
         )
 
@@ -163,7 +156,7 @@ class Service:
     async def _asked(self, request: Request, kind: type[schemas.Asked]) -> schemas.Asked:
         """The checked request."""
         self._check_key(request)
-        asked = schemas.parse(kind, await _body(request))
+        asked = schemas.parse(kind, await body_of(request))
         if isinstance(asked, schemas.Settings):
             self._check_model(asked.model)
             request.state.record["user"] = asked.user
@@ -184,7 +177,7 @@ class Service:
         request.state.exchange = exchange
         if asked.stream:
             options = asked.stream_options
-            return _Stream(exchange, options is not None and options.include_usage)
+            return StreamedAnswer(exchange, options is not None and options.include_usage)
         return JSONResponse(await exchange.whole(request.receive))
 
     def _logged(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
@@ -197,14 +190,14 @@ class Service:
             try:
                 response = await endpoint(request)
             except APIError as error:
-                response = _error(error)
+                response = error_of(error)
                 request.state.record["error"] = str(error)
             except (Gone, ClientDisconnect):
-                response = Response(status_code=_CLOSED)
+                response = Response(status_code=CLOSED)
             except Exception:
                 log.exception("a request failed")
-                response = _error(APIError(500, "the server failed; its log says why"))
-            return _Finished(response, request, lambda status: self._say(request, began, status))
+                response = error_of(APIError(500, "the server failed; its log says why"))
+            return Finished(response, request, lambda status: self._say(request, began, status))
 
         return run
 
@@ -241,79 +234,6 @@ class Service:
             )  # fmt: skip
 
 
-class _Stream:
-    """A response that is sent piece by piece."""
-
-    status_code = 200
-
-    def __init__(self, exchange: Exchange, with_usage: bool):
-        self._exchange = exchange
-        self._with_usage = with_usage
-
-    async def __call__(self, scope: Scope, receive: Receive, send: ASGISend) -> None:
-        await self._exchange.stream(receive, send, self._with_usage)
-
-
-class _Finished:
-    """A response, and what is done when it has been sent or cannot be."""
-
-    def __init__(self, response: Any, request: Request, then: Callable[[int], None]):
-        self._response = response
-        self._request = request
-        self._then = then
-
-    async def __call__(self, scope: Scope, receive: Receive, send: ASGISend) -> None:
-        status = self._response.status_code
-        try:
-            await self._response(scope, receive, send)
-        except Gone:
-            status = _CLOSED
-        except BaseException:
-            status = 500
-            raise
-        finally:
-            self._then(status)
-
-
 def _give(pieces: list[tuple[Job, Piece]]) -> None:
     for job, piece in pieces:
         job.deliver(piece)
-
-
-async def _body(request: Request) -> bytes:
-    """The body of a request.
-
-    Raises:
-        APIError: if it is too long, or takes too long.
-    """
-    parts, size = [], 0
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            async for part in request.stream():
-                size += len(part)
-                # What is too much is read to its end: a client that still writes reads no answer.
-                if size <= MOST_BYTES:
-                    parts.append(part)
-    except TimeoutError:
-        raise APIError(
-            408, f"the body has not come within {BODY_SECONDS:g} s; send it at once"
-        ) from None
-    if size > MOST_BYTES:
-        raise APIError(
-            413, f"the body has {size} bytes and {MOST_BYTES} are allowed; shorten it",
-            code="request_too_large",
-        )  # fmt: skip
-    return b"".join(parts)
-
-
-def _error(error: APIError) -> JSONResponse:
-    return JSONResponse(error.body, error.status, error.headers)
-
-
-async def _refused(request: Request, error: Exception) -> Response:
-    """The answer to a path or a method that is not there."""
-    assert isinstance(error, HTTPException)
-    said = {404: "there is no such path", 405: "the path has no such method"}
-    what = said.get(error.status_code, str(error.detail))
-    message = f"{request.method} {request.url.path}: {what}"
-    return _error(APIError(error.status_code, message, headers=error.headers))

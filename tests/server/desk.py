@@ -7,7 +7,8 @@ from dataclasses import replace
 import fakes
 from starlette.testclient import TestClient
 
-from jspec.server.intake import Bounds, Intake
+from jspec.server.forms import Bounds
+from jspec.server.intake import Intake
 from jspec.server.scheduler import Scheduler
 from jspec.server.service import Served, Service
 

@@ -9,7 +9,7 @@ import fakes
 import pytest
 from desk import events, service
 
-from jspec.server import service as services
+from jspec.server import responses
 from jspec.server.jobs import RowSettings
 
 
@@ -295,15 +295,15 @@ def test_a_body_of_ten_megabytes(client):
 
 
 def test_a_body_that_does_not_come(monkeypatch):
-    monkeypatch.setattr(services, "BODY_SECONDS", 0.05)
+    monkeypatch.setattr(responses, "BODY_SECONDS", 0.05)
 
     class Never:
         async def stream(self):
             yield b"{"
             await asyncio.sleep(30)
 
-    with pytest.raises(services.APIError, match="not come") as refused:
-        asyncio.run(services._body(Never()))
+    with pytest.raises(responses.APIError, match="not come") as refused:
+        asyncio.run(responses.body_of(Never()))
     assert refused.value.status == 408
 
 

@@ -1,0 +1,81 @@
+"""Rows that nobody uses, and the texts that stand in them."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jspec.server.jobs import Device
+from jspec.server.prefixes import Prefixes, begins
+
+
+class FreeRows:
+    """Rows that nobody uses, the longest free first, with the text that stands in each.
+
+    While no row writes a text stays where it is, for a next turn to go on from: one who chats alone
+    copies nothing. Before others write beside it, it is kept among the prefixes.
+
+    Args:
+        device: has the rows.
+        prefixes: keep texts.
+        call: calls the device.
+    """
+
+    def __init__(self, device: Device, prefixes: Prefixes, call: Callable[..., Any]):
+        self._device = device
+        self._prefixes = prefixes
+        self._call = call
+        self._texts: OrderedDict[int, Sequence[int]] = OrderedDict()
+        self._full: set[int] = set()
+        """Those in which something stands, to be used or not."""
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def reset(self) -> None:
+        """All rows are free, and nothing stands in them."""
+        self._texts = OrderedDict((row, ()) for row in range(self._device.num_rows))
+        self._full.clear()
+
+    def give(self, row: int, text: Sequence[int] = ()) -> None:
+        """A row is free now.
+
+        Args:
+            row: which one.
+            text: that a next turn may go on from; () if there is none.
+        """
+        self._texts[row] = text
+        self._full.add(row)
+
+    def take(self) -> int:
+        """A row for somebody, without a text to go on from if there is one."""
+        row = next((row for row, text in self._texts.items() if not text), next(iter(self._texts)))
+        self._keep(row)
+        del self._texts[row]
+        self._full.discard(row)
+        return row
+
+    def clear(self) -> None:
+        """Empties the rows: rounds of others would read what stands there, too."""
+        for row in list(self._full):
+            self._keep(row)
+            self._call(self._device.evict, row)
+            self._texts[row] = ()
+        self._full.clear()
+
+    def find(self, prompt: Sequence[int]) -> tuple[int, Any]:
+        """The longest known beginning of a prompt: (length, a state of one row); (0, None) if there
+        is none. The state is the caller's own.
+        """
+        size, state = self._prefixes.find(prompt)
+        best = None
+        for row, text in self._texts.items():
+            if len(text) > size and begins(prompt, text):
+                best, size = row, len(text)
+        if best is not None:
+            return size, self._call(self._device.take, best)
+        return size, None if state is None else self._call(self._device.copy, state)
+
+    def _keep(self, row: int) -> None:
+        if (text := self._texts[row]) and self._prefixes.wants(text):
+            self._prefixes.keep(text, self._call(self._device.take, row))
