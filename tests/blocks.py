@@ -1,7 +1,6 @@
 """Block heads of random weights, and the same as the oracle reads them."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import tiny
 
@@ -9,8 +8,7 @@ import tiny
 def variables(head):
     """Random weights of a head for `tiny.model`, vectors too, beside what it borrows of that."""
     target = tiny.params(tiny.model())["params"]
-    states, ints = jnp.zeros((1, 2, head.features)), jnp.zeros((1, 2), jnp.int32)
-    made = tiny._drawn(head, 0, 12.0, states, ints, ints, jnp.ones((1, 2, 2), bool))
+    made = tiny._drawn(head, 0, 12.0, head.features)
     own = jax.tree_util.tree_map_with_path(
         # Norms, biases and the trained vector are constant in `tiny`: here they count too.
         lambda path, leaf: (

@@ -2,14 +2,13 @@
 
 import importlib
 import inspect
-import os
 import re
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 
-import jax
+import compiling
 import pytest
 
 import jspec
@@ -97,11 +96,6 @@ def test_every_public_name_of_a_module_is_in_the_reference(name):
     assert not missing, f"give these of {name} a line in docs/api"
 
 
-def environment() -> dict[str, str]:
-    """Compiled programs are kept where those of the tests are."""
-    return os.environ | {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
-
-
 def programs(page: Path) -> list[str]:
     return re.findall(r"^```python\n(.*?)^```", page.read_text("utf-8"), re.DOTALL | re.MULTILINE)
 
@@ -118,7 +112,7 @@ def test_the_programs_of_a_page_run_one_after_the_other(name):
     # In a process of its own: pages set options of JAX.
     code = "\n".join(programs(PAGES[name]))
     run = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=environment()
+        [sys.executable, "-c", code], capture_output=True, text=True, env=compiling.environment()
     )
     assert run.returncode == 0, run.stderr[-3000:]
 

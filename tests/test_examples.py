@@ -1,13 +1,12 @@
 """Every example runs from beginning to end, as a user runs it."""
 
 import json
-import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
-import jax
+import compiling
 import pytest
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -30,14 +29,12 @@ def test_they_are_all_here():
 @pytest.mark.slow
 @pytest.mark.parametrize("script", SCRIPTS, ids=[path.stem for path in SCRIPTS])
 def test_a_script_runs(script, tmp_path):
-    # Compiled programs are kept where those of the tests are.
-    cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
     run = subprocess.run(
         [sys.executable, script],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env=os.environ | cache,
+        env=compiling.environment(),
     )
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.strip()
@@ -70,7 +67,8 @@ def test_the_notebook_runs():
     nbclient = pytest.importorskip("nbclient")
     pytest.importorskip("ipykernel")
     notebook = nbformat.read(EXAMPLES / "quickstart.ipynb", as_version=4)
-    nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+    client = nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3")
+    client.execute(env=compiling.environment())
     printed = [
         output["text"] for cell in notebook.cells for output in cell.get("outputs", ())
     ]  # an exception would have been raised

@@ -1,7 +1,6 @@
 """JAX may count in 64 bits; the tokens do not change."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -46,10 +45,10 @@ for name, options in json.loads(sys.argv[1]):
 )
 def test_the_tokens_of_64_bits_are_those_of_plain_decoding_in_32(target, runs):
     """That drafted tokens are plain decoding's in 32 bits is held by the contract."""
-    flags = compiling.ENVIRONMENT | dict(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parent))
     ran = subprocess.run(
         [sys.executable, "-c", SCRIPT, json.dumps(runs)],
-        env=os.environ | flags, capture_output=True, text=True, check=True,
+        env=compiling.environment(JAX_ENABLE_X64="1", PYTHONPATH=str(Path(__file__).parent)),
+        capture_output=True, text=True, check=True,
     )  # fmt: skip
     found = [json.loads(line) for line in ran.stdout.splitlines()]
     for (_, options), tokens in zip(runs, found, strict=True):

@@ -1,7 +1,7 @@
 """A model small enough to compile in a second, and the prompts that tests share."""
 
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 
 import flax.linen as nn
 import jax
@@ -41,11 +41,10 @@ def params(model: nn.Module, seed: int = 0, scale: float = 12.0):
     """Random weights, with the initial 0.02 scaled up so that the distributions are far from
     uniform.
     """
-    tokens = jnp.zeros((1, 2), jnp.int32)
-    return _drawn(model, seed, scale, tokens, tokens, jnp.ones((1, 2, 2), bool), None)
+    return _drawn(model, seed, scale, None)
 
 
-def _drawn(module: nn.Module, seed: int, scale: float, *inputs):
+def _drawn(module: nn.Module, seed: int, scale: float, features: int | None):
     """What `module.init` would give, drawn by NumPy: to compile it takes longer than a test."""
 
     def leaf(path, shape):
@@ -56,8 +55,17 @@ def _drawn(module: nn.Module, seed: int, scale: float, *inputs):
         rng = np.random.default_rng([seed, *name.encode()])
         return jnp.asarray(rng.normal(0, 0.02 * scale, shape.shape), shape.dtype)
 
-    shapes = jax.eval_shape(module.init, jax.random.key(seed), *inputs)
-    return jax.tree_util.tree_map_with_path(leaf, shapes)
+    return jax.tree_util.tree_map_with_path(leaf, _shapes(module, features))
+
+
+@cache
+def _shapes(module: nn.Module, features: int | None):
+    """The variables of a model, or of a head for states of so many features."""
+    tokens, mask = jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2, 2), bool)
+    inputs = (tokens, tokens, mask, None)
+    if features is not None:
+        inputs = (jnp.zeros((1, 2, features)), tokens, tokens, mask)
+    return jax.eval_shape(module.init, jax.random.key(0), *inputs)
 
 
 def eagle() -> EAGLEHead:
@@ -76,12 +84,7 @@ def lyanna(**changes) -> LyannaHead:
 def variables(head: nn.Module, seed: int = 0, scale: float = 12.0):
     """Random weights of a head for `model`, beside what it borrows of that."""
     target = params(model())["params"]
-    inputs = (
-        jnp.zeros((1, 2, head.features)),
-        jnp.zeros((1, 2), jnp.int32),
-        jnp.zeros((1, 2), jnp.int32),
-    )
-    made = _drawn(head, seed, scale, *inputs, jnp.ones((1, 2, 2), bool))
+    made = _drawn(head, seed, scale, head.features)
     own = {name: part for name, part in made.items() if name != "target"}
     return {**own, "target": {"embed": target["embed"], "head": target["head"]}}
 

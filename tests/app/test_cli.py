@@ -220,7 +220,7 @@ def started(folder, tmp_path) -> subprocess.Popen:
     options += ["--method", "prompt_lookup"]
     command = [sys.executable, "-c", START, "generate", "--json", *options]
     pipes = dict(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    return subprocess.Popen(command, env=quick(), **pipes)
+    return subprocess.Popen(command, env=compiling.environment(), **pipes)
 
 
 def test_a_reader_that_leaves_ends_the_run_quietly(folder, tmp_path):
@@ -237,11 +237,3 @@ def test_an_interrupt_ends_the_run_quietly(folder, tmp_path):
     out, err = ran.communicate(timeout=60)
     assert (ran.returncode, err) == (130, b"")
     assert all(json.loads(line) for line in out.splitlines())
-
-
-def quick() -> dict[str, str]:
-    """An environment in which a command compiles nothing that the last run of the tests did."""
-    import jax
-
-    kept = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
-    return os.environ | compiling.ENVIRONMENT | kept

@@ -163,48 +163,36 @@ DRAFTERS = {
         ),
         jspec.AdaptiveParams(_WEIGHTS, _COSTS),
     ),
-    "merge_with_a_draft_model": (
-        jspec.merge(
-            jspec.SpeculativeDecoding(_DRAFT, 3),
-            jspec.PromptLookup(num_speculative_tokens=4, whole=False),
-        ),
-        (_WEIGHTS, None),
-    ),
 }
 
 SLOW = (
     "prompt_lookup_verified",
     "spectr",
     "specinfer",
+    "sequoia",
     "rsd_c",
+    "rsd_s",
     "dyspec",
+    "eagle",
     "lyanna_merged",
-    "merge_with_a_draft_model",
     "mixture_with_a_draft_model",
+    "adaptive_draft_model_at_random",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 
-IN_MERGE = (
-    "token_recycling",
-    "suffix",
-    "calibrated_dyspec",
-    "adaptive_draft_model_at_random",
-    "block",
-    "lyanna",
-)
+IN_MERGE = ("token_recycling", "suffix", "speculative_decoding", "medusa")
 """Drafters that are also run inside `jspec.merge`, a program of its own: one of each family."""
 
 IN_MERGE_TOO = (
     "dynamic_token_recycling",
-    "prompt_lookup_latest",
     "rest",
     "lookahead",
-    "speculative_decoding",
-    "mixture",
+    "calibrated_dyspec",
     "eagle",
-    "medusa",
+    "block",
+    "adaptive_draft_model_at_random",
 )
-"""More of these families, in the slow tests."""
+"""More of these families, whose merges are held to the whole contract by the slow tests."""
 
 OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_published")
 """Drafters whose draws are not decided about by the coupled rule: their tokens are not plain's."""
@@ -213,5 +201,5 @@ OF_NO_DRAFT = ("jump_forward",)
 """Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is taken,
 and tests/test_grammar.py has what a grammar forces."""
 
-ON_A_TRANSFORMER = ("eagle2", "token_recycling", "speculative_decoding")
+ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding")
 """Drafters that are also run on a target whose logits are no table."""

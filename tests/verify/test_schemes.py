@@ -105,9 +105,10 @@ def check_cache(state, tokens, lengths):
         assert state.previous[row] == text[-2]
 
 
-# Of DySpec's three the other two have all that this has.
+# Rule and draws of these are those of RSD-S and of the other two of DySpec: more trees.
+SLOW = ("sequoia", "rsd_c", "dyspec")
 PAIRINGS = [
-    pytest.param(drafter, id=name, marks=pytest.mark.slow if name == "dyspec" else ())
+    pytest.param(drafter, id=name, marks=pytest.mark.slow if name in SLOW else ())
     for name, drafter in PUBLISHED.items()
 ]
 
@@ -135,7 +136,11 @@ def test_so_they_do_where_the_targets_distribution_is_filtered(name):
 
 
 @pytest.mark.parametrize(
-    "name", ["speculative_decoding", "sd_block", "spectr", "specinfer", "rsd_c", "rsd_s"]
+    "name",
+    [
+        *("speculative_decoding", "sd_block", "spectr", "specinfer", "rsd_s"),
+        pytest.param("rsd_c", marks=pytest.mark.slow),
+    ],
 )
 def test_a_draft_that_is_the_target_is_kept(name):
     """Two levels and the token after them, in one round; but for the rounding of equal
