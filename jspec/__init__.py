@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 # fmt: off
 __all__ = [  # noqa: RUF022
     # what runs
-    "Chunk", "decode", "Engine", "fork", "News", "prefill", "step", "stop_strings", "stream",
-    "trace",
+    "Chunk", "decode", "Engine", "export", "fork", "News", "no_recompile", "prefill", "Program",
+    "RecompileError", "step", "stop_strings", "stream", "trace", "warmup",
     # data
     "Cache", "CostCurve", "Feedback", "Frame", "InputError", "Logprobs", "Output", "PromptChunk",
     "Result", "Sampling", "Scored", "State", "Stats", "Status", "StopStrings", "Template", "Trace",

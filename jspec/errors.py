@@ -15,6 +15,14 @@ class InputError(ValueError):
     """
 
 
+class RecompileError(RuntimeError):
+    """A program would have been compiled inside `jspec.no_recompile()`.
+
+    The message names the function, the shapes of its last arguments, and the rows and slots of the
+    call. Nothing was compiled.
+    """
+
+
 class RunStopped(RuntimeError):
     """A long run cannot go on, for want of disk space for instance.
 

@@ -1,5 +1,6 @@
 """The modules of the names in `jspec.__all__`; `jspec` itself hands them out on first use."""
 
+from jspec.artefact import export as export
 from jspec.base import Cache as Cache
 from jspec.base import Feedback as Feedback
 from jspec.base import Frame as Frame
@@ -59,9 +60,13 @@ from jspec.engine import fork as fork
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.errors import InputError as InputError
+from jspec.errors import RecompileError as RecompileError
 from jspec.grammar.stops import StopStrings as StopStrings
 from jspec.grammar.stops import stop_strings as stop_strings
 from jspec.methods import auto as auto
+from jspec.programs import Program as Program
+from jspec.programs import no_recompile as no_recompile
+from jspec.programs import warmup as warmup
 from jspec.protocols import CausalLM as CausalLM
 from jspec.protocols import Drafter as Drafter
 from jspec.protocols import DraftHead as DraftHead

@@ -17,6 +17,7 @@ from jspec.app.chat_command import chat
 from jspec.app.control_settings import ControlSettings
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.dropping import Drop
+from jspec.app.export_command import export
 from jspec.app.run_settings import RunSettings
 from jspec.app.serve_command import serve
 from jspec.app.trace_command import trace
@@ -217,6 +218,7 @@ def generate(
 
 
 app.command()(trace)
+app.command()(export)
 
 
 @app.command()

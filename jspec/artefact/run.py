@@ -1,0 +1,150 @@
+"""Runs an exported generation. Needs JAX, and neither jspec nor the model's code.
+
+    python run.py "[[5, 3, 9], [8, 1]]" --max-new-tokens 40
+
+As a module: `load(folder)` gives a function from lists of token ids to lists of token ids.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.export
+import numpy as np
+
+FORMAT = 1
+"""Of the folder; another number is another layout."""
+
+
+def load(folder: str | Path) -> Callable[..., list[list[int]]]:
+    """The generation of a folder that `jspec.export` wrote.
+
+    Args:
+        folder: with artefact.json, weights.npz and a program for each number of rows.
+
+    Returns:
+        `generate(prompts, max_new_tokens=.., seed=0, temperature=0.0, top_k=0, top_p=1.0,
+        min_p=0.0)`. Temperature 0 is greedy.
+
+    Raises:
+        ValueError: if the folder is not whole, or of another version.
+    """
+    place = Path(folder)
+    told = _described(place)
+    names, kinds = told["weights"], told["dtypes"]
+    with np.load(place / "weights.npz") as held:
+        weights = [
+            jax.numpy.asarray(held[name].view(np.dtype(kind)))
+            for name, kind in zip(names, kinds, strict=True)
+        ]
+    programs = {}
+
+    def program(rows: int) -> Callable[..., Any]:
+        if rows not in programs:
+            exported = jax.export.deserialize(bytearray((place / f"rows-{rows}.bin").read_bytes()))
+            programs[rows] = jax.jit(exported.call)
+        return programs[rows]
+
+    def generate(
+        prompts: Sequence[Sequence[int]],
+        max_new_tokens: int | None = None,
+        seed: int = 0,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        min_p: float = 0.0,
+    ) -> list[list[int]]:
+        most = told["max_new_tokens"] if max_new_tokens is None else max_new_tokens
+        _check(prompts, most, told)
+        rows = min(size for size in told["rows"] if size >= len(prompts))
+        # Rows beyond the prompts are given nothing to write.
+        tokens = np.zeros((rows, told["prompt_tokens"]), np.int32)
+        lengths, limits = np.ones(rows, np.int32), np.zeros(rows, np.int32)
+        for row, prompt in enumerate(prompts):
+            tokens[row, : len(prompt)] = prompt
+            lengths[row], limits[row] = len(prompt), most
+        kinds = [np.float32, np.int32, np.float32, np.float32]
+        given = zip((temperature, top_k, top_p, min_p), kinds, strict=True)
+        settings = [np.full(rows, value, kind) for value, kind in given]
+        found, counts = program(rows)(
+            weights, tokens, lengths, limits, np.uint32(seed % 2**32), *settings
+        )
+        pairs = zip(np.asarray(found), np.asarray(counts), strict=True)
+        return [row[:count].tolist() for row, count in pairs][: len(prompts)]
+
+    return generate
+
+
+def _described(place: Path) -> dict[str, Any]:
+    """What artefact.json says, if it is of this version."""
+    file = place / "artefact.json"
+    try:
+        told = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read ({error}); export the model again") from error
+    if told.get("format") != FORMAT:
+        raise ValueError(
+            f"{file} has format {told.get('format')} and this program reads {FORMAT}; run the "
+            "run.py that lies beside it"
+        )
+    low = jax.export.minimum_supported_calling_convention_version
+    high = jax.export.maximum_supported_calling_convention_version
+    if not low <= told["calling_convention"] <= high:
+        raise ValueError(
+            f"{file} was written by JAX {told['jax']} with calling convention "
+            f"{told['calling_convention']}, and JAX {jax.__version__} runs {low} to {high}; "
+            "export the model again, or install that JAX"
+        )
+    here = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
+    if here not in told["platforms"]:
+        raise ValueError(
+            f"{file} was exported for {', '.join(told['platforms'])} and this process runs on "
+            f"{here}; export it for {here} too"
+        )
+    return told
+
+
+def _check(prompts: Sequence[Sequence[int]], most: int, told: dict[str, Any]) -> None:
+    """Raises ValueError for what the programs have no room for."""
+    rows, longest, size = max(told["rows"]), told["prompt_tokens"], told["vocab_size"]
+    if not 1 <= len(prompts) <= rows:
+        raise ValueError(f"there are {len(prompts)} prompts; give 1 to {rows}")
+    for row, prompt in enumerate(prompts):
+        if not 1 <= len(prompt) <= longest:
+            raise ValueError(f"prompt {row} has {len(prompt)} tokens; give 1 to {longest}")
+        if not all(isinstance(t, int | np.integer) and 0 <= t < size for t in prompt):
+            raise ValueError(f"prompt {row} holds what is no token id; give 0 to {size - 1}")
+    if not 0 <= most <= told["max_new_tokens"]:
+        raise ValueError(f"max_new_tokens is {most}; give at most {told['max_new_tokens']}")
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Continues prompts of token ids.")
+    parser.add_argument("prompts", type=json.loads, help='such as "[[5, 3, 9], [8, 1]]"')
+    parser.add_argument("--max-new-tokens", type=int)
+    parser.add_argument("--seed", type=int, default=0)
+    for name, kind, off in (
+        ("temperature", float, 0.0),
+        ("top-k", int, 0),
+        ("top-p", float, 1.0),
+        ("min-p", float, 0.0),
+    ):
+        parser.add_argument(f"--{name}", type=kind, default=off)
+    given = vars(parser.parse_args(arguments))
+    if not all(math.isfinite(value) for value in given.values() if isinstance(value, float)):
+        parser.error("a setting is not finite")
+    try:
+        print(json.dumps(load(Path(__file__).parent)(given.pop("prompts"), **given)))
+    except (TypeError, ValueError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

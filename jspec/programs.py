@@ -1,0 +1,208 @@
+"""The compiled programs of a service: all of them made beforehand, and none unnoticed later.
+
+A program follows from the number of rows, the bucket of slots and the kind of the request, never
+from lengths, limits or settings of rows. So what a service will run is known before it starts.
+"""
+
+import logging
+import threading
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec.arguments import check_integer
+from jspec.base import PyTree, State
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.engine import decode
+from jspec.errors import InputError, RecompileError
+from jspec.protocols import CausalLM, Drafter
+from jspec.request import Prepared, bucket
+from jspec.streaming import stream
+
+_COMPILES = "/jax/core/compile/backend_compile_duration"
+"""The event of `jax.monitoring` that begins when a program is not in memory."""
+_LOGGER = "jax._src.interpreters.pxla"
+"""Where JAX logs the types of a program's arguments before it is compiled."""
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one call of `decode` runs: the same for all prompts that fit."""
+
+    rows: int
+    slots: int
+    """Most tokens that a row holds, prompt and output together."""
+
+
+def warmup(
+    model: CausalLM,
+    params: PyTree,
+    *,
+    prompt_tokens: int,
+    max_new_tokens: int = 128,
+    rows: int | Sequence[int] = 1,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    **request: Any,
+) -> tuple[Program, ...]:
+    """Compiles every program that `decode` and `stream` can run for prompts up to a length.
+
+    One for each number of rows and bucket of slots (128, 256, 512, ..), by calls whose limits are
+    0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
+    many end tokens a row has, is part of a program; their values are not. So is `max_new_tokens`:
+    shorter outputs are asked for by `limits`. Prompts are lists or NumPy arrays; arrays on the
+    device are padded there, by a small program for each width.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        prompt_tokens: most tokens of a prompt.
+        max_new_tokens: as in the calls.
+        rows: number of rows of a call, or all numbers that occur.
+        drafter: as in the calls.
+        drafter_params: its weights.
+        request: all else as in the calls of `decode`, but for the prompt, `lengths` and `limits`.
+
+    Returns:
+        The programs, by rows and slots.
+
+    Raises:
+        InputError: if a number is out of range, or as in `decode`.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM(context=None)
+        >>> jspec.warmup(model, model.init(), prompt_tokens=200, max_new_tokens=50)
+        (Program(rows=1, slots=128), Program(rows=1, slots=256))
+        >>> with jspec.no_recompile():
+        ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
+    """
+    for name in ("prompt", "lengths", "limits"):
+        if name in request:
+            raise InputError(
+                f"{name} came to warmup, which compiles for prompts of every length; leave it out"
+            )
+    batches = row_counts(rows)
+    check_integer("prompt_tokens", prompt_tokens, 1, model.context)
+    check_integer("max_new_tokens", max_new_tokens, 1, model.context)
+    found = []
+    for batch in batches:
+        for slots, size in _buckets(prompt_tokens, max_new_tokens, model.context):
+            asked = dict(
+                request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
+                max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
+            )  # fmt: skip
+            jax.block_until_ready(decode(model, params, **asked).lengths)
+            list(stream(model, params, **asked))
+            found.append(Program(batch, slots))
+    return tuple(found)
+
+
+def row_counts(rows: int | Sequence[int]) -> list[int]:
+    """The numbers of rows, each once and rising.
+
+    Raises:
+        InputError: if there is none, or one is below 1.
+    """
+    counts = [rows] if isinstance(rows, int) else list(rows)
+    if not counts:
+        raise InputError("rows is empty; give the number of rows of a call, or several")
+    for count in counts:
+        check_integer("rows", count, 1, None)
+    return sorted(set(counts))
+
+
+def _buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
+    """Each number of slots that such calls have, and the length of a prompt that has it."""
+    size, last = 1, None
+    while size <= longest:
+        room = bucket(size + more)
+        slots = room if context is None else min(room, context)
+        if slots != last:
+            yield slots, size
+        last, size = slots, room - more + 1
+
+
+@contextmanager
+def no_recompile() -> Iterator[None]:
+    """A context in which a compilation is an error: a slow call that no one asked for.
+
+    What was compiled before runs, in this thread; other threads may compile. Small programs count
+    too: an operation on an array of a new shape is one. What `jspec.metrics.of` reads of a result
+    compiles nothing.
+
+    Raises:
+        RecompileError: where a program would be compiled, before it is.
+
+    Example:
+        >>> import jax, jspec
+        >>> double = jax.jit(lambda x: x + x)
+        >>> with jspec.no_recompile():
+        ...     double(jax.numpy.zeros(3))
+        Traceback (most recent call last):
+        jspec.errors.RecompileError: jit(...
+    """
+    mine, types = threading.get_ident(), _Types()
+    jax_log = logging.getLogger(_LOGGER)
+    level = jax_log.level
+
+    def begins(event: str, _: float, **about: Any) -> None:
+        if event == _COMPILES and threading.get_ident() == mine:
+            raise RecompileError(
+                f"{about.get('fun_name', 'a program')} would be compiled{types.said()}{_call()} "
+                "inside jspec.no_recompile(); warm it up for these shapes with jspec.warmup(..), "
+                "or run it once before the context"
+            )
+
+    jax.monitoring.register_scalar_listener(begins)
+    jax_log.addFilter(types)
+    if not jax_log.isEnabledFor(logging.DEBUG):
+        types.silent = True
+        jax_log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        jax_log.setLevel(level)
+        jax_log.removeFilter(types)
+        jax.monitoring.unregister_scalar_listener(begins)
+
+
+def _call() -> str:
+    """The rows and slots of the call of jspec that is under way, as they stand in its frames."""
+    for frame, _ in traceback.walk_stack(None):
+        if frame.f_globals.get("__name__") == "jspec.engine":
+            held = frame.f_locals
+            if isinstance(call := held.get("call"), Prepared):
+                rows, slots = len(call.arrays.lengths), call.slots
+            elif isinstance(state := held.get("state"), State):
+                rows, slots = len(state.root), state.cache.slots
+            else:
+                continue
+            return f" for a call of {rows} rows and {slots} slots"
+    return ""
+
+
+class _Types(logging.Filter):
+    """The argument types of the program that JAX logged last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Sequence[Any] = ()
+        self.silent = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno == logging.DEBUG and isinstance(record.args, tuple):
+            self.last = next((part for part in record.args if isinstance(part, list | tuple)), ())
+        return not (self.silent and record.levelno == logging.DEBUG)
+
+    def said(self) -> str:
+        # The weights come first, and are the same for every call.
+        kinds = [getattr(kind, "str_short", lambda: "")() for kind in self.last]
+        shown = list(dict.fromkeys(filter(None, reversed(kinds))))[:_SHOWN]
+        return f" from arrays of {', '.join(reversed(shown))}" if shown else ""
