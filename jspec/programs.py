@@ -152,7 +152,8 @@ def no_recompile() -> Iterator[None]:
     jax_log = logging.getLogger(_LOGGER)
     level = jax_log.level
 
-    def begins(event: str, _: float, **about: Any) -> None:
+    def begins(event: str, value: float, **about: Any) -> None:
+        del value  # the time
         if event == _COMPILES and threading.get_ident() == mine:
             raise RecompileError(
                 f"{about.get('fun_name', 'a program')} would be compiled{types.said()}{_call()} "

@@ -4,14 +4,13 @@ import os
 
 import jax
 
-# Half as long, on one core. Newer versions of JAX end a process over a flag that they do not know.
+# Half as long, on one core.
 XLA_FLAGS = (
-    "--xla_cpu_use_fusion_emitters=false"
-    " --xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE"
-    " --xla_cpu_parallel_codegen_split_count=1"
-    if jax.__version_info__ < (0, 11)
-    else ""
+    "--xla_cpu_opt_preset=CPU_OPT_PRESET_FAST_COMPILE --xla_cpu_parallel_codegen_split_count=1"
 )
+if jax.__version_info__ < (0, 11):
+    # Newer versions of JAX end a process over a flag that they do not know.
+    XLA_FLAGS += " --xla_cpu_use_fusion_emitters=false"
 
 
 def environment(**more: str) -> dict[str, str]:

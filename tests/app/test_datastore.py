@@ -35,7 +35,9 @@ def test_the_tokens_are_those_of_the_documents(command, folder, texts):
     assert tokens.count(0) == 3 and sorted(store.suffixes.tolist()) == list(range(len(tokens)))
 
 
-@pytest.mark.parametrize("method", ["rest", "token_recycling+suffix+rest"])
+@pytest.mark.parametrize(
+    "method", ["rest", pytest.param("token_recycling+suffix+rest", marks=pytest.mark.slow)]
+)
 def test_rest_gives_the_tokens_of_plain_decoding(command, folder, texts, method):
     out = texts / "store.bin"
     assert command("datastore", "build", texts, "--model", folder, "--out", out).code == 0

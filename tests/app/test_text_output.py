@@ -23,7 +23,8 @@ from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 
 
 def test_the_text_and_then_the_figures(command, folder):
-    ran = command("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
+    asked = ("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
+    ran = command(*asked, "--method", "token_recycling")
     assert ran.code == 0
     loaded = jspec.models.load(folder)
     prompt = loaded.tokenizer.encode("Once upon").ids

@@ -29,9 +29,9 @@ LOOKUP = jspec.PromptLookup(num_speculative_tokens=3)
 SEEN = Rounding("float32", 2**-23, 8.0, (), 9, 1e-5, 1e-5, 0.0, None, None)
 
 
-def certified(drafter=LOOKUP, model=MODEL, **changes):
+def certified(drafter=LOOKUP, model=MODEL, params=WEIGHTS, **changes):
     ask = dict(prompts=PROMPTS, max_new_tokens=20, batch_size=2, num_draws=1024) | changes
-    return certify(model, WEIGHTS, drafter, **ask)
+    return certify(model, params, drafter, **ask)
 
 
 def accept_first(p, q, children, valid, noise):
@@ -59,18 +59,23 @@ class Impostor(TreeVerifier):
 
 @dataclass(frozen=True)
 class Jittery:
-    """A model whose logits stand on a grid, so that ties are common, and move with the width."""
+    """A model whose logits stand on a grid, so that ties are common, and move with the width by
+    what its weights say.
+    """
 
     inner: PrefixLM = MODEL
-    by: float = 1e-4
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
     def apply(self, params, tokens, positions, mask, cache, *nodes):
         output = self.inner.apply(params, tokens, positions, mask, cache, *nodes)
-        moved = self.by * jnp.sin(1 + tokens.shape[1] * jnp.arange(self.inner.vocab_size))
+        moved = params["by"] * jnp.sin(1 + tokens.shape[1] * jnp.arange(self.inner.vocab_size))
         return replace(output, logits=jnp.round(output.logits) + moved)
+
+
+def jittery(by=1e-4):
+    return dict(model=Jittery(), params=WEIGHTS | {"by": jnp.float32(by)})
 
 
 def test_a_sound_drafter_is_certified():
@@ -119,18 +124,18 @@ def test_a_verifier_that_accepts_too_much_is_a_bug_in_both_parities():
 
 
 def test_a_tie_is_called_a_tie_and_a_bug_beside_it_a_bug():
-    found = certified(model=Jittery())
+    found = certified(**jittery())
     assert found.greedy.divergences and not found.greedy.bugs
     for one in found.greedy.divergences:
         assert one.gap <= 2e-4 and one.top_two_gap <= 2e-4 and one.bounds <= 1
     assert found.verdict == "lossless" and 0 < found.rounding.blind < 0.5
     assert "but for" in str(found).splitlines()[-1] and "ties of rounding" in str(found)
-    found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)), model=Jittery())
+    found = certified(jspec.with_verifier(LOOKUP, Impostor(accept_first)), **jittery())
     assert found.greedy.bugs and found.verdict == "bug"
 
 
 def test_forwards_that_differ_by_more_than_rounding_are_no_certificate():
-    found = certified(model=Jittery(by=4.0))
+    found = certified(**jittery(by=4.0))
     assert found.rounding.blind > 0.5 and found.verdict == "undecided" and found.exit_code == 1
     assert "undecided" in str(found).splitlines()[-1]
 

@@ -22,7 +22,12 @@ def held(pool):
 
 @pytest.mark.parametrize(
     ("window", "ngram", "guesses", "from_prompt"),
-    [(7, 5, 7, False), (3, 3, 2, True), (1, 2, 1, False), (4, 2, 3, True)],
+    [
+        (7, 5, 7, False),
+        (4, 2, 3, True),
+        pytest.param(3, 3, 2, True, marks=pytest.mark.slow),
+        pytest.param(1, 2, 1, False, marks=pytest.mark.slow),
+    ],
 )
 def test_rounds_and_pool_are_the_published_algorithms_cold_and_hot(
     target, next_logits, window, ngram, guesses, from_prompt
