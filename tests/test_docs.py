@@ -142,6 +142,12 @@ def test_the_site_builds_and_holds_every_public_name(tmp_path):
     }
     wanted = {f"jspec.{name}" for name in jspec.__all__ if not name.startswith("__")}
     wanted |= {f"{name}.{public}" for name in MODULES for public in names_of(find(name))}
-    # A function behind a module of the same name has the longer anchor.
-    missing = {name for name in wanted - anchors if f"{name}.{name.split('.')[-1]}" not in anchors}
-    assert not missing
+
+    def is_there(name: str) -> bool:
+        last = name.split(".")[-1]
+        # A function behind a module of the same name has the longer anchor, and what `jspec` itself
+        # has may stand there alone.
+        again = f"jspec.{last}" in anchors and getattr(jspec, last, None) is find(name)
+        return name in anchors or f"{name}.{last}" in anchors or again
+
+    assert not {name for name in wanted if not is_there(name)}

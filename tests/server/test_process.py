@@ -9,7 +9,6 @@ import time
 
 import compiling
 import fakes
-import jax
 import numpy as np
 import pytest
 
@@ -35,14 +34,13 @@ class Process(ServerProcess):
     """A server of the bundled model, and a client of it."""
 
     def __init__(self, *options, rows=2, room=128):
-        cache = {"JAX_COMPILATION_CACHE_DIR": str(jax.config.jax_compilation_cache_dir)}
         super().__init__(
             [
                 "--model", "jspec-800k", "--method", "prompt_lookup", "--rows", str(rows),
                 "--max-model-len", str(room), "--max-grammar-states", "256",
                 "--max-grammar-classes", "128", "--max-logprobs", "2", *options,
             ],
-            compiling.ENVIRONMENT | cache,
+            compiling.environment(),
         )  # fmt: skip
 
     def client(self):
