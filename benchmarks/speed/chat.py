@@ -144,6 +144,8 @@ def talk(arguments: list[str], questions: tuple[str, ...], kept: Path) -> Sessio
             found.whole.append(when - asked)
             found.programs.append(_programs(kept))
         run.stdin.close()
+        for reader in readers:
+            reader.join()
     return found
 
 
@@ -154,7 +156,8 @@ def _listen(
     while piece := stream.read(4096):
         when = time.perf_counter()
         if complaints is None:
-            arrived.put((when, False))
+            if piece.strip():  # the line that ends an answer is no text of the next one
+                arrived.put((when, False))
         else:
             complaints.append(piece)
             if b"tokens per forward" in piece:
