@@ -107,8 +107,13 @@ class Runner:
         self._state = result.drafter_state
         return outcomes(group, jax.device_get(result), seconds)
 
-    def arguments(self, group: Group) -> dict[str, Any]:
-        """The arguments of `jspec.decode` and `jspec.stream`."""
+    def arguments(self, group: Group, slots: int | None = None) -> dict[str, Any]:
+        """The arguments of `jspec.decode` and `jspec.stream`.
+
+        Args:
+            group: what is to be decoded.
+            slots: those of the cache, where it has others than `jspec.decode` gives it.
+        """
         settings, target = self._settings, self._session.target
         model = self._session.built.model
         # More than the context is room that is never filled, and the output is made in advance.
@@ -121,7 +126,7 @@ class Runner:
             prompt=group.prompt,
             lengths=group.lengths,
             drafter=self._drafter,
-            drafter_params=self._costs.known(self._drafter, self._params, group),
+            drafter_params=self._costs.known(self._drafter, self._params, group, slots),
             max_new_tokens=min(settings.max_new_tokens, most),
             limits=limits,
             sampling=settings.sampling,

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ROOM = 8192
+_ROOM = 4096
 """Slots of a conversation at first, if the context has as many: what is empty costs memory alone,
 and turns that share the slots share their programs."""
 
@@ -176,17 +176,22 @@ class Conversation:
 
     def _arguments(self, known: list[int], new: list[int]) -> dict[str, Any]:
         """The arguments of `jspec.stream`: behind known tokens only the new ones are read."""
+        (group,) = groups([new], self._settings)
+        if known and self._state is not None:
+            arguments = self._runner.arguments(group, self._state.cache.slots)
+            return arguments | {"earlier": self._state, "drafter_state": None}
+        if self._state is not None:
+            self._runner.keep(self._state.drafter_state)
+        room = self._room(len(new))
+        return self._runner.arguments(group, room) | {"slots": room}
+
+    def _room(self, size: int) -> int:
+        """The slots of a conversation that begins with so many tokens."""
         from jspec.request import bucket
 
-        if not known and self._state is not None:
-            self._runner.keep(self._state.drafter_state)
-        (group,) = groups([new], self._settings)
-        arguments = self._runner.arguments(group)
-        if known:
-            return arguments | {"earlier": self._state, "drafter_state": None}
         context = self._session.target.model.context
-        room = max(_ROOM, bucket(len(new) + self._settings.max_new_tokens))
-        return arguments | {"slots": room if context is None else min(room, context)}
+        room = max(_ROOM, bucket(size + self._settings.max_new_tokens))
+        return room if context is None else min(room, context)
 
 
 def talk(

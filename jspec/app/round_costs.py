@@ -27,13 +27,16 @@ class RoundCosts:
         self._settings = settings
         self._curves: dict[Any, CostCurve] = {}
 
-    def known(self, drafter: "Drafter", params: "PyTree", group: "Group") -> "PyTree":
+    def known(
+        self, drafter: "Drafter", params: "PyTree", group: "Group", slots: int | None = None
+    ) -> "PyTree":
         """The params, with the curve of such a group; as they are if the drafter needs none.
 
         Args:
             drafter: of the run.
             params: its own.
             group: what is to be decoded.
+            slots: of the cache; None: a bucket for the prompts and the limit.
         """
         from jspec.drafters.adaptive import Adaptive
         from jspec.request import bucket
@@ -41,8 +44,8 @@ class RoundCosts:
         if not isinstance(drafter, Adaptive):
             return params
         batch = len(group.lengths)
-        # Once for each doubling of the cache: a conversation that grows is not measured every turn.
-        slots = bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
+        # Once for each doubling of the cache.
+        slots = slots or bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
         if (batch, slots) not in self._curves:
             self._curves[batch, slots] = self._find(drafter, params, group, slots)
         return replace(params, costs=self._curves[batch, slots])
@@ -70,7 +73,7 @@ class RoundCosts:
             batch_size=batch, prompt_length=group.prompt.shape[1],
             max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
             eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
-            key=settings.seed,
+            key=settings.seed, slots=slots if model.context is None else min(slots, model.context),
         )  # fmt: skip
         if file is not None:
             costs.save(curve, where, file)
