@@ -1,12 +1,14 @@
-"""The base of networks of transformer blocks: their sizes, and a cache of these."""
+"""The base of networks of transformer blocks: their sizes, a cache of these, and their blocks."""
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 
 from jspec import cache as caches
-from jspec.base import Cache
+from jspec.base import Cache, PyTree
 
 
 class Decoder(nn.Module):
@@ -47,3 +49,23 @@ class Decoder(nn.Module):
         return caches.init(
             batch, slots, self.num_layers, config.num_kv_heads, config.head_dim, self.dtype
         )
+
+    def through(self, block: nn.Module, name: str, *arguments: Any) -> Any:
+        """What a block makes of its arguments; blocks that are alike are traced once.
+
+        Args:
+            block: made with `parent=None`, so that equal ones are the same.
+            name: of its params.
+            arguments: arrays, of the same shapes in each block.
+        """
+        if self.is_initializing():
+            return block.clone(parent=self, name=name)(*arguments)
+        return _traced_once(block, self.variables["params"][name], *arguments)
+
+
+@partial(jax.jit, static_argnums=0)
+def _traced_once(block: nn.Module, params: PyTree, *arguments: Any) -> Any:
+    # Inside a program this is a call, which XLA inlines: the program stays as it is. But tracing
+    # and lowering of all the other layers are saved, and of a deep model they take as long as
+    # reading a compiled program from disk.
+    return block.apply({"params": params}, *arguments)

@@ -123,9 +123,9 @@ class LearnedPositionDecoder(Decoder):
         x = x + places[positions + config.position_offset].astype(self.dtype)
         keys, values = [], []
         for layer in range(config.num_layers):
-            x, k, v = Block(config, self.dtype, self.param_dtype, name=f"layers_{layer}")(
-                x, mask, attention.past(cache, nodes, layer)
-            )
+            block = Block(config, self.dtype, self.param_dtype, parent=None)
+            past = attention.past(cache, nodes, layer)
+            x, k, v = self.through(block, f"layers_{layer}", x, mask, past)
             keys.append(k)
             values.append(v)
         if config.final_norm:

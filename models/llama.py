@@ -253,9 +253,8 @@ class Llama(Decoder):
         for index, layer in enumerate(layers):
             entering.append(x)
             past = attention.past(cache, nodes, index)
-            name = f"layers_{index}"
-            block = Block(config, self.dtype, self.param_dtype, layer=layer, name=name)
-            x, k, v = block(x, positions, mask, past)
+            block = Block(config, self.dtype, self.param_dtype, layer=layer, parent=None)
+            x, k, v = self.through(block, f"layers_{index}", x, positions, mask, past)
             keys.append(k)
             values.append(v)
         norm = RMSNorm(

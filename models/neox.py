@@ -106,8 +106,11 @@ class GPTNeoX(Decoder):
         x = embed[tokens].astype(self.dtype)
         keys, values = [], []
         for layer in range(config.num_layers):
-            block = NeoXBlock(config, *dtypes, name=f"layers_{layer}")
-            x, k, v = block(x, positions, mask, attention.past(cache, nodes, layer))
+            block, past = (
+                NeoXBlock(config, *dtypes, parent=None),
+                attention.past(cache, nodes, layer),
+            )
+            x, k, v = self.through(block, f"layers_{layer}", x, positions, mask, past)
             keys.append(k)
             values.append(v)
         x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(x)
