@@ -46,7 +46,9 @@ class Decoding(NamedTuple):
 
     def _decode(self, prompts: Prompts, **request: Any) -> jspec.Result:
         target = self.subject.target
-        whole = dict(model=target.model, params=target.params, max_new_tokens=self.new_tokens)
+        whole: dict[str, Any] = dict(
+            model=target.model, params=target.params, max_new_tokens=self.new_tokens
+        )
         return jspec.decode(prompt=prompts.tokens, lengths=prompts.lengths, **whole | request)
 
 

@@ -22,18 +22,19 @@ from jspec.base import PyTree
 from jspec.protocols import CausalLM
 
 Pair = tuple[CausalLM, CausalLM]
+Places = Float[Array, " N"] | Float[np.ndarray, " N"]
 
 
 class Divergence(NamedTuple):
     """Two models' distributions at each place of a text."""
 
-    surprise: Float[Array, " N"]
+    surprise: Places
     """The first model's -log p of the token that comes next, in nats."""
-    other_surprise: Float[Array, " N"]
+    other_surprise: Places
     """The second one's."""
-    divergence: Float[Array, " N"]
+    divergence: Places
     """KL(first || second), in nats."""
-    gap: Float[Array, " N"]
+    gap: Places
     """By how much the first model prefers its best token to the second's; 0 where they agree."""
 
 
