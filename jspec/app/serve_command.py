@@ -102,7 +102,7 @@ def serve(
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
 
-    from jspec.server import launch
+    from jspec.server import launch, listening
 
     settings = launch.ServeSettings(
         name=served_model_name or model or BUNDLED,
@@ -123,10 +123,11 @@ def serve(
         drain_seconds=drain_seconds,
     )
     # Before a model is loaded, which takes longer.
-    listening = launch.bound(host, port)
+    taken = listening.bound(host, port)
 
     # From here on JAX is imported.
     from jspec.app import compilation, sessions
 
     compilation.keep_on_disk()
-    launch.serve(sessions.start(model, draft, choice, dtype), settings, listening)
+    session = sessions.start(model, draft, launch.narrowed(choice, rows), dtype)
+    launch.serve(session, settings, taken)

@@ -1,10 +1,8 @@
 """The server as a process: models are loaded, programs compiled, and then it answers."""
 
-import errno
 import gc
 import logging
 import signal
-import socket
 import sys
 import time
 from dataclasses import dataclass, replace
@@ -12,8 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jspec.errors import InputError
+from jspec.methods import DEFAULT
 
 if TYPE_CHECKING:
+    import socket
+
+    from jspec.app.method_choice import Choice
     from jspec.app.sessions import Session
     from jspec.models import Loaded
     from jspec.server.device import EngineDevice
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 _MEGABYTE = 2**20
 _CONTEXT = 2048
 """Tokens of a row if the model's context is longer and none were asked for."""
+_FEW_ROWS = 4
+_NARROW = (0, 3)
+"""Drafted nodes that a round of each row may verify where there are more rows."""
 _STOP_STATES = 512
 _STOP_CLASSES = 128
 
@@ -91,35 +96,7 @@ class ServeSettings:
             raise InputError("--api-key is empty; give it a letter, or leave it out")
 
 
-def bound(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address, and does not listen yet.
-
-    Raises:
-        InputError: if that is not possible.
-    """
-    try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except socket.gaierror as error:
-        raise InputError(f"--host {host!r:.80} is no address ({error.strerror})") from None
-    family, kind, protocol, _, address = found[0]
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        made.bind(address)
-        made.listen(1024)
-    except OSError as error:
-        made.close()
-        raise InputError(_refusal(error, host, port)) from None
-    return made
-
-
-def _refusal(error: OSError, host: str, port: int) -> str:
-    if error.errno == errno.EADDRINUSE:
-        return f"port {port} of {host} is in use; choose another --port, or end what uses it"
-    return f"{host} and port {port} cannot be listened on ({error.strerror}); choose others"
-
-
-def serve(session: "Session", settings: ServeSettings, listening: socket.socket) -> None:
+def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> None:
     """Answers requests until SIGTERM or SIGINT, and ends what it has begun.
 
     Args:
@@ -206,6 +183,22 @@ def chatting(target: "Loaded", template: Path | None) -> "Loaded":
         chat = ChatTemplate(text, target.tokenizer, known, f"the chat template in {template}")
         target = replace(target, chat=chat)
     return replace(target, eos=conversations.eos(target))
+
+
+def narrowed(choice: "Choice", rows: int) -> "Choice":
+    """The method with rounds that so many rows can use, unless its widths were given.
+
+    Each width is a part of the program that takes long to compile with all that requests may ask
+    for. On a CPU a round of 8 rows and 15 nodes never pays.
+    """
+    import jax
+
+    known = {option.name for option in choice.method.options}
+    given = {"widths", "num_speculative_tokens"} & set(choice.options)
+    fits = rows < _FEW_ROWS or jax.default_backend() != "cpu"
+    if choice.method.name != DEFAULT or given or fits or "widths" not in known:
+        return choice
+    return replace(choice, options={**choice.options, "widths": _NARROW})
 
 
 def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
