@@ -104,8 +104,8 @@ def test_fused_trees_have_each_path_once(rng):
 
 
 @pytest.mark.parametrize("hot", [(), (1, 2, 5, 8, 11)])
-def test_token_info_is_that_of_the_head_factored_and_collapsed(hot):
-    """`LyannaHead.inform`, from W1 W2 and from the table, with all tokens hot and with some."""
+def test_token_info_is_that_of_the_head_factored_and_collapsed(hot, monkeypatch):
+    """`LyannaHead.inform` from W1 W2, from the table and from its factors, some or all hot."""
     head = LyannaHead(LyannaConfig(V, 8, 12, 1, 2, 1, 4, 32, rank=3, hot_tokens=len(hot)))
     one = jnp.zeros((1, 1), jnp.int32)
     inputs = jnp.zeros((1, 1, 8)), one, one, one[..., None] == 0
@@ -118,7 +118,11 @@ def test_token_info_is_that_of_the_head_factored_and_collapsed(hot):
     info, embed = variables["params"]["info"], variables["target"]["embed"]
     weights = (embed, info["down"], info["up"], info["scale"], 1e-6, hot or None)
     expected = [logits[0, token] + lyanna.token_info(token, *weights) for token in range(V)]
-    for given in (variables, collapse(head, variables)):
+    whole = collapse(head, variables)
+    monkeypatch.setattr("jspec.models.heads.lyanna.TABLE_BYTES", 0)
+    narrow = collapse(head, variables)
+    assert "rows" in whole["table"]["info"] and "codes" in narrow["table"]["info"]
+    for given in (variables, whole, narrow):
         found = head.inform(given, logits, jnp.arange(V)[None])[0]
         np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 

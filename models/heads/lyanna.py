@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, PyTree, TreeKV
@@ -14,6 +15,8 @@ from jspec.models.linear import Linear
 from jspec.models.llama import Block, LlamaConfig
 
 _EPS = 1e-6
+TABLE_BYTES = 64 * 2**20
+"""The largest table of token info that is made; of more hot tokens its two factors are kept."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +42,8 @@ class LyannaHead(TransformerHead):
     and state side by side. As there, the layer has no norm at its entrance.
 
     Beside `params` and `target` there are two collections. `hot` holds which tokens have token
-    info, if not all have. `table`, which `collapse` makes, is the token info of every hot token.
+    info, if not all have. `table`, which `collapse` makes, is the token info of every hot token, or
+    its two narrow factors where all of it would take much memory.
     """
 
     config: LyannaConfig
@@ -96,16 +100,16 @@ class LyannaHead(TransformerHead):
 
     def table(self) -> dict[str, Array]:
         """The token info of every hot token (section 5.1), and where each token's row is."""
-        rows = self.info.rows(self.info.hot(self.target_embed.value)).astype(self.dtype)
-        return (
-            {"rows": rows, "places": self.info.places()}
-            if self.config.hot_tokens
-            else {"rows": rows}
-        )
+        embedded, size = self.info.hot(self.target_embed.value), self.config.hot_tokens
+        places = {"places": self.info.places()} if size else {}
+        if table_bytes(self.config, self.dtype) <= TABLE_BYTES:
+            return {"rows": self.info.rows(embedded).astype(self.dtype), **places}
+        codes, up = self.info.factors(embedded)
+        return {"codes": codes.astype(self.dtype), "up": up.astype(self.dtype), **places}
 
 
 class TokenInfo(nn.Module):
-    """RMSNorm(E'(t)) with E'(t) = W_E[t] W1 W2, or read from the table of all products."""
+    """RMSNorm(E'(t)) with E'(t) = W_E[t] W1 W2, or read from a table of all or of its factors."""
 
     config: LyannaConfig
     param_dtype: jnp.dtype
@@ -127,11 +131,9 @@ class TokenInfo(nn.Module):
         embed: Float[Array, "V E"],
     ) -> Float[Array, "B N V"]:
         if self.has_variable("table", "rows"):
-            place = tokens
-            if self.config.hot_tokens:
-                place = self.get_variable("table", "places")[tokens]
-            table = self.get_variable("table", "rows")
-            info = table.at[place].get(mode="fill", fill_value=0)
+            info = self._read("rows", tokens)
+        elif self.has_variable("table", "codes"):
+            info = self._read("codes", tokens) @ self.get_variable("table", "up")
         else:
             info = self.rows(embed[tokens])
             if self.config.hot_tokens:
@@ -141,6 +143,24 @@ class TokenInfo(nn.Module):
         if not self.config.hot_tokens:
             return logits + info
         return logits.at[..., self.ids.value].add(info, unique_indices=True)
+
+    def _read(self, name: str, tokens: Int[Array, "B N"]) -> Float[Array, "B N w"]:
+        """The rows of tokens in a part of the table; 0 for those that are not hot."""
+        places = self.get_variable("table", "places")[tokens] if self.config.hot_tokens else tokens
+        return self.get_variable("table", name).at[places].get(mode="fill", fill_value=0)
+
+    def factors(
+        self, embedded: Float[Array, "hot E"]
+    ) -> tuple[Float[Array, "hot r"], Float[Array, "r hot"]]:
+        """Two factors of which `rows` is the product.
+
+        A row's mean square is that of its narrow code under W2 W2^T, so no row is ever made.
+        """
+        up = self.up.astype(jnp.float32)
+        codes = embedded.astype(jnp.float32) @ self.down.astype(jnp.float32)
+        square = jnp.einsum("...r,rs,...s->...", codes, up @ up.T, codes) / up.shape[-1]
+        unit = codes * jax.lax.rsqrt(square + _EPS)[..., None]
+        return unit, up * self.scale.astype(jnp.float32)
 
     def rows(self, embedded: Float[Array, "... E"]) -> Float[Array, "... hot"]:
         """RMSNorm(W_E[t] W1 W2)."""
@@ -164,10 +184,16 @@ class TokenInfo(nn.Module):
         )
 
 
+def table_bytes(config: LyannaConfig, dtype: DTypeLike) -> int:
+    """The memory of a table of all token info."""
+    return (config.hot_tokens or config.vocab_size) ** 2 * jnp.dtype(dtype).itemsize
+
+
 def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
     """The variables with a table of all token info, which decoding then reads and does not compute.
 
-    The table takes hot * hot entries of `head.dtype`, of as many hot tokens.
+    Of H hot tokens it is H * H entries of `head.dtype`, or 2 * rank * H where that would be more
+    than `TABLE_BYTES`: a vocabulary of 49,152 would take 9.7 GB in float32, and its factors 25 MB.
     """
     if not head.config.rank:
         return variables
