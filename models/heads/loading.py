@@ -15,6 +15,9 @@ from jspec.models.heads.registry import HEAD_KINDS, kind_of, with_taps
 from jspec.models.huggingface import settings
 from jspec.models.load import Loaded
 
+CURVE = "curve.jsonl"
+"""The file by which a run of `jspec train` is known."""
+
 
 class LoadedHead(NamedTuple):
     """A draft head and the target that it drafts for; `head, params, target = load(...)`.
@@ -45,9 +48,9 @@ def load(
     """Loads a draft head, ready to decode with.
 
     Args:
-        name: a folder that `jspec train` or `save` wrote, a bundled head such as "jspec-7m/medusa",
-            or a published head of EAGLE, EAGLE-2, EAGLE-3, Medusa, DFlash, DSpark or JetSpec: a
-            folder in Hugging Face layout, or a hub id.
+        name: a folder that `save` wrote or the --out of `jspec train`, a bundled head such as
+            "jspec-7m/medusa", or a published head of EAGLE, EAGLE-2, EAGLE-3, Medusa, DFlash,
+            DSpark or JetSpec: a folder in Hugging Face layout, or a hub id.
         target: the model that it is to draft for.
         only: the kind that is wanted, or kinds: "block", "eagle", "eagle3", "lyanna", "medusa"; any
             if not given.
@@ -134,8 +137,15 @@ def _folder(name: str | Path) -> Path | None:
     path = Path(name).expanduser()
     if not path.is_dir() and str(name) in bundled():
         return _bundled_folder(str(name))
-    if (path / store.RECORD).is_file():
-        return path
+    for folder in (path, path / "head"):  # what was saved, or a run that saved it
+        if (folder / store.RECORD).is_file():
+            return folder
+    if (path / CURVE).is_file():
+        steps = len((path / CURVE).read_text().splitlines())
+        raise InputError(
+            f"{name} is a run of jspec train that has no head yet, after {steps} steps; go on with "
+            "it: the same command and --resume"
+        )
     if (path / store.WEIGHTS).is_file():
         raise InputError(f"{name} lacks {store.RECORD}; restore the folder from a copy")
     return None
