@@ -11,12 +11,12 @@ from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
 from jspec.models.heads.eagle import EAGLEHead
-from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
+from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.registry import with_taps
 from jspec.models.llama import LlamaConfig
 from jspec.models.load import Loaded
-from jspec.training.block import Blocks, WithLast
+from jspec.training.block import Blocks
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -39,7 +39,6 @@ class Kind:
         objective: from the target, the module and the loss's settings.
         begin: the weights to begin with, from the module and the target; None: random ones.
         memory: what to say of the memory that the trained head will take.
-        source: the model whose states the objective reads, from the target's and the head.
     """
 
     job: HeadJob
@@ -47,7 +46,6 @@ class Kind:
     objective: Callable[..., Objective]
     begin: Callable[[Any, PyTree], PyTree] | None = None
     memory: Callable[[Any], list[str]] = lambda head: []
-    source: Callable[[Any, Any], Any] = lambda model, head: model
 
 
 _SIZES = (
@@ -70,16 +68,26 @@ def _eagle(target: Loaded) -> EAGLEHead:
     return EAGLEHead(LlamaConfig(**_layer(target)))
 
 
-def _lyanna(target: Loaded, hot_tokens: int | None, **shape: Any) -> LyannaHead:
+def _hot(target: Loaded, hot_tokens: int | None, default: int) -> int:
+    """How many tokens are hot: by default some of a large vocabulary, and all of a small one (0).
+
+    Raises:
+        InputError: if the vocabulary has fewer.
+    """
     vocab_size = target.model.vocab_size
     if hot_tokens is None:
-        hot_tokens = _HOT if vocab_size > _LARGE else 0
+        return default if vocab_size > _LARGE else 0
     if hot_tokens > vocab_size:
         raise InputError(
             f"hot_tokens is {hot_tokens} and the target's vocabulary has {vocab_size}; use at "
             f"most that many, or 0 for all"
         )
-    return LyannaHead(LyannaConfig(**_layer(target), **shape, hot_tokens=hot_tokens))
+    return hot_tokens
+
+
+def _lyanna(target: Loaded, hot_tokens: int | None, **shape: Any) -> LyannaHead:
+    hot = _hot(target, hot_tokens, _HOT)
+    return LyannaHead(LyannaConfig(**_layer(target), **shape, hot_tokens=hot))
 
 
 def _medusa(target: Loaded, **shape: Any) -> MedusaHeads:
@@ -88,9 +96,19 @@ def _medusa(target: Loaded, **shape: Any) -> MedusaHeads:
 
 
 def _block(
-    target: Loaded, num_taps: int, confidence: bool, markov_rank: int, **shape: Any
+    target: Loaded,
+    num_taps: int,
+    confidence: bool,
+    markov_rank: int,
+    hot_tokens: int | None,
+    markov_tables: bool | None,
+    intermediate_size: int,
+    **shape: Any,
 ) -> BlockHead:
     layer = _layer(target) | shape
+    layer["intermediate_size"] = intermediate_size or layer["intermediate_size"]
+    if markov_tables is None:
+        markov_tables = target.model.vocab_size <= _LARGE
     layers = getattr(getattr(target.model, "config", None), "num_layers", 0)
     if num_taps > layers - 1:
         raise InputError(
@@ -99,15 +117,13 @@ def _block(
         )
     read = layer["hidden_size"] + markov_rank if confidence else 0
     own: dict[str, Any] = {"qk_norm": True, "taps": block_taps(layers, num_taps)}
-    return BlockHead(BlockConfig(**layer | own, markov_rank=markov_rank, confidence_width=read))
-
-
-def _with_last(model: Any, head: BlockHead) -> WithLast:
-    return WithLast(model, with_taps(model, head))
+    own |= {"markov_rank": markov_rank, "markov_tables": markov_tables, "confidence_width": read}
+    hot = _hot(target, hot_tokens, _BLOCK_HOT)
+    return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
 
 
 def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
-    return Blocks(_with_last(target.model, head), head, **loss)
+    return Blocks(with_taps(target.model, head), head, **loss)
 
 
 def _ahead(target: Loaded, head: Any, **loss: Any) -> Objective:
@@ -116,22 +132,27 @@ def _ahead(target: Loaded, head: Any, **loss: Any) -> Objective:
 
 
 def _token_info(head: LyannaHead) -> list[str]:
-    """The table of token info that decoding reads, before and after it is cut to hot tokens."""
+    """The memory that token info takes at decoding, as a table or as its factors."""
     config, width = head.config, jnp.dtype(head.dtype).itemsize
     if not config.rank:
         return []
-    whole = f"{config.vocab_size**2 * width / 2**20:,.0f} MiB for {config.vocab_size:,} tokens"
-    if not config.hot_tokens:
-        return [f"token info: {whole}"]
-    hot = f"{config.hot_tokens**2 * width / 2**20:,.0f} MiB for the {config.hot_tokens:,} hot ones"
-    return [f"token info: {whole}, {hot}"]
+    size = config.hot_tokens or config.vocab_size
+    whole = table_bytes(config, head.dtype)
+    taken = whole if whole <= TABLE_BYTES else 2 * config.rank * size * width
+    form = "" if taken == whole else f" in two factors ({whole / 2**20:,.0f} MiB as a table)"
+    return [f"token info of {size:,} tokens: {taken / 2**20:,.0f} MiB at decoding{form}"]
 
 
-def _unrolled(target: Loaded, head: Any, unroll: int, state_loss: str, **loss: Any) -> Objective:
+def _unrolled(
+    target: Loaded, head: Any, unroll: int, state_loss: str, places: int | None, **loss: Any
+) -> Objective:
     if state_loss not in STATE_LOSSES:
         raise InputError(f"state_loss is {state_loss!r}; use one of {', '.join(STATE_LOSSES)}")
     model: Any = target.model
-    return Unrolled(model, head, steps=unroll, state_loss=STATE_LOSSES[state_loss], **loss)
+    if places is None:
+        places = _SCORED if model.vocab_size > _LARGE else 0
+    losses = STATE_LOSSES[state_loss]
+    return Unrolled(model, head, steps=unroll, state_loss=losses, places=places, **loss)
 
 
 _UNROLLED = {
@@ -140,10 +161,15 @@ _UNROLLED = {
     "state_weight": 1.0,
     "token_weight": 0.1,
     "decay": 0.8,
+    "places": None,
 }
 _RECIPE = Recipe(steps=2000)
 _LARGE, _HOT = 40_000, 32_000
-"""Above so many tokens the paper gives token info to so many alone (section 6.1)."""
+"""Above so many tokens Lyanna's paper gives token info to so many alone (section 6.1)."""
+_SCORED = 32
+"""Above as many, the places of a row at which EAGLE's and Lyanna's heads score tokens."""
+_BLOCK_HOT = 8192
+"""Above as many, the tokens that a block head scores: with all, their product would dominate."""
 
 KINDS: Mapping[str, Kind] = {
     "eagle": Kind(HeadJob(_RECIPE, {}, _UNROLLED), _eagle, _unrolled),
@@ -172,7 +198,10 @@ KINDS: Mapping[str, Kind] = {
                 "block_size": 8,
                 "causal": False,
                 "markov_rank": 64,
+                "markov_tables": None,
                 "confidence": True,
+                "hot_tokens": None,
+                "intermediate_size": 0,
             },
             {
                 "anchors": 32,
@@ -180,10 +209,10 @@ KINDS: Mapping[str, Kind] = {
                 "token_weight": 0.1,
                 "distance_weight": 0.9,
                 "confidence_weight": 1.0,
+                "num_laws": 16,
             },
         ),
         _block,
         _blocks,
-        source=_with_last,
     ),
 }

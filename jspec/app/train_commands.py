@@ -11,6 +11,39 @@ from jspec.app.train_settings import Setting, takes
 
 train_app = typer.Typer(help="Train models and draft heads.", no_args_is_help=True)
 
+DataFolder = Annotated[
+    Path | None,
+    typer.Option(help="Folder that the recipe's paths start from.", show_default="."),
+]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Continue the run that --out holds, with its own settings where none is given again.",
+    ),
+]
+
+
+def _asked(
+    out: Path,
+    resume: bool,
+    text: list[str] | None,
+    paths: Mapping[str, Path | None],
+    others: Mapping[str, str | None],
+    changes: Mapping[str, Any],
+) -> tuple[dict[str, Any], dict[str, Path]]:
+    """The arguments of a run as it keeps them, and those that are paths and were given.
+
+    They are kept so that they hold in any folder.
+    """
+    from jspec.app import train_resume
+
+    named = {name: path and str(path.absolute()) for name, path in paths.items()}
+    given: dict[str, Any] = {**named, **others}
+    given["text"] = [train_resume.absolute(part) for part in text] if text else None
+    asked = train_resume.asked(out, resume, {**given, "changes": dict(changes)})
+    return asked, {name: Path(asked[name]) for name in paths if asked[name] is not None}
+
 
 @train_app.command("lm")
 @takes(*train_settings.LM)
@@ -24,12 +57,12 @@ def lm(
     recipe: Annotated[
         Path | None, typer.Option(help="TOML file with the texts and settings of --model.")
     ] = None,
-    data: Annotated[Path, typer.Option(help="Folder that the recipe's paths start from.")] = Path(),
-    model: Annotated[str, typer.Option(help="The recipe's model to train.")] = "",
+    data: DataFolder = None,
+    model: Annotated[str | None, typer.Option(help="The recipe's model to train.")] = None,
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder with a tokenizer.json; else one is trained.")
     ] = None,
-    resume: Annotated[bool, typer.Option(help="Continue the run that --out holds.")] = False,
+    resume: Resume = False,
 ) -> None:
     """Train a Llama-style language model from text, and save it in Hugging Face layout.
 
@@ -37,8 +70,16 @@ def lm(
     """
     from jspec.app import train_lm
 
-    job = train_lm.job(text or [], recipe, data, model, changes)
-    train_lm.run(job, out, tokenizer, resume)
+    paths = {"recipe": recipe, "data": data, "tokenizer": tokenizer}
+    asked, folders = _asked(out, resume, text, paths, {"model": model}, changes)
+    job = train_lm.job(
+        asked["text"] or [],
+        folders.get("recipe"),
+        folders.get("data", Path()),
+        asked["model"] or "",
+        asked["changes"],
+    )
+    train_lm.run(job, out, folders.get("tokenizer"), resume, asked)
 
 
 @train_app.command("data")
@@ -60,7 +101,18 @@ def data(
     count: Annotated[int, typer.Option(help="Rows in all.")] = 1000,
     max_new_tokens: Annotated[int, typer.Option(help="Most tokens after a prompt.")] = 192,
     shortest: Annotated[int, typer.Option(help="Fewest tokens of a prompt.")] = 8,
-    longest: Annotated[int, typer.Option(help="Most tokens of a prompt.")] = 64,
+    longest: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of a prompt.", show_default="64, or 256 with --chat"),
+    ] = None,
+    chat: Annotated[
+        bool,
+        typer.Option(
+            "--chat",
+            help="Ask the JSON rows as questions (messages, instruction, question, prompt or "
+            "text), in the model's chat template.",
+        ),
+    ] = False,
     temperature: Annotated[
         str, typer.Option(help="Temperatures with their shares of the rows.")
     ] = "0:0.6,0.7:0.2,1:0.2",
@@ -76,8 +128,10 @@ def data(
 
     job = train_data.texts(text or [], recipe, folder)
     kinds = train_data.temperatures(temperature)
-    rows = distill.Recipe(max_new_tokens, shortest, longest, kinds, seed)
-    train_data.run(job, model, out, rows, count, batch_size)
+    prompts = train_data.ASKED if chat else train_data.CONTINUED
+    most = (256 if chat else 64) if longest is None else longest
+    rows = distill.Recipe(max_new_tokens, shortest, most, kinds, seed)
+    train_data.run(job, model, out, rows, count, batch_size, prompts)
 
 
 def head_command(kind: str, summary: str, settings: tuple[Setting, ...]) -> None:
@@ -101,23 +155,36 @@ def head_command(kind: str, summary: str, settings: tuple[Setting, ...]) -> None
             Path | None,
             typer.Option(help="TOML file with settings in heads.NAME, and texts if none given."),
         ] = None,
-        data: Annotated[
-            Path, typer.Option(help="Folder that the recipe's paths start from.")
-        ] = Path(),
-        resume: Annotated[bool, typer.Option(help="Continue the run that --out holds.")] = False,
+        data: DataFolder = None,
+        resume: Resume = False,
         states: Annotated[
             Path | None,
             typer.Option(
-                help="Keep the target's states there instead of computing them at each step."
+                help="Keep what the target makes of the text there (hidden states, likeliest "
+                "tokens) instead of computing it at each step."
             ),
         ] = None,
-        states_dtype: Annotated[str, typer.Option(help="The dtype of kept states.")] = "bfloat16",
+        states_dtype: Annotated[
+            str | None, typer.Option(help="The dtype of kept states.", show_default="bfloat16")
+        ] = None,
     ) -> None:
-        from jspec.app import train_heads
+        from jspec.app import train_heads, train_resume
 
-        job = train_heads.job(kind, recipe, changes)
-        run = train_heads.prepare(kind, job, model, arguments=text or [], recipe=recipe, data=data)
-        train_heads.train(run, out, resume, states, states_dtype)
+        paths = {"recipe": recipe, "data": data, "states": states}
+        target = model and train_resume.absolute(model)
+        others = {"model": target, "states_dtype": states_dtype}
+        asked, folders = _asked(out, resume, text, paths, others, changes)
+        job = train_heads.job(kind, folders.get("recipe"), asked["changes"])
+        run = train_heads.prepare(
+            kind,
+            job,
+            asked["model"],
+            arguments=asked["text"] or [],
+            recipe=folders.get("recipe"),
+            data=folders.get("data", Path()),
+        )
+        kept = asked["states_dtype"] or "bfloat16"
+        train_heads.train(run, out, resume, folders.get("states"), kept, asked)
 
     more = "A recipe's setting comes before a default, and an option before both."
     train_app.command(kind, help=f"{summary}\n\n{more}")(train)

@@ -1,21 +1,25 @@
 """The work of `jspec train data`: rows of a target's own text, from prompts to a file."""
 
+import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import Progress
 
 from jspec import models
+from jspec.app import conversations
 from jspec.app.batches import interruptible
 from jspec.app.train_lm import source
+from jspec.app.train_progress import shown
 from jspec.errors import InputError
 from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
+from jspec.models.load import Loaded
+from jspec.training import chats, distill, jobs
 from jspec.training import corpus as corpora
-from jspec.training import distill, jobs
 
 
 def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Job:
@@ -33,8 +37,52 @@ def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Job:
     return jobs.Job(sources=tuple(map(source, text)))
 
 
+@dataclass(frozen=True)
+class Prompts:
+    """How documents become prompts.
+
+    Args:
+        row: how a JSON row becomes a document; None: as text.
+        choose: the part of a document's tokens that is a prompt.
+        encode: token ids of a document, by the model's tokenizer or template.
+        ends: the tokens that end what the model writes.
+        is_whole: whether a document longer than the longest prompt is left out, since it would lose
+            its end.
+    """
+
+    row: corpora.Row | None
+    choose: distill.Choose
+    encode: Callable[[Loaded, str], list[int]]
+    ends: Callable[[Loaded], Sequence[int]]
+    is_whole: bool
+
+
+CONTINUED = Prompts(
+    None,
+    distill.piece,
+    lambda target, text: target.tokenizer.encode(text).ids,
+    lambda target: target.eos,
+    False,
+)
+"""Beginnings and parts of texts, which the model goes on writing."""
+ASKED = Prompts(
+    chats.row,
+    distill.whole,
+    lambda target, text: conversations.render(target, json.loads(text)),
+    conversations.eos,
+    True,
+)
+"""Conversations, which the model answers."""
+
+
 def run(
-    job: jobs.Job, model: str | None, out: Path, recipe: distill.Recipe, count: int, size: int
+    job: jobs.Job,
+    model: str | None,
+    out: Path,
+    recipe: distill.Recipe,
+    count: int,
+    size: int,
+    prompts: Prompts = CONTINUED,
 ) -> None:
     """Writes rows to `out` until it holds `count`.
 
@@ -44,6 +92,7 @@ def run(
         recipe: which rows.
         count: rows in all.
         size: rows that are decoded together.
+        prompts: how documents become prompts.
 
     Raises:
         InputError: if the options fit neither one another nor the target.
@@ -58,31 +107,31 @@ def run(
             f"prompts of {recipe.longest} tokens and {recipe.max_new_tokens} new ones are more "
             f"than the target's context of {context}; use a sum <= {context}"
         )
-    corpus = corpora.load(job.sources, job.heldout)
-    weights = {label: job.weights.get(label, 1.0) for label in corpus.train}
+    corpus = corpora.load(job.sources, job.heldout, prompts.row)
+    console = Console()
+
+    def encode(text: str) -> list[int]:
+        return prompts.encode(target, text)
+
+    documents = corpus.train
+    if prompts.is_whole:
+        documents = fitting(documents, encode, recipe.longest, console)
+    weights = {label: job.weights.get(label, 1.0) for label in documents}
     settings = distill.settings(
         recipe, weights, corpora.fingerprint(corpus), fingerprint(target.params)
     )
     lines = distill.Lines(out, settings)
-    console = Console()
     if lines.rows >= count:
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return
-    rows = distill.starts(
-        corpus.train,
-        weights,
-        lambda text: target.tokenizer.encode(text).ids,
-        recipe,
-        lines.rows,
-        count,
-    )
+    rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
+    ends = prompts.ends(target)
     before, begin = lines.tokens, time.perf_counter()
-    with Progress(console=console) as progress:
-        task = progress.add_task("decoding", total=count, completed=lines.rows)
+    with shown(console, "decoding", count, lines.rows) as progress:
         while batch := list(islice(rows, size)):
             written = interruptible(
                 lambda batch=batch: distill.write(
-                    target.model, target.params, target.eos, batch, recipe, size
+                    target.model, target.params, ends, batch, recipe, size
                 )
             )
             lines.append(
@@ -92,10 +141,32 @@ def run(
                 ]
             )
             speed = (lines.tokens - before) / (time.perf_counter() - begin)
-            progress.update(
-                task, completed=lines.rows, description=f"decoding, {speed:,.0f} tokens/s"
-            )
+            progress.update(lines.rows, f"{speed:,.0f} tokens/s")
     console.print(f"{lines.rows:,} rows, {lines.tokens:,} tokens in {out}", soft_wrap=True)
+
+
+def fitting(
+    documents: dict[str, list[str]],
+    encode: Callable[[str], list[int]],
+    longest: int,
+    console: Console,
+) -> dict[str, list[str]]:
+    """The documents of each class that are no longer than the longest prompt; says how many are.
+
+    Raises:
+        InputError: if none of a class is.
+    """
+    kept = {}
+    for label, texts in documents.items():
+        kept[label] = [text for text in texts if len(encode(text)) <= longest]
+        if not kept[label]:
+            raise InputError(
+                f"all {len(texts)} conversations of class {label} have more than {longest} tokens; "
+                "raise --longest"
+            )
+        if left := len(texts) - len(kept[label]):
+            console.print(f"{label}: {left} of {len(texts)} are longer than --longest {longest}")
+    return kept
 
 
 def temperatures(text: str) -> tuple[tuple[float, float], ...]:

@@ -12,26 +12,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from jspec import models
 from jspec.app import curves
 from jspec.app.head_recipes import KINDS
 from jspec.app.train_lm import source
+from jspec.app.train_progress import shown
+from jspec.app.train_resume import remember
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.methods import BUNDLED
 from jspec.models import heads, precision
 from jspec.models.fingerprint import fingerprint
+from jspec.models.heads.registry import with_taps
 from jspec.models.load import Loaded
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
 from jspec.training import head_jobs, heldout, jobs, loop, packing, parallel, sequences
+from jspec.training.laws import Observed
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
 from jspec.training.unroll import Batch
 
+USEFUL = 0.3
+"""The share of right first tokens below which a head is called untrained."""
 HELDOUT_CURVE = "heldout_curve.jsonl"
 """The file of a run's scores on held-out text, a line for each time that it was scored."""
 
@@ -85,7 +90,7 @@ def text(
     for one in written:
         kept, out = sequences.split(sequences.read(one.path, size), job.heldout)
         add(train, one.label, sequences.fill(kept, job.sequence))
-        if sum(map(len, out)) > job.sequence:
+        if sum(len(row.tokens) for row in out) > job.sequence:
             add(held, one.label, sequences.fill(out, job.sequence))
     for label, documents in corpus.train.items():
         add(train, label, sequences.cut(encode(target, documents), job.sequence))
@@ -147,7 +152,7 @@ class Run:
         self,
         text: Sequences,
         rows: np.ndarray,
-        hidden: np.ndarray | None = None,
+        observed: Observed | None = None,
         step: int | None = None,
     ) -> Batch:
         """A batch of some rows on the devices, each row on one of them.
@@ -155,13 +160,13 @@ class Run:
         Args:
             text: the rows of which.
             rows: which of them.
-            hidden: their states, if they are at hand.
+            observed: what the target makes of them, if it is at hand.
             step: of the training, on which what is drawn depends; None: on the row alone.
         """
         draws = rows
         if step is not None:
             draws = np.random.default_rng([self.job.seed, 3, step]).integers(2**31, size=len(rows))
-        arrays = text.tokens[rows], text.live[rows], hidden, draws.astype(np.int32)
+        arrays = text.tokens[rows], text.live[rows], observed, draws.astype(np.int32)
         return Batch(*self.devices.share(arrays))
 
 
@@ -192,23 +197,28 @@ def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) 
 def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:
     """The variables of a new head: its own at their beginning, the target's borrowed.
 
-    Where only some tokens have token info, they are the text's most frequent ones.
+    Where it scores or informs only some tokens, they are the text's most frequent ones.
     """
     state, one = jnp.zeros((1, 1, head.features), head.dtype), jnp.zeros((1, 1), jnp.int32)
     pairs = (one, one, jnp.ones((1, 1, 1), bool)) if heads.HEAD_KINDS[kind].reads_tokens else ()
     fresh = dict(head.init(jax.random.key(seed), state, *pairs))
     if (begin := KINDS[kind].begin) is not None:
         fresh["params"] = begin(head, target.params)
-    if "hot" in fresh:
-        ((part, leaves),) = fresh["hot"].items()
-        counts = text.counts(target.model.vocab_size)
-        ids = np.sort(np.argsort(-counts, kind="stable")[: len(leaves["ids"])])
-        fresh["hot"] = {part: {"ids": jnp.asarray(ids, leaves["ids"].dtype)}}
+    order = np.argsort(-text.counts(target.model.vocab_size), kind="stable")
+    for name in {"hot", "scored"} & fresh.keys():
+        fresh[name] = jax.tree.map(
+            lambda ids: jnp.asarray(np.sort(order[: len(ids)]), ids.dtype), fresh[name]
+        )
     return {**fresh, heads.TARGET: heads.borrow(head, target.params)}
 
 
 def train(
-    run: Run, out: Path, resume: bool, states: Path | None = None, states_dtype: str = "bfloat16"
+    run: Run,
+    out: Path,
+    resume: bool,
+    states: Path | None = None,
+    states_dtype: str = "bfloat16",
+    command: Mapping[str, Any] | None = None,
 ) -> None:
     """Trains, draws the curve, scores the held-out text, and saves the head in `out/head`.
 
@@ -218,6 +228,7 @@ def train(
         resume: whether a run that is already there may be continued.
         states: folder for the target's states; None: they are computed on the fly.
         states_dtype: that they are stored in.
+        command: the arguments of the run, kept for `--resume`.
 
     Raises:
         InputError: if a folder holds something else.
@@ -228,6 +239,8 @@ def train(
     console, job = Console(), run.job
     objective = KINDS[run.kind].objective(run.target, run.head, **job.loss)
     checkpoints = folders.Checkpoints(out, run.settings, resume)
+    if command is not None:
+        remember(out, command)
     size = sum(leaf.size for leaf in jax.tree.leaves(run.variables["params"]))
     console.print(f"{size:,} parameters, {len(run.whole):,} sequences of text")
     for line in KINDS[run.kind].memory(run.head):
@@ -250,11 +263,10 @@ def train(
             with (out / HELDOUT_CURVE).open("a", encoding="utf-8") as file:
                 file.write(line + "\n")
 
-    with Progress(console=console) as progress:
-        task = progress.add_task("training", total=job.recipe.steps)
+    with shown(console, "training", job.recipe.steps) as progress:
 
         def show(report: loop.Report) -> None:
-            progress.update(task, completed=report.step, description=f"training, {told(report)}")
+            progress.update(report.step, told(report))
 
         params = loop.train(
             objective, job.recipe, params, batch, checkpoints, show, frozen, copy, examine
@@ -264,6 +276,8 @@ def train(
     folders.write(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
     if scores:
         console.print(table(scores))
+        if doubt := untrained(scores):
+            console.print(doubt, soft_wrap=True)
     # A run that was lengthened replaces what it saved when it was shorter.
     shutil.rmtree(out / "head", ignore_errors=True)
     record = {**run.settings, "steps": job.recipe.steps, "heldout_scores": scores}
@@ -275,12 +289,14 @@ def train(
 
 def store(run: Run, folder: Path, dtype: str, console: Console) -> States:
     """The target's states of all training text, from disk or put there."""
-    model: Any = KINDS[run.kind].source(run.target.model, run.head)
-    held = States(folder, run.whole, model.features, precision.find(dtype), run.fingerprint)
-    with Progress(console=console) as progress:
-        task = progress.add_task("storing states", total=len(run.whole), completed=len(held))
+    model: Any = with_taps(run.target.model, run.head)
+    # The objectives that read the target's laws say how many tokens of each.
+    num_laws = run.job.loss.get("num_laws", 0)
+    kept = precision.find(dtype)
+    held = States(folder, run.whole, model.features, kept, run.fingerprint, num_laws)
+    with shown(console, "storing states", len(run.whole), len(held)) as progress:
         for done in held.fill(model, run.target.params, run.job.batch_size):
-            progress.update(task, completed=done)
+            progress.update(done, "")
     return held
 
 
@@ -309,6 +325,19 @@ def evaluate(
         label: heldout.metrics(objective, params, frozen, batches(part))
         for label, part in run.text.heldout.items()
     }
+
+
+def untrained(scores: Mapping[str, Mapping[str, Any]]) -> str:
+    """A sentence where the head is no help yet; "" if it is, or if nobody can tell."""
+    first = [(score["acceptance"][0], score["tokens"]) for score in scores.values()]
+    share = sum(right * count for right, count in first) / max(sum(n for _, n in first), 1)
+    if share >= USEFUL:
+        return ""
+    return (
+        f"this head is hardly trained yet: its first token is right {share:.0%} of the time on "
+        f"held-out text, and below {USEFUL:.0%} drafting costs more than it saves; train it for "
+        "more steps, on more text"
+    )
 
 
 def table(scores: Mapping[str, Mapping[str, Any]]) -> Table:

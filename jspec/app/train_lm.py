@@ -9,11 +9,12 @@ from typing import Any, cast
 import jax
 import jax.numpy as jnp
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 from tokenizers import Tokenizer
 
 from jspec.app import curves
+from jspec.app.train_progress import shown
+from jspec.app.train_resume import remember
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models import export
@@ -51,8 +52,22 @@ def source(argument: str) -> corpora.Source:
     return corpora.Source(Path(argument).stem, Path(argument))
 
 
-def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
-    """Trains, scores the held-out text, and saves the model in `out/model`."""
+def run(
+    job: jobs.Job,
+    out: Path,
+    tokenizer: Path | None,
+    resume: bool,
+    command: Mapping[str, Any] | None = None,
+) -> None:
+    """Trains, scores the held-out text, and saves the model in `out/model`.
+
+    Args:
+        job: what to train.
+        out: folder of the run.
+        tokenizer: folder of the tokenizer; None: one is trained.
+        resume: whether a run that is already there may be continued.
+        command: the arguments of the run, kept for `--resume`.
+    """
     console = Console()
     # Orbax logs the traceback of an error that it also raises.
     logging.getLogger("absl").setLevel(logging.CRITICAL)
@@ -76,15 +91,14 @@ def run(job: jobs.Job, out: Path, tokenizer: Path | None, resume: bool) -> None:
     params = init(model, job.seed)
     checkpoints = folders.Checkpoints(out, job.settings(corpus, words.to_str()), resume)
     folders.write(out / "tokenizer.json", words.to_str(pretty=True))
+    if command is not None:
+        remember(out, command)
     size = sum(leaf.size for leaf in jax.tree.leaves(params))
     console.print(f"{size:,} parameters, {plan.sequences.shape[0]:,} sequences of text")
-    with Progress(console=console) as progress:
-        task = progress.add_task("training", total=job.recipe.steps)
+    with shown(console, "training", job.recipe.steps) as progress:
 
         def show(report: loop.Report) -> None:
-            progress.update(
-                task, completed=report.step, description=f"training, loss {report.loss:.3f}"
-            )
+            progress.update(report.step, f"loss {report.loss:.3f}")
 
         # Flax declares one `apply` for all modules, which is wider than the protocol's.
         objective = lm.NextToken(cast(CausalLM, model))

@@ -110,6 +110,12 @@ _UNROLLED = (
     Setting("state_weight", 1.0, "Weight of the states' loss."),
     Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
     Setting("decay", 0.8, "Weight of a draft step relative to the one before."),
+    Setting(
+        "places",
+        "32 of more than 40000 tokens, else all",
+        "Places of a sequence that tokens are scored at; 0 is all.",
+        kind=int,
+    ),
 )
 
 
@@ -140,12 +146,26 @@ BLOCK = (
     Setting("block_size", 8, "Tokens that it drafts at once."),
     Setting("causal", False, "Let a drafted place see only the places before it."),
     Setting("markov_rank", 64, "Width of what the token before tells; 0 leaves it out."),
+    Setting(
+        "markov_tables",
+        "false of more than 40000 tokens",
+        "Give every token a vector for it, not maps of the target's.",
+        kind=bool,
+    ),
     Setting("confidence", True, "Train a head that says how sure it is."),
+    Setting(
+        "hot_tokens",
+        "8192 of more than 40000, else all",
+        "Most frequent tokens, which alone it drafts; 0 is all.",
+        kind=int,
+    ),
+    Setting("intermediate_size", 0, "Width inside its MLPs; 0 is the target's."),
     Setting("anchors", 32, "Blocks of a sequence at each update."),
     Setting("decay", 4.0, "Tokens over which a place's weight falls to a third."),
     Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
     Setting("distance_weight", 0.9, "Weight of the distance to the target's probabilities."),
     Setting("confidence_weight", 1.0, "Weight of the confidence's cross-entropy."),
+    Setting("num_laws", 16, "Tokens of the target's probabilities that the head is held to."),
 )
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),

@@ -8,59 +8,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Output, PyTree, TreeKV
+from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.protocols import CausalLM
+from jspec.training.laws import Laws
 from jspec.training.loop import Metrics
-from jspec.training.unroll import Batch, states_of
-
-
-@dataclass(frozen=True)
-class WithLast:
-    """A target whose states are its tapped layers' and, behind these, the one its head reads.
-
-    Both are wanted in training, and each forward of a model hands out one of them; compiled
-    together they are one forward.
-
-    Args:
-        model: hands out the state that its head reads.
-        tapped: the same model with taps.
-    """
-
-    model: Any
-    tapped: Any
-
-    @property
-    def vocab_size(self) -> int:
-        return self.model.vocab_size
-
-    @property
-    def context(self) -> int | None:
-        return self.model.context
-
-    @property
-    def features(self) -> int:
-        """The width of both together."""
-        return self.tapped.features + self.model.features
-
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache of the model."""
-        return self.model.init_cache(batch, slots)
-
-    def apply(
-        self,
-        params: PyTree,
-        tokens: Int[Array, "B N"],
-        positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
-    ) -> Output:
-        """The model's output, with both states."""
-        inputs = tokens, positions, mask, cache, nodes
-        output = self.model.apply(params, *inputs)
-        tapped = self.tapped.apply(params, *inputs).hidden
-        return output.replace(hidden=jnp.concatenate([tapped, output.hidden], axis=-1))
+from jspec.training.unroll import Batch, draw_anchors, observed
 
 
 @dataclass(frozen=True)
@@ -69,7 +22,8 @@ class Blocks:
 
     The block of an anchor at i sees the target's states before i and itself. Its k-th law q_k is
     held to the target's law p at i + k, after the text's own tokens, with a weight that falls with
-    k, since a token counts only if all before it were right:
+    k, since a token counts only if all before it were right. Of p the likeliest tokens are kept,
+    see `jspec.training.laws`, and q is of the tokens that the head scores:
 
         exp(-k / decay) * (token_weight * CE(p, q_k) + distance_weight * |q_k - p|)
 
@@ -80,13 +34,14 @@ class Blocks:
     the target's law too.
 
     Args:
-        target: see `WithLast`; the head's taps and its own last state.
+        target: the model, handing out the states that the head taps.
         head: what is trained, see `jspec.models.heads.block.BlockHead`.
         anchors: blocks of a sequence, drawn anew at every step.
         decay: of the weights, in tokens.
         token_weight: of the cross-entropy.
         distance_weight: of the distance of the two laws.
         confidence_weight: of the confidence head's cross-entropy.
+        num_laws: the tokens that the target's laws are cut to.
 
     Raises:
         InputError: if the decay is none.
@@ -99,6 +54,7 @@ class Blocks:
     token_weight: float = 0.1
     distance_weight: float = 0.9
     confidence_weight: float = 1.0
+    num_laws: int = 16
 
     def __post_init__(self):
         if not 0 < self.decay < float("inf"):
@@ -119,32 +75,33 @@ class Blocks:
             `overlap`, of the two laws, and `token_loss`; each has an entry per depth.
         """
         variables = {**frozen["borrowed"], "params": params}
-        states = batch.hidden
-        if states is None:
-            states = states_of(self.target, frozen["target"], batch.tokens)
-        states = jax.lax.stop_gradient(states.astype(jnp.float32))
-        tapped, last = jnp.split(states, [self.head.features], axis=-1)
-
+        seen = observed(self.target, frozen, batch, self.num_laws)
+        assert seen.laws is not None, "they were kept with the states"
+        laws: Laws = seen.laws
         at, chosen = draw_anchors(batch, self.anchors)
         tokens = jnp.take_along_axis(batch.tokens, at, axis=1)
         before = jnp.arange(batch.tokens.shape[1]) < at[..., None]
-        blocks = self.head.apply(variables, tapped, tokens, at, before)
+        blocks = self.head.apply(variables, seen.hidden, tokens, at, before)
         live = self._live(batch.live, at) & chosen[..., None]
+        ids = self.head.scored(variables)
+        # Of each token its place among those that the head scores; one behind the last for others.
+        places = jnp.full(self.head.vocab_size, len(ids)).at[ids].set(jnp.arange(len(ids)))
 
         def at_depth(depth: Int[Array, ""]) -> tuple[Array, ...]:
             """Losses and hits [B, A] of one depth: the scores of all would take much memory."""
             place = jnp.minimum(at + depth, batch.tokens.shape[1] - 1)
             state = jnp.take(blocks, depth, axis=2)
-            true = jnp.take_along_axis(last, place[..., None], axis=1)
-            p = jax.nn.softmax(self._scores(variables, true, None))
+            likely, p = (
+                jnp.take_along_axis(values, place[..., None], axis=1)
+                for values in (laws.tokens, laws.probs.astype(jnp.float32))
+            )
             token = jnp.take_along_axis(batch.tokens, place, axis=1)
-            scores = self._scores(variables, state, token)
-            distance = jnp.abs(jax.nn.softmax(scores) - p).sum(-1)
+            scores = self.head.narrow(variables, state, token)
+            crossed, distance = compare(p, scores, places[likely])
             odds = self.head.confidence(variables, state, token)
             overlap = jax.lax.stop_gradient(1 - distance / 2)
-            crossed = optax.softmax_cross_entropy(scores, p)
             certainty = optax.sigmoid_binary_cross_entropy(odds, overlap)
-            return crossed, distance, certainty, scores.argmax(-1) == p.argmax(-1)
+            return crossed, distance, certainty, ids[scores.argmax(-1)] == likely[..., 0]
 
         depths = jnp.arange(self.head.num_slots)
         crossed, distance, certainty, right = (
@@ -161,39 +118,32 @@ class Blocks:
             "token_loss": _mean(crossed, live),
         }
 
-    def _scores(
-        self, variables: PyTree, states: Float[Array, "B A E"], tokens: Int[Array, "B A"] | None
-    ) -> Float[Array, "B A V"]:
-        """Scores of states, given the token before; None: of the target's own states."""
-        scores = self.head.score(variables, states)
-        if tokens is None:
-            return jax.lax.stop_gradient(scores)
-        return self.head.apply(variables, scores, tokens, method="informed")
-
     def _live(self, live: Bool[Array, "B T+1"], at: Int[Array, "B A"]) -> Bool[Array, "B A D"]:
-        """The tokens after each anchor that are text, up to the first that is none."""
+        """The tokens after each anchor that are to be foretold, up to the first that is not."""
         size = live.shape[1]
         places = at[..., None] + 1 + jnp.arange(self.head.num_slots)
         inside = jax.vmap(lambda row, at: row[at])(live, jnp.minimum(places, size - 1))
         return jnp.cumprod(inside & (places < size), axis=-1) > 0
 
 
-def draw_anchors(batch: Batch, count: int) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
-    """Draws positions of anchors in their order, without replacement, and says which are there.
+def compare(
+    p: Float[Array, "*S K"], scores: Float[Array, "*S d"], places: Int[Array, "*S K"]
+) -> tuple[Float[Array, "*S"], Float[Array, "*S"]]:
+    """Cross-entropy and sum of distances of p and the softmax of scores.
 
-    A position is an anchor's if it and the next hold text; a row with fewer has some absent.
+    Args:
+        p: a law over K tokens, and 0 elsewhere.
+        scores: of d tokens; no others have a share of q.
+        places: of the K tokens among the d; d for one that is not scored, which adds p to the
+            distance and nothing to the cross-entropy.
     """
-    assert batch.draws is not None, "training numbers its draws"
-    follows = batch.live[:, :-1] & batch.live[:, 1:]
-
-    def draw(number: Int[Array, ""], follows: Bool[Array, " T"]) -> tuple[Array, Array]:
-        order = jax.random.uniform(jax.random.key(number), follows.shape)
-        found, at = jax.lax.top_k(jnp.where(follows, order, -1.0), min(count, len(follows)))
-        place = jnp.sort(jnp.where(found >= 0, at, len(follows)))
-        there = place < len(follows)
-        return jnp.where(there, place, 0), there
-
-    return jax.vmap(draw)(batch.draws, follows)
+    size = scores.shape[-1]
+    scored = places < size
+    there = jnp.take_along_axis(scores, jnp.minimum(places, size - 1), axis=-1)
+    log_q = there - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    q = jnp.where(scored, jnp.exp(log_q), 0.0)
+    crossed = -jnp.where(scored, p * log_q, 0.0).sum(-1)
+    return crossed, jnp.abs(p - q).sum(-1) + jnp.maximum(1 - q.sum(-1), 0.0)
 
 
 def _mean(values: Array, live: Bool[Array, "B A D"]) -> Float[Array, " D"]:

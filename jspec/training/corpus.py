@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +14,10 @@ END = "<|endoftext|>"
 
 CHUNK = 8000
 """Characters after which a text file without separators is cut, at the next blank line."""
+
+
+Row = Callable[[str, str, str], str]
+"""From a JSON line, the source's template and the line's place: a document."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +45,17 @@ class Corpus:
     heldout: dict[str, list[str]]
 
 
-def load(sources: Sequence[Source], fraction: float = 0.05) -> Corpus:
-    """Reads all sources and holds out `fraction` of the documents of each class."""
+def load(sources: Sequence[Source], fraction: float = 0.05, row: Row | None = None) -> Corpus:
+    """Reads all sources and holds out `fraction` of the documents of each class.
+
+    Args:
+        sources: where the text is.
+        fraction: the share that is held out.
+        row: how a JSON row becomes a document; as text if not given.
+    """
     documents: dict[str, list[str]] = {}
     for source in sources:
-        documents.setdefault(source.label, []).extend(read(source))
+        documents.setdefault(source.label, []).extend(read(source, row))
     pairs = {label: split(texts, fraction) for label, texts in documents.items()}
     return Corpus(
         train={label: kept for label, (kept, _) in pairs.items()},
@@ -53,7 +63,7 @@ def load(sources: Sequence[Source], fraction: float = 0.05) -> Corpus:
     )
 
 
-def read(source: Source) -> list[str]:
+def read(source: Source, row: Row | None = None) -> list[str]:
     """The documents of one source, in the order of its files.
 
     Raises:
@@ -62,7 +72,7 @@ def read(source: Source) -> list[str]:
     texts = [
         re.sub(source.strip, "", text).strip() if source.strip else text.strip()
         for path in files(source.path)
-        for text in documents(path, source.template)
+        for text in documents(path, source.template, row or text_row)
     ]
     found = [text for text in texts if text]
     if not found:
@@ -103,7 +113,8 @@ def files(path: Path) -> list[Path]:
     return sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in endings)
 
 
-def documents(path: Path, template: str) -> Iterator[str]:
+def documents(path: Path, template: str, row: Row) -> Iterator[str]:
+    """The documents of one file."""
     try:
         text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -118,7 +129,7 @@ def documents(path: Path, template: str) -> Iterator[str]:
         yield from chunks(text)
 
 
-def row(line: str, template: str, place: str) -> str:
+def text_row(line: str, template: str, place: str) -> str:
     """One JSON row as text."""
     try:
         fields = json.loads(line)

@@ -85,14 +85,13 @@ def starts(
     recipe: Recipe,
     first: int,
     count: int,
+    choose: "Choose | None" = None,
 ) -> Iterator[Start]:
     """Rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within a class.
 
-    A document's first prompt is its beginning, later ones stand anywhere in it; none is longer
-    than half the document.
-
     Args:
         encode: token ids of a document, with what begins a text.
+        choose: the prompt that a row takes from a document; `piece` if not given.
 
     Raises:
         InputError: if a document has no tokens.
@@ -115,10 +114,26 @@ def starts(
                 f"a text of class {label} has no tokens: {text!r:.40}; leave it out, or use a "
                 "tokenizer that begins texts with a token"
             )
-        size = max(min(size, len(ids) // 2), 1)
-        begin = 0 if seen[index] == 1 else int(draws.integers(len(ids) - size + 1))
+        prompt = (choose or piece)(ids, size, seen[index] == 1, draws)
         temperature = recipe.temperatures[min(kind, len(shares) - 1)][0]
-        yield Start(row, label, ids[begin : begin + size], temperature)
+        yield Start(row, label, prompt, temperature)
+
+
+Choose = Callable[[list[int], int, bool, np.random.Generator], list[int]]
+"""From a document's tokens, a size drawn for the row, and whether it is its first: a prompt."""
+
+
+def piece(ids: list[int], size: int, is_first: bool, draws: np.random.Generator) -> list[int]:
+    """The beginning of a document at first, then any part of it; never more than half of it."""
+    size = max(min(size, len(ids) // 2), 1)
+    begin = 0 if is_first else int(draws.integers(len(ids) - size + 1))
+    return ids[begin : begin + size]
+
+
+def whole(ids: list[int], size: int, is_first: bool, draws: np.random.Generator) -> list[int]:
+    """A conversation as it is."""
+    del size, is_first, draws
+    return ids
 
 
 def write(
@@ -197,6 +212,7 @@ def record(start: Start, tokens: Sequence[int], finish: str, text: str) -> dict[
     """The object in one line of the file."""
     return {
         "tokens": list(tokens),
+        "holds_prompt": True,
         "prompt_tokens": len(start.prompt),
         "class": start.label,
         "temperature": start.temperature,

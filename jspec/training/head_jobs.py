@@ -137,4 +137,5 @@ _COUNTS = {
     "num_taps",
     "block_size",
     "anchors",
+    "num_laws",
 }

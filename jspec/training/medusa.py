@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
@@ -12,7 +11,7 @@ from jspec.base import PyTree
 from jspec.protocols import CausalLM
 from jspec.sampling import top_k
 from jspec.training.loop import Metrics
-from jspec.training.unroll import Batch, states_of
+from jspec.training.unroll import Batch, observed
 
 
 @dataclass(frozen=True)
@@ -72,10 +71,7 @@ def _ahead(
     target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch
 ) -> tuple[Float[Array, "B T K V"], Int[Array, "B T K"], Bool[Array, "B T K"]]:
     """Scores, the tokens that they are of, and which of these are there."""
-    states = batch.hidden
-    if states is None:
-        states = states_of(target, frozen["target"], batch.tokens)
-    scores = head.apply({"params": params}, jax.lax.stop_gradient(states))
+    scores = head.apply({"params": params}, observed(target, frozen, batch).hidden)
     length, heads = batch.tokens.shape[1], scores.shape[2]
     places = jnp.arange(length)[:, None] + 2 + jnp.arange(heads)
     inside = jnp.minimum(places, length - 1)

@@ -1,6 +1,7 @@
-"""A target's hidden states on disk, for heads that are trained on them more than once.
+"""What a target makes of a text, on disk, for heads that are trained on it more than once.
 
-Only the states: the target's scores are one product with its head away, and V / E times as large.
+Its hidden states, and of its laws the likeliest tokens: all of its scores would be V / E times as
+large as the states.
 """
 
 import os
@@ -12,21 +13,21 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Float, Int
+from jaxtyping import Int
 
 from jspec.base import PyTree
 from jspec.errors import RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints
+from jspec.training.laws import Laws, Observed, observe
 from jspec.training.sequences import Sequences
-from jspec.training.unroll import states_of
 
 ARRAY = "states.bin"
 SETTINGS = "settings.json"
 
 
 class States:
-    """States of every token of the sequences, [M, T+1, F] in one file, row after row.
+    """States [T+1, F] and laws [T+1, K] of every sequence in one file, row after row.
 
     The file only grows, so that a kill loses at most a batch and a full disk is an error at its
     write (a memory map would end the process instead). `settings.json` beside it says of which
@@ -38,22 +39,33 @@ class States:
         width: F, of a state.
         dtype: that states are held in.
         target: fingerprint of the model's weights.
+        num_laws: K, tokens of a law; 0 keeps no laws.
 
     Raises:
         InputError: if the folder holds states of another model or text.
     """
 
     def __init__(
-        self, folder: Path, sequences: Sequences, width: int, dtype: DTypeLike, target: str
+        self,
+        folder: Path,
+        sequences: Sequences,
+        width: int,
+        dtype: DTypeLike,
+        target: str,
+        num_laws: int = 0,
     ):
-        self._dtype = jnp.dtype(dtype)
-        self._sequences = sequences
+        self._sequences, self._num_laws = sequences, num_laws
         self._shape = (*sequences.tokens.shape, width)
+        law = (self._shape[1], num_laws)
+        kept = [("hidden", jnp.dtype(dtype), self._shape[1:])]
+        kept += [("tokens", np.int32, law), ("probs", np.float16, law)] if num_laws else []
+        self._row = np.dtype(kept)
         self._path = folder / ARRAY
         folder.mkdir(parents=True, exist_ok=True)
         described: Mapping[str, Any] = {
-            "dtype": self._dtype.name,
+            "dtype": jnp.dtype(dtype).name,
             "shape": list(self._shape),
+            **({"laws": num_laws} if num_laws else {}),
             "target": target,
             "text": sequences.fingerprint,
         }
@@ -63,7 +75,7 @@ class States:
 
     @property
     def bytes_per_row(self) -> int:
-        return self._shape[1] * self._shape[2] * self._dtype.itemsize
+        return self._row.itemsize
 
     def __len__(self) -> int:
         """Rows that are there and whole."""
@@ -75,7 +87,7 @@ class States:
         Raises:
             RunStopped: if the file cannot grow; the rows before it stay.
         """
-        forward = jax.jit(lambda params, tokens: states_of(model, params, tokens))
+        forward = jax.jit(lambda params, tokens: observe(model, params, tokens, self._num_laws))
         tokens = self._sequences.tokens
         with self._path.open("rb+") as file:
             file.truncate(len(self) * self.bytes_per_row)
@@ -83,14 +95,19 @@ class States:
             part = tokens[first : first + batch_size]
             filled = np.zeros((batch_size, tokens.shape[1]), np.int32)
             filled[: len(part)] = part
-            states = np.asarray(forward(params, filled)[: len(part)].astype(self._dtype))
-            self._append(states, first)
+            seen = jax.device_get(forward(params, filled))
+            rows = np.zeros(len(part), self._row)
+            rows["hidden"] = seen.hidden[: len(part)]
+            if seen.laws is not None:
+                rows["tokens"] = seen.laws.tokens[: len(part)]
+                rows["probs"] = seen.laws.probs[: len(part)]
+            self._append(rows, first)
             yield first + len(part)
 
-    def _append(self, states: np.ndarray, rows: int) -> None:
+    def _append(self, made: np.ndarray, rows: int) -> None:
         try:
             with self._path.open("ab") as file:
-                file.write(states.tobytes())
+                file.write(made.tobytes())
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
@@ -100,9 +117,11 @@ class States:
                 f"whole; make room for {need:,} bytes and run the same command again"
             ) from error
 
-    def __getitem__(self, rows: Int[np.ndarray, " B"]) -> Float[np.ndarray, "B T+1 F"]:
-        """States of some rows, read from the disk."""
+    def __getitem__(self, rows: Int[np.ndarray, " B"]) -> Observed:
+        """What the target made of some rows, read from the disk."""
         if self._map is None:
             assert len(self) == self._shape[0], "fill it first"
-            self._map = np.memmap(self._path, self._dtype, mode="r", shape=self._shape)
-        return np.asarray(self._map[rows])
+            self._map = np.memmap(self._path, self._row, mode="r", shape=self._shape[:1])
+        found: Any = np.asarray(self._map[rows])
+        laws = Laws(found["tokens"], found["probs"]) if self._num_laws else None
+        return Observed(found["hidden"], laws)

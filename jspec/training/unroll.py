@@ -1,7 +1,7 @@
 """The objective of draft heads over hidden states: the target's next states, several ahead."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -12,19 +12,19 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec.base import Output, PyTree, TreeKV
 from jspec.protocols import CausalLM
-from jspec.training.lm import forward
+from jspec.training.laws import Observed, observe
 from jspec.training.loop import Metrics
 
 
 @struct.dataclass
 class Batch:
-    """Tokens of text, and the target's states over them."""
+    """Tokens of text, and what the target makes of them."""
 
     tokens: Int[Array, "B T+1"]
     live: Bool[Array, "B T+1"]
-    """True where a token is text; the others are padding behind it."""
-    hidden: Float[Array, "B T+1 E"] | None = None
-    """The target's states if they are at hand; None: they are computed on the fly."""
+    """True where a token is to be foretold; prompts and the padding behind the text are not."""
+    observed: Observed | None = None
+    """The target's states over the tokens if they are at hand; None: computed on the fly."""
     draws: Int[Array, " B"] | None = None
     """A number for each row, others at each step, for objectives that draw; None: they do not."""
 
@@ -51,6 +51,9 @@ class Unrolled:
         state_weight: alpha.
         token_weight: beta.
         decay: weight of each step against the one before.
+        places: of a row at which tokens are scored, drawn anew at every step of the
+            training; 0 is all. The states are compared at all: their product with a large
+            vocabulary is most of the work.
     """
 
     target: CausalLM
@@ -60,6 +63,7 @@ class Unrolled:
     state_weight: float = 1.0
     token_weight: float = 0.1
     decay: float = 0.8
+    places: int = 0
 
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
@@ -75,25 +79,28 @@ class Unrolled:
             The loss, and the metrics `acceptance`, `state_loss` and `token_loss`, one entry a step.
         """
         variables = {**frozen["borrowed"], "params": params}
-        states = batch.hidden
-        if states is None:
-            states = states_of(self.target, frozen["target"], batch.tokens)
-        states = jax.lax.stop_gradient(states.astype(jnp.float32))
-        distributions = jax.nn.softmax(self.head.score(variables, states))
+        states = observed(self.target, frozen, batch).hidden
+        pairs = jnp.arange(states.shape[1] - 1)
+        at = jnp.broadcast_to(pairs, (len(states), len(pairs)))
+        chosen = jnp.ones(at.shape, bool)
+        if self.places:
+            at, chosen = draw_anchors(batch, self.places)
 
-        places = jnp.arange(states.shape[1] - 1)
-        right = jnp.ones((len(states), len(places)), bool)
+        def scored(values: Shaped[Array, "B T *S"]) -> Shaped[Array, "B A *S"]:
+            return jax.vmap(lambda row, at: row[at])(values, at)
+
+        right = jnp.ones(at.shape, bool)
         weight, total, told = 1.0, jnp.float32(0), []
         for step, output in enumerate(self.predictions(variables, states, batch.tokens)):
             assert output.hidden is not None, "a head predicts states"
-            live = ahead(batch.live, step) & (places < len(places) - step)
-            tokens, probs = ahead(batch.tokens, step), ahead(distributions, step)
-            logits = self.head.inform(variables, output.logits, tokens)
-            state_loss = self.state_loss(output.hidden, ahead(states, step)).mean(-1)
-            losses = (
-                _mean(state_loss, live),
-                _mean(optax.softmax_cross_entropy(logits, probs), live),
-            )
+            live = ahead(batch.live, step) & (pairs < len(pairs) - step)
+            true = ahead(states, step)
+            state_loss = _mean(self.state_loss(output.hidden, true).mean(-1), live)
+            tokens, live = scored(ahead(batch.tokens, step)), scored(live) & chosen
+            probs = jax.nn.softmax(self.head.score(variables, scored(true)))
+            logits = self.head.score(variables, scored(output.hidden))
+            logits = self.head.inform(variables, logits, tokens)
+            losses = state_loss, _mean(optax.softmax_cross_entropy(logits, probs), live)
             total += weight * (self.state_weight * losses[0] + self.token_weight * losses[1])
             weight *= self.decay
             before, right = right, right & (logits.argmax(-1) == probs.argmax(-1))
@@ -132,16 +139,41 @@ class Unrolled:
             hidden, method = output.hidden, "further"
 
 
+def draw_anchors(batch: Batch, count: int) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:
+    """Draws positions of anchors in their order, without replacement, and says which are there.
+
+    A position is an anchor's if the next token is to be foretold; a row with fewer has some absent.
+    """
+    assert batch.draws is not None, "training numbers its draws"
+    follows = batch.live[:, 1:]
+
+    def draw(number: Int[Array, ""], follows: Bool[Array, " T"]) -> tuple[Array, Array]:
+        order = jax.random.uniform(jax.random.key(number), follows.shape)
+        found, at = jax.lax.top_k(jnp.where(follows, order, -1.0), min(count, len(follows)))
+        place = jnp.sort(jnp.where(found >= 0, at, len(follows)))
+        there = place < len(follows)
+        return jnp.where(there, place, 0), there
+
+    return jax.vmap(draw)(batch.draws, follows)
+
+
 def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"]:
     """The entries `step + 1` places further on; those of the last `step` places wrap around."""
     return jnp.roll(array, -1 - step, axis=1)[:, :-1]
 
 
-def states_of(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"]) -> Float[Array, "B T F"]:
-    """The target's states over whole sequences."""
-    hidden = forward(target, params, tokens).hidden
-    assert hidden is not None, "a target of draft heads gives its states"
-    return hidden
+def observed(target: CausalLM, frozen: PyTree, batch: Batch, num_laws: int = 0) -> Observed:
+    """What the target makes of a batch, in float32 and without gradients.
+
+    Args:
+        target: the model, of the weights `frozen["target"]`.
+        frozen: see `jspec.training.loop.Objective`.
+        batch: read where it holds the target's states already.
+        num_laws: tokens that each of the target's laws is cut to; 0 is no laws.
+    """
+    seen = batch.observed or observe(target, frozen["target"], batch.tokens, num_laws)
+    seen = jax.lax.stop_gradient(seen)
+    return replace(seen, hidden=seen.hidden.astype(jnp.float32))
 
 
 def _mean(values: Array, live: Bool[Array, "B T"]) -> Float[Array, ""]:

@@ -30,12 +30,17 @@ class BlockConfig(LlamaConfig):
         causal: whether a row sees only the rows before it (JetSpec), or all of its block.
         mask_token: the token whose embedding stands in the empty slots; -1 is a trained vector.
         markov_rank: width of the map from a token to the scores of the next (DSpark); 0 is none.
+        markov_tables: whether that map has vectors of its own for every token (DSpark). False makes
+            them of the target's embeddings and scores by two matrices, which takes a hundredth of
+            the weights at a large vocabulary and learns from less text.
         confidence_width: numbers that the confidence head reads: a row's state, or the state and
             the token before it as the Markov map has it; 0 is no confidence head.
         draft_tokens: tokens that it scores, by a head of its own; 0 is all, by the target's head.
+        hot_tokens: tokens that it scores by their rows of the target's head; 0 is all.
 
     Raises:
-        InputError: if no slot is of a token to come, or the confidence head reads neither.
+        InputError: if no slot is of a token to come, the confidence head reads neither, or there is
+            a head of its own and hot tokens of the target's.
     """
 
     taps: tuple[int, ...] = (1,)
@@ -46,8 +51,15 @@ class BlockConfig(LlamaConfig):
     markov_rank: int = 0
     confidence_width: int = 0
     draft_tokens: int = 0
+    hot_tokens: int = 0
+    markov_tables: bool = True
 
     def __post_init__(self):
+        if self.draft_tokens and self.hot_tokens:
+            raise InputError(
+                f"hot_tokens is {self.hot_tokens} and the head scores {self.draft_tokens} tokens "
+                "by a head of its own; leave one of them at 0"
+            )
         if not 0 <= self.first_slot < self.block_size:
             raise InputError(
                 f"first_slot is {self.first_slot} and the block has {self.block_size} slots; use "
@@ -139,6 +151,20 @@ class BlockHead(Decoder):
         return scores
 
     @nn.nowrap
+    def scored(self, params: PyTree) -> Int[Array, " d"]:
+        """The d tokens that it scores."""
+        ids: Any = self.apply(params, method="scored_ids")
+        return ids
+
+    @nn.nowrap
+    def narrow(
+        self, params: PyTree, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
+    ) -> Float[Array, "*S d"]:
+        """Scores of the d tokens that it scores alone, given the token before each."""
+        scores: Any = self.apply(params, hidden, tokens, method="narrow_logits")
+        return scores
+
+    @nn.nowrap
     def transition(
         self, params: PyTree, tokens: Int[Array, "*S"], following: Int[Array, "*S K"]
     ) -> Float[Array, "*S K"]:
@@ -159,10 +185,11 @@ class BlockHead(Decoder):
         width, normal = config.hidden_size, nn.initializers.normal(0.02)
         table = config.vocab_size, width
         self.target_embed = self.variable("target", "embed", jnp.zeros, table, self.param_dtype)
-        size = config.draft_tokens or config.vocab_size
+        size = config.draft_tokens or config.hot_tokens or config.vocab_size
+        if self._is_narrow:
+            self.ids = self.variable("scored", "ids", jnp.arange, size)
         if config.draft_tokens:
             self.head = self.param("head", normal, (size, width), self.param_dtype)
-            self.ids = self.variable("scored", "ids", jnp.arange, size)
         else:
             self.target_head = self.variable("target", "head", jnp.zeros, table, self.param_dtype)
         self.fuse = Linear(width, False, *dtypes)
@@ -171,12 +198,11 @@ class BlockHead(Decoder):
         if config.mask_token < 0:
             self.mask = self.param("mask", normal, (width,), self.param_dtype)
         if rank := config.markov_rank:
-            self.markov_from = self.param(
-                "markov_from", normal, (config.vocab_size, rank), self.param_dtype
-            )
+            before, after = (config.vocab_size, size) if config.markov_tables else (width, width)
+            self.markov_from = self.param("markov_from", normal, (before, rank), self.param_dtype)
             # Zero, so that a new head is one without a Markov map.
             self.markov_to = self.param(
-                "markov_to", nn.initializers.zeros, (size, rank), self.param_dtype
+                "markov_to", nn.initializers.zeros, (after, rank), self.param_dtype
             )
         if config.confidence_width:
             self.certainty = Linear(1, True, *dtypes)
@@ -250,10 +276,8 @@ class BlockHead(Decoder):
 
     def logits(self, hidden: Float[Array, "*S E"]) -> Float[Array, "*S V"]:
         """Scores of states."""
-        hidden = hidden.astype(self.dtype)
-        if not self.config.draft_tokens:
-            return unembed(hidden, self.target_head.value)
-        return self._widened(unembed(hidden, self.head), -jnp.inf)
+        scores = unembed(hidden.astype(self.dtype), self._rows_scored())
+        return self._widened(scores, -jnp.inf)
 
     def informed(
         self, logits: Float[Array, "*S V"], tokens: Int[Array, "*S"]
@@ -261,8 +285,22 @@ class BlockHead(Decoder):
         """The scores of all tokens, given the token before (DSpark, section 3)."""
         if not self.config.markov_rank:
             return logits
-        added = unembed(self.markov_from[tokens].astype(self.dtype), self.markov_to)
-        return logits + (self._widened(added, 0.0) if self.config.draft_tokens else added)
+        return logits + self._widened(self._after(tokens), 0.0)
+
+    def narrow_logits(
+        self, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
+    ) -> Float[Array, "*S d"]:
+        """Scores of the tokens that it scores, given the token before."""
+        scores = unembed(hidden.astype(self.dtype), self._rows_scored())
+        return scores + self._after(tokens) if self.config.markov_rank else scores
+
+    def scored_ids(self) -> Int[Array, " d"]:
+        """The tokens that it scores."""
+        return self.ids.value if self._is_narrow else jnp.arange(self.vocab_size)
+
+    def hot_rows(self) -> dict[str, Array]:
+        """The rows of the target's head that it scores by, one behind the other."""
+        return {"head": self.target_head.value[self.ids.value]} if self.config.hot_tokens else {}
 
     def added(
         self, tokens: Int[Array, "*S"], following: Int[Array, "*S K"]
@@ -271,15 +309,53 @@ class BlockHead(Decoder):
         if not self.config.markov_rank:
             return jnp.zeros(following.shape, jnp.float32)
         rows = following
-        if size := self.config.draft_tokens:
+        if self._is_narrow and (self.config.markov_tables or self.config.draft_tokens):
+            size = len(self.ids.value)
             places = jnp.zeros(self.vocab_size, jnp.int32)
             rows = places.at[self.ids.value].set(jnp.arange(size, dtype=jnp.int32))[following]
         return jnp.einsum(
             "...r,...kr->...k",
-            self.markov_from[tokens].astype(self.dtype),
-            self.markov_to[rows].astype(self.dtype),
+            self._before(tokens),
+            self._of_following(rows),
             preferred_element_type=jnp.float32,
         )
+
+    @property
+    def _is_narrow(self) -> bool:
+        return bool(self.config.draft_tokens or self.config.hot_tokens)
+
+    def _rows_scored(self) -> Float[Array, "d E"]:
+        """The rows that states are scored by."""
+        if self.config.draft_tokens:
+            return self.head
+        if not self._is_narrow:
+            return self.target_head.value
+        # Gathered once for decoding, see `gathered`.
+        if self.has_variable("hot", "head"):
+            return self.get_variable("hot", "head")
+        return self.hot_rows()["head"]
+
+    def _before(self, tokens: Int[Array, "*S"]) -> Float[Array, "*S r"]:
+        """The Markov map's vectors of tokens that stand before others."""
+        if self.config.markov_tables:
+            return self.markov_from[tokens].astype(self.dtype)
+        embedded = self.target_embed.value[tokens].astype(self.dtype)
+        return embedded @ self.markov_from.astype(self.dtype)
+
+    def _of_following(self, rows: Int[Array, "*S K"]) -> Float[Array, "*S K r"]:
+        """Its vectors of tokens that may follow, by their rows."""
+        if self.config.markov_tables:
+            return self.markov_to[rows].astype(self.dtype)
+        table = self.head if self.config.draft_tokens else self.target_head.value
+        return table[rows].astype(self.dtype) @ self.markov_to.astype(self.dtype)
+
+    def _after(self, tokens: Int[Array, "*S"]) -> Float[Array, "*S d"]:
+        """What tokens add to the scores of those that it scores."""
+        before = self._before(tokens)
+        if self.config.markov_tables:
+            return unembed(before, self.markov_to)
+        # Back to a state's width: two narrow products instead of a table of all tokens.
+        return unembed(before @ self.markov_to.T.astype(self.dtype), self._rows_scored())
 
     def confident(
         self, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
@@ -290,11 +366,19 @@ class BlockHead(Decoder):
             return jnp.zeros(tokens.shape, jnp.float32)
         read = hidden.astype(self.dtype)
         if config.confidence_width > config.hidden_size:
-            before = self.markov_from[tokens].astype(self.dtype)
-            read = jnp.concatenate([read, before], axis=-1)
+            read = jnp.concatenate([read, self._before(tokens)], axis=-1)
         return self.certainty(read)[..., 0].astype(jnp.float32)
 
     def _widened(self, scores: Float[Array, "*S d"], others: float) -> Float[Array, "*S V"]:
         """Scores of all tokens from those of the tokens that it scores."""
+        if not self._is_narrow:
+            return scores
         wide = jnp.full((*scores.shape[:-1], self.vocab_size), others, scores.dtype)
         return wide.at[..., self.ids.value].set(scores, unique_indices=True)
+
+
+def gathered(head: BlockHead, variables: PyTree) -> PyTree:
+    """The variables with the rows of the hot tokens, which decoding then need not gather."""
+    if not head.config.hot_tokens:
+        return variables
+    return {**variables, "hot": head.apply(variables, method="hot_rows")}

@@ -11,7 +11,7 @@ from flax.traverse_util import unflatten_dict
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models.heads.block import BlockHead
+from jspec.models.heads.block import BlockHead, gathered
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.eagle3 import EAGLE3Head
 from jspec.models.heads.lyanna import LyannaHead, collapse
@@ -42,7 +42,7 @@ class HeadKind:
 
 
 HEAD_KINDS: Mapping[str, HeadKind] = {
-    "block": HeadKind(BlockHead),
+    "block": HeadKind(BlockHead, prepare=gathered),
     "eagle": HeadKind(EAGLEHead),
     "eagle3": HeadKind(EAGLE3Head),
     "lyanna": HeadKind(LyannaHead, prepare=collapse),

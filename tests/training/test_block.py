@@ -1,5 +1,7 @@
 """The objective of block heads, against loops over anchors and depths with the oracle's states."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,17 +11,19 @@ from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
 
 from jspec.errors import InputError
+from jspec.models.heads.block import gathered
 from jspec.models.heads.registry import with_taps
-from jspec.training.block import Blocks, WithLast, draw_anchors
-from jspec.training.unroll import Batch, states_of
+from jspec.training.block import Blocks, compare, draw_anchors
+from jspec.training.laws import Observed, likeliest, observe
+from jspec.training.unroll import Batch, observed
 
 HEAD = tiny.block(taps=(0, 1), confidence_width=19)
-TARGET = WithLast(tiny.model(), with_taps(tiny.model(), HEAD))
+TARGET = with_taps(tiny.model(), HEAD)
 PARAMS = tiny.params(tiny.model())
 TOKENS = np.random.default_rng(0).integers(0, tiny.VOCAB, (2, 9))
 LIVE = np.arange(9) < np.array([[9], [6]])
 BATCH = Batch(jnp.asarray(TOKENS), jnp.asarray(LIVE), None, jnp.array([3, 4]))
-BLOCKS = Blocks(TARGET, HEAD, anchors=4, decay=2.0, confidence_weight=0.7)
+BLOCKS = Blocks(TARGET, HEAD, anchors=4, decay=2.0, confidence_weight=0.7, num_laws=tiny.VOCAB)
 
 
 @pytest.fixture(scope="module")
@@ -77,8 +81,9 @@ def expected(held, states, at):
 def test_loss_and_metrics_are_those_of_the_papers(held, frozen):
     at, there = draw_anchors(BATCH, 4)
     assert there.all()
-    states = states_of(TARGET, PARAMS, BATCH.tokens)
-    loss, acceptance, overlap, token_loss = expected(held, np.asarray(states, np.float64), at)
+    states = [observe(model, PARAMS, BATCH.tokens, 0).hidden for model in (TARGET, tiny.model())]
+    states = np.concatenate(states, axis=-1, dtype=np.float64)
+    loss, acceptance, overlap, token_loss = expected(held, states, at)
     given = jax.jit(BLOCKS.loss)(held["params"], frozen, BATCH)
     np.testing.assert_allclose(given[0], loss, rtol=1e-4)
     for name, want in (
@@ -100,13 +105,46 @@ def test_anchors_are_text_that_text_follows_each_once_and_drawn_anew():
     assert len({np.asarray(at).tobytes() for at in draws}) > 3
 
 
-def test_both_states_of_the_target_are_those_of_two_forwards():
-    states = states_of(TARGET, PARAMS, BATCH.tokens)
-    assert states.shape[-1] == TARGET.features == 48
-    for model, part in ((TARGET.tapped, states[..., :32]), (TARGET.model, states[..., 32:])):
-        np.testing.assert_array_equal(part, states_of(model, PARAMS, BATCH.tokens))
-
-
 def test_a_decay_that_is_none_is_refused():
     with pytest.raises(InputError, match="decay is 0; use a finite one > 0"):
         Blocks(TARGET, HEAD, decay=0)
+
+
+def test_laws_that_are_cut_are_compared_where_the_head_scores():
+    """Three of five tokens are scored; the law's second is not among them."""
+    scores, places = jnp.log(jnp.array([0.5, 0.3, 0.2])), jnp.array([1, 3])
+    crossed, distance = compare(jnp.array([0.8, 0.2]), scores, places)
+    assert crossed == pytest.approx(-0.8 * np.log(0.3), rel=1e-5)
+    assert distance == pytest.approx(0.8 - 0.3 + 0.2 + 1 - 0.3, rel=1e-5)
+
+
+@pytest.mark.parametrize("tables", [True, False])
+def test_hot_tokens_are_scored_by_their_rows_of_the_target_s_head(tables):
+    shape = replace(HEAD.config, hot_tokens=5, markov_tables=tables)
+    head = HEAD.clone(config=shape)
+    ids = np.array([2, 3, 8, 11, 20])
+    held = variables(head) | {"scored": {"ids": jnp.asarray(ids)}}
+    rng = np.random.default_rng(1)
+    rank = held["params"]["markov_to"].shape
+    held["params"]["markov_to"] = jnp.asarray(rng.normal(size=rank), jnp.float32)
+    states = jnp.asarray(rng.normal(size=(2, 3, 16)), jnp.float32)
+    before = jnp.asarray(rng.integers(0, tiny.VOCAB, (2, 3)))
+    scores = head.score(held, states)
+    np.testing.assert_allclose(
+        scores[..., ids], states @ held["target"]["head"][ids].T, rtol=1e-4, atol=1e-4
+    )
+    assert (np.isneginf(scores).sum(-1) == tiny.VOCAB - 5).all()
+    # What training reads is what a tree is grown by, gathered for decoding or not.
+    offered = jnp.broadcast_to(ids, (2, 3, 5))
+    grown = scores[..., ids] + head.transition(held, before, offered)
+    for given in (held, gathered(head, held)):
+        np.testing.assert_allclose(head.narrow(given, states, before), grown, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(grown, scores[..., ids])
+    assert head.scored(held).tolist() == ids.tolist()
+
+
+def test_what_is_at_hand_is_read_and_not_computed():
+    kept = Observed(jnp.ones((2, 9, 3), jnp.bfloat16), likeliest(jnp.zeros((2, 9, 4)), 9))
+    seen = observed(None, {}, BATCH.replace(observed=kept), 4)
+    assert seen.hidden.dtype == jnp.float32 and (seen.hidden == 1).all()
+    assert seen.laws.tokens.shape == (2, 9, 4)

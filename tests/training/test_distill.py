@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from types import SimpleNamespace
@@ -162,6 +163,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_rows(folder, tmp_path):
         assert line["class"] == "pets" and line["finish"] in ("stop", "length", "loop")
         assert line["text"] == words.decode(line["tokens"])
         assert 1 <= line["prompt_tokens"] < len(line["tokens"]) <= line["prompt_tokens"] + 6
+        assert line["holds_prompt"]
         held.add(line["temperature"])
     assert held <= {0.0, 0.7, 1.0} and len(held) > 1
 
@@ -176,6 +178,27 @@ def test_a_killed_run_goes_on_and_gives_the_same_rows(folder, tmp_path):
 
     other = run(folder, part, text, "--count", 12, "--seed", 1)
     assert other.exit_code == 2 and "seed 0 -> 1" in " ".join(other.output.split())
+
+
+def test_chats_are_asked_whole_in_the_model_s_template(folder, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(folder / "model", model)
+    rows = [{"instruction": f"Say {i}"} for i in range(6)] + [{"instruction": "Long" * 30}]
+    (tmp_path / "chat.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = (f"chat={tmp_path / 'chat.jsonl'}", "--chat", "--model", model, "--longest", 16)
+    refused = run(folder, tmp_path / "rows.jsonl", *given)
+    assert refused.exit_code == 2 and "no chat template" in " ".join(refused.output.split())
+    template = "{% for m in messages %}<{{ m.content }}>{% endfor %}:"
+    (model / "chat_template.jinja").write_text(template)
+    done = run(folder, tmp_path / "rows.jsonl", *given, "--count", 4)
+    assert done.exit_code == 0, done.output
+    assert "chat: 1 of" in done.output
+    words = tokenizers.load(model)
+    for line in map(json.loads, (tmp_path / "rows.jsonl").read_text().splitlines()):
+        prompt = words.decode(line["tokens"][: line["prompt_tokens"]])
+        assert re.fullmatch(r"<Say \d>:", prompt)
+    short = run(folder, tmp_path / "none.jsonl", *given[:-1], 2)
+    assert short.exit_code == 2 and "raise --longest" in " ".join(short.output.split())
 
 
 def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):

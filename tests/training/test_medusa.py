@@ -9,8 +9,9 @@ import pytest
 import tiny
 
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.training.laws import Observed, observe
 from jspec.training.medusa import Ahead, accuracies
-from jspec.training.unroll import Batch, states_of
+from jspec.training.unroll import Batch
 
 HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=3))
 TARGET = tiny.model()
@@ -31,7 +32,7 @@ def params():
 
 def test_loss_and_metrics_are_those_of_the_paper(params):
     batch = Batch(tokens=jnp.asarray(TOKENS), live=jnp.asarray(LIVE))
-    states = jax.jit(partial(states_of, TARGET))(FROZEN["target"], batch.tokens)
+    states = observe(TARGET, FROZEN["target"], batch.tokens, 0).hidden
     scores = np.asarray(jax.jit(HEADS.apply)({"params": params}, states), np.float64)
     distributions = np.exp(scores - scores.max(-1, keepdims=True))
     distributions /= distributions.sum(-1, keepdims=True)
@@ -62,7 +63,7 @@ def test_loss_and_metrics_are_those_of_the_paper(params):
     np.testing.assert_allclose(found, [np.mean(r, axis=0) for r in ranks], atol=1e-6)
 
     # Stored states give the same, and the target's weights are then not read.
-    stored = batch.replace(hidden=states)
+    stored = batch.replace(observed=Observed(states))
     again, _ = jax.jit(Ahead(TARGET, HEADS).loss)(params, {}, stored)
     np.testing.assert_allclose(again, loss, rtol=1e-6)
 

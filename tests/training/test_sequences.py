@@ -2,12 +2,18 @@
 
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
 
 from jspec.training import sequences, states
-from jspec.training.unroll import states_of
+from jspec.training.laws import observe
+from jspec.training.sequences import Row
+
+
+def texts(rows):
+    return [Row(row, 0) for row in rows]
 
 
 def text_of(part):
@@ -16,7 +22,7 @@ def text_of(part):
 
 def test_rows_stay_whole_where_they_fit():
     rows = [[1, 2, 3], [4, 5], [6, 7, 8, 9], [10, 11, 12, 13, 14, 15, 16], [17]]
-    part = sequences.fill(rows, 4)
+    part = sequences.fill(texts(rows), 4)
     # The row of seven is cut behind its fifth token; the lone token of the last teaches nothing.
     assert text_of(part) == [[1, 2, 3, 4, 5], [6, 7, 8, 9], [10, 11, 12, 13, 14], [15, 16]]
     assert part.tokens.shape == (4, 5)
@@ -25,7 +31,7 @@ def test_rows_stay_whole_where_they_fit():
 
 
 def test_a_lone_token_is_dropped_from_a_cut_row_too():
-    assert text_of(sequences.fill([[1, 2, 3, 4]], 2)) == [[1, 2, 3]]
+    assert text_of(sequences.fill(texts([[1, 2, 3, 4]]), 2)) == [[1, 2, 3]]
 
 
 def test_streams_are_cut_anywhere_and_overlap_by_a_token():
@@ -33,7 +39,20 @@ def test_streams_are_cut_anywhere_and_overlap_by_a_token():
     assert text_of(part) == [[1, 2, 3, 4], [4, 5, 6, 7]]
 
 
-@pytest.mark.parametrize("make", [sequences.fill, sequences.cut])
+def test_prompts_are_read_and_not_foretold():
+    part = sequences.fill([Row([1, 2, 3, 4], 2), Row([5, 6, 7], 1), Row([8, 9], 2)], 6)
+    assert part.tokens.tolist() == [[1, 2, 3, 4, 5, 6, 7], [8, 9, 0, 0, 0, 0, 0]]
+    assert part.live.tolist() == [[False, False, True, True, False, True, True], [False] * 7]
+    # A row that is cut keeps what it says of its later piece.
+    part = sequences.fill([Row([1, 2, 3, 4, 5, 6], 4)], 2)
+    assert part.live.tolist() == [[False] * 3, [False, True, True]]
+
+
+def fill(rows, size):
+    return sequences.fill(texts(rows), size)
+
+
+@pytest.mark.parametrize("make", [fill, sequences.cut])
 def test_text_shorter_than_a_sequence_is_refused(make):
     with pytest.raises(ValueError, match=r"holds 4 tokens but one sequence needs 6.*<= 3"):
         make([[1, 2], [3, 4]], 5)
@@ -44,7 +63,7 @@ def test_files_of_rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"tokens": [1, 2], "text": "a"}\n{"tokens": [3]}\n{"tokens": [4')
     assert sequences.holds_rows(path)
-    assert sequences.read(path, 5) == [[1, 2], [3]]
+    assert sequences.read(path, 5) == texts([[1, 2], [3]])
     for bad in (
         '{"tokens": [5]}',
         '{"tokens": [true]}',
@@ -57,13 +76,18 @@ def test_files_of_rows(tmp_path):
         path.write_text('{"tokens": [1]}\n' + bad + "\n")
         with pytest.raises(ValueError, match="line 2 has no tokens of a vocabulary of 5"):
             sequences.read(path, 5)
+    path.write_text('{"tokens": [1, 2, 3], "holds_prompt": true, "prompt_tokens": 2}\n')
+    assert sequences.read(path, 5) == [Row([1, 2, 3], 2)]
+    # `jspec generate --json` keeps the prompt apart.
+    path.write_text('{"tokens": [3], "prompt_ids": [1, 2]}\n')
+    assert sequences.read(path, 5) == [Row([1, 2, 3], 2)]
     path.write_text('{"text": "a"}\n')
     assert not sequences.holds_rows(path)
     assert not sequences.holds_rows(tmp_path)
 
 
 def test_rows_are_held_out_by_their_content():
-    rows = [[i, i + 1] for i in range(20)]
+    rows = texts([[i, i + 1] for i in range(20)])
     kept, out = sequences.split(rows, 0.25)
     assert len(out) == 5 and sorted(kept + out) == rows
     again, same = sequences.split([*rows[::-1], rows[3]], 0.25)
@@ -80,7 +104,7 @@ def target():
 @pytest.fixture(scope="module")
 def text():
     rows = np.random.default_rng(0).integers(0, tiny.VOCAB, (5, 7)).tolist()
-    return sequences.fill(rows, 6)
+    return sequences.fill(texts(rows), 6)
 
 
 def store(folder, text, dtype="float32", target="me"):
@@ -91,13 +115,24 @@ def test_states_on_disk_are_the_target_s(tmp_path, target, text):
     model, params = target
     held = store(tmp_path, text)
     assert list(held.fill(model, params, 2)) == [2, 4, 5]
-    expected = states_of(model, params, text.tokens)
-    np.testing.assert_allclose(held[np.arange(5)], expected, rtol=1e-5, atol=1e-6)
-    np.testing.assert_array_equal(held[np.array([3, 1])], held[np.arange(5)][[3, 1]])
+    seen = observe(model, params, text.tokens, 3)
+    expected = seen.hidden
+    whole = held[np.arange(5)].hidden
+    np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
+    np.testing.assert_array_equal(held[np.array([3, 1])].hidden, whole[[3, 1]])
+    assert held[np.arange(5)].laws is None
     narrow = store(tmp_path / "narrow", text, "bfloat16")
     list(narrow.fill(model, params, 4))
-    np.testing.assert_allclose(narrow[np.arange(5)].astype(np.float32), expected, rtol=1e-2)
+    half = narrow[np.arange(5)].hidden.astype(np.float32)
+    np.testing.assert_allclose(half, expected, rtol=1e-2)
     assert narrow.bytes_per_row * 2 == held.bytes_per_row
+    lawful = states.States(tmp_path / "laws", text, 16, "bfloat16", "me", num_laws=3)
+    list(lawful.fill(model, params, 4))
+    found = lawful[np.array([4, 0])]
+    np.testing.assert_array_equal(found.hidden, narrow[np.array([4, 0])].hidden)
+    np.testing.assert_array_equal(found.laws.tokens, seen.laws.tokens[jnp.array([4, 0])])
+    np.testing.assert_allclose(found.laws.probs, seen.laws.probs[jnp.array([4, 0])], atol=1e-3)
+    np.testing.assert_allclose(seen.laws.probs.sum(-1), 1, rtol=1e-5)
 
 
 def test_storing_goes_on_where_a_kill_ended_it(tmp_path, target, text):

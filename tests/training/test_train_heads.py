@@ -61,6 +61,11 @@ def run(kind, folder, out, *arguments, small=None):
     """(exit code, output) of the command; of an option that is given twice the last counts."""
     given = [kind, "--model", folder / "model", "--out", out]
     given += [*(small or [*SMALL, *TWO[kind]]), *arguments]
+    return asked(*given)
+
+
+def asked(*given):
+    """(exit code, output) of `jspec train`."""
     with redirect_stdout(StringIO()) as output, redirect_stderr(output):
         code = cli.run(["train", *map(str, given)])
     return code, " ".join(output.getvalue().split())
@@ -128,8 +133,11 @@ def test_a_killed_run_resumes_on_the_same_curve(folder, whole, tmp_path, monkeyp
     killed(monkeypatch, step, kind, folder, tmp_path)
     code, output = run(kind, folder, tmp_path, folder / "rows.jsonl")
     assert code == 2 and "already holds a run; resume it" in output
-    code, output = run(kind, folder, tmp_path, folder / "rows.jsonl", "--resume")
+    with pytest.raises(ValueError, match=rf"has no head yet, after {step} steps; go on with it"):
+        heads.load(tmp_path, models.load(folder / "model"))
+    code, output = asked(kind, "--out", tmp_path, "--resume")  # it knows its own settings
     assert code == 0, output
+    assert heads.load(tmp_path, models.load(folder / "model")).head.vocab_size == 270
     assert curve(tmp_path) == curve(out)
     weights = "head/head.safetensors"
     assert (tmp_path / weights).read_bytes() == (out / weights).read_bytes()
@@ -153,6 +161,8 @@ def test_stored_states_give_the_same_curve(folder, whole, tmp_path):
     stored = ("--states", tmp_path / "states", "--states-dtype", "float32")
     code, output = run(kind, folder, tmp_path / "run", folder / "rows.jsonl", *stored)
     assert code == 0, output
+    # Into a pipe progress is lines, of which the last says that all is done.
+    assert "training 6 of 6: loss" in output and "hardly trained yet" in output
     losses, expected = ([line["loss"] for line in curve(path)] for path in (tmp_path / "run", out))
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
@@ -204,7 +214,7 @@ def test_plain_text_and_rows_may_be_mixed(folder, tmp_path):
         "--hot-tokens", 100, "--rank", 4,
     )  # fmt: skip
     assert code == 0, output
-    assert "for 270 tokens" in output and "for the 100 hot ones" in output
+    assert "token info of 100 tokens: 0 MiB at decoding" in output
     assert json.loads((tmp_path / "heldout.json").read_text()).keys() == {"cats", "own"}
     _, variables = heads.read_variables(tmp_path / "head", models.load(folder / "model"))
     ids = np.asarray(variables["hot"]["info"]["ids"])

@@ -16,7 +16,8 @@ from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Merged, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.models.heads.lyanna import LyannaHead, collapse
-from jspec.training.unroll import Unrolled, states_of
+from jspec.training.laws import observe
+from jspec.training.unroll import Unrolled
 
 LEVELS, BATCH = 3, 2
 
@@ -180,7 +181,7 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
 
     @jax.jit
     def unrolled(params, variables):
-        states = states_of(target, params, tokens)
+        states = observe(target, params, tokens, 0).hidden
         steps = Unrolled(target, module, LEVELS).predictions(variables, states, tokens)
         return jnp.stack([step.hidden for step in steps], axis=1)
 

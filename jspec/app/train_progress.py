@@ -1,0 +1,79 @@
+"""The progress of a long run: a bar on a terminal, and lines in a file or a pipe."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.progress import Progress
+
+PAUSE = 30.0
+"""Seconds between two lines."""
+
+
+@dataclass
+class Lines:
+    """Progress as lines, of which each says how far the run is and how long it will go on.
+
+    Args:
+        console: where they go.
+        what: what is done, in a word.
+        total: units of work.
+        done: units that were there before.
+    """
+
+    console: Console
+    what: str
+    total: int
+    done: int = 0
+    _first: tuple[float, int] | None = field(default=None, init=False)
+    _last: float = field(default=float("-inf"), init=False)
+
+    def update(self, done: int, told: str) -> None:
+        """Writes a line, unless one was written shortly before and there is more to come."""
+        now = time.monotonic()
+        # The first unit compiles, so that the pace is taken from the second on.
+        self._first = self._first or (now, done)
+        if now - self._last < PAUSE and done < self.total:
+            return
+        self._last = now
+        began, before = self._first
+        left = ""
+        if self.total > done > before:
+            seconds = (now - began) / (done - before)
+            left = f", {seconds:.2f} s each, {(self.total - done) * seconds / 60:.0f} min left"
+        text = f"{self.what} {done:,} of {self.total:,}{left}{told and ': '}{told}"
+        self.console.print(text, soft_wrap=True)
+        self.console.file.flush()
+
+
+@dataclass
+class Bar:
+    """Progress as a bar that moves."""
+
+    progress: Progress
+    task: object
+    what: str
+
+    def update(self, done: int, told: str) -> None:
+        """Moves it."""
+        text = f"{self.what}, {told}" if told else self.what
+        self.progress.update(self.task, completed=done, description=text)  # pyright: ignore[reportArgumentType]
+
+
+@contextmanager
+def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | Lines]:
+    """A bar where someone can watch it, else lines.
+
+    Args:
+        console: where it is shown.
+        what: what is done, in a word.
+        total: units of work.
+        done: units that are there already.
+    """
+    if not console.is_terminal:
+        yield Lines(console, what, total, done)
+        return
+    with Progress(console=console) as progress:
+        yield Bar(progress, progress.add_task(what, total=total, completed=done), what)

@@ -1,0 +1,62 @@
+"""Conversations in JSON rows, as chat data sets have them: what the model is to answer."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from jspec.errors import InputError
+
+QUESTIONS = ("instruction", "question", "prompt", "text")
+"""Fields that hold a question, in the order in which they are looked for."""
+
+
+def row(line: str, template: str, place: str) -> str:
+    """The conversation that one JSON row begins, as the JSON text of its messages.
+
+    Args:
+        line: a row with `messages`, of which the last is the user's; answers behind it are left
+            out. Or with a question under one of `QUESTIONS`, to which `input`, its own or that of
+            the first of `instances`, is added.
+        template: how the row becomes the question, in `str.format` syntax; "" reads the fields.
+        place: of the row, for messages.
+
+    Raises:
+        InputError: if the row is not JSON, or asks nothing.
+
+    Example:
+        >>> row('{"instruction": "Add 1 and 1.", "output": "2"}', "", "line 1")
+        '[{"role": "user", "content": "Add 1 and 1."}]'
+    """
+    try:
+        fields = json.loads(line)
+        question = template.format(**fields) if template else None
+    except json.JSONDecodeError as error:
+        raise InputError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
+    except (KeyError, IndexError, TypeError) as error:
+        raise InputError(f"{place} has no field {error} that the template names") from None
+    messages = asked(fields) if question is None else prompted(question)
+    if not messages:
+        known = ", ".join(("messages", *QUESTIONS))
+        raise InputError(f"{place} asks nothing; give it one of {known}, or use a template")
+    return json.dumps(messages, ensure_ascii=False)
+
+
+def asked(fields: Any) -> list[Mapping[str, Any]]:
+    """The messages of a row up to the last that the user wrote; none if it has no question."""
+    if not isinstance(fields, Mapping):
+        return []
+    turns = fields.get("messages")
+    if isinstance(turns, list) and all(isinstance(turn, Mapping) for turn in turns):
+        users = [place for place, turn in enumerate(turns) if turn.get("role") == "user"]
+        return turns[: users[-1] + 1] if users else []
+    found = (fields[name] for name in QUESTIONS if isinstance(fields.get(name), str))
+    question = next(found, "").strip()
+    instances = fields.get("instances") or [{}]
+    given = fields.get("input") or instances[0].get("input") or ""
+    return prompted(f"{question}\n\n{given}".strip()) if question else []
+
+
+def prompted(question: str) -> list[Mapping[str, Any]]:
+    """A conversation of one question."""
+    text = question.strip().replace("\r\n", "\n")
+    return [{"role": "user", "content": text}] if text else []
