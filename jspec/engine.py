@@ -478,7 +478,13 @@ def _check_same_memory(drafter: Drafter, state: State) -> None:
     batch, slots = len(state.root), state.cache.slots
     empty = jax.eval_shape(lambda: drafter.init(batch, slots, None))
     name = type(drafter).__name__
-    check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
+    try:
+        check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
+    except InputError as error:
+        raise InputError(
+            f"the state holds the memory of another drafter than this {name}, or of one of other "
+            "sizes; pass the drafter that prefill was given"
+        ) from error
 
 
 def _check_same_trees(tree: Tree, state: State) -> None:

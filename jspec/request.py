@@ -262,6 +262,12 @@ def _check_kept(model: CausalLM, earlier: State, batch: int, slots: int | None) 
         raise InputError(
             f"earlier is a {type(earlier).__name__}; pass the jspec.State of a call that ended"
         )
+    leaves = (leaf for leaf in jax.tree.leaves(earlier) if isinstance(leaf, jax.Array))
+    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
+        raise InputError(
+            "the earlier state was given away to a call before, which donates it; pass what that "
+            "call returned, or give such calls a copy of jspec.fork"
+        )
     if (rows := len(earlier.root)) != batch:
         raise InputError(
             f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "

@@ -210,6 +210,7 @@ def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
     import jspec
     from jspec.arguments import check_integer
     from jspec.grammar import Room
+    from jspec.drafters.adaptive import Adaptive
     from jspec.methods.grammars import with_jump_forward
     from jspec.server.device import NUM_STOP_TOKENS, EngineDevice, processors_of
     from jspec.server.jobs import RowSettings
@@ -222,7 +223,10 @@ def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
     grammar = None
     if settings.grammar_states:
         grammar = Room(states=settings.grammar_states, classes=settings.grammar_classes)
-        drafter, weights = with_jump_forward(drafter, weights)
+        # Where every round has one width, nodes for forced tokens would be verified in all of them,
+        # whether or not a row has a grammar.
+        if isinstance(drafter, Adaptive):
+            drafter, weights = with_jump_forward(drafter, weights)
     engine = jspec.Engine(
         built.model,
         settings.rows,

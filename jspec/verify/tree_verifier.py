@@ -114,8 +114,14 @@ def _chance(
     if frame.sampling is None or frame.keys is None:
         probs = samplings.one_hot(samplings.argmax(logits), size)
         return probs, jnp.zeros_like(probs), jnp.zeros((batch, width))
-    positions = frame.positions + depth
-    noise = samplings.gumbel(frame.keys, positions, size)
+    keys, positions = frame.keys, frame.positions + depth
+    # Noise takes a pass over the vocabulary, so it waits until some row draws.
+    draws = (jnp.asarray(frame.sampling.temperature) > 0) & ~frame.done
+    noise = jax.lax.cond(
+        draws.any(),
+        lambda: vary(samplings.gumbel(keys, positions, size), logits),
+        lambda: vary(jnp.zeros((batch, size), jnp.float32), keys, positions, logits),
+    )
     uniforms = jax.vmap(lambda key: jax.random.uniform(key, (width,), jnp.float32))(
         samplings.fork(frame.keys, positions, UNIFORMS)
     )
