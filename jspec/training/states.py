@@ -58,7 +58,7 @@ class States:
         self._shape = (*sequences.tokens.shape, width)
         law = (self._shape[1], num_laws)
         kept = [("hidden", jnp.dtype(dtype), self._shape[1:])]
-        kept += [("tokens", np.int32, law), ("probs", np.float16, law)] if num_laws else []
+        kept += [("tokens", np.int32, law), ("probs", np.float32, law)] if num_laws else []
         self._row = np.dtype(kept)
         self._path = folder / ARRAY
         folder.mkdir(parents=True, exist_ok=True)
