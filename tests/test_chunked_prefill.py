@@ -208,7 +208,7 @@ def test_a_state_that_does_not_fit_is_one_sentence(change, message):
     [
         ([4], {}, r"rows\[0\] is 4, outside 0 .. 3: the rows of the state"),
         ([[1]], {}, r"rows has shape \(1, 1\)"),
-        ([1], dict(drafter=jspec.PromptLookup()), "memory of another drafter than this PromptLookup"),
+        ([1], dict(drafter=jspec.PromptLookup()), "of another drafter than this PromptLookup"),
     ],
 )
 def test_a_copy_of_no_row_is_refused(copied, more, message):

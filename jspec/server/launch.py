@@ -209,8 +209,8 @@ def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
     """
     import jspec
     from jspec.arguments import check_integer
-    from jspec.grammar import Room
     from jspec.drafters.adaptive import Adaptive
+    from jspec.grammar import Room
     from jspec.methods.grammars import with_jump_forward
     from jspec.server.device import NUM_STOP_TOKENS, EngineDevice, processors_of
     from jspec.server.jobs import RowSettings
