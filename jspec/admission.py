@@ -93,11 +93,11 @@ def _ranks(there: Bool[Array, "B N"], value: Float[Array, "B N"] | None) -> Int[
     """The number of nodes that come before each: those of larger value, and of equal ones the
     earlier. The root comes first, and a parent before its children.
     """
-    if value is None:
-        return jnp.cumsum(there, axis=1, dtype=jnp.int32) - 1
-    worth = jnp.where(there, value, -1.0).at[:, 0].set(jnp.inf)
-    order = jnp.argsort(-worth, axis=1, stable=True)
-    return jnp.argsort(order, axis=1).astype(jnp.int32)
+    worth = jnp.where(there, 0.0 if value is None else value, -1.0).at[:, 0].set(jnp.inf)
+    node, other = worth[:, :, None], worth[:, None, :]
+    nodes = jnp.arange(worth.shape[1])
+    before = (other > node) | ((other == node) & (nodes < nodes[:, None]))
+    return before.sum(-1, dtype=jnp.int32)
 
 
 def check_tree(drafter: str, tree: Any, batch: int) -> None:

@@ -294,7 +294,10 @@ def put(control: Control | None, row: Int[Array, ""], one: Control | None) -> Co
         return control
 
     def written(part: Any, its: Any) -> Any:
-        return jax.tree.map(lambda leaf, new: leaf.at[row].set(new[0]), part, its)
+        def write(leaf: Array, new: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
+
+        return jax.tree.map(write, part, its)
 
     grammar, stop = control.grammar, control.stop
     if grammar is not None and one.grammar is not None:

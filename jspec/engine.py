@@ -32,12 +32,10 @@ from jspec.request import (
     check_context,
     check_drafter,
     check_earlier,
-    check_fork,
     check_model,
     prepare,
 )
 from jspec.round import admit, frame, no_rounds, rehearse, score, settle
-from jspec.rows import row_axes, take
 from jspec.verify.schemes import takes_parts, verifier_of
 from jspec.widths import at_chosen_width, widths_of
 
@@ -240,7 +238,7 @@ def begin(
     if earlier is not None:
         if control is not None and control.processors:
             text = _text_of(earlier)
-        _check_same_memory(drafter, earlier)
+        check_same_memory(drafter, earlier)
         kept = earlier.cache, earlier.drafter_state
     else:
         # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
@@ -311,64 +309,6 @@ def step(
     return decode_rounds(model, params, state, drafter, drafter_params, 1)
 
 
-def fork(
-    state: State,
-    rows: ArrayLike,
-    *,
-    drafter: Drafter = Autoregressive(),
-    key: jax.Array | int | None = None,
-    ids: ArrayLike | None = None,
-) -> State:
-    """A state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
-
-    Several answers to one prompt, or a beginning that many prompts share (`prefill` with
-    `earlier`). What rows of the drafter's memory share stays shared.
-
-    Args:
-        state: of `prefill` or `step`; not donated.
-        rows: [R] which row each new one copies; a row may be copied often, or left out.
-        drafter: the one that the state was made with.
-        key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
-            with this key and ids.
-        ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
-
-    Raises:
-        InputError: if a row is not there, or rows would be sampled without a key: copies would
-            then all say the same.
-
-    Example:
-        >>> import jspec
-        >>> model = jspec.testing.PrefixLM()
-        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3], [4, 5, 6]], max_new_tokens=4)
-        >>> jspec.fork(state, [1, 1, 0]).root.tolist()
-        [6, 6, 3]
-    """
-    _check_same_memory(drafter, state)
-    asked = check_fork(rows, ids, key, len(state.root), state.request.sampling)
-    return copies(state, *asked, drafter)
-
-
-@partial(jax.jit, static_argnames=("drafter",))
-def copies(
-    state: State,
-    rows: Int[Array, " R"],
-    ids: Int[Array, " R"] | None,
-    key: jax.Array | None,
-    drafter: Drafter,
-) -> State:
-    """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
-    slots = state.cache.slots
-    axes = row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
-    known = take(state.drafter_state, axes, rows)
-    control = controls.take(state.request.control, rows)
-    # All else has an entry for each row.
-    plain = replace(state, drafter_state=(), request=replace(state.request, control=None))
-    taken = jax.tree.map(lambda leaf: leaf[rows], plain)
-    keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
-    request = replace(taken.request, keys=keys, control=control)
-    return replace(taken, drafter_state=known, request=request)
-
-
 @partial(
     jax.jit,
     static_argnames=("model", "drafter", "size", "chunk"),
@@ -436,7 +376,7 @@ def decode_rounds(
     until_one_ends: Bool[Array, ""] | bool = False,
 ) -> State:
     """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked."""
-    _check_same_memory(drafter, state)
+    check_same_memory(drafter, state)
     had_ended = state.done
 
     def going(carry):
@@ -473,7 +413,7 @@ def _round(
     return at_chosen_width(verify, tree, state, drafting)
 
 
-def _check_same_memory(drafter: Drafter, state: State) -> None:
+def check_same_memory(drafter: Drafter, state: State) -> None:
     """Raises InputError if the state holds the memory of another drafter."""
     batch, slots = len(state.root), state.cache.slots
     empty = jax.eval_shape(lambda: drafter.init(batch, slots, None))

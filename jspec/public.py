@@ -56,7 +56,6 @@ from jspec.drafters.scripted import Scripted as Scripted
 from jspec.drafters.verified import Verified as Verified
 from jspec.drafters.verified import with_verifier as with_verifier
 from jspec.engine import decode as decode
-from jspec.engine import fork as fork
 from jspec.engine import prefill as prefill
 from jspec.engine import step as step
 from jspec.errors import InputError as InputError
@@ -72,6 +71,7 @@ from jspec.protocols import Drafter as Drafter
 from jspec.protocols import DraftHead as DraftHead
 from jspec.protocols import NodeRule as NodeRule
 from jspec.protocols import Verifier as Verifier
+from jspec.row_moves import fork as fork
 from jspec.serving import Engine as Engine
 from jspec.serving import News as News
 from jspec.streaming import Chunk as Chunk

@@ -4,7 +4,7 @@
     prefill  reads a prompt, as a state of one row
     insert   puts it into a free row
     step     rounds of all rows, and the tokens that they brought
-    evict    frees a row
+    evict    frees a row; `row_moves` has what moves them
 
 These are the words of JetStream's engine. A row's tokens are those of `decode` alone: whenever it
 came, wherever it stands, whoever its neighbours are. Which row is data, so one program of each
@@ -24,8 +24,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
 from jspec import control as controls
-from jspec import engine
-from jspec import rows as memories
+from jspec import engine, row_moves
 from jspec import sampling as samplings
 from jspec.arguments import check_integer
 from jspec.base import Logprobs, PyTree, Sampling, State, Stats, Status
@@ -243,8 +242,8 @@ class Engine:
             InputError: if there is no such row, or the request is not one of this engine.
         """
         self._check_row(row, len(state.root))
-        _check_arrival(state, arrival)
-        return insert(state, jnp.asarray(row, jnp.int32), arrival, self.drafter)
+        row_moves.check_arrival(state, arrival)
+        return row_moves.insert(state, jnp.asarray(row, jnp.int32), arrival, self.drafter)
 
     def evict(self, state: State, row: int | Int[Array, ""]) -> State:
         """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
@@ -253,7 +252,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_row(row, len(state.root))
-        return evict(state, jnp.asarray(row, jnp.int32))
+        return row_moves.evict(state, jnp.asarray(row, jnp.int32))
 
     def take(self, state: State, row: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
@@ -268,7 +267,7 @@ class Engine:
             request=replace(state.request, control=None),
             control=None if text is None else controls.Progress(text=text),
         )
-        return engine.copies(bare, jnp.asarray(row, jnp.int32)[None], None, None, self.drafter)
+        return row_moves.copies(bare, jnp.asarray(row, jnp.int32)[None], None, None, self.drafter)
 
     def step(
         self,
@@ -404,71 +403,6 @@ class Engine:
     def _check_row(self, row: Any, batch: int) -> None:
         if not isinstance(row, jax.Array):
             check_integer("row", row, 0, batch - 1, "the rows of the engine")
-
-
-def _check_arrival(state: State, arrival: State) -> None:
-    """Raises InputError unless a state of one row fits into this one."""
-    if not isinstance(arrival, State) or len(arrival.root) != 1:
-        raise InputError("arrival is no state of one row; pass what Engine.prefill returns")
-    if jax.tree.structure(arrival) == jax.tree.structure(state):
-        for (path, leaf), new in zip(
-            jax.tree.leaves_with_path(_by_row(state)),
-            jax.tree.leaves(_by_row(arrival)),
-            strict=True,
-        ):
-            if (new.shape, new.dtype) != ((1, *leaf.shape[1:]), leaf.dtype):
-                raise InputError(
-                    f"the arrival's {jax.tree_util.keystr(path)} has shape {new.shape} of "
-                    f"{new.dtype} and the engine's rows have {leaf.shape[1:]} of {leaf.dtype}; "
-                    "pass a request that this engine's prefill made, and give its processors room"
-                )
-        return
-    raise InputError(
-        "the arrival holds other things than the engine's rows; pass a request that this engine's "
-        "prefill made"
-    )
-
-
-def _by_row(state: State) -> PyTree:
-    """All of a state that has an entry for each row on the first axis."""
-    control = state.request.control
-    own = None if control is None else (control.processors, control.stop_tokens)
-    return replace(state, drafter_state=(), request=replace(state.request, control=own))
-
-
-@partial(jax.jit, static_argnames=("drafter",), donate_argnames=("state",))
-def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) -> State:
-    """The state with a request in the place of a row; see `Engine.insert`."""
-    slots, name = state.cache.slots, type(drafter).__name__
-    axes = memories.row_axes(name, lambda batch: drafter.init(batch, slots, None))
-    control = controls.put(state.request.control, row, arrival.request.control)
-    arrived = replace(arrival, control=controls.placed(arrival.control, control, row))
-
-    def write(leaf: Array, new: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
-
-    def plain(state: State) -> State:
-        return replace(state, drafter_state=(), request=replace(state.request, control=None))
-
-    after = jax.tree.map(write, plain(state), plain(arrived))
-    return replace(
-        after,
-        drafter_state=memories.put(state.drafter_state, axes, row, arrival.drafter_state),
-        request=replace(after.request, control=control),
-    )
-
-
-@partial(jax.jit, donate_argnames=("state",))
-def evict(state: State, row: Int[Array, ""]) -> State:
-    """The state with a free row; see `Engine.evict`."""
-    # Without a text, nothing of the row is read any more.
-    here = jnp.arange(len(state.root)) == row
-    return replace(
-        state,
-        cache=replace(state.cache, lengths=jnp.where(here, 0, state.cache.lengths)),
-        lengths=jnp.where(here, 0, state.lengths),
-        status=jnp.where(here, Status.FREE, state.status),
-    )
 
 
 @partial(

@@ -28,8 +28,6 @@ CORE = [
     "jspec.widths",
     "jspec.admission",
     "jspec.cost_curve",
-    "jspec.in_place",
-    "jspec.widths",
     "jspec.sampling",
     "jspec.logprobs",
     "jspec.history",
@@ -54,6 +52,7 @@ CORE = [
     "jspec.rows",
     "jspec.memory",
     "jspec.engine",
+    "jspec.row_moves",
     "jspec.serving",
     "jspec.streaming",
     "jspec.programs",
@@ -86,6 +85,7 @@ FORBIDDEN = {
 # Drafters that the core itself uses: the default of `decode`, and what records another drafter.
 KNOWN_DRAFTERS = {
     "jspec.engine": {"jspec.drafters.autoregressive"},
+    "jspec.row_moves": {"jspec.drafters.autoregressive"},
     "jspec.serving": {"jspec.drafters.autoregressive"},
     "jspec.streaming": {"jspec.drafters.autoregressive"},
     "jspec.programs": {"jspec.drafters.autoregressive"},
@@ -187,8 +187,8 @@ def test_only_the_engine_and_training_compile():
         # here and compiled where it runs; the blocks of a decoder share a trace, which inside of a
         # program is none of its own.
         compilers = (
-            *("jspec.engine", "jspec.serving", "jspec.training", "jspec.testing"),
-            *("jspec.artefact", "jspec.models.decoder"),
+            *("jspec.engine", "jspec.row_moves", "jspec.serving", "jspec.training"),
+            *("jspec.testing", "jspec.artefact", "jspec.models.decoder"),
         )
         if any(below(name, part) for part in compilers):
             continue

@@ -9,7 +9,7 @@ import tiny
 
 import jspec
 from jspec import engine as engines
-from jspec import processors, serving
+from jspec import processors, row_moves, serving
 from jspec.base import Status
 from jspec.testing.prefix_lm import PrefixLM
 
@@ -176,7 +176,7 @@ def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for
         kinds = equal(serve(engine, asked, rng, given_up), wanted, given_up)
         assert {Status.EOS, Status.STOP, Status.LIMIT} <= kinds
         programs = engines._prefill._cache_size(), serving._step._cache_size()
-        programs += serving.insert._cache_size(), serving.evict._cache_size()
+        programs += row_moves.insert._cache_size(), row_moves.evict._cache_size()
         assert known in (None, programs), "another request compiled something"
         known = programs
 

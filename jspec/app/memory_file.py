@@ -25,9 +25,8 @@ class MemoryFile:
     """
 
     def __init__(self, path: Path, target: "Loaded", drafter: "Drafter"):
-        import jax
-
         from jspec import memory
+        from jspec.models.fingerprint import fingerprint
 
         memory.check_outlives(drafter)
         folder = path.absolute().parent
@@ -36,9 +35,8 @@ class MemoryFile:
                 f"--memory is {path}, which cannot be written; give a file in a folder that is "
                 "there"
             )
-        size = sum(leaf.size for leaf in jax.tree.leaves(target.params))
-        kind = type(target.model).__name__
-        self._about = f"a {kind} of {size:,} weights and {target.model.vocab_size:,} tokens"
+        kind, weights = type(target.model).__name__, fingerprint(target.params)[:16]
+        self._about = f"a {kind} whose weights have the fingerprint {weights}"
         self._path, self._drafter = path, drafter
 
     def read(self) -> "PyTree":

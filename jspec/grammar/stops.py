@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -186,7 +187,8 @@ def put(stops: Stops, row: Int[Array, ""], one: Stops) -> Stops:
     automata, (held, complete) = automaton.put(
         stops.automata, values, row, one.automata, its_values
     )
-    return Stops(automata, held, complete, stops.sizes.at[row].set(one.sizes[0]))
+    sizes = jax.lax.dynamic_update_slice_in_dim(stops.sizes, one.sizes, row, axis=0)
+    return Stops(automata, held, complete, sizes)
 
 
 def begin(stops: Stops) -> StopProgress:

@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import engine, serving
+from jspec import engine, row_moves
 from jspec.base import PyTree, Result, State
 from jspec.errors import InputError
 from jspec.request import prepare
@@ -135,14 +135,14 @@ def check_comes_and_goes(
     state, arriving = engine.prefill(**asked), engine.prefill(**asked)
 
     def come(state: State, row: int, request: int) -> State:
-        arrival = engine.copies(arriving, np.array([request]), None, None, drafter)
-        return serving.insert(state, np.int32(row), arrival, drafter)
+        arrival = row_moves.copies(arriving, np.array([request]), None, None, drafter)
+        return row_moves.insert(state, np.int32(row), arrival, drafter)
 
     def rounds(state: State, count: int) -> State:
         return engine.decode_rounds(model, weights, state, drafter, params, count)
 
     # The last row is given up, and stays free for a while.
-    state = serving.evict(rounds(state, 2), np.int32(last))
+    state = row_moves.evict(rounds(state, 2), np.int32(last))
     state = rounds(come(state, 0, last), 3)
     state = rounds(come(state, last, 0), 2**31 - 1)
     requests = np.arange(subject.batch)

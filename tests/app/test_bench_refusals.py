@@ -29,6 +29,7 @@ REFUSED = [
     (["--head", "x"], "--head is 'x' and none of"),
     (["--methods", "coupled_tree"], "needs a draft model and none was given"),
     (["--methods", "rest"], "method rest needs datastore"),
+    (["--memory", "/absent"], "--memory is /absent, and there is no such file"),
     (["--prompts", "x"], "--questions and --prompts were both given"),
     (["--questions", "/absent"], "--questions /absent cannot be read"),
     (["--max-new-tokens", 64], "no question leaves room for --max-new-tokens 64"),

@@ -66,7 +66,7 @@ def bench(
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Begin with what `jspec generate --memory` kept; it is not written.",
+            help="Begin with what `jspec generate --memory` kept of one method; it is not written.",
             show_default=False,
         ),
     ] = None,
@@ -104,6 +104,11 @@ def bench(
         method_choice.check_temperature(choice, temperature)
     asked = others.choose(peers)
     draft = checks.draft_model(chosen, asked, model, draft_model)
+    if memory is not None and not memory.is_file():
+        raise InputError(
+            f"--memory is {memory}, and there is no such file; `jspec generate --memory {memory}` "
+            "writes one"
+        )
     if questions is not None and prompts is not None:
         raise InputError("--questions and --prompts were both given; give one of them")
     if prompts is not None:

@@ -176,7 +176,7 @@ def _settings(job: Job) -> dict[str, Any]:
     """The settings; a file of memory is its content."""
     settings, file = asdict(job.settings), job.settings.run.memory
     if file is not None:
-        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12] if file.is_file() else "new"
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
         settings["run"]["memory"] = f"{file.name} ({digest})"
     return settings
 
