@@ -28,15 +28,14 @@ def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
         >>> ancestors(tree)[0, 3].astype(int).tolist()
         [1, 1, 0, 1, 0]
     """
-    nodes = jnp.arange(tree.parents.shape[-1])
-    above, current = tree.parents[..., None] == nodes, tree.parents
-    mask = above | (nodes[:, None] == nodes)
+    nodes = jnp.arange(tree.parents.shape[-1], dtype=jnp.int32)
+    path = [jnp.broadcast_to(nodes, tree.parents.shape), tree.parents]
     for _ in range(tree.depth - 1):
-        # One level up; the root's parent -1 is kept by clamping the gather and masking it.
-        higher = jnp.take_along_axis(tree.parents, jnp.maximum(current, 0), axis=-1)
-        current = jnp.where(current == NO_PARENT, NO_PARENT, higher)
-        mask = mask | (current[..., None] == nodes)
-    return mask
+        # One level up, by a maximum and not by a gather: gathers would be fused with what reads the
+        # mask, and done again by every layer of the model, the whole chain of them.
+        here = path[-1][..., None] == nodes
+        path.append(jnp.where(here, tree.parents[..., None, :], NO_PARENT).max(-1))
+    return (jnp.stack(path, -1)[..., None, :] == nodes[:, None]).any(-1)
 
 
 def depths(tree: Tree) -> Int[Array, "B N"]:
