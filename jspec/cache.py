@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int
+from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 
@@ -37,6 +37,23 @@ def commit(
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
     slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
 
+    def write(old: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, ...]:
+        return tuple(_write(*layer, path, slots) for layer in zip(old, new, strict=True))
+
+    return Cache(
+        keys=write(cache.keys, output.keys),
+        values=write(cache.values, output.values),
+        lengths=cache.lengths + counts,
+    )
+
+
+@jax.jit  # inside of a program this is a call, which XLA inlines; all layers share its trace
+def _write(
+    old: Float[Array, "B H S D"],
+    new: Float[Array, "B H N D"],
+    path: Int[Array, "B P"],
+    slots: Int[Array, "B P"],
+) -> Float[Array, "B H S D"]:
     # Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     # And over heads: XLA for TPU lays an array out by what a scatter takes whole, and with whole
     # heads it would copy the cache into another layout and back, twice a call of `step`.
@@ -45,15 +62,8 @@ def commit(
     def scatter(old, picked, slots):
         return old.at[slots].set(picked, mode="drop")
 
-    def write(old, new):
-        picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2).astype(old.dtype)
-        return scatter(old, picked, jnp.broadcast_to(slots[:, None], picked.shape[:3]))
-
-    return Cache(
-        keys=tuple(map(write, cache.keys, output.keys)),
-        values=tuple(map(write, cache.values, output.values)),
-        lengths=cache.lengths + counts,
-    )
+    picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2).astype(old.dtype)
+    return scatter(old, picked, jnp.broadcast_to(slots[:, None], picked.shape[:3]))
 
 
 def _known_after(kv: Output | TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
