@@ -2,15 +2,17 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import jax.numpy as jnp
-from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
 from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.errors import InputError
+
+if TYPE_CHECKING:  # half a second of every start otherwise
+    from flax import nnx
 
 
 class Seen(NamedTuple):
@@ -32,7 +34,7 @@ Forward = Callable[
 class NNXModel:
     """What is static of an NNX module, and the way to call it. Made by `from_nnx`."""
 
-    graph: nnx.GraphDef
+    graph: "nnx.GraphDef"
     forward: Forward
     vocab_size: int
     context: int | None
@@ -71,13 +73,15 @@ class NNXModel:
             ]
         seen = jnp.broadcast_to(live[:, None], (batch, new, cache.slots))
         both = jnp.concatenate([seen, mask], axis=-1)
+        from flax import nnx
+
         module = nnx.merge(self.graph, params)
         logits, keys, values = self.forward(module, tokens, positions, both, Seen(*held))
         return Output(logits.astype(jnp.float32), None, tuple(keys), tuple(values))
 
 
 def from_nnx(
-    module: nnx.Module,
+    module: "nnx.Module",
     forward: Forward,
     *,
     vocab_size: int,
@@ -118,6 +122,8 @@ def from_nnx(
         >>> jspec.decode(model, params, [[1, 2]], max_new_tokens=4).lengths.tolist()
         [4]
     """
+    from flax import nnx
+
     if not isinstance(module, nnx.Module):
         raise InputError(
             f"module is a {type(module).__name__}; pass a flax.nnx.Module, and use a Linen module "
