@@ -168,7 +168,8 @@ def _once(x: Float[Array, "*axes R"]) -> Float[Array, "*axes R"]:
     every lane of every head in every layer, 3% of the forward of a small model. What comes of a
     matrix product is computed once, for all layers.
     """
-    return jnp.matmul(x, jnp.eye(x.shape[-1], dtype=x.dtype), precision="highest")
+    # A constant and no computation: one that XLA moves out of a loop is there once for each layer.
+    return jnp.matmul(x, np.eye(x.shape[-1], dtype=x.dtype), precision="highest")
 
 
 def _as_it_is(x: Float[Array, "*axes R"]) -> Float[Array, "*axes R"]:
