@@ -8,6 +8,7 @@ import logging
 import threading
 import traceback
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 from jspec.arguments import check_integer
 from jspec.base import PyTree, State
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.engine import decode
+from jspec.engine import decode, decode_rounds, prefill
 from jspec.errors import InputError, RecompileError
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, bucket
@@ -102,6 +103,50 @@ def warmup(
             list(stream(model, params, **asked))
             found.append(Program(batch, slots))
     return tuple(found)
+
+
+def compile_ahead(
+    model: CausalLM,
+    params: PyTree,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    **request: Any,
+) -> None:
+    """Compiles what `prefill` and `step` run for such a call, both programs at once.
+
+    For weights on one device: what a round is given is known by its shapes alone.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        drafter: as in the call.
+        drafter_params: its weights.
+        request: all else as in the call of `prefill`, but for `limits`.
+
+    Raises:
+        InputError: as in `prefill`.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM(context=None)
+        >>> compile_ahead(model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=64)
+        >>> with jspec.no_recompile():
+        ...     state = jspec.prefill(model, model.init(), [[4, 5, 6]], max_new_tokens=6, slots=64)
+        ...     state = jspec.step(model, model.init(), state)
+    """
+
+    def begin(params: PyTree, drafter_params: PyTree) -> State:
+        return prefill(model, params, drafter=drafter, drafter_params=drafter_params, **request)
+
+    state = jax.eval_shape(begin, params, drafter_params)
+    lowered = decode_rounds.lower(model, params, state, drafter, drafter_params, 1)
+    with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
+        compiled = other.submit(lowered.compile)
+        rows = len(state.root)
+        request["limits"] = np.zeros(rows, np.int32)
+        jax.block_until_ready(begin(params, drafter_params).root)
+        compiled.result()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

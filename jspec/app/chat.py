@@ -1,8 +1,11 @@
 """A conversation in the terminal: questions from standard input, answers as they are written."""
 
+import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -67,8 +70,34 @@ class Conversation:
         """What the state has read and written."""
         self._text: str | None = None
         """The same as the template writes it, without an end of turn; None if that is not known."""
+        self._prepared: Future[None] | None = None
         self.reset(system)
-        conversations.render(session.target, conversations.prompted("Hi", system))
+        asked = conversations.prompted("Hi", system)
+        self._greeting = conversations.render(session.target, asked)
+
+    def prepare(self) -> None:
+        """Compiles what the first answer runs, while its question is still being written."""
+        from jspec.programs import compile_ahead
+
+        def work() -> None:
+            try:
+                prepared.set_result(compile_ahead(**self._arguments([], self._greeting)))
+            except Exception as error:  # of the first answer
+                prepared.set_exception(error)
+
+        prepared = self._prepared = Future[None]()
+        threading.Thread(target=work, name="jspec-ahead", daemon=True).start()
+
+    def close(self) -> None:
+        """Ends what is compiled for an answer that nobody waits for any more."""
+        if self._prepared is None or self._prepared.done():
+            return
+        if sys.stdin.isatty():
+            # XLA cannot be told to stop, and Python aborts if it ends before XLA does.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        wait([self._prepared])
 
     def reset(self, system: str | None) -> None:
         """Begins anew; the drafter keeps what it learnt."""
@@ -86,6 +115,11 @@ class Conversation:
         Raises:
             InputError: if the conversation does not fit the context; it stays as it was.
         """
+        if self._prepared is not None:
+            prepared = self._prepared
+            if prepared.done():
+                self._prepared = None
+            prepared.result()
         every = [*self.messages, {"role": "user", "content": question}]
         asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
@@ -206,10 +240,18 @@ def talk(
         drop: the turns that are dropped when the context is full.
     """
     conversation = Conversation(session, settings, system, drop)
+    conversation.prepare()
     screen = terminal.Screen()
+    try:
+        _converse(conversation, screen, session.choice.method.name != "autoregressive")
+    finally:
+        conversation.close()
+
+
+def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool) -> None:
     if sys.stdin.isatty():
         screen.line("/help lists the commands, Ctrl-D ends.")
-        screen.legend(session.choice.method.name != "autoregressive")
+        screen.legend(drafts)
     for line in _questions():
         command, _, rest = line.strip().partition(" ")
         if command == "/exit":
@@ -239,7 +281,9 @@ def _questions() -> Iterator[str]:
         import readline  # noqa: F401  (line editing, and the arrows for earlier lines)
     while True:
         try:
-            yield input(shown)
+            with terminal.reading():
+                line = input(shown)
+            yield line
         except EOFError:
             if shown:
                 print()

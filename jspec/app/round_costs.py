@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from jspec.app import terminal
 from jspec.app.compilation import folder
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
@@ -63,9 +64,9 @@ class RoundCosts:
             try:
                 return costs.load(file, where)
             except InputError as error:  # damaged: the next curve replaces it
-                print(f"jspec: {error}", file=sys.stderr)
+                terminal.note(f"jspec: {error}")
         if sys.stderr.isatty():
-            print("Measuring how long rounds take here; the next run knows.", file=sys.stderr)
+            terminal.note("Measuring how long rounds take here; the next run knows.")
         ends = () if settings.ignore_eos else target.eos
         most = settings.max_new_tokens if model.context is None else model.context
         curve = costs.measure(

@@ -1,6 +1,8 @@
 """Text on a terminal as it comes, coloured by who proposed it."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TextIO
 
 from rich.console import Console
@@ -9,6 +11,30 @@ from rich.text import Text
 DRAFTED = "green"
 OWN = "default"
 PROMPT = "dim"
+
+_held: list[str] | None = None
+"""What waits until a line is read; None while none is."""
+
+
+def note(text: str) -> None:
+    """Shows a line on standard error; not into a line that somebody writes, but behind it."""
+    if _held is None:
+        print(text, file=sys.stderr)
+    else:
+        _held.append(text)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """A context in which a line of standard input is read."""
+    global _held
+    _held = []
+    try:
+        yield
+    finally:
+        held, _held = _held, None
+        for text in held:
+            note(text)
 
 
 class Screen:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 import jspec
-from jspec import models
+from jspec import engine, models
 from jspec.app import chat, conversations, method_choice, terminal
 from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
@@ -154,3 +154,35 @@ def test_a_turn_reads_what_is_new_alone(session, monkeypatch, capsys):
     conversation.reset("Be brief")
     conversation.answer("Once", terminal.Screen())
     assert "earlier" not in asked[2] and asked[2]["drafter_state"] is not None
+
+
+def test_the_first_answer_is_compiled_while_its_question_is_written(session, capsys):
+    conversation = chat.Conversation(session, SETTINGS)
+    conversation.prepare()
+    conversation.close()  # nobody is at a terminal: it waits
+    made = engine._prefill._cache_size(), engine.decode_rounds._cache_size()
+    conversation.answer("Once", terminal.Screen())
+    assert (engine._prefill._cache_size(), engine.decode_rounds._cache_size()) == made
+    unprepared = chat.Conversation(session, replace(SETTINGS, temperature=0.5))
+    unprepared.answer("Once", terminal.Screen())
+    assert engine._prefill._cache_size() > made[0], "the first comparison could not fail"
+
+
+def test_what_is_wrong_ahead_is_said_to_the_first_answer(session, monkeypatch):
+    def broken(**arguments):
+        raise jspec.InputError("no room")
+
+    monkeypatch.setattr("jspec.programs.compile_ahead", broken)
+    conversation = chat.Conversation(session, SETTINGS)
+    conversation.prepare()
+    conversation.close()
+    with pytest.raises(jspec.InputError, match="no room"):
+        conversation.answer("Once", terminal.Screen())
+    conversation.answer("Once", terminal.Screen())
+
+
+def test_notes_do_not_come_into_a_line_that_is_written(capsys):
+    with terminal.reading():
+        terminal.note("measuring")
+        assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "measuring\n"
