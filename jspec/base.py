@@ -67,12 +67,12 @@ class Status(IntEnum):
 class Cache:
     """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
 
-    A tuple of per-layer arrays, not one stacked array: XLA updates each in place inside a
-    `while_loop`, while a stacked [L, ...] array is copied whole in every round.
+    A tuple of arrays, one a layer, that XLA updates in place inside a `while_loop`. Layers that a
+    model scans share one array, in which H counts the heads of all of them.
     """
 
-    keys: tuple[Float[Array, "B H S D"], ...]
-    values: tuple[Float[Array, "B H S D"], ...]
+    keys: tuple[Float[Array, "B _ S D"], ...]
+    values: tuple[Float[Array, "B _ S D"], ...]
     lengths: Int[Array, " B"]
     """The number of committed tokens per row; slots at or beyond it are never read."""
 
@@ -85,8 +85,8 @@ class Cache:
 class TreeKV:
     """Keys and values of tree nodes that were scored before and stand in no cache."""
 
-    keys: tuple[Float[Array, "B H M D"], ...]
-    values: tuple[Float[Array, "B H M D"], ...]
+    keys: tuple[Float[Array, "B _ M D"], ...]
+    values: tuple[Float[Array, "B _ M D"], ...]
 
     def concat(self, later: "TreeKV") -> "TreeKV":
         """These nodes, followed by later ones."""
@@ -100,8 +100,8 @@ class Output:
     logits: Float[Array, "B N V"]
     hidden: Float[Array, "B N E"] | None
     """Last hidden state, after the final norm (what the head reads); None if not given."""
-    keys: tuple[Float[Array, "B H N D"], ...]
-    values: tuple[Float[Array, "B H N D"], ...]
+    keys: tuple[Float[Array, "B _ N D"], ...]
+    values: tuple[Float[Array, "B _ N D"], ...]
 
 
 @struct.dataclass

@@ -2,7 +2,7 @@
 
 from jspec.models import heads, sharding
 from jspec.models.chat_template import ChatTemplate
-from jspec.models.checkpoint import restore, save
+from jspec.models.checkpoint import relaid, restore, save
 from jspec.models.experts import Experts
 from jspec.models.hub import bundled
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
@@ -42,6 +42,7 @@ __all__ = [
     "from_nnx",
     "heads",
     "load",
+    "relaid",
     "restore",
     "save",
     "sharding",

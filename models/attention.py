@@ -18,21 +18,81 @@ _FEW_SLOTS, _MANY_SLOTS = 128, 512
 """The slots of a block, for few queries and for many."""
 
 
+class Cached(NamedTuple):
+    """What a layer has in the cache; of layers that are scanned, what all of them have there."""
+
+    keys: Float[Array, "B H*L S D"]
+    values: Float[Array, "B H*L S D"]
+    lengths: Int[Array, " B"]
+    """The number of live slots of each row."""
+    layer: Int[Array, ""] | None = None
+    """Which of the L layers is meant; None: there is one."""
+
+    @property
+    def slots(self) -> int:
+        """S, the number of slots."""
+        return self.keys.shape[2]
+
+    def block(
+        self, heads: int, start: Int[Array, ""] | int, size: int
+    ) -> tuple[Float[Array, "B H size D"], Float[Array, "B H size D"]]:
+        """Keys and values of `size` slots of the layer, a copy of these alone."""
+        held = self.keys, self.values
+        if self.layer is None:
+            keys, values = (jax.lax.dynamic_slice_in_dim(x, start, size, axis=2) for x in held)
+        else:
+            keys, values = (of_layer(x, heads, self.layer, start, size) for x in held)
+        return keys, values
+
+
 class Past(NamedTuple):
     """The keys and values that a layer may attend to besides those of the new tokens."""
 
-    cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]] | None
-    """Cached keys, cached values, and the number of live slots of each row."""
+    cached: Cached | None
     nodes: tuple[Float[Array, "B H M D"], Float[Array, "B H M D"]] | None
     """Keys and values of tree nodes that were scored before."""
 
 
-def past(cache: Cache | None, nodes: TreeKV | None, layer: int) -> Past:
-    """The keys and values of one layer, from the cache and from the nodes."""
+def past(cache: Cache | None, nodes: TreeKV | None, array: int) -> Past:
+    """The keys and values of one layer, from the cache and from the nodes.
+
+    Args:
+        cache: the committed tokens.
+        nodes: those that were scored before.
+        array: which of their arrays is the layer's.
+    """
     return Past(
-        cached=None if cache is None else (cache.keys[layer], cache.values[layer], cache.lengths),
-        nodes=None if nodes is None else (nodes.keys[layer], nodes.values[layer]),
+        cached=None
+        if cache is None
+        else Cached(cache.keys[array], cache.values[array], cache.lengths),
+        nodes=None if nodes is None else (nodes.keys[array], nodes.values[array]),
     )
+
+
+def layer_of(past: Past, layer: Int[Array, ""], count: int) -> Past:
+    """The part of one of `count` layers that share their arrays, its heads beside theirs.
+
+    Nothing is copied of the cache, of which the layer reads what it needs.
+    """
+    cached, nodes = past
+    if nodes is not None:
+        keys, values = (of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]) for x in nodes)
+        nodes = keys, values
+    return Past(None if cached is None else cached._replace(layer=layer), nodes)
+
+
+def of_layer(
+    array: Float[Array, "B H*L S D"],
+    heads: int,
+    layer: Int[Array, ""],
+    start: Int[Array, ""] | int,
+    size: int,
+) -> Float[Array, "B H size D"]:
+    """Some slots of one layer, from an array in which a head's layers stand side by side."""
+    batch, both, slots, dim = array.shape
+    layers = array.reshape(batch, heads, both // heads, slots, dim)
+    sizes = (batch, heads, 1, size, dim)
+    return jax.lax.dynamic_slice(layers, (0, 0, layer, start, 0), sizes)[:, :, 0]
 
 
 def attend(
@@ -139,7 +199,7 @@ def _weighted(
 def with_past(
     softmax: Softmax,
     queries: Float[Array, "B H Q D"],
-    cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]],
+    cached: Cached,
     oldest: Int[Array, "B Q"] | None,
     soft_cap: float | None,
 ) -> Softmax:
@@ -152,11 +212,11 @@ def with_past(
     Args:
         softmax: over the other scores of the same queries, at least one of each.
         queries: scaled.
-        cached: keys, values, and the number of live slots of each row.
+        cached: keys and values, and the number of live slots of each row.
         oldest: the oldest slot that each query sees; None: the first.
         soft_cap: as in `attend`.
     """
-    slots = slots_of(cached)
+    slots = cached.slots
     if queries.shape[2] >= _MANY_QUERIES:
         return by_blocks(min(_MANY_SLOTS, slots), soft_cap, softmax, queries, cached, oldest)
     if slots <= 2 * _FEW_SLOTS:  # a loop would cost what it saves
@@ -179,15 +239,14 @@ def by_blocks(
     soft_cap: float | None,
     softmax: Softmax,
     queries: Float[Array, "B H Q D"],
-    cached: tuple[Float[Array, "B H S D"], Float[Array, "B H S D"], Int[Array, " B"]],
+    cached: Cached,
     oldest: Int[Array, "B Q"] | None,
 ) -> Softmax:
     """`with_past` in blocks of `size` slots; all slots at once where most of them are live.
 
     A block is copied before it is read, the whole cache is not.
     """
-    keys, values, lengths = cached
-    last = slots_of(cached) - size
+    lengths, last = cached.lengths, cached.slots - size
 
     def with_block(number: Int[Array, ""] | int, softmax: Softmax) -> Softmax:
         # The last block begins earlier where blocks do not divide the slots, and so sees some
@@ -199,8 +258,7 @@ def by_blocks(
         if oldest is not None:
             live = live & (slots >= oldest[:, None, :, None])
         held, mixed = (
-            jax.lax.dynamic_slice_in_dim(part, start, size, axis=2).astype(queries.dtype)
-            for part in (keys, values)
+            part.astype(queries.dtype) for part in cached.block(queries.shape[1], start, size)
         )
         scores = jnp.where(live, scores_of(queries, held, soft_cap), _LOW)
         return joined(softmax, scores, mixed)
@@ -222,16 +280,11 @@ def by_blocks(
 
     if queries.shape[2] >= _MANY_QUERIES:
         return live_blocks(softmax)
-    whole = partial(by_blocks, slots_of(cached), soft_cap)
-    most = 2 * size * (end - first) > slots_of(cached)
+    whole = partial(by_blocks, cached.slots, soft_cap)
+    most = 2 * size * (end - first) > cached.slots
     return jax.lax.cond(
         most, lambda softmax: whole(softmax, queries, cached, oldest), live_blocks, softmax
     )
-
-
-def slots_of(cached: tuple) -> int:
-    """S, the number of slots."""
-    return cached[0].shape[2]
 
 
 def scores_of(

@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import precision, records, sharding
+from jspec.models import precision, records, sharding, stacking
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
@@ -65,6 +65,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "config": asdict(model.config),
         "dtype": jnp.dtype(model.dtype).name,
         "param_dtype": jnp.dtype(model.param_dtype).name,
+        "scan_layers": model.scan_layers,
     }
     (path / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -78,8 +79,8 @@ def restore(
 
     Args:
         folder: what `save` wrote.
-        model: the model that the weights are for, to choose other dtypes than those saved; by
-            default the saved one.
+        model: the model that the weights are for, to choose other dtypes than those saved, or to
+            scan its layers or not; by default the saved one.
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
 
     Returns:
@@ -96,8 +97,10 @@ def restore(
             f"{folder} holds no whole checkpoint; it needs {RECORD} and {PARAMS}/ as "
             "jspec.models.save writes them"
         )
-    model = model or _rebuild(settings.read(path / RECORD))
-    expected = shapes(model)
+    record = settings.read(path / RECORD)
+    model = model or _rebuild(record)
+    saved = model.clone(scan_layers=record.flag("scan_layers", False))
+    expected = shapes(saved)
     with ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.metadata(path / PARAMS).item_metadata
         if found is None:
@@ -110,7 +113,21 @@ def restore(
             expected,
             places,
         )
-        return model, checkpointer.restore(path / PARAMS, target)
+        params = checkpointer.restore(path / PARAMS, target)
+    return model, params if saved == model else relaid(model, params)
+
+
+def relaid(model: Model, params: PyTree) -> PyTree:
+    """The weights as a model holds them whose layers are scanned, or not, as these were not.
+
+    Example:
+        >>> from jspec import models
+        >>> model, params, _ = models.load("jspec-800k")
+        >>> scanned = model.clone(scan_layers=True)
+        >>> sorted(models.relaid(scanned, params)["params"])
+        ['embed', 'layers_0:2:1', 'norm']
+    """
+    return stacking.stacked(params, model.groups)
 
 
 def shapes(model: Model) -> PyTree:
@@ -127,7 +144,8 @@ def _rebuild(record: settings.Settings) -> Model:
     try:
         module, config = _KINDS[kind]
         shape = {name: records.part(value) for name, value in fields.items()}
-        return module(config(**shape), **dtypes)
+        scan = record.flag("scan_layers", False)
+        return module(config(**shape), **dtypes, scan_layers=scan)
     except TypeError as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"

@@ -60,11 +60,12 @@ class Decoder(nn.Module):
         """
         if self.is_initializing():
             return block.clone(parent=self, name=name)(*arguments)
-        return _traced_once(block, self.variables["params"][name], *arguments)
+        return traced_once(block, self.variables["params"][name], *arguments)
 
 
 @partial(jax.jit, static_argnums=0)
-def _traced_once(block: nn.Module, params: PyTree, *arguments: Any) -> Any:
+def traced_once(block: nn.Module, params: PyTree, *arguments: Any) -> Any:
+    """What a block makes of its arguments; blocks that are alike are traced once."""
     # Inside a program this is a call, which XLA inlines: the program stays as it is. But tracing
     # and lowering of all the other layers are saved, and of a deep model they take as long as
     # reading a compiled program from disk.

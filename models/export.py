@@ -12,6 +12,7 @@ from safetensors.numpy import save_file
 
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.models import stacking
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import RopeFactors, RopeScaling
@@ -47,7 +48,7 @@ def save_hf(
     folder = Path(folder)
     settings = config(model.config, end, jnp.dtype(dtype).name)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {}
+    tensors, params = {}, stacking.unstacked(params)
     for weight in llama.weights(model.config):
         leaf = params["params"]
         for key in weight.path:

@@ -1,12 +1,15 @@
 """A fingerprint of weights, quick to take and the same in any dtype they are loaded in."""
 
 import hashlib
+import math
+from collections.abc import Iterator
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from jspec.base import PyTree
+from jspec.models import stacking
 
 _SAMPLES = 4096
 """Values read of each parameter: enough that no training step leaves them all as they were."""
@@ -16,18 +19,37 @@ def fingerprint(params: PyTree) -> str:
     """64 hexadecimal digits for the weights of a model.
 
     They cover the name and shape of every parameter and values spread evenly over each, rounded to
-    bfloat16: float32 and bfloat16 copies of one checkpoint have one fingerprint.
+    bfloat16: float32 and bfloat16 copies of one checkpoint have one fingerprint, and so has one
+    whose layers are stacked.
     """
     digest = hashlib.sha256()
-    leaves = jax.tree_util.tree_leaves_with_path(params)
-    for path, leaf in sorted((jax.tree_util.keystr(path), leaf) for path, leaf in leaves):
-        digest.update(f"{path} {list(leaf.shape)}\n".encode())
-        digest.update(np.asarray(_sample(leaf)).astype(jnp.bfloat16).tobytes())
+    leaves = sorted(_single(params), key=lambda found: found[0])
+    for path, leaf, layer in leaves:
+        shape = leaf.shape[len(layer) :]
+        digest.update(f"{path} {list(shape)}\n".encode())
+        digest.update(np.asarray(_sample(leaf, layer, shape)).astype(jnp.bfloat16).tobytes())
     return digest.hexdigest()
 
 
-def _sample(leaf: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+def _single(params: PyTree) -> Iterator[tuple[str, jax.Array | np.ndarray, tuple[int, ...]]]:
+    """Name, array and place there of every weight of every layer; a stack has many."""
+    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+        text = jax.tree_util.keystr(path)
+        stacks = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        stacks = [key for key in stacks if stacking.layers_of(str(key)) is not None]
+        if not stacks:
+            yield text, leaf, ()
+        for stack in stacks:
+            for place, layer in enumerate(stacking.layers_of(stack) or ()):
+                single = stacking.name(range(layer, layer + 1))
+                yield text.replace(stack, single, 1), leaf, (place,)
+
+
+def _sample(
+    leaf: jax.Array | np.ndarray, layer: tuple[int, ...], shape: tuple[int, ...]
+) -> jax.Array | np.ndarray:
     # Gathered where the parameter lies: a device keeps its gigabytes.
-    count = min(leaf.size, _SAMPLES)
-    places = np.arange(count) * leaf.size // max(count, 1)
-    return leaf[np.unravel_index(places, leaf.shape)]
+    size = math.prod(shape)
+    count = min(size, _SAMPLES)
+    places = np.arange(count) * size // max(count, 1)
+    return leaf[(*layer, *np.unravel_index(places, shape))]

@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.decoder import Decoder
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import layer_norm
+from jspec.models.scanning import LayeredDecoder
 
 
 @dataclass(frozen=True)
@@ -86,13 +86,14 @@ class Block(nn.Module):
         return mlp_norm(middle + feed(middle)), k, v
 
 
-class LearnedPositionDecoder(Decoder):
+class LearnedPositionDecoder(LayeredDecoder):
     """A decoder of the GPT-2 and OPT families as a `jspec.protocols.CausalLM`.
 
     Args:
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
     config: LearnedPositionConfig
@@ -121,19 +122,15 @@ class LearnedPositionDecoder(Decoder):
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)
-        keys, values = [], []
-        for layer in range(config.num_layers):
-            block = Block(config, self.dtype, self.param_dtype, parent=None)
-            past = attention.past(cache, nodes, layer)
-            x, k, v = self.through(block, f"layers_{layer}", x, mask, past)
-            keys.append(k)
-            values.append(v)
+        blocks = [Block(config, self.dtype, self.param_dtype, parent=None)] * config.num_layers
+        ran = self.through_layers(blocks, x, (mask,), cache, nodes)
+        x = ran.x
         if config.final_norm:
             x = _norm(self, "norm")(x)
         if projected:
             x = _dense(self, config.embed_size, "project_out", bias=False)(x)
         head = embed if config.tied else self.table("head", *embed.shape)
-        return Output(logits=unembed(x, head), hidden=x, keys=tuple(keys), values=tuple(values))
+        return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)
 
     def table(self, name: str, rows: int, width: int) -> Float[Array, "rows width"]:
         return self.param(name, nn.initializers.normal(0.02), (rows, width), self.param_dtype)

@@ -15,11 +15,11 @@ from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
 from jspec.models import attention
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.decoder import Decoder
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import RMSNorm
 from jspec.models.rope import Rope, Scaling, rotate, turns
+from jspec.models.scanning import LayeredDecoder
 
 
 @dataclass(frozen=True)
@@ -183,13 +183,14 @@ class Block(nn.Module):
         return down(activation(gate) * up)
 
 
-class Llama(Decoder):
+class Llama(LayeredDecoder):
     """A decoder of the families since Llama as a `jspec.protocols.CausalLM`.
 
     Args:
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).
 
@@ -231,6 +232,11 @@ class Llama(Decoder):
         """F, width of `Output.hidden`."""
         return self.hidden_size * (len(self.taps) or 1)
 
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """What each layer is."""
+        return self.config.layers or (Layer(self.config.rope),) * self.num_layers
+
     @nn.compact
     def __call__(
         self,
@@ -248,19 +254,15 @@ class Llama(Decoder):
             self.param_dtype,
         )
         x = embed[tokens].astype(self.dtype) * config.embed_scale
-        layers = config.layers or (Layer(config.rope),) * config.num_layers
-        keys, values, entering = [], [], []
-        for index, layer in enumerate(layers):
-            entering.append(x)
-            past = attention.past(cache, nodes, index)
-            block = Block(config, self.dtype, self.param_dtype, layer=layer, parent=None)
-            x, k, v = self.through(block, f"layers_{index}", x, positions, mask, past)
-            keys.append(k)
-            values.append(v)
+        blocks = [
+            Block(config, self.dtype, self.param_dtype, layer=layer, parent=None)
+            for layer in self.kinds
+        ]
+        ran = self.through_layers(blocks, x, (positions, mask), cache, nodes, self.taps)
         norm = RMSNorm(
             config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
         )
-        x = norm(x)
+        x = norm(ran.x)
         if config.tied:
             head = embed
         else:
@@ -272,5 +274,5 @@ class Llama(Decoder):
             )
         logits = attention.capped(unembed(x, head), config.logit_cap)
         if self.taps:
-            x = jnp.concatenate([entering[tap] for tap in self.taps], axis=-1)
-        return Output(logits=logits, hidden=x, keys=tuple(keys), values=tuple(values))
+            x = jnp.concatenate(ran.tapped, axis=-1)
+        return Output(logits=logits, hidden=x, keys=ran.keys, values=ran.values)

@@ -10,12 +10,12 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import gguf, hub, precision, sharding
+from jspec.models import gguf, hub, precision, sharding, stacking
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, weights
 from jspec.models.huggingface.folder import Folder
@@ -82,6 +82,7 @@ def load(
     param_dtype: DTypeLike | None = None,
     with_tokenizer: bool = True,
     mesh: Mesh | None = None,
+    scan_layers: bool = False,
 ) -> Loaded:
     """Loads a model of the Llama, GPT-2 or OPT family with its tokenizer.
 
@@ -96,6 +97,8 @@ def load(
         param_dtype: dtype that the weights are held in; `dtype` if not given.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
+        scan_layers: True to run layers that are alike as the steps of one scan: a deep model
+            compiles as quickly as a shallow one. See `jspec.models.scanning`.
 
     Returns:
         The model, its params, tokenizer and special tokens.
@@ -118,9 +121,11 @@ def load(
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens()
     table = tuple(family.weights(config))
+    model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    files = checkpoint.tensors(table)
     return Loaded(
-        model=family.build(config, dtype=compute, param_dtype=held),
-        params=read_weights(checkpoint.tensors(table), family, table, held, mesh),
+        model=model,
+        params=read_weights(files, family, table, held, mesh, model.groups),
         tokenizer=words,
         eos=eos,
         bos=bos,
@@ -147,8 +152,17 @@ def read_weights(
     table: Sequence[weights.Weight],
     dtype: DTypeLike,
     mesh: Mesh | None = None,
+    groups: Sequence[stacking.Group] = (),
 ) -> PyTree:
     """Params from open files, after their names and shapes are found to be those of the table.
+
+    Args:
+        files: of weights.
+        family: what names mean there.
+        table: the weights that the model has.
+        dtype: that they are held in.
+        mesh: devices to spread them over; None: one device.
+        groups: layers whose weights are stacked.
 
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
@@ -181,16 +195,16 @@ def read_weights(
     def read(name: str) -> np.ndarray:
         return files.read(held[name])
 
-    def place(weight: weights.Weight) -> jax.Array:
-        split = None if mesh is None else sharding.parameter(weight.path, weight.shape, mesh)
-        return jax.device_put(weight.join(read, dtype), split)
+    def place(path: stacking.Path, shape: tuple[int, ...]) -> NamedSharding | None:
+        return None if mesh is None else sharding.parameter(path, shape, mesh)
+
+    def leaf(weight: weights.Weight) -> tuple[stacking.Path, jax.Array]:
+        split = place(weight.path, weight.shape)
+        return weight.path, jax.device_put(weight.join(read, dtype), split)
 
     # Casts and transposes let other threads run.
     with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1), "jspec-weights") as readers:
-        return weights.tree(
-            (weight.path, leaf)
-            for weight, leaf in zip(table, readers.map(place, table), strict=True)
-        )
+        return weights.tree(stacking.collected(readers.map(leaf, table), groups, place))
 
 
 def _names(files: Tensors, family: families.Family) -> dict[str, str]:

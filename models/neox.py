@@ -10,10 +10,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.decoder import Decoder
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import layer_norm
 from jspec.models.rope import Rope, rotate, turns
+from jspec.models.scanning import LayeredDecoder
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,14 @@ class NeoXBlock(nn.Module):
         return x + mixed + fed, k, v
 
 
-class GPTNeoX(Decoder):
+class GPTNeoX(LayeredDecoder):
     """A decoder of the GPT-NeoX family as a `jspec.protocols.CausalLM`.
 
     Args:
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
     config: GPTNeoXConfig
@@ -104,15 +105,8 @@ class GPTNeoX(Decoder):
         init, shape = nn.initializers.normal(0.02), (config.vocab_size, config.hidden_size)
         embed = self.param("embed", init, shape, self.param_dtype)
         x = embed[tokens].astype(self.dtype)
-        keys, values = [], []
-        for layer in range(config.num_layers):
-            block, past = (
-                NeoXBlock(config, *dtypes, parent=None),
-                attention.past(cache, nodes, layer),
-            )
-            x, k, v = self.through(block, f"layers_{layer}", x, positions, mask, past)
-            keys.append(k)
-            values.append(v)
-        x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(x)
+        blocks = [NeoXBlock(config, *dtypes, parent=None)] * config.num_layers
+        ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
+        x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
         head = embed if config.tied else self.param("head", init, shape, self.param_dtype)
-        return Output(logits=unembed(x, head), hidden=x, keys=tuple(keys), values=tuple(values))
+        return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)

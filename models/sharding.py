@@ -11,6 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jspec.base import Cache, PyTree
+from jspec.models import stacking
 
 TABLE = {
     "embed": ("model", None),
@@ -69,6 +70,8 @@ def parameter(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh) -> Name
         mesh: devices.
     """
     axes = TABLE.get("/".join(path[-2:]), TABLE.get(path[-1], ()))
+    if axes and any(stacking.layers_of(key) is not None for key in path):
+        axes = (None, *axes)  # in front stands the axis of the layers
     return _fit(axes, shape, mesh)
 
 

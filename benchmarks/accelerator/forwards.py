@@ -110,7 +110,7 @@ def _block(
     model: Llama, weights: PyTree, x: Array, positions: Any, mask: Array,
     keys: Array, values: Array, lengths: Array,
 ) -> Any:  # fmt: skip
-    past = attention.Past((keys, values, lengths), None)
+    past = attention.Past(attention.Cached(keys, values, lengths), None)
     block = Block(model.config, model.dtype, model.param_dtype)
     return block.apply({"params": weights}, x, positions, mask, past)
 

@@ -47,6 +47,12 @@ def variant(request: pytest.FixtureRequest) -> Recorded:
 
 
 @pytest.fixture
+def recorded() -> Callable[[str], Recorded]:
+    """A recorded model by its name."""
+    return load
+
+
+@pytest.fixture
 def fixtures() -> Path:
     return FIXTURES
 

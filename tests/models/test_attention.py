@@ -12,7 +12,7 @@ import jspec
 from jspec import models
 from jspec.base import NO_PARENT, Tree
 from jspec.models import attention
-from jspec.models.attention import Past, attend
+from jspec.models.attention import Cached, Past, attend
 
 BAD = 777
 # The root, two children, a child of each, and a grandchild: 0 -> 1 -> 3 -> 5, 0 -> 2 -> 4.
@@ -40,7 +40,7 @@ def test_a_node_that_is_no_number_taints_those_below_it_alone(part, value, earli
 
     def run(k, v):
         nodes = (k[:, :, :earlier], v[:, :, :earlier]) if earlier else None
-        held = Past((*past, np.array([3])), nodes)
+        held = Past(Cached(*past, np.array([3])), nodes)
         return np.asarray(jax.jit(attend)(q, k[:, :, earlier:], v[:, :, earlier:], mask, held))[0]
 
     clean = run(k, v)
@@ -69,7 +69,7 @@ def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
     nodes = (k[:, :, :earlier], v[:, :, :earlier]) if earlier else None
     found = attend(
         *(q[:, earlier:], k[:, :, earlier:], v[:, :, earlier:], mask),
-        *(Past((keys, values, lengths), nodes), positions[:, earlier:]),
+        *(Past(Cached(keys, values, lengths), nodes), positions[:, earlier:]),
         **dict(scale=0.7, soft_cap=1.5, window=window),
     )
     places = np.concatenate([np.tile(np.arange(5), (2, 1)), positions], axis=1)
@@ -103,7 +103,7 @@ def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
         dead = (np.arange(slots) >= lengths[:, None])[:, None, :, None]
         held = [np.where(dead, x + other, x) for x in (keys, values)]
         positions = lengths[:, None] + np.arange(size)
-        return attend(q, k, v, mask, Past((*held, lengths), None), positions, window=window)
+        return attend(q, k, v, mask, Past(Cached(*held, lengths), None), positions, window=window)
 
     for lengths in (np.array([3, 0]), np.array([5, 2]), np.array([11, 7])):
         whole = run(lengths, slots)

@@ -1,0 +1,166 @@
+"""Decoders whose layers run one after another, or alike ones as the steps of one scan."""
+
+from collections.abc import Hashable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from jspec import cache as caches
+from jspec.base import Cache, PyTree, TreeKV
+from jspec.manual_axes import vary
+from jspec.models import attention, stacking
+from jspec.models.decoder import Decoder, traced_once
+
+
+class Ran(NamedTuple):
+    """What the layers made of the states."""
+
+    x: Float[Array, "B N E"]
+    keys: tuple[Float[Array, "B _ N D"], ...]
+    values: tuple[Float[Array, "B _ N D"], ...]
+    tapped: tuple[Float[Array, "B N E"], ...]
+    """The states that entered the layers which were asked for."""
+
+
+class LayeredDecoder(Decoder):
+    """A decoder of equal layers, which may be scanned: one program of a layer, run for all of them.
+
+    With scanned layers a deep model compiles as quickly as a shallow one, and gives the same
+    numbers. Their weights have an axis in front, see `jspec.models.stacking`. In the cache, the
+    layers of a scan share one array, in which each head's layers stand side by side. A step of the
+    scan reads its layer's slots there, and hands out the keys and values of the new tokens; they
+    are committed behind the forward as always. So the cache is no part of what the scan changes,
+    and is not copied.
+
+    Args:
+        config: its shape, a frozen dataclass.
+        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        param_dtype: dtype that weights are created in; loaded weights keep their own.
+        scan_layers: True to scan layers that are alike.
+    """
+
+    scan_layers: bool = False
+
+    @property
+    def kinds(self) -> tuple[Hashable, ...]:
+        """What each layer is; layers that are alike are equal."""
+        return (None,) * self.num_layers
+
+    @property
+    def groups(self) -> tuple[stacking.Group, ...]:
+        """The layers that each scan runs over; a group of one layer is not scanned."""
+        if self.scan_layers:
+            return stacking.alike(self.kinds)
+        return stacking.apart(self.num_layers)
+
+    def init_cache(self, batch: int, slots: int) -> Cache:
+        """An empty cache of `slots` tokens a row."""
+        config = self.config
+        parts = [
+            caches.init(
+                batch, slots, 1, config.num_kv_heads * len(layers), config.head_dim, self.dtype
+            )
+            for layers in chain.from_iterable(self.groups)
+        ]
+        return Cache(
+            keys=tuple(part.keys[0] for part in parts),
+            values=tuple(part.values[0] for part in parts),
+            lengths=parts[0].lengths,
+        )
+
+    def through_layers(
+        self,
+        blocks: Sequence[nn.Module],
+        x: Float[Array, "B N E"],
+        arguments: Sequence[Array],
+        cache: Cache | None,
+        nodes: TreeKV | None,
+        taps: Sequence[int] = (),
+    ) -> Ran:
+        """What the layers make of the states.
+
+        Args:
+            blocks: one for each layer, made with `parent=None`; called with the states, the
+                arguments and the layer's past, it gives states, keys and values.
+            x: the states.
+            arguments: arrays that each block gets.
+            cache: the committed tokens.
+            nodes: the keys and values of nodes that were scored before.
+            taps: layers whose inputs are handed out.
+        """
+        tapped, keys, values = dict[int, Array](), [], []
+        for group in self.groups:
+            pasts = [attention.past(cache, nodes, len(keys) + phase) for phase in range(len(group))]
+            if len(group[0]) == 1:
+                layer = group[0].start
+                if layer in taps:
+                    tapped[layer] = x
+                new = self.through(blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0])
+                x, added = new[0], (new[1:],)
+            else:
+                x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps)
+                tapped |= entered
+            keys += [k for k, _ in added]
+            values += [v for _, v in added]
+        return Ran(x, tuple(keys), tuple(values), tuple(tapped[tap] for tap in taps))
+
+    def _scanned(
+        self,
+        blocks: Sequence[nn.Module],
+        group: stacking.Group,
+        x: Float[Array, "B N E"],
+        arguments: Sequence[Array],
+        pasts: Sequence[attention.Past],
+        taps: Sequence[int],
+    ) -> tuple[Array, list[tuple[Array, Array]], dict[int, Array]]:
+        """The states behind a group, the keys and values of each of its ranges, and taps."""
+        count = len(group[0])
+        period = [blocks[layers.start] for layers in group]
+        weights = [
+            self._stacked(block, layers, x, *arguments, attention.Past(None, None))
+            for block, layers in zip(period, group, strict=True)
+        ]
+        inside = [tap for tap in taps if any(tap in layers for layers in group)]
+
+        def run(carry, step):
+            x, entered = carry
+            number, weights = step
+            added = []
+            for layers, block, params, past in zip(group, period, weights, pasts, strict=True):
+                layer = layers.start + number * layers.step
+                entered = {tap: jnp.where(tap == layer, x, held) for tap, held in entered.items()}
+                own = attention.layer_of(past, number, count)
+                x, k, v = traced_once(block, params, x, *arguments, own)
+                added.append((k, v))
+            return (x, entered), added
+
+        steps = jnp.arange(count, dtype=jnp.int32), weights
+        begin = vary((x, {tap: jnp.zeros_like(x) for tap in inside}), arguments, pasts, weights)
+        (x, entered), added = jax.lax.scan(run, begin, steps)
+        return x, jax.tree.map(_beside, added), entered
+
+    def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
+        """The weights of layers that are scanned, made at random where there are none."""
+
+        def make(key: Array) -> PyTree:
+            return jax.vmap(lambda own: block.init(own, *arguments)["params"])(
+                jax.random.split(key, len(layers))
+            )
+
+        name = stacking.name(layers)
+        if self.is_initializing():
+            return self.param(name, make)
+        return self.variables["params"][name]
+
+
+def _beside(new: Float[Array, "L B H N D"]) -> Float[Array, "B H*L N D"]:
+    """A head's layers side by side, as they stand in the cache.
+
+    Heads come first so that devices which share the heads have all layers of theirs.
+    """
+    layers, batch, heads, count, dim = new.shape
+    return new.transpose(1, 2, 0, 3, 4).reshape(batch, heads * layers, count, dim)

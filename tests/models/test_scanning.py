@@ -1,0 +1,144 @@
+"""Scanned layers are the layers: the same numbers, one program, and no second cache."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from jax.sharding import AxisType, PartitionSpec
+
+import jspec
+from jspec import cache as caches
+from jspec.models import Layer, Rope, checkpoint, sharding
+from jspec.models.fingerprint import fingerprint
+
+NEAR, FAR = Layer(Rope(), window=4), Layer(Rope())
+DEEP = tiny.model(num_layers=5, layers=(NEAR, FAR, NEAR, FAR, NEAR)).clone(taps=(1, 4))
+"""Two periods that are scanned, and a layer that is not."""
+
+
+def equal(one, other) -> bool:
+    return jax.tree.structure(one) == jax.tree.structure(other) and jax.tree.all(
+        jax.tree.map(np.array_equal, one, other)
+    )
+
+
+def test_scanned_layers_give_the_numbers_of_the_others(causal):
+    """Without a cache and as a tree behind one, and the states that enter a layer."""
+    params = tiny.params(DEEP)
+
+    @jax.jit(static_argnums=0)
+    def run(model, params):
+        prompt = model.apply(params, *causal(tiny.PROMPTS), None)
+        every = jnp.broadcast_to(jnp.arange(8), tiny.PROMPTS.shape)
+        cache = caches.commit(model.init_cache(3, 300), prompt, every, jnp.asarray(tiny.LENGTHS))
+        places = jnp.asarray(tiny.LENGTHS)[:, None] + jnp.array([0, 1, 1])
+        seen = jnp.broadcast_to(jnp.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool), (3, 3, 3))
+        held = jspec.base.TreeKV(
+            *(tuple(x[:, :, :1] for x in part) for part in (prompt.keys, prompt.values))
+        )
+        whole = model.apply(params, tiny.PROMPTS[:, :3], places, seen, cache)
+        later = model.apply(
+            params, tiny.PROMPTS[:, 3:4], places[:, :1], seen[:, :1, :2], cache, held
+        )
+        return [(output.logits, output.hidden) for output in (prompt, whole, later)]
+
+    scanned = DEEP.clone(scan_layers=True)
+    assert [len(layers) for group in scanned.groups for layers in group] == [2, 2, 1]
+    found = run(scanned, checkpoint.relaid(scanned, params))
+    wanted = run(DEEP, params)
+    assert equal(found, wanted)
+    # Layers in another order are another model: the comparison can fail.
+    layers = params["params"]
+    turned = {"params": layers | {"layers_0": layers["layers_2"], "layers_2": layers["layers_0"]}}
+    assert not equal(run(scanned, checkpoint.relaid(scanned, turned)), wanted)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gpt2",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("opt_norms_behind_projected", "pythia", "mixtral", "llama31", "qwen3")
+        ),
+    ],
+)
+def test_checkpoints_load_into_scanned_layers(name, recorded, fixtures, causal):
+    plain = recorded(name)
+    loaded = jspec.models.load(fixtures / name, with_tokenizer=False, scan_layers=True)
+    assert jax.tree.map(jnp.shape, loaded.params) == jax.tree.map(
+        jnp.shape, checkpoint.shapes(loaded.model)
+    )
+    assert equal(checkpoint.relaid(plain.model, loaded.params), plain.params)
+    logits = jax.jit(loaded.model.apply)(loaded.params, *causal(plain.tokens), None).logits
+    np.testing.assert_allclose(logits, plain.logits, atol=1e-4, rtol=0)
+
+
+def test_one_checkpoint_is_restored_either_way(fixtures, tmp_path):
+    plain = jspec.models.load(fixtures / "llama2", with_tokenizer=False)
+    scanned = jspec.models.load(fixtures / "llama2", with_tokenizer=False, scan_layers=True)
+    assert fingerprint(plain.params) == fingerprint(scanned.params)
+    for saved in (plain, scanned):
+        folder = tmp_path / str(saved.model.scan_layers)
+        jspec.models.save(folder, saved.model, saved.params)
+        assert jspec.models.restore(folder)[0] == saved.model
+        for wanted in (plain, scanned):
+            model, params = jspec.models.restore(folder, wanted.model)
+            assert model == wanted.model and equal(params, wanted.params)
+
+
+def test_stacked_weights_are_split_as_those_of_a_layer():
+    mesh = jax.make_mesh((1,), ("model",), (AxisType.Auto,), devices=jax.devices()[:1])
+    scanned = tiny.model().clone(scan_layers=True)
+    spread = sharding.params(checkpoint.shapes(scanned), mesh)["params"]
+    stack = spread["layers_0:2:1"]
+    assert stack["gate_up"]["kernel"].spec == PartitionSpec(None, None, "model")
+    assert stack["down"]["kernel"].spec == PartitionSpec(None, "model", None)
+    assert stack["mlp_norm"]["scale"].spec == PartitionSpec()
+    assert spread["embed"].spec == PartitionSpec("model", None)
+
+
+def test_there_is_no_second_cache_and_no_copy_of_one_in_the_loop():
+    shape = dict(hidden_size=32, head_dim=32, num_layers=8)
+    model = tiny.model(**shape, context=2**17).clone(scan_layers=True)
+    slots = 40_000
+
+    def generate(params, prompt):
+        return jspec.decode(
+            model, params, prompt, drafter=jspec.PromptLookup(3), max_new_tokens=slots
+        ).tokens
+
+    program = jax.jit(generate).lower(checkpoint.shapes(model), np.ones((1, 4), np.int32)).compile()
+    cache = sum(
+        x.size * 4 for x in jax.tree.leaves(jax.eval_shape(lambda: model.init_cache(1, slots)))
+    )
+    assert cache > 150e6
+    assert program.memory_analysis().temp_size_in_bytes < 1.25 * cache
+    assert not copied(program, slots)
+
+
+def test_a_scan_that_changes_the_cache_would_be_seen():
+    """The negative control: each layer's part in, changed, and out again."""
+    slots = 40_000
+
+    def generate(cache):
+        def layer(x, part):
+            return x + part.sum(), part.at[:, 3].set(x)
+
+        def going(carry):
+            return carry[0] < 100
+
+        return jax.lax.while_loop(going, lambda carry: jax.lax.scan(layer, *carry), (0.0, cache))
+
+    program = jax.jit(generate, donate_argnums=0).lower(np.zeros((4, 2, slots, 32), np.float32))
+    assert copied(program.compile(), slots)
+
+
+def copied(program, slots: int) -> list[str]:
+    """Copies inside loops of arrays as large as a layer's cache."""
+    inner = program.as_text().split("\nENTRY ")[0]
+    found = re.findall(r"= \w+\[([\d,]+)\]\S* (?:copy)\(", inner)
+    return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= slots * 64]
