@@ -1,6 +1,7 @@
-"""How far is a model in bfloat16 from the same one in float32, on real text?
+"""How far is a model in bfloat16 or 8 bits from the same one in float32, on real text?
 
 python -m benchmarks.precision --model smollm2-135m
+python -m benchmarks.precision --model smollm2-135m --dtype int8 --classes articles
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from benchmarks.harness import command, console, headline, record
 from benchmarks.texts import Prompts
 from jspec import models
 from jspec.base import PyTree
+from jspec.models import eight_bits
 from jspec.protocols import CausalLM
 
 Pair = tuple[CausalLM, CausalLM]
@@ -55,14 +57,16 @@ def main(
     """Scores texts twice: with weights of a dtype and all else in float32, and all in that dtype.
 
     The first says what rounding the weights alone does, the second what a user of that dtype has.
+    In 8 bits there is no second.
     """
     headline(f"{dtype} and float32: {count} texts of {tokens} tokens of each class")
     for named in model or ["jspec-7m"]:
         table = Table("model", "class", f"in {dtype}", *_COLUMNS)
         subject = model_pairs.subject(named, None, prompts, classes)
         exact = subject.target
-        for what, computed in (("weights", "float32"), ("all", dtype)):
-            other = models.load(named, computed, dtype, with_tokenizer=False)
+        ways = {"weights": "float32"} | ({} if eight_bits.narrow(dtype) else {"all": dtype})
+        for what, sums in ways.items():
+            other = models.load(named, sums, dtype, with_tokenizer=False)
             pair, weights = (exact.model, other.model), (exact.params, other.params)
             whole = []
             for kind in subject.classes:

@@ -140,12 +140,12 @@ def shapes(model: Model) -> PyTree:
 def _rebuild(record: settings.Settings) -> Model:
     kind = record.choice("model", list(_KINDS), None)
     fields = record.part("config").values
-    dtypes = {name: precision.find(record.get(name)) for name in ("dtype", "param_dtype")}
+    dtype, param_dtype = precision.pair(record.get("dtype"), record.get("param_dtype"))
     try:
         module, config = _KINDS[kind]
         shape = {name: records.part(value) for name, value in fields.items()}
         scan = record.flag("scan_layers", False)
-        return module(config(**shape), **dtypes, scan_layers=scan)
+        return module(config(**shape), dtype, param_dtype, scan)
     except TypeError as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"

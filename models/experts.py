@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec.models import eight_bits
 from jspec.models.linear import Linear
 
 
@@ -47,20 +48,20 @@ class RoutedExperts(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
         experts, width = self.experts, x.shape[-1]
-        scores = Linear(experts.num_experts, False, self.dtype, self.param_dtype, name="router")(x)
+        wide = eight_bits.wide(self.param_dtype, self.dtype)
+        scores = Linear(experts.num_experts, False, self.dtype, wide, name="router")(x)
         shares, chosen = jax.lax.top_k(
             jax.nn.softmax(scores.astype(jnp.float32), axis=-1), experts.num_chosen
         )
         if experts.normalised:
             shares = shares / shares.sum(-1, keepdims=True)
-        init = nn.initializers.normal(0.02)
         inner, count = experts.intermediate_size, experts.num_experts
-        gate_up = self.param("gate_up", init, (count, width, 2 * inner), self.param_dtype)
-        down = self.param("down", init, (count, inner, width), self.param_dtype)
+        dtypes = self.param_dtype, self.dtype
+        gate_up = eight_bits.parameter(self, "gate_up", (count, width, 2 * inner), *dtypes)
+        down = eight_bits.parameter(self, "down", (count, inner, width), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         run = each if routes.size <= count else sorted_by_expert
-        first, last = jnp.asarray(gate_up, x.dtype), jnp.asarray(down, x.dtype)
-        fed = run(rows, routes, first, last, self.activation)
+        fed = run(rows, routes, gate_up, down, self.activation)
         mixed = jnp.einsum("rke,rk->re", fed.astype(jnp.float32), shares.reshape(routes.shape))
         return mixed.astype(self.dtype).reshape(x.shape)
 
@@ -68,8 +69,8 @@ class RoutedExperts(nn.Module):
 def each(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
-    gate_up: Float[Array, "X E J"],
-    down: Float[Array, "X I E"],
+    gate_up: Float[Array, "X E J"] | eight_bits.Narrow,
+    down: Float[Array, "X I E"] | eight_bits.Narrow,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "R K E"]:
     """Every route by itself, with its expert's weights gathered: for fewer routes than experts.
@@ -90,8 +91,8 @@ def each(
 def sorted_by_expert(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
-    gate_up: Float[Array, "X E J"],
-    down: Float[Array, "X I E"],
+    gate_up: Float[Array, "X E J"] | eight_bits.Narrow,
+    down: Float[Array, "X I E"] | eight_bits.Narrow,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "R K E"]:
     """The same with the routes sorted by expert and cut into blocks of one expert each.

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import stacking
+from jspec.models import eight_bits, stacking
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import RopeFactors, RopeScaling
@@ -43,8 +43,13 @@ def save_hf(
         dtype: dtype of the written weights.
 
     Raises:
-        InputError: if the config is none that LlamaForCausalLM has.
+        InputError: if config or weights are none that LlamaForCausalLM has.
     """
+    if eight_bits.narrow(model.param_dtype):
+        raise InputError(
+            f"the model's weights are {jnp.dtype(model.param_dtype).name}, which "
+            "LlamaForCausalLM has not; save it with jspec.models.save, or load it in 16 bits"
+        )
     folder = Path(folder)
     settings = config(model.config, end, jnp.dtype(dtype).name)
     folder.mkdir(parents=True, exist_ok=True)

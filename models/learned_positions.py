@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
-from jspec.models import attention
+from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import layer_norm
@@ -133,7 +133,8 @@ class LearnedPositionDecoder(LayeredDecoder):
         return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)
 
     def table(self, name: str, rows: int, width: int) -> Float[Array, "rows width"]:
-        return self.param(name, nn.initializers.normal(0.02), (rows, width), self.param_dtype)
+        wide = eight_bits.wide(self.param_dtype, self.dtype)
+        return self.param(name, nn.initializers.normal(0.02), (rows, width), wide)
 
 
 def _norm(module: Block | LearnedPositionDecoder, name: str) -> nn.LayerNorm:

@@ -5,7 +5,9 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Num
+
+from jspec.models import eight_bits
 
 _FEW_ROWS = 16
 """The most states that are unembedded with the table first; more were not measured."""
@@ -63,6 +65,34 @@ def table_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[A
     return jnp.moveaxis(jax.lax.optimization_barrier(scores), 0, -1)
 
 
+def multiply(
+    x: Float[Array, "... I"], kernel: Float[Array, "I O"] | eight_bits.Narrow
+) -> Float[Array, "... O"]:
+    """x @ kernel; in 8 bits, the factors of its columns are multiplied into the result."""
+    if not isinstance(kernel, eight_bits.Narrow):
+        return product(x, kernel)
+    wide = jax.lax.platform_dependent(x, kernel.weights, cpu=widened_after, default=widened)
+    return product(x, wide) * kernel.factors.astype(x.dtype)
+
+
+def widened(x: Float[Array, "..."], weights: Num[Array, "I O"]) -> Float[Array, "I O"]:
+    """The weights in the dtype of x, anew in every step of a loop.
+
+    XLA would take that out of the loop, and hold all weights of the model in that dtype.
+    """
+    x, weights = jax.lax.optimization_barrier((x, weights))
+    return weights.astype(x.dtype)
+
+
+def widened_after(x: Float[Array, "..."], weights: Num[Array, "I O"]) -> Float[Array, "I O"]:
+    """The same when x is known, not before: XLA for CPU drops the barrier too early."""
+    first = x.reshape(-1)[0]
+    # Never true, which XLA does not know.
+    never = jnp.isnan(first) & jnp.isinf(first)
+    bits = jax.lax.bitcast_convert_type(weights, jnp.int8) + never.astype(jnp.int8)
+    return jax.lax.bitcast_convert_type(bits, weights.dtype).astype(x.dtype)
+
+
 class Linear(nn.Module):
     """`flax.linen.Dense` with `product`, and the initial weights of this field."""
 
@@ -73,10 +103,11 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        shape = (x.shape[-1], self.features)
-        kernel = self.param("kernel", nn.initializers.normal(0.02), shape, self.param_dtype)
-        y = product(x.astype(self.dtype), kernel.astype(self.dtype))
+        x, shape = x.astype(self.dtype), (x.shape[-1], self.features)
+        kernel = eight_bits.parameter(self, "kernel", shape, self.param_dtype, self.dtype)
+        y = multiply(x, kernel)
         if not self.use_bias:
             return y
-        bias = self.param("bias", nn.initializers.zeros, (self.features,), self.param_dtype)
+        wide = eight_bits.wide(self.param_dtype, self.dtype)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), wide)
         return y + bias.astype(self.dtype)

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
-from jspec.models import attention
+from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, unembed
@@ -246,12 +246,12 @@ class Llama(LayeredDecoder):
         cache: Cache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        config = self.config
+        config, wide = self.config, eight_bits.wide(self.param_dtype, self.dtype)
         embed = self.param(
             "embed",
             nn.initializers.normal(0.02),
             (config.vocab_size, config.hidden_size),
-            self.param_dtype,
+            wide,
         )
         x = embed[tokens].astype(self.dtype) * config.embed_scale
         blocks = [
@@ -270,7 +270,7 @@ class Llama(LayeredDecoder):
                 "head",
                 nn.initializers.normal(0.02),
                 (config.vocab_size, config.hidden_size),
-                self.param_dtype,
+                wide,
             )
         logits = attention.capped(unembed(x, head), config.logit_cap)
         if self.taps:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,10 +16,11 @@ from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import gguf, hub, precision, sharding, stacking
+from jspec.models import eight_bits, gguf, hub, precision, sharding, stacking
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, weights
 from jspec.models.huggingface.folder import Folder
+from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
 
 HEAD = "lm_head.weight"
@@ -93,8 +95,11 @@ def load(
         name: a folder in Hugging Face layout, a GGUF file, a bundled model such as "jspec-7m", a
             model that a package carries such as "smollm2-135m", or a hub id such as "org/model".
             "@" and a revision behind an id pin what the hub gives: "org/model@v1.0".
-        dtype: dtype of activations and cache; float32 on CPU, else bfloat16.
-        param_dtype: dtype that the weights are held in; `dtype` if not given.
+        dtype: dtype of activations and cache; float32 on CPU, else bfloat16. "int8" and
+            "float8_e4m3fn" are dtypes of weights, see there; all else is as by default.
+        param_dtype: dtype that the weights are held in; `dtype` if not given. In 8 bits
+            (`jspec.models.eight_bits`) it is a model of its own, whose tokens are exact in
+            themselves.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
@@ -112,8 +117,7 @@ def load(
         >>> model.vocab_size, model.context
         (4096, 1024)
     """
-    compute = precision.find(precision.default() if dtype is None else dtype)
-    held = precision.find(compute if param_dtype is None else param_dtype)
+    compute, held = precision.pair(dtype, param_dtype)
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
@@ -125,7 +129,7 @@ def load(
     files = checkpoint.tensors(table)
     return Loaded(
         model=model,
-        params=read_weights(files, family, table, held, mesh, model.groups),
+        params=read_weights(files, family, table, model, mesh),
         tokenizer=words,
         eos=eos,
         bos=bos,
@@ -150,9 +154,8 @@ def read_weights(
     files: Tensors,
     family: families.Family,
     table: Sequence[weights.Weight],
-    dtype: DTypeLike,
+    model: LayeredDecoder,
     mesh: Mesh | None = None,
-    groups: Sequence[stacking.Group] = (),
 ) -> PyTree:
     """Params from open files, after their names and shapes are found to be those of the table.
 
@@ -160,51 +163,59 @@ def read_weights(
         files: of weights.
         family: what names mean there.
         table: the weights that the model has.
-        dtype: that they are held in.
+        model: that they are for; its dtypes and groups decide on how they are held.
         mesh: devices to spread them over; None: one device.
-        groups: layers whose weights are stacked.
 
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
     """
-    held = _names(files, family)
+    known = _names(files, family)
     wanted = {
         name: shape
         for weight in table
         for name, shape in zip(weight.names, weight.shapes, strict=True)
     }
-    if HEAD in held and HEAD not in wanted:
-        _untie(files, held, table)
-    if missing := [name for name in wanted if name not in held]:
+    if HEAD in known and HEAD not in wanted:
+        _untie(files, known, table)
+    if missing := [name for name in wanted if name not in known]:
         raise InputError(
             f"{files.folder} lacks {weights.listed(missing, 'weight')} that {files.config} asks "
             "for; correct it or download the checkpoint again"
         )
-    if extra := [name for name in held if name not in wanted]:
+    if extra := [name for name in known if name not in wanted]:
         raise InputError(
             f"{files.folder} holds {weights.listed(extra, 'weight')} that {family.architecture} "
             f"has no place for; correct {files.config} or take a checkpoint of that architecture"
         )
     for name, shape in wanted.items():
-        if (found := files.shape(held[name])) != shape:
+        if (found := files.shape(known[name])) != shape:
             raise InputError(
                 f"{name} in {files.folder} has shape {list(found)}, but {files.config} asks for "
                 f"{list(shape)}; correct one of them"
             )
 
     def read(name: str) -> np.ndarray:
-        return files.read(held[name])
+        return files.read(known[name])
 
     def place(path: stacking.Path, shape: tuple[int, ...]) -> NamedSharding | None:
         return None if mesh is None else sharding.parameter(path, shape, mesh)
 
-    def leaf(weight: weights.Weight) -> tuple[stacking.Path, jax.Array]:
-        split = place(weight.path, weight.shape)
-        return weight.path, jax.device_put(weight.join(read, dtype), split)
+    wide = eight_bits.wide(model.param_dtype, model.dtype)
+
+    def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array]]:
+        *path, name = weight.path
+        if wide is model.param_dtype or not eight_bits.rounded(weight.path):
+            arrays = {name: weight.join(read, wide)}
+        else:
+            narrow, factors = eight_bits.quantised(weight.join(read, np.float32), model.param_dtype)
+            arrays = {name: narrow, f"{name}{eight_bits.SUFFIX}": factors}
+        paths = {(*path, name): array for name, array in arrays.items()}
+        return [(at, jax.device_put(x, place(at, x.shape))) for at, x in paths.items()]
 
     # Casts and transposes let other threads run.
     with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1), "jspec-weights") as readers:
-        return weights.tree(stacking.collected(readers.map(leaf, table), groups, place))
+        held = chain.from_iterable(readers.map(leaves, table))
+        return weights.tree(stacking.collected(held, model.groups, place))
 
 
 def _names(files: Tensors, family: families.Family) -> dict[str, str]:

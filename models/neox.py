@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
-from jspec.models import attention
+from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import layer_norm
@@ -103,10 +103,11 @@ class GPTNeoX(LayeredDecoder):
     ) -> Output:
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         init, shape = nn.initializers.normal(0.02), (config.vocab_size, config.hidden_size)
-        embed = self.param("embed", init, shape, self.param_dtype)
+        wide = eight_bits.wide(self.param_dtype, self.dtype)
+        embed = self.param("embed", init, shape, wide)
         x = embed[tokens].astype(self.dtype)
         blocks = [NeoXBlock(config, *dtypes, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
         x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
-        head = embed if config.tied else self.param("head", init, shape, self.param_dtype)
+        head = embed if config.tied else self.param("head", init, shape, wide)
         return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jspec.models import eight_bits
+
 
 class RMSNorm(nn.Module):
     """Zhang and Sennrich 2019: x / rms(x), times a scale for each lane.
@@ -26,7 +28,9 @@ class RMSNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
         begin = nn.initializers.constant(1.0 - self.offset)
-        scale = self.param("scale", begin, (x.shape[-1],), self.param_dtype)
+        scale = self.param(
+            "scale", begin, (x.shape[-1],), eight_bits.wide(self.param_dtype, self.dtype)
+        )
         wide = x.astype(jnp.float32)
         unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
         return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
@@ -41,7 +45,7 @@ def layer_norm(
         use_bias=affine,
         use_scale=affine,
         dtype=dtype,
-        param_dtype=param_dtype,
+        param_dtype=eight_bits.wide(param_dtype, dtype),
         # E[x^2] - E[x]^2 cancels where a lane is large, as some are in every trained GPT-2.
         use_fast_variance=False,
         name=name,

@@ -1,5 +1,6 @@
 """Names of the dtypes that a model computes in."""
 
+from collections.abc import Collection
 from typing import Any
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jspec.errors import InputError
+from jspec.models import eight_bits
 
 NAMES = ("float32", "bfloat16", "float16", "float64")
 
@@ -16,19 +18,52 @@ def default() -> str:
     return "float32" if jax.default_backend() == "cpu" else "bfloat16"
 
 
-def find(dtype: DTypeLike) -> Any:
+def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, Any]:
+    """The dtype to compute in and that of the weights, from what was asked for.
+
+    Args:
+        dtype: to compute in; None: the device's default. One of 8 bits is that of the weights.
+        param_dtype: of the weights; None: the one to compute in.
+
+    Raises:
+        InputError: if one is unknown, or there are two for the weights.
+
+    Example:
+        >>> [jnp.dtype(found).name for found in pair("int8", None)]
+        ['float32', 'int8']
+    """
+    if dtype is None or not _is(dtype, eight_bits.LARGEST):
+        compute = find(default() if dtype is None else dtype)
+        return compute, find(compute if param_dtype is None else param_dtype, held=True)
+    if param_dtype is not None:
+        raise InputError(
+            f"dtype {dtype!r} is one of weights, and param_dtype {param_dtype!r} another; leave "
+            "one of them out, or give dtype one to compute in"
+        )
+    return find(default()), find(dtype, held=True)
+
+
+def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
+    try:
+        return jnp.dtype(dtype).name in names
+    except TypeError:
+        return False
+
+
+def find(dtype: DTypeLike, held: bool = False) -> Any:
     """The dtype of a name or a dtype, always as `jnp.float32` and the like.
 
     `jnp.dtype("float32")` equals `jnp.float32` and hashes otherwise, so a model that was loaded
     would be traced apart from the same model built by hand.
 
+    Args:
+        dtype: a name or a dtype.
+        held: whether it is one of weights, which may have 8 bits.
+
     Raises:
-        InputError: if it is none to compute in.
+        InputError: if it is none to compute in, or to hold weights in.
     """
-    try:
-        name = jnp.dtype(dtype).name
-    except TypeError:
-        name = None
-    if name not in NAMES:
-        raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(NAMES)}")
-    return getattr(jnp, name)
+    names = (*NAMES, *eight_bits.LARGEST) if held else NAMES
+    if not _is(dtype, names):
+        raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(names)}")
+    return getattr(jnp, jnp.dtype(dtype).name)

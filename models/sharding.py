@@ -11,7 +11,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jspec.base import Cache, PyTree
-from jspec.models import stacking
+from jspec.models import eight_bits, stacking
 
 TABLE = {
     "embed": ("model", None),
@@ -69,7 +69,10 @@ def parameter(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh) -> Name
         shape: its own.
         mesh: devices.
     """
-    axes = TABLE.get("/".join(path[-2:]), TABLE.get(path[-1], ()))
+    name = path[-1].removesuffix(eight_bits.SUFFIX)
+    axes = TABLE.get("/".join((*path[-2:-1], name)), TABLE.get(name, ()))
+    if axes and name != path[-1]:
+        axes = (*axes[:-2], axes[-1])  # the factors of weights in 8 bits have no axis of inputs
     if axes and any(stacking.layers_of(key) is not None for key in path):
         axes = (None, *axes)  # in front stands the axis of the layers
     return _fit(axes, shape, mesh)

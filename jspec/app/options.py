@@ -97,7 +97,7 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="The dtype of weights and computation.",
+        help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone.",
         show_default="float32 on CPU, else bfloat16",
     ),
 ]

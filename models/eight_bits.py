@@ -1,0 +1,111 @@
+"""Weights in 8 bits: int8 or float8, with a factor for each output of a product.
+
+A product's weights are rounded to 8 bits when they are loaded, each column by a factor of its own,
+and widened where they are multiplied; activations keep their dtype. So a model takes about half of
+the memory of 16 bits, and another set of weights is verified: its tokens are exact in themselves.
+Embeddings, the head, norms, biases and routers stay as they are: they are small in large models,
+and the head decides on every token.
+"""
+
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.typing import DTypeLike
+from jaxtyping import Array, Float, Num
+
+LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
+"""The largest number of each dtype; all are symmetric around 0."""
+
+SUFFIX = "_scale"
+"""What the factors' name has behind that of the weights."""
+
+Path = tuple[str, ...]
+
+
+def narrow(dtype: DTypeLike) -> bool:
+    """Whether weights in this dtype have factors."""
+    return jnp.dtype(dtype).name in LARGEST
+
+
+def wide(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
+    """The dtype of what is not rounded to 8 bits, in a model that holds its weights in these.
+
+    Example:
+        >>> wide("int8", "bfloat16"), wide("bfloat16", "float32")
+        ('bfloat16', 'bfloat16')
+    """
+    return dtype if narrow(param_dtype) else param_dtype
+
+
+def rounded(path: Path) -> bool:
+    """Whether the weights of this path are rounded: those of products, but for routers.
+
+    Example:
+        >>> rounded(("layers_0", "qkv", "kernel")), rounded(("layers_0", "qkv", "bias"))
+        (True, False)
+    """
+    *_, module, name = ("", *path)
+    products = name == "kernel" and module != "router"
+    return products or (module == "experts" and name in ("gate_up", "down"))
+
+
+def quantised(
+    weights: Float[np.ndarray, "*X I O"], dtype: DTypeLike
+) -> tuple[Num[np.ndarray, "*X I O"], Float[np.ndarray, "*X O"]]:
+    """Weights in 8 bits and the factor of each of their columns, the least that holds it.
+
+    Example:
+        >>> import numpy as np
+        >>> small, factors = quantised(np.array([[1.0, 0.0], [-2.0, 0.0]]), "int8")
+        >>> small.tolist(), (factors * 127).tolist()
+        ([[64, 0], [-127, 0]], [2.0, 0.0])
+    """
+    largest = LARGEST[jnp.dtype(dtype).name]
+    factors = np.abs(weights).max(axis=-2) / largest
+    scaled = weights / np.where(factors == 0, 1, factors)[..., None, :]
+    whole = np.rint(scaled) if jnp.dtype(dtype).kind == "i" else scaled
+    return whole.clip(-largest, largest).astype(dtype), factors.astype(np.float32)
+
+
+@struct.dataclass
+class Narrow:
+    """Weights in 8 bits, an array of matrices or one."""
+
+    weights: Num[Array, "*X I O"]
+    factors: Float[Array, "*X O"]
+    dtype: Any = struct.field(pytree_node=False)
+    """What they are widened to."""
+
+    def __len__(self) -> int:
+        return len(self.weights)
+
+    def __getitem__(self, index: Any) -> Float[Array, "..."]:
+        """Some of the matrices, widened; the others stay as they are."""
+        factors = self.factors[index][..., None, :].astype(self.dtype)
+        return self.weights[index].astype(self.dtype) * factors
+
+
+def parameter(
+    module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
+) -> Narrow | Float[Array, "*X I O"]:
+    """Weights of a product, and their factors where they are narrow."""
+    init = nn.initializers.normal(0.02)
+    if not narrow(param_dtype):
+        return module.param(name, init, shape, param_dtype).astype(dtype)
+    largest = LARGEST[jnp.dtype(param_dtype).name]
+
+    def random(key: Array) -> Array:
+        # The largest of some thousand normal numbers is about four.
+        return (
+            (jax.random.normal(key, shape) * largest / 4)
+            .clip(-largest, largest)
+            .astype(param_dtype)
+        )
+
+    factor = nn.initializers.constant(0.02 * 4 / largest)
+    factors = module.param(f"{name}{SUFFIX}", factor, (*shape[:-2], shape[-1]), jnp.float32)
+    return Narrow(module.param(name, random), factors, dtype)

@@ -1,0 +1,157 @@
+"""Weights in 8 bits: the model with its weights rounded, and nothing else."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from jax.sharding import AxisType, PartitionSpec
+
+import jspec
+from jspec.models import checkpoint, eight_bits, linear, sharding
+from jspec.models.export import save_hf
+
+KINDS = ("int8", "float8_e4m3fn")
+
+
+@pytest.mark.parametrize(("kind", "half_a_step"), [("int8", 0.5 / 127), ("float8_e4m3fn", 1 / 16)])
+def test_a_column_is_rounded_by_its_own_largest_weight(kind, half_a_step):
+    weights = np.random.default_rng(0).normal(size=(3, 40, 5)) * np.array([1, 1e-3, 30, 1, 0])
+    small, factors = eight_bits.quantised(weights, kind)
+    assert small.dtype == jnp.dtype(kind) and factors.shape == (3, 5)
+    widened = np.asarray(small, np.float64) * factors[:, None]
+    largest = np.abs(weights).max(1, keepdims=True)
+    # Steps of int8 are even; those of a float grow with the weight, and half of one is 1/16 of it.
+    bound = largest if kind == "int8" else np.maximum(np.abs(weights), largest * 2**-13)
+    assert (np.abs(widened - weights) <= 1.001 * half_a_step * bound).all()
+    assert np.allclose(np.abs(widened).max(1), largest[:, 0], rtol=1e-6)
+    # One factor for all columns loses the small ones: the bound can be broken.
+    together, one = eight_bits.quantised(weights.reshape(3, -1, 1), kind)
+    lost = (np.asarray(together, np.float64) * one[:, None]).reshape(weights.shape)
+    assert kind != "int8" or (np.abs(lost - weights) > half_a_step * bound).any()
+
+
+def rounded(params):
+    """Weights of 8 bits as those of a model in float32, by hand."""
+    held = {}
+    for name, leaf in params.items():
+        if isinstance(leaf, dict):
+            held[name] = rounded(leaf)
+        elif f"{name}_scale" in params:
+            factors = np.asarray(params[f"{name}_scale"])[..., None, :]
+            held[name] = np.asarray(leaf, np.float32) * factors
+        elif not name.endswith("_scale"):
+            held[name] = leaf
+    return held
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "mixtral",
+        *(
+            pytest.param(name, marks=pytest.mark.slow)
+            for name in ("opt_norms_behind_projected", "pythia", "gemma3", "qwen2", "qwen3_moe")
+        ),
+    ],
+)
+def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures, causal):
+    plain = recorded(name)
+    small = jspec.models.load(fixtures / name, with_tokenizer=False, param_dtype="int8")
+    described = jax.tree.map(lambda x: (x.shape, x.dtype), checkpoint.shapes(small.model))
+    assert described == jax.tree.map(lambda x: (x.shape, x.dtype), small.params)
+    kinds = {
+        "/".join(key.key for key in path[2:]): leaf.dtype.name
+        for path, leaf in jax.tree_util.tree_leaves_with_path(small.params)
+    }
+    assert "int8" in kinds.values() and "int8" not in [kinds.get("experts/router/kernel")]
+    found = jax.jit(small.model.apply)(small.params, *causal(plain.tokens), None).logits
+    by_hand = plain.forward(rounded(small.params), *causal(plain.tokens), None).logits
+    np.testing.assert_allclose(found, by_hand, atol=1e-4, rtol=0)
+    assert np.abs(found - plain.logits).max() > 1e-3, "rounding changes the model"
+
+
+def small_model(kind: str = "int8", **changes):
+    model = tiny.model(**changes).clone(param_dtype=jnp.dtype(kind).type)
+    return model, model.init(
+        jax.random.key(0), *[jnp.zeros((1, 1), jnp.int32)] * 2, jnp.ones((1, 1, 1), bool)
+    )
+
+
+@pytest.mark.slow
+def test_its_drafted_tokens_are_its_own():
+    model, params = small_model()
+    ask = dict(lengths=tiny.LENGTHS, max_new_tokens=12)
+    plain = jspec.decode(model, params, tiny.PROMPTS, **ask)
+    drafted = jspec.decode(model, params, tiny.PROMPTS, drafter=jspec.PromptLookup(3), **ask)
+    assert (plain.tokens == drafted.tokens).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_keeps_the_contract(kind):
+    model, params = small_model(kind)
+    scanned = model.clone(scan_layers=True)
+    jspec.testing.check_model(scanned, checkpoint.relaid(scanned, params))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_restored_from_disk(kind, tmp_path):
+    model, params = small_model(kind)
+    jspec.models.save(tmp_path / "model", model, params)
+    again, held = jspec.models.restore(tmp_path / "model")
+    assert again == model.clone(param_dtype=again.param_dtype)
+    assert jnp.dtype(again.param_dtype) == jnp.dtype(kind)
+    assert jax.tree.all(jax.tree.map(np.array_equal, held, params))
+
+
+def test_factors_are_split_as_the_columns_are():
+    mesh = jax.make_mesh((1,), ("model",), (AxisType.Auto,), devices=jax.devices()[:1])
+    model, _ = small_model()
+    for scanned, name, front in ((False, "layers_0", ()), (True, "layers_0:2:1", (None,))):
+        shapes = checkpoint.shapes(model.clone(scan_layers=scanned))
+        layer = sharding.params(shapes, mesh)["params"][name]
+        assert layer["gate_up"]["kernel"].spec == PartitionSpec(*front, None, "model")
+        assert layer["gate_up"]["kernel_scale"].spec == PartitionSpec(*front, "model")
+        assert layer["down"]["kernel"].spec == PartitionSpec(*front, "model", None)
+        assert layer["down"]["kernel_scale"].spec == PartitionSpec(*front, None)
+
+
+@pytest.mark.parametrize("after", [True, False])
+def test_one_matrix_at_a_time_is_widened(after, monkeypatch):
+    """In a loop, XLA would rather widen all of them before it."""
+    if not after:  # the negative control
+        monkeypatch.setattr(linear, "widened_after", lambda x, weights: weights.astype(x.dtype))
+    matrices = [jax.ShapeDtypeStruct((256, 256), jnp.int8)] * 8
+    factors = jax.ShapeDtypeStruct((256,), jnp.float32)
+
+    def loop(x, matrices, factors):
+        def body(_, x):
+            for matrix in matrices:
+                x = jnp.tanh(linear.multiply(x, eight_bits.Narrow(matrix, factors, x.dtype)))
+            return x
+
+        return jax.lax.fori_loop(0, 9, body, x)
+
+    x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
+    used = jax.jit(loop).lower(x, matrices, factors).compile().memory_analysis()
+    assert used is not None
+    assert (used.temp_size_in_bytes < 3 * 256 * 256 * 4) == after
+
+
+def test_what_is_not_there_is_one_sentence(fixtures, tmp_path):
+    folder = fixtures / "llama2"
+    wrong = {
+        "dtype 'int8' is one of weights, and param_dtype 'bfloat16' another": dict(
+            dtype="int8", param_dtype="bfloat16"
+        ),
+        "dtype 'int4' is unknown; use one of float32, .*int8, float8_e4m3fn": dict(
+            param_dtype="int4"
+        ),
+    }
+    for sentence, how in wrong.items():
+        with pytest.raises(jspec.InputError, match=sentence):
+            jspec.models.load(folder, **how, with_tokenizer=False)
+    model, params = small_model()
+    with pytest.raises(jspec.InputError, match="weights are int8, which LlamaForCausalLM has not"):
+        save_hf(model, params, tmp_path)
