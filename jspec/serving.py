@@ -164,7 +164,9 @@ class Engine:
             return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
 
         known = jax.tree.map(jnp.copy, drafter_state)
-        nobody = jnp.full(batch, Status.FREE, jnp.int32)
+        # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
+        # for the rows as they are at first and as a step leaves them.
+        nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(one, request=replace(one.request, keys=None, control=None))
         state = zeros(replace(plain, cache=None, drafter_state=None))
