@@ -11,7 +11,7 @@ from jax.core import Tracer
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
-from jspec import seeds
+from jspec import backend, seeds
 from jspec.arguments import check_integer
 from jspec.base import PyTree, Sampling, State
 from jspec.errors import InputError
@@ -228,7 +228,7 @@ def _chunk(batch: int, slots: int) -> int:
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
     padded to as many. `python -m benchmarks.speed.prefill` measures it.
     """
-    if jax.default_backend() != "cpu":
+    if backend.platform() != "cpu":
         most, least, together = 512, 64, 4096
     else:
         # Long texts have time to win back what wider products cost a short one.

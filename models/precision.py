@@ -3,10 +3,10 @@
 from collections.abc import Collection
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from jspec import backend
 from jspec.errors import InputError
 from jspec.models import eight_bits
 
@@ -15,7 +15,7 @@ NAMES = ("float32", "bfloat16", "float16", "float64")
 
 def default() -> str:
     """float32 on CPU, where bfloat16 is emulated and slower; bfloat16 on GPU and TPU."""
-    return "float32" if jax.default_backend() == "cpu" else "bfloat16"
+    return "float32" if backend.platform() == "cpu" else "bfloat16"
 
 
 def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, Any]:

@@ -42,9 +42,9 @@ def widths(most: int | None = None) -> tuple[int, ...]:
 
 
 def _on_cpu() -> bool:
-    import jax
+    from jspec import backend
 
-    return jax.default_backend() == "cpu"
+    return backend.platform() == "cpu"
 
 
 def token_recycling(nodes: int | None = None, k: int | None = None) -> "Template":
