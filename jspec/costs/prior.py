@@ -7,27 +7,20 @@ import numpy as np
 
 from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
-
-_CPU = {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9}
-"""The time of a forward by its tokens, in forwards of one token: the form of float32 products on a
-few cores. One with several rows packs the weights before it reads them, which is why the second
-token costs so much."""
-_CPU_BANDWIDTH = 25e9
-"""Bytes per second that two cores read."""
-_FREE_TOKENS = {"gpu": 128, "tpu": 128}
-"""Tokens of a round that take no longer than one, since reading the weights takes as long."""
-_BANDWIDTH = 1.5e12
+from jspec.costs.devices import figures
+from jspec.costs.roofline import CPU_FORM, seconds
 
 
 def prior(params: PyTree, device: Any = None) -> CostCurve:
     """A guess at the cost curve of a model on a device.
 
     On a CPU it has the form of a small model's. On an accelerator a round takes as
-    long as reading the weights, up to the number of tokens whose arithmetic takes that long too.
+    long as reading the weights, up to the number of tokens whose arithmetic takes that long too:
+    by the data sheet where the device has one. `jspec.planning` counts a round in full.
 
     Args:
         params: the model's weights; only their sizes are read.
-        device: a `jax.Device`; None is the default one.
+        device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
 
     Example:
         >>> import jax, numpy as np
@@ -35,10 +28,12 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
         >>> float(curve.at([8])[0] / curve.at([1])[0]) > 1.5
         True
     """
-    kind = (device or jax.devices()[0]).platform
-    size = sum(np.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(params))
-    if kind == "cpu":
-        once = max(size, 1) / _CPU_BANDWIDTH
-        return CostCurve.of({tokens: once * times for tokens, times in _CPU.items()})
-    once, free = max(size, 1) / _BANDWIDTH, _FREE_TOKENS.get(kind, 64)
-    return CostCurve.of({1: once, free: 1.1 * once, 8 * free: 8 * once})
+    known = figures(device or jax.devices()[0])
+    leaves = jax.tree.leaves(params)
+    size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
+    points = list(CPU_FORM)
+    if known.platform != "cpu":
+        free = int(known.flops / known.bandwidth)
+        points = [1, free, 8 * free]
+    # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
+    return CostCurve.of({tokens: seconds(known, tokens, tokens * size, size) for tokens in points})

@@ -1,0 +1,197 @@
+"""What devices hold and how fast they are, by their vendors' data sheets."""
+
+import os
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+
+from jspec.errors import InputError
+
+_GIB = 2**30
+_GPU_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+
+
+@dataclass(frozen=True)
+class Device:
+    """The figures of a device that a plan needs.
+
+    Example:
+        >>> v5e = find("v5e")
+        >>> v5e.name, v5e.memory >> 30, round(v5e.flops / v5e.bandwidth)
+        ('TPU v5e', 15, 241)
+    """
+
+    name: str
+    platform: str
+    """As JAX names it: "cpu", "gpu" or "tpu"."""
+    memory: int
+    """Bytes that programs may have of its memory."""
+    bandwidth: float
+    """Bytes a second of its memory."""
+    flops: float
+    """Dense bfloat16 operations a second; an addition and a multiplication are two."""
+    link: float
+    """Bytes a second that it sends to its neighbours."""
+    kind: str = ""
+    """Its `device_kind` in JAX."""
+    source: str = ""
+
+
+def _tpu(name: str, kind: str, gib: float, *figures: float) -> Device:
+    # XLA keeps a part of the memory, which is not counted; the rest is what its messages of
+    # exhausted memory say.
+    generation = name.split()[1]
+    where = f"https://docs.cloud.google.com/tpu/docs/{generation}"
+    return Device(name, "tpu", int(gib * _GIB), *figures, kind, where)
+
+
+def _gpu(name: str, kind: str, gigabytes: float, *figures: float, sheet: str) -> Device:
+    return Device(name, "gpu", int(gigabytes * 1e9), *figures, kind, sheet)
+
+
+_H100 = "https://www.nvidia.com/en-us/data-center/h100/"
+_A100 = "https://www.nvidia.com/en-us/data-center/a100/"
+# A link counts one way: half of what vendors call bidirectional.
+TABLE = (
+    _tpu("TPU v5e", "TPU v5 lite", 15.75, 0.819e12, 197e12, 200e9),
+    _tpu("TPU v5p", "TPU v5", 95.74, 2.765e12, 459e12, 600e9),
+    _tpu("TPU v6e", "TPU v6 lite", 31.25, 1.638e12, 918e12, 400e9),
+    _gpu("H100", "NVIDIA H100 80GB HBM3", 80, 3.35e12, 989e12, 450e9, sheet=_H100),
+    _gpu("H100 PCIe", "NVIDIA H100 PCIe", 80, 2.0e12, 756e12, 64e9, sheet=_H100),
+    _gpu("H200", "NVIDIA H200", 141, 4.8e12, 989e12, 450e9,
+         sheet="https://www.nvidia.com/en-us/data-center/h200/"),
+    _gpu("GH200", "NVIDIA GH200 480GB", 96, 4.0e12, 989e12, 450e9,
+         sheet="https://www.nvidia.com/en-us/data-center/grace-hopper-superchip/"),
+    _gpu("B200", "NVIDIA B200", 180, 8.0e12, 2250e12, 900e9,
+         sheet="https://www.nvidia.com/en-us/data-center/dgx-b200/"),
+    _gpu("A100", "NVIDIA A100-SXM4-80GB", 80, 2.039e12, 312e12, 300e9, sheet=_A100),
+    _gpu("A100 40GB", "NVIDIA A100-SXM4-40GB", 40, 1.555e12, 312e12, 300e9, sheet=_A100),
+    _gpu("L40S", "NVIDIA L40S", 48, 0.864e12, 362e12, 32e9,
+         sheet="https://www.nvidia.com/en-us/data-center/l40s/"),
+    _gpu("L4", "NVIDIA L4", 24, 0.3e12, 121e12, 32e9,
+         sheet="https://www.nvidia.com/en-us/data-center/l4/"),
+    _gpu("RTX 4090", "NVIDIA GeForce RTX 4090", 24, 1.008e12, 165e12, 32e9,
+         sheet="NVIDIA Ada GPU Architecture, whitepaper, table 2"),
+    _gpu("V100", "Tesla V100-SXM2-16GB", 16, 0.9e12, 125e12, 150e9,
+         sheet="https://www.nvidia.com/en-us/data-center/v100/"),
+    _gpu("T4", "Tesla T4", 16, 0.32e12, 65e12, 16e9,
+         sheet="https://www.nvidia.com/en-us/data-center/tesla-t4/"),
+)  # fmt: skip
+"""Figures as the sources said them in November 2026, dense operations without sparsity."""
+
+GUESSES = {
+    # Two cores of a server. Their arithmetic is in the form of the curve, see `roofline`.
+    "cpu": Device("CPU", "cpu", 0, 25e9, 1e12, 10e9),
+    "gpu": Device("GPU of unknown figures", "gpu", 0, 1.5e12, 192e12, 32e9),
+    "tpu": Device("TPU of unknown figures", "tpu", 0, 1.5e12, 192e12, 200e9),
+}
+"""Where no vendor says it, by platform."""
+
+
+def find(name: str) -> Device:
+    """The device of a name, such as "H100", "v5e" or "TPU v5e", in capitals or not.
+
+    A device of one's own is a list of figures, `"memory=24e9,bandwidth=1e12,flops=165e12"`, and
+    may have a `link` and a `platform`.
+
+    Args:
+        name: as in the table, or the figures.
+
+    Raises:
+        InputError: if there is none of that name, or a figure is missing or no number.
+
+    Example:
+        >>> find("h200").bandwidth
+        4800000000000.0
+    """
+    if "=" in name:
+        return _described(name)
+    wanted = _plain(name)
+    if wanted == "cpu":
+        return here(jax.devices("cpu")[0])
+    for device in TABLE:
+        if wanted in (_plain(device.name), _plain(device.name.split()[-1]), _plain(device.kind)):
+            return device
+    known = ", ".join(device.name for device in TABLE)
+    raise InputError(
+        f"device {name!r} is unknown; take one of {known}, cpu, or give its figures as "
+        '"memory=24e9,bandwidth=1e12,flops=165e12"'
+    )
+
+
+def here(device: Any = None) -> Device:
+    """The figures of a device at hand, with the memory that it says it has.
+
+    Args:
+        device: a `jax.Device`; None is the default one.
+
+    Example:
+        >>> import jax
+        >>> here(jax.devices("cpu")[0]).platform
+        'cpu'
+    """
+    found = figures(device or jax.devices()[0])
+    if found.platform == "cpu":
+        pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
+        return replace(found, memory=pages * size)
+    held = (device or jax.devices()[0]).memory_stats() or {}
+    return replace(found, memory=held.get("bytes_limit", found.memory))
+
+
+def figures(device: Any) -> Device:
+    """The figures of a `jax.Device` by its kind; a guess for its platform if it is not known."""
+    if isinstance(device, Device):
+        return device
+    kind = getattr(device, "device_kind", "")
+    known = [entry for entry in TABLE if entry.kind == kind]
+    return known[0] if known else GUESSES.get(device.platform, GUESSES["gpu"])
+
+
+def usable(device: Device) -> int:
+    """The bytes of a device's memory that JAX takes for programs.
+
+    JAX takes three quarters of a GPU's memory, or what $XLA_PYTHON_CLIENT_MEM_FRACTION says.
+    """
+    if device.platform != "gpu":
+        return device.memory
+    try:
+        fraction = float(os.environ.get(_GPU_FRACTION, 0.75))
+    except ValueError:
+        fraction = 0.75
+    return int(device.memory * fraction)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace(" ", "").replace("-", "").replace("_", "")
+
+
+def _described(text: str) -> Device:
+    """The device of figures such as "memory=24e9,bandwidth=1e12,flops=165e12"."""
+    given = dict(part.partition("=")[::2] for part in text.split(","))
+    given = {name.strip(): value.strip() for name, value in given.items()}
+    numbers = ("memory", "bandwidth", "flops", "link")
+    if wrong := [name for name in given if name not in (*numbers, "platform")]:
+        raise InputError(
+            f"device has the figure {wrong[0]!r}; give memory, bandwidth, flops, link and platform"
+        )
+    platform = given.pop("platform", "gpu")
+    if platform not in GUESSES:
+        raise InputError(f"device has platform {platform!r}; give one of {', '.join(GUESSES)}")
+    if missing := [name for name in numbers[:3] if name not in given]:
+        raise InputError(
+            f"device {text!r} lacks {missing[0]}; give bytes of memory, bytes a second of "
+            "bandwidth and flops a second"
+        )
+    values = {"link": GUESSES[platform].link}
+    for name, value in given.items():
+        try:
+            values[name] = float(value)
+        except ValueError:
+            values[name] = 0.0
+        if not 0 < values[name] < float("inf"):
+            raise InputError(f"device has {name} = {value!r}; give a number above 0")
+    return Device(
+        "the given device", platform, int(values["memory"]), values["bandwidth"],
+        values["flops"], values["link"],
+    )  # fmt: skip
