@@ -18,6 +18,7 @@ from jspec.models.rope import (
     RopeScaling,
     YarnScaling,
 )
+from jspec.models.shapes import shapes
 
 __all__ = [
     "ChatTemplate",
@@ -45,5 +46,6 @@ __all__ = [
     "relaid",
     "restore",
     "save",
+    "shapes",
     "sharding",
 ]

