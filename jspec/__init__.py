@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from jspec import methods as methods
     from jspec import metrics as metrics
     from jspec import models as models
+    from jspec import planning as planning
     from jspec import processors as processors
     from jspec import round as round
     from jspec import sampling as sampling
@@ -51,8 +52,8 @@ __all__ = [  # noqa: RUF022
     "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto", "merge",
     # modules
     "acceptance_vector", "costs", "datastore", "grammar", "memory", "methods", "metrics", "models",
-    "processors", "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree", "testing",
-    "training", "tree",
+    "planning", "processors", "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree",
+    "testing", "training", "tree",
     "__version__",
 ]
 # fmt: on
@@ -66,6 +67,7 @@ _MODULES = {
     "memory": "jspec.memory",
     "metrics": "jspec.metrics",
     "models": "jspec.models",
+    "planning": "jspec.planning",
     "processors": "jspec.processors",
     "proposals": "jspec.verify.proposals",
     "round": "jspec.round",

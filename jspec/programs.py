@@ -94,7 +94,7 @@ def warmup(
     check_integer("max_new_tokens", max_new_tokens, 1, model.context)
     found = []
     for batch in batches:
-        for slots, size in _buckets(prompt_tokens, max_new_tokens, model.context):
+        for slots, size in buckets(prompt_tokens, max_new_tokens, model.context):
             asked = dict(
                 request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
                 max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
@@ -163,7 +163,7 @@ def row_counts(rows: int | Sequence[int]) -> list[int]:
     return sorted(set(counts))
 
 
-def _buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
+def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
     """Each number of slots that such calls have, and the length of a prompt that has it."""
     size, last = 1, None
     while size <= longest:

@@ -18,6 +18,7 @@ from jspec.app.control_settings import ControlSettings
 from jspec.app.datastore_commands import datastore_app
 from jspec.app.dropping import Drop
 from jspec.app.export_command import export
+from jspec.app.plan_command import plan
 from jspec.app.run_settings import RunSettings
 from jspec.app.serve_command import serve
 from jspec.app.trace_command import trace
@@ -219,6 +220,7 @@ def generate(
 
 app.command()(trace)
 app.command()(export)
+app.command()(plan)
 
 
 @app.command()

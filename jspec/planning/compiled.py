@@ -1,0 +1,133 @@
+"""Programs compiled ahead of time, and what XLA says of them. None of them is run."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from jspec import engine
+from jspec.base import PyTree, State
+from jspec.planning import layout
+from jspec.protocols import CausalLM, Drafter
+from jspec.request import Prepared, prepare
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """What XLA says of a program, of one device."""
+
+    function: str
+    temporaries: int
+    """Bytes that it holds besides its arguments, at most: of a TPU those of the vector memory,
+    which is none of the device's, are among them."""
+    flops: float
+    """Of a piece of the prompt, or of a round of each width."""
+    code: int
+    """Bytes of the program itself."""
+    seconds: float
+    """Of compiling."""
+    layers: tuple[int, ...]
+    """Numbers of layers that were compiled. With two of them the figures of all layers are on the
+    line through theirs."""
+
+
+def call_of(model: CausalLM, rows: int, slots: int, max_new_tokens: int) -> Prepared:
+    """A greedy call of `jspec.decode` whose prompts fill the cache."""
+    tokens = np.zeros((rows, slots - max_new_tokens), np.int32)
+    return prepare(model, tokens, None, max_new_tokens, None, None, 0, None, None, slots=slots)
+
+
+def state_of(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, call: Prepared,
+    mesh: Any,
+) -> State:  # fmt: skip
+    """The shapes of the state before the first round, with their shardings.
+
+    Raises:
+        InputError: if the drafter does not fit the model, as `jspec.prefill` would.
+    """
+    cache, memory, arrays = _arguments(model, drafter, call, mesh)
+    begin = partial(engine._prefill, model, drafter=drafter, size=call.size, chunk=call.chunk)
+    state = jax.eval_shape(
+        lambda *given: begin(
+            given[0], given[1], given[2], drafter_params=given[3], drafter_state=given[4]
+        ),
+        *(params, arrays, cache, drafter_params, memory),
+    )
+    return layout.state_of(state, cache, memory, mesh)
+
+
+def prefill(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, call: Prepared,
+    mesh: Any,
+) -> Compiled:  # fmt: skip
+    """Compiles the program that reads prompts, for the devices of a mesh."""
+    cache, memory, arrays = _arguments(model, drafter, call, mesh)
+    lowered = engine._prefill.lower(
+        model, params, arrays, cache, drafter, drafter_params, memory, call.size, call.chunk
+    )
+    return _compile("prefill", lowered, model)
+
+
+def rounds(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, state: State,
+    mesh: Any,
+) -> Compiled:  # fmt: skip
+    """Compiles the loop of rounds, for the devices of a mesh."""
+    count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), mesh)
+    lowered = engine.decode_rounds.lower(model, params, state, drafter, drafter_params, count)
+    return _compile("rounds", lowered, model)
+
+
+def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
+    """The figures of a model of so many layers, on the line through those of two others."""
+
+    def line(low: float, high: float) -> float:
+        slope = (high - low) / (more.layers[0] - few.layers[0])
+        return max(high + slope * (layers - more.layers[0]), 0)
+
+    return Compiled(
+        function=few.function,
+        temporaries=int(line(few.temporaries, more.temporaries)),
+        flops=line(few.flops, more.flops),
+        code=int(line(few.code, more.code)),
+        seconds=few.seconds + more.seconds,
+        layers=(few.layers[0], more.layers[0]),
+    )
+
+
+def _arguments(
+    model: CausalLM, drafter: Drafter, call: Prepared, mesh: Any
+) -> tuple[PyTree, PyTree, PyTree]:
+    """The shapes of cache, drafter's memory, and of all that a call gives, on their devices."""
+    rows = call.arrays.prompt.shape[0]
+
+    def place(leaf: Any) -> Any:
+        return layout.by_row(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), rows, mesh)
+
+    cache = layout.cache_of(model, rows, call.slots, mesh)
+    memory = layout.memory_of(drafter, rows, call.slots, mesh)
+    return cache, memory, jax.tree.map(place, call.arrays)
+
+
+def _compile(function: str, lowered: jax.stages.Lowered, model: Any) -> Compiled:
+    begin = time.perf_counter()
+    program = lowered.compile()
+    memory, costs = program.memory_analysis(), program.cost_analysis()
+    if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
+        costs = costs[0]
+    # Not temp_size_in_bytes: on TPU that counts a buffer again where a loop passes it on.
+    held = getattr(memory, "peak_memory_in_bytes", 0) - memory.argument_size_in_bytes
+    return Compiled(
+        function=function,
+        temporaries=int(held if held > 0 else memory.temp_size_in_bytes),
+        flops=float((costs or {}).get("flops", 0.0)),
+        code=int(memory.generated_code_size_in_bytes),
+        seconds=time.perf_counter() - begin,
+        layers=(getattr(model, "num_layers", 0),),
+    )

@@ -1,0 +1,145 @@
+"""What every device of a mesh holds of a generation, in bytes; the mesh need not exist."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
+
+from jspec import rows as memories
+from jspec.base import Cache, PyTree, State
+from jspec.errors import InputError
+from jspec.models import sharding
+from jspec.protocols import CausalLM, Drafter
+
+AXES = ("data", "model")
+
+
+def mesh_of(data: int = 1, model: int = 1) -> AbstractMesh:
+    """A mesh of so many devices that need not exist.
+
+    Args:
+        data: devices that share the rows of the batch.
+        model: devices that share the weights.
+
+    Raises:
+        InputError: if one is below 1.
+
+    Example:
+        >>> mesh_of(data=2, model=4).size
+        8
+    """
+    for name, size in zip(AXES, (data, model), strict=True):
+        if size < 1:
+            raise InputError(f"the mesh has {name}={size}; give at least 1")
+    return AbstractMesh((data, model), AXES, axis_types=(AxisType.Auto,) * 2)
+
+
+@dataclass(frozen=True)
+class Held:
+    """Bytes that one device holds while it decodes, but for temporaries."""
+
+    weights: int
+    drafter_weights: int
+    cache: int
+    drafter_state: int
+    rest: int
+    """Prompt, output, limits and statistics of the rows."""
+
+    @property
+    def total(self) -> int:
+        return self.weights + self.drafter_weights + self.cache + self.drafter_state + self.rest
+
+
+def spread(tree: PyTree, mesh: Any) -> PyTree:
+    """The shapes of params, with the shardings by which `jspec.models.load` spreads them."""
+
+    def place(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
+        # Beside weights a drafter's params hold records, such as what rounds cost.
+        keys = tuple(str(getattr(key, "key", "")) for key in path)
+        return with_sharding(leaf, sharding.parameter(keys, leaf.shape, mesh))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def whole(tree: PyTree, mesh: Any) -> PyTree:
+    """The shapes, whole on every device."""
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    return jax.tree.map(lambda leaf: with_sharding(leaf, everywhere), tree)
+
+
+def cache_of(model: CausalLM, rows: int, slots: int, mesh: Any) -> Cache:
+    """The shapes of a cache, with their shardings."""
+    shapes = jax.eval_shape(partial(model.init_cache, rows, slots))
+    return jax.tree.map(with_sharding, shapes, sharding.cache(shapes, mesh))
+
+
+def memory_of(drafter: Drafter, rows: int, slots: int, mesh: Any) -> PyTree:
+    """The shapes of a drafter's memory: what has an entry for each row goes where the row goes."""
+
+    def init(batch: int) -> PyTree:
+        return drafter.init(batch, slots, None)
+
+    axes = memories.row_axes(type(drafter).__name__, init)
+    leaves, structure = jax.tree.flatten(jax.eval_shape(partial(init, rows)))
+    placed = [
+        with_sharding(leaf, _by_row(leaf.shape, axis, mesh))
+        for leaf, axis in zip(leaves, axes, strict=True)
+    ]
+    return structure.unflatten(placed)
+
+
+def state_of(state: State, cache: Cache, memory: PyTree, mesh: Any) -> State:
+    """The shapes of a generation's state, with the shardings of its cache and its rows."""
+    place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
+    plain = jax.tree.map(place, replace(state, cache=None, drafter_state=None))
+    # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.
+    known = jax.tree.structure(memory) == jax.tree.structure(state.drafter_state)
+    kept = memory if known else jax.tree.map(place, state.drafter_state)
+    return replace(plain, cache=cache, drafter_state=kept)
+
+
+def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:
+    """The shape of an array whose first axis is that of the rows, if it is as long."""
+    axis = 0 if leaf.shape and leaf.shape[0] == rows else None
+    return with_sharding(leaf, _by_row(leaf.shape, axis, mesh))
+
+
+def with_sharding(leaf: Any, split: NamedSharding) -> jax.ShapeDtypeStruct:
+    """The shape of an array with another sharding."""
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split)
+
+
+def per_device(tree: PyTree) -> int:
+    """Bytes of a tree of shapes that one device holds, by their shardings.
+
+    Example:
+        >>> import jax
+        >>> embed = jax.ShapeDtypeStruct((8, 4), "float32")
+        >>> per_device(spread({"params": {"embed": embed}}, mesh_of(model=4)))
+        32
+    """
+    return sum(shard_bytes(leaf) for leaf in jax.tree.leaves(tree))
+
+
+def shard_bytes(leaf: Any) -> int:
+    """Bytes of one array that one device holds."""
+    split = getattr(leaf, "sharding", None)
+    shape = leaf.shape if split is None else split.shard_shape(leaf.shape)
+    return prod(shape) * leaf.dtype.itemsize
+
+
+def parts(leaf: Any) -> int:
+    """The number of devices that share an array; one where all hold it whole."""
+    size = prod(leaf.shape) * leaf.dtype.itemsize
+    return max(size // max(shard_bytes(leaf), 1), 1)
+
+
+def _by_row(shape: Sequence[int], axis: int | None, mesh: Any) -> NamedSharding:
+    spec = [None] * len(shape)
+    if axis is not None and shape[axis] % mesh.shape["data"] == 0:
+        spec[axis] = "data"
+    return NamedSharding(mesh, PartitionSpec(*spec))

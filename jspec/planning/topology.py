@@ -1,0 +1,130 @@
+"""TPU topologies that programs are compiled for ahead of time, on machines that have none."""
+
+import os
+import re
+from importlib.util import find_spec
+from math import prod
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from jspec.costs import devices
+from jspec.errors import InputError
+from jspec.planning.layout import AXES
+
+_FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
+_CUBES = 4
+"""From this size on, the sides of a v5p slice are multiples of it."""
+
+
+class Topology(NamedTuple):
+    """A slice of TPUs.
+
+    Example:
+        >>> Topology.of("v5e:2x4")
+        Topology(name='v5e:2x4', generation='v5e', num_devices=8)
+    """
+
+    name: str
+    generation: str
+    num_devices: int
+
+    @classmethod
+    def of(cls, name: str) -> "Topology":
+        """The topology of a name such as "v5e:2x4" or "v5p:2x2x2".
+
+        Raises:
+            InputError: if Cloud TPU has no such slice.
+        """
+        generation, _, sides = name.lower().partition(":")
+        kinds = {"v5e": _FLAT, "v6e": _FLAT, "v5p": None}
+        if generation not in kinds:
+            raise InputError(
+                f"--topology is {name!r}, of no generation that jspec knows; give v5e, v6e or v5p "
+                "and a slice, such as v5e:2x4"
+            )
+        if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", sides) or not _exists(generation, sides):
+            known = ", ".join(_FLAT)
+            shapes = f"{known}" if generation != "v5p" else "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, .."
+            raise InputError(
+                f"--topology is {name!r}, and {generation} has no such slice; take one of {shapes}"
+            )
+        return cls(f"{generation}:{sides}", generation, prod(map(int, sides.split("x"))))
+
+    @property
+    def device(self) -> devices.Device:
+        """The figures of its chips."""
+        return devices.find(self.generation)
+
+    def mesh(self, data: int, model: int) -> Mesh:
+        """Its chips as a mesh, from libtpu's description of them; there need be no TPU.
+
+        Raises:
+            InputError: if libtpu is not there, or knows no such topology.
+        """
+        if find_spec("libtpu") is None:
+            raise InputError(
+                "compiling for a TPU needs libtpu, which is not installed; pip install "
+                "'jspec[tpu]' into an environment of its own, and run this command there"
+            )
+        from jax.experimental import topologies
+
+        prepare_environment()
+        # libtpu describes hosts of four chips and more; one chip is the first of these.
+        name = self.name.replace(":1x1", ":2x2")
+        try:
+            chips = topologies.get_topology_desc(name, "tpu").devices
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InputError(
+                f"libtpu has no topology {self.name} ({reason:.200}); take another slice, or "
+                "plan without --compile"
+            ) from error
+        return Mesh(
+            np.array(chips[: self.num_devices]).reshape(data, model),
+            AXES,
+            axis_types=(AxisType.Auto,) * len(AXES),
+        )
+
+
+def prepare_environment() -> None:
+    """Tells libtpu that it only compiles; without effect once it was loaded.
+
+    It would otherwise ask the cloud's metadata server what machine this is, and let no second
+    process load it.
+    """
+    for name, value in (
+        ("TPU_SKIP_MDS_QUERY", "1"),
+        ("TPU_ACCELERATOR_TYPE", "v5litepod-4"),
+        ("TPU_WORKER_HOSTNAMES", "localhost"),
+        ("ALLOW_MULTIPLE_LIBTPU_LOAD", "1"),
+    ):
+        os.environ.setdefault(name, value)
+
+
+def mesh_here(data: int, model: int) -> Mesh:
+    """The devices at hand as a mesh.
+
+    Raises:
+        InputError: if there are fewer.
+    """
+    found = jax.devices()
+    if len(found) < data * model:
+        raise InputError(
+            f"the mesh has {data * model} devices and this machine {len(found)} of "
+            f"{found[0].device_kind}; take fewer, name a --topology, or plan without --compile"
+        )
+    chosen = np.array(found[: data * model]).reshape(data, model)
+    return Mesh(chosen, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def _exists(generation: str, sides: str) -> bool:
+    if generation != "v5p":
+        return sides in _FLAT
+    lengths: list[Any] = sorted(map(int, sides.split("x")))
+    if len(lengths) != 3 or lengths[-1] > 24:
+        return False
+    small = lengths in ([1, 2, 2], [2, 2, 2], [2, 2, 4], [2, 4, 4])
+    return small or all(length % _CUBES == 0 for length in lengths)

@@ -1,0 +1,188 @@
+"""What a forward, a piece of a prompt and a draft ask of every device: flops, bytes, messages."""
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from jspec.base import PromptChunk, PyTree, State
+from jspec.costs import roofline
+from jspec.costs.devices import Device
+from jspec.planning import layout
+from jspec.planning.products import Product, products
+from jspec.protocols import CausalLM, Drafter
+from jspec.round import frame
+
+_SLOTS = 128
+"""Slots of the cache that a trace is made for; the products with it grow with its size."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What one device does, and how much of its memory that takes beside what it holds."""
+
+    tokens: int
+    """Of all rows that the device has."""
+    flops: float
+    read: float
+    """Bytes that it reads: the weights, and the cache up to its last slot."""
+    sent: float
+    """Bytes that it sends to its neighbours: partial sums, once round the ring."""
+    widest: float
+    """Bytes of the largest result of a product with weights."""
+
+    def seconds(self, device: Device) -> float:
+        """The time by the roofline of a device."""
+        return roofline.seconds(device, self.tokens, self.flops, self.read, self.sent)
+
+
+def score(model: CausalLM, params: PyTree, rows: int, nodes: int, slots: int, mesh: Any) -> Work:
+    """One forward over the nodes of each row's tree, after a cache.
+
+    Args:
+        model: the target.
+        params: shapes of its weights, with their shardings.
+        rows: of the batch.
+        nodes: of a tree, its root among them.
+        slots: of the cache, all of which count as read.
+        mesh: the devices.
+
+    Example:
+        >>> import jspec
+        >>> target = jspec.models.shapes("llama-8b", dtype="bfloat16")
+        >>> once = score(target.model, target.params, 1, 1, 1024, layout.mesh_of())
+        >>> round(once.flops / 1e9), round(once.read / 1e9)  # two for each weight, 2 bytes each
+        (16, 15)
+    """
+
+    def forward(params, cache, tokens, positions, mask):
+        output = model.apply(params, tokens, positions, mask, cache)
+        return output.logits, output.hidden, output.keys, output.values
+
+    tokens = jax.ShapeDtypeStruct((rows, nodes), jnp.int32)
+    mask = jax.ShapeDtypeStruct((rows, nodes, nodes), jnp.bool_)
+    cache = layout.cache_of(model, rows, _SLOTS, mesh)
+    return _work(forward, (params, cache, tokens, tokens, mask), 1, rows * nodes, slots, mesh)
+
+
+def read_prompt(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, memory: PyTree,
+    rows: int, size: int, slots: int, mesh: Any,
+) -> Work:  # fmt: skip
+    """One piece of every row's prompt, as target and drafter read it.
+
+    Scores are counted only if the drafter reads them.
+
+    Args:
+        model: the target.
+        params: shapes of its weights, with their shardings.
+        drafter: of the call.
+        drafter_params: shapes of its weights.
+        memory: shapes of its memory.
+        rows: of the batch.
+        size: tokens of a piece.
+        slots: of the cache, half of which count as read: the mean over a long prompt.
+        mesh: the devices.
+    """
+
+    def piece(params, cache, drafter_params, memory, text, positions, mask, counts):
+        output = model.apply(params, text[:, :-1], positions, mask, cache)
+        chunk = PromptChunk(text, counts, positions[:, 0], output)
+        return output.keys, output.values, drafter.prefill(drafter_params, memory, chunk)
+
+    numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
+    mask = jax.ShapeDtypeStruct((rows, size, size), jnp.bool_)
+    given = numbers((rows, size + 1)), numbers((rows, size)), mask, numbers((rows,))
+    cache = layout.cache_of(model, rows, _SLOTS, mesh)
+    return _work(
+        piece, (params, cache, drafter_params, memory, *given), 1, rows * size, slots // 2, mesh
+    )
+
+
+def draft(drafter: Drafter, drafter_params: PyTree, state: State, slots: int, mesh: Any) -> Work:
+    """One draft of every row.
+
+    Args:
+        drafter: of the call.
+        drafter_params: shapes of its weights, with their shardings.
+        state: shapes of a generation's.
+        slots: of the cache.
+        mesh: the devices.
+    """
+
+    def propose(drafter_params, state):
+        return drafter.draft(drafter_params, state.drafter_state, frame(state))
+
+    rows = state.root.shape[0]
+    return _work(propose, (drafter_params, state), None, rows, slots, mesh)
+
+
+def _work(
+    function: Callable[..., Any],
+    arguments: Sequence[PyTree],
+    place: int | None,
+    tokens: int,
+    slots: int,
+    mesh: Any,
+) -> Work:
+    """The work of a function.
+
+    Args:
+        function: of `arguments`.
+        arguments: shapes, with shardings where they are split.
+        place: which of the arguments is the cache of `_SLOTS` slots; None: there is none, so that
+            weights may be read several times, by forwards one after the other.
+        tokens: of all rows.
+        slots: of the real cache that count.
+        mesh: the devices.
+    """
+    leaves = jax.tree.leaves(arguments)
+    before = [len(jax.tree.leaves(part)) for part in arguments]
+    start = None if place is None else sum(before[:place])
+    cached = range(start, start + before[place]) if start is not None and place else range(0)
+    data, model = mesh.shape["data"], mesh.shape["model"]
+    # What is made of weights and cache is split as these are; all else as rows and heads.
+    split = max((layout.parts(leaves[number]) for number in cached), default=data)
+    flops, sent, widest, read = 0.0, 0.0, 0.0, defaultdict(float)
+    for product in products(function, *arguments):
+        if product.leaf is None:
+            flops += product.flops / split
+        elif product.leaf in cached:
+            longer = slots / _SLOTS
+            flops += longer * product.flops / split
+            read[product.leaf] += longer * product.read / layout.parts(leaves[product.leaf])
+        else:
+            leaf = leaves[product.leaf]
+            shares = layout.parts(leaf)
+            flops += product.flops / shares / data
+            read[product.leaf] += product.read / shares
+            summed = _is_summed(product, leaf)
+            kept = 1 if summed else shares
+            widest = max(widest, product.output / data / kept if product.flops else 0.0)
+            if summed:
+                sent += 2 * (model - 1) / model * product.output / data
+    if place is not None:
+        # A weight is read once by a forward, however many blocks of experts it is cut into.
+        for number in read:
+            if number not in cached:
+                read[number] = min(read[number], layout.shard_bytes(leaves[number]))
+    return Work(-(-tokens // data), flops, sum(read.values()), sent, widest)
+
+
+def _is_summed(product: Product, leaf: Any) -> bool:
+    """Whether the devices of the weights add up what each has of a product.
+
+    So it is where the axis that is summed over is the one that is split: behind attention, behind
+    the MLP, and in the lookup of tokens in a table that is split by tokens.
+    """
+    split = getattr(leaf, "sharding", None)
+    if split is None or not leaf.shape:
+        return False
+    shard = split.shard_shape(leaf.shape)
+    first = len(leaf.shape) - 2 if len(leaf.shape) > 2 else 0
+    return shard[first] != leaf.shape[first] and prod(product.contracted) == leaf.shape[first]

@@ -1,0 +1,205 @@
+"""Plans against what is really allocated, counted by hand, and compiled."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from jax.sharding import AxisType
+
+import jspec
+from jspec import models
+from jspec.costs import devices
+from jspec.models import sharding
+from jspec.planning import compile_plan, layout, plan, work
+from jspec.planning.compiled import extended
+from jspec.planning.nearest import nearest
+from jspec.planning.products import products
+from jspec.planning.topology import mesh_here
+
+V5E = devices.find("v5e")
+MODEL = tiny.model(context=8192)
+SHAPES = jax.eval_shape(lambda: tiny.params(MODEL))
+RECYCLING = jspec.TokenRecycling(tiny.VOCAB, template=jspec.Template(((0,), (1,), (0, 0))), k=2)
+
+
+def bytes_of(tree) -> int:
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
+
+
+def on_one_device(tree) -> int:
+    """Bytes of arrays on the first device."""
+    first = jax.devices()[0]
+    return sum(
+        shard.data.nbytes
+        for leaf in jax.tree.leaves(tree)
+        for shard in leaf.addressable_shards
+        if shard.device == first
+    )
+
+
+@pytest.fixture
+def mesh():
+    if jax.device_count() < 8:
+        pytest.skip("needs XLA_FLAGS=--xla_force_host_platform_device_count=8")
+    return jax.make_mesh((2, 4), ("data", "model"), (AxisType.Auto, AxisType.Auto))
+
+
+def tiny_plan(drafter=RECYCLING, drafter_params=None, **asked):
+    target = models.Loaded(MODEL, SHAPES, None, (), None)
+    built = jspec.methods.Built(MODEL, drafter, drafter_params)
+    return plan(target, built, **(dict(device=V5E, rows=2, slots=128, max_new_tokens=20) | asked))
+
+
+def test_bytes_are_those_that_are_allocated():
+    target = models.load("jspec-800k", with_tokenizer=False)
+    shaped = models.shapes("jspec-800k")
+    assert shaped.model == target.model and shaped.eos == target.eos
+    drafter = jspec.Suffix(num_speculative_tokens=3, capacity=256)
+    built = jspec.methods.Built(shaped.model, drafter, None)
+    found = plan(shaped, built, device="cpu", rows=2, slots=128, max_new_tokens=100).held
+    state = jspec.prefill(
+        target.model, target.params, np.ones((2, 28), int), drafter=drafter, max_new_tokens=100
+    )
+    assert found.weights == bytes_of(target.params)
+    assert found.cache == bytes_of(state.cache)
+    assert found.drafter_state == bytes_of(state.drafter_state)
+    rest = bytes_of(replace(state, cache=None, drafter_state=None))
+    assert found.rest == rest + 2 * 129 * 4  # and the prompt
+
+
+def test_bytes_of_a_device_are_those_of_really_sharded_arrays(mesh):
+    # 23 tokens divide over nothing, 2 heads not over 4 devices.
+    for model in (MODEL, tiny.model(vocab_size=24, num_kv_heads=4)):
+        params, cache = tiny.params(model), model.init_cache(4, 16)
+        shapes = jax.eval_shape(lambda params=params: params)
+        planned = layout.mesh_of(data=2, model=4)
+        found = layout.per_device(layout.spread(shapes, planned))
+        assert found == on_one_device(jax.device_put(params, sharding.params(params, mesh)))
+        found = layout.per_device(layout.cache_of(model, 4, 16, planned))
+        assert found == on_one_device(jax.device_put(cache, sharding.cache(cache, mesh)))
+
+
+def by_hand(config, rows, nodes, slots):
+    """Flops of a forward: two for each weight and token, and for each key and value seen."""
+    width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
+    heads, kv_heads = config.num_heads, config.num_kv_heads
+    layer = width * (heads + 2 * kv_heads) * dim + heads * dim * width + 3 * width * inner
+    weights = config.num_layers * layer + config.vocab_size * width
+    seen = 4 * heads * dim * (nodes + slots) * config.num_layers
+    return rows * nodes * (2 * weights + seen)
+
+
+@pytest.mark.parametrize(("rows", "nodes", "slots"), [(1, 1, 128), (2, 5, 128), (2, 5, 512)])
+def test_flops_and_bytes_are_those_of_the_hand(rows, nodes, slots):
+    found = work.score(MODEL, SHAPES, rows, nodes, slots, layout.mesh_of())
+    config = MODEL.config
+    assert found.flops == by_hand(config, rows, nodes, slots)
+    matrices = [leaf for leaf in jax.tree.leaves(SHAPES) if len(leaf.shape) == 2]
+    read = sum(leaf.size for leaf in matrices) - config.vocab_size * config.hidden_size
+    looked_up = rows * nodes * config.hidden_size
+    keys = 2 * config.num_layers * rows * config.num_kv_heads * slots * config.head_dim
+    assert found.read == 4 * (read + looked_up + keys)
+    assert (found.tokens, found.sent) == (rows * nodes, 0)
+
+
+def test_work_is_shared_as_the_weights_are():
+    model = tiny.model(vocab_size=24, num_kv_heads=4)
+    shapes = jax.eval_shape(lambda: tiny.params(model))
+    alone = work.score(model, shapes, 4, 3, 128, layout.mesh_of())
+    mesh = layout.mesh_of(data=2, model=4)
+    split = work.score(model, layout.spread(shapes, mesh), 4, 3, 128, mesh)
+    assert split.flops == pytest.approx(alone.flops / 8)
+    # What has to be summed: the looked-up states, and two sums a layer; 6 tokens of 16 numbers.
+    sums = 1 + 2 * model.num_layers
+    assert split.sent == pytest.approx(2 * 3 / 4 * sums * 6 * 16 * 4)
+
+
+def test_products_in_loops_and_branches_count_as_often_as_they_run():
+    weights, x = jnp.ones((3, 4, 4)), jnp.ones((2, 4))
+
+    def scanned(weights, x):
+        return jax.lax.scan(lambda x, one: (x @ one, None), x, weights)[0]
+
+    def twice(weights, x):
+        x = jax.lax.fori_loop(0, 2, lambda _, x: x @ weights[0], x)
+        return jax.lax.cond(x.sum() > 0, lambda x: x @ weights[0] @ weights[1], lambda x: x, x)
+
+    once = 2 * 2 * 4 * 4
+    for function, runs in ((scanned, 3), (twice, 4)):
+        found = products(function, weights, x)
+        assert sum(each.flops for each in found) == runs * once
+        assert sum(each.read for each in found if each.flops) == runs * 64
+    dropped = products(lambda weights, x: (x @ weights[0], x)[1], weights, x)
+    assert not dropped, "what no result needs is not run"
+
+
+def test_drafters_weights_count_once_where_they_are_shared():
+    draft = tiny.draft()
+    shapes = jax.eval_shape(lambda: tiny.params(draft))
+    planned = tiny_plan(jspec.SpeculativeDecoding(draft, 3), shapes)
+    assert planned.held.drafter_weights == sum(4 * leaf.size for leaf in jax.tree.leaves(shapes))
+    assert planned.draft.flops >= 3 * by_hand(draft.config, 2, 1, 0)
+    assert [each.width for each in planned.rounds] == [0, 3] and planned.widths == (3,)
+    again = tiny_plan(jspec.SpeculativeDecoding(MODEL, 3), SHAPES)
+    assert again.held.drafter_weights == 0
+
+
+def test_the_curve_rises_with_the_width_and_goes_into_a_drafter():
+    target = models.shapes("llama-8b", dtype="bfloat16", num_layers=4)
+    drafter = jspec.PromptLookup(num_speculative_tokens=63)
+    built = jspec.methods.Built(target.model, drafter, None)
+    planned = plan(target, built, device="v5e", rows=1, slots=1024)
+    ratio = planned.rounds[-1].relative
+    assert 1 < ratio < 1.1
+    curve = np.asarray(planned.costs.at([1, 64]))
+    np.testing.assert_allclose(curve[1] / curve[0], ratio, rtol=1e-4)
+    # 4 layers of 218 million weights, the head, and 4 * 1024 tokens of 4 kB.
+    reading = 2 * (4 * 218.1e6 + 128256 * 4096) + 4 * 1024 * 4096
+    assert planned.rounds[0].seconds == pytest.approx(reading / V5E.bandwidth, rel=1e-3)
+    # 512 rows and 64 nodes are 32,768 tokens: arithmetic decides, and time goes with flops.
+    many = plan(target, built, device="v5e", rows=512, slots=256).rounds[-1]
+    assert many.seconds == pytest.approx(many.work.flops / V5E.flops, rel=1e-2)
+
+
+def test_what_does_not_fit_is_said_with_the_nearest_that_does():
+    # A token's keys and values take 256 bytes, a row of 4,096 tokens a megabyte.
+    asked = dict(device=replace(V5E, memory=4_000_000), rows=8, slots=4096)
+    planned = tiny_plan(jspec.Autoregressive(), **asked)
+    assert not planned.fits and planned.held.cache == 8 * (4096 * 128 + 4)
+    fewer, shorter, wider = nearest(planned)
+    assert (fewer.rows, shorter.slots, wider.num_devices) == (5, 2560, 2)
+    for changed, fits in (
+        (dict(rows=fewer.rows), True),
+        (dict(rows=fewer.rows + 2), False),
+        (dict(slots=shorter.slots), True),
+        (dict(slots=shorter.slots + 512), False),
+        (dict(data=wider.data, model=wider.model_parallel), True),
+    ):
+        assert tiny_plan(jspec.Autoregressive(), **(asked | changed)).fits == fits
+    nowhere = tiny_plan(jspec.Autoregressive(), device=replace(V5E, memory=500))
+    assert nearest(nowhere) == []
+
+
+def test_what_does_not_divide_is_noted():
+    planned = tiny_plan(model=4)
+    heads, vocabulary = planned.notes
+    assert "2 key-value heads do not divide over model=4" in heads and "take model=2" in heads
+    assert "a vocabulary of 23 does not divide" in vocabulary and "take model=1" in vocabulary
+    with pytest.raises(jspec.InputError, match=r"2 rows do not divide over data=4 .* such as 4"):
+        tiny_plan(data=4)
+
+
+def test_compiled_figures_are_those_of_xla():
+    planned = tiny_plan(device="cpu")
+    found = compile_plan(planned, mesh_here(1, 1))
+    prefill, rounds = found.compiled
+    assert found.temporaries == max(prefill.temporaries, rounds.temporaries) > 0
+    assert found.temporaries_are == "compiled"
+    # XLA counts more than products, and not much more.
+    (wide,) = [each for each in planned.rounds if each.width == 3]
+    assert 0.9 * wide.work.flops < rounds.flops < 3 * wide.work.flops
+    few, more = (replace(rounds, layers=(count,), flops=10.0 + count) for count in (1, 2))
+    assert extended(few, more, 80).flops == 90.0
