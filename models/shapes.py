@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, Mesh
 from jax.typing import DTypeLike
 
 from jspec.errors import InputError
@@ -22,7 +21,7 @@ def shapes(
     name: str | Path,
     dtype: DTypeLike | None = None,
     param_dtype: DTypeLike | None = None,
-    mesh: Mesh | AbstractMesh | None = None,
+    mesh: Any = None,
     num_layers: int | None = None,
 ) -> Loaded:
     """What `load` would give, with shapes in the place of weights: to plan before they are there.
@@ -32,7 +31,8 @@ def shapes(
             a published shape: "llama-1b", "llama-3b", "llama-8b", "llama-70b", "llama-405b".
         dtype: as in `load`.
         param_dtype: as in `load`.
-        mesh: devices, which need not exist, to spread the weights over as `sharding.TABLE` says.
+        mesh: a `Mesh`, or an `AbstractMesh` of devices that need not exist, over which `load` would
+            spread the weights.
         num_layers: another number of layers than it has, all else being equal.
 
     Returns:

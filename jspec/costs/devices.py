@@ -38,16 +38,18 @@ class Device:
     source: str = ""
 
 
-def _tpu(name: str, kind: str, gib: float, *figures: float) -> Device:
+def _tpu(name: str, kind: str, gib: float, bandwidth: float, flops: float, link: float) -> Device:
     # XLA keeps a part of the memory, which is not counted; the rest is what its messages of
     # exhausted memory say.
     generation = name.split()[1]
     where = f"https://docs.cloud.google.com/tpu/docs/{generation}"
-    return Device(name, "tpu", int(gib * _GIB), *figures, kind, where)
+    return Device(name, "tpu", int(gib * _GIB), bandwidth, flops, link, kind, where)
 
 
-def _gpu(name: str, kind: str, gigabytes: float, *figures: float, sheet: str) -> Device:
-    return Device(name, "gpu", int(gigabytes * 1e9), *figures, kind, sheet)
+def _gpu(
+    name: str, kind: str, gb: float, bandwidth: float, flops: float, link: float, sheet: str
+) -> Device:
+    return Device(name, "gpu", int(gb * 1e9), bandwidth, flops, link, kind, sheet)
 
 
 _H100 = "https://www.nvidia.com/en-us/data-center/h100/"
@@ -168,8 +170,8 @@ def _plain(name: str) -> str:
 
 def _described(text: str) -> Device:
     """The device of figures such as "memory=24e9,bandwidth=1e12,flops=165e12"."""
-    given = dict(part.partition("=")[::2] for part in text.split(","))
-    given = {name.strip(): value.strip() for name, value in given.items()}
+    parts = (part.partition("=") for part in text.split(","))
+    given = {name.strip(): value.strip() for name, _, value in parts}
     numbers = ("memory", "bandwidth", "flops", "link")
     if wrong := [name for name in given if name not in (*numbers, "platform")]:
         raise InputError(

@@ -118,7 +118,8 @@ def _arguments(
 def _compile(function: str, lowered: jax.stages.Lowered, model: Any) -> Compiled:
     begin = time.perf_counter()
     program = lowered.compile()
-    memory, costs = program.memory_analysis(), program.cost_analysis()
+    memory: Any = program.memory_analysis()
+    costs: Any = program.cost_analysis()
     if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
         costs = costs[0]
     # Not temp_size_in_bytes: on TPU that counts a buffer again where a loop passes it on.

@@ -139,7 +139,7 @@ def parts(leaf: Any) -> int:
 
 
 def _by_row(shape: Sequence[int], axis: int | None, mesh: Any) -> NamedSharding:
-    spec = [None] * len(shape)
+    spec: list[str | None] = [None] * len(shape)
     if axis is not None and shape[axis] % mesh.shape["data"] == 0:
         spec[axis] = "data"
     return NamedSharding(mesh, PartitionSpec(*spec))
