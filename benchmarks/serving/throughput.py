@@ -35,10 +35,10 @@ def main(
     """The server is asked and the static batch run in turn; neither runs beside the other."""
     headline(f"{model}, {method}: {rows} rows, {requests} requests of {new_tokens} new tokens")
     target = load(model)
-    prompts = _prompts(target, requests, prompt_tokens)
-    room = _room(prompt_tokens + new_tokens)
-    asked = ["--model", model, "--method", method, "--rows", str(rows), "--max-model-len"]
-    with ServerProcess([*asked, str(room), *serve.split()]) as server:
+    prompts = prompts_of(target, requests, prompt_tokens)
+    room = room_for(prompt_tokens + new_tokens)
+    options = ["--model", model, "--method", method, "--rows", str(rows), "--max-model-len"]
+    with ServerProcess([*options, str(room), *serve.split()]) as server:
         built = jspec.methods.build(method, target)
         speeds: dict[str, list[float]] = {"server": [], "static": [], "plain static": []}
         before: dict[str, float] = {}
@@ -73,11 +73,13 @@ def main(
     )
 
 
-def _room(tokens: int) -> int:
+def room_for(tokens: int) -> int:
+    """Tokens of a row, rounded up: other lengths are mostly the same programs."""
     return -(-tokens // 64) * 64
 
 
-def _prompts(target: Loaded, count: int, size: int) -> list[list[int]]:
+def prompts_of(target: Loaded, count: int, size: int) -> list[list[int]]:
+    """So many prompts of a text, in tokens."""
     ids = target.tokenizer.encode(TEXTS.read_text("utf-8")).ids
     begins = np.linspace(0, len(ids) - size - 1, count).astype(int)
     return [ids[begin : begin + size] for begin in begins]
@@ -87,7 +89,7 @@ def _served(url: str, name: str, prompts: Sequence[list[int]], count: int, toget
     """Tokens per second of free texts."""
     fields = {"temperature": 0, "ignore_eos": True, "max_tokens": count}
     bodies = [{"model": name, "prompt": prompt, **fields} for prompt in prompts]
-    seconds, tokens = asyncio.run(_asked(url, bodies, together))
+    seconds, tokens = asyncio.run(asked(url, bodies, together))
     return tokens / seconds
 
 
@@ -95,12 +97,12 @@ def _shaped(url: str, name: str, prompts: Sequence[list[int]], together: int) ->
     """Tokens per second of answers of a schema, and how long they are."""
     fields = {"structured_outputs": {"json": SCHEMA}, "max_tokens": 64, "temperature": 0}
     bodies = [{"model": name, "prompt": prompt, **fields} for prompt in prompts]
-    asyncio.run(_asked(url, bodies[:1], 1))  # the grammar is made once
-    seconds, tokens = asyncio.run(_asked(url, bodies, together))
+    asyncio.run(asked(url, bodies[:1], 1))  # the grammar is made once
+    seconds, tokens = asyncio.run(asked(url, bodies, together))
     return tokens / seconds, round(tokens / len(bodies))
 
 
-async def _asked(url: str, bodies: Sequence[dict[str, Any]], together: int) -> tuple[float, int]:
+async def asked(url: str, bodies: Sequence[dict[str, Any]], together: int) -> tuple[float, int]:
     """The seconds of requests, so many at a time, and the tokens of their answers."""
     left, tokens = iter(bodies), 0
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:

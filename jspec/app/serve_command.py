@@ -54,6 +54,14 @@ def serve(
         Path | None,
         typer.Option(metavar="FILE", help="Jinja file.", show_default="the model's own"),
     ] = None,
+    tool_call_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How the model writes calls: hermes or llama3_json.",
+            show_default="as the chat template shows",
+        ),
+    ] = None,
     rounds: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="Rounds in a call of the device.")
     ] = 8,
@@ -120,6 +128,7 @@ def serve(
         grammar_classes=max_grammar_classes,
         penalties=penalties,
         chat_template=chat_template,
+        tool_call_parser=tool_call_parser,
         drain_seconds=drain_seconds,
     )
     # Before a model is loaded, which takes longer.

@@ -2,12 +2,13 @@
 
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 
 from jspec.server.answers import Answer, Spelling
+from jspec.server.calls import Call, Reader
 from jspec.server.jobs import TokenLogprobs
 
 JSON = dict[str, Any]
@@ -96,30 +97,45 @@ class ChatFormat:
         spelling: of tokens beside log-probabilities.
         num_top: likeliest tokens beside each; None: no log-probabilities.
         function: the function whose arguments the answer consists of; None: it is text.
+        reader: makes what reads calls out of an answer; None: there are none.
     """
 
     def __init__(
-        self, model: str, spelling: Spelling, num_top: int | None, function: str | None = None
+        self,
+        model: str,
+        spelling: Spelling,
+        num_top: int | None,
+        function: str | None = None,
+        reader: Callable[[], Reader] | None = None,
     ):
         self.id = f"chatcmpl-{uuid.uuid4().hex}"
         self._head = {"id": self.id, "created": int(time.time()), "model": model}
         self._spelling = spelling
         self._num_top = num_top
         self._function = function
+        self._reader = reader
+        self._readers: dict[int, Reader] = {}
+        self._num_calls: dict[int, int] = {}
 
     def first(self, answer: Answer) -> JSON | None:
         """Says who speaks, and which function is called."""
         delta: JSON = {"role": "assistant", "content": ""}
         if self._function is not None:
-            call = {"index": 0, **self._call("")}
+            call = {"index": 0, **_shown(Call(self._function, ""))}
             delta = {"role": "assistant", "content": None, "tool_calls": [call]}
         return _choice(answer.index, "delta", delta, None, None)
 
     def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
         """The choice of a piece."""
         delta: JSON = {}
-        if text and self._function is None:
-            delta = {"content": text}
+        if self._function is None:
+            before = self._num_calls.get(answer.index, 0)
+            said, called = self._read(answer, text, answer.is_done)
+            if said:
+                delta["content"] = said
+            if called:
+                shown = [{"index": n, **_shown(one)} for n, one in enumerate(called, before)]
+                delta["tool_calls"] = shown
         elif text:
             delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
         logprobs = self._logprobs(tokens, known)
@@ -138,20 +154,30 @@ class ChatFormat:
         """All answers at once."""
         choices = []
         for one in answers:
-            message: JSON = {"role": "assistant", "content": one.text, "refusal": None}
             if self._function is not None:
-                message |= {"content": None, "tool_calls": [self._call(one.text)]}
+                said, called = "", [Call(self._function, one.text)]
+            else:
+                said, called = self._read(one, one.text, is_last=True)
+            message: JSON = {"role": "assistant", "content": said, "refusal": None}
+            if called:
+                message |= {"content": said or None, "tool_calls": [*map(_shown, called)]}
             logprobs = self._logprobs(one.tokens, _joined(one))
             choices.append(_choice(one.index, "message", message, logprobs, self._reason(one)))
         return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
 
-    def _call(self, arguments: str) -> JSON:
-        function = {"name": self._function, "arguments": arguments}
-        return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+    def _read(self, answer: Answer, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """The text and the calls that are certain after more text of an answer."""
+        if self._reader is None:
+            return text, []
+        if answer.index not in self._readers:
+            self._readers[answer.index] = self._reader()
+        said, called = self._readers[answer.index].read(text, is_last)
+        self._num_calls[answer.index] = self._num_calls.get(answer.index, 0) + len(called)
+        return said, called
 
     def _reason(self, answer: Answer) -> str | None:
-        calls = self._function is not None and answer.finish_reason == "stop"
-        return "tool_calls" if calls else answer.finish_reason
+        called = self._function is not None or self._num_calls.get(answer.index)
+        return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
 
     def _logprobs(self, tokens: list[int], known: Any) -> JSON | None:
         if known is None or self._num_top is None:
@@ -173,6 +199,12 @@ def usage(prompt: int, written: int, reused: int) -> JSON:
         "total_tokens": prompt + written,
         "prompt_tokens_details": {"cached_tokens": reused},
     }
+
+
+def _shown(call: Call) -> JSON:
+    """A call as the API has it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
 
 
 def _choice(index: int, key: str, value: JSON, logprobs: Any, reason: str | None) -> JSON:

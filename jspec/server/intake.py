@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from jspec import grammar
 from jspec.app import conversations
 from jspec.errors import InputError
 from jspec.grammar.stops import StopStrings
+from jspec.server import calls
 from jspec.server.errors import APIError
 from jspec.server.forms import Bounds, Forms
 from jspec.server.jobs import RowSettings
@@ -36,6 +37,7 @@ class Order:
         num_top: likeliest tokens that are reported beside each; None: no log-probabilities are.
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
+        reader: makes what reads calls out of an answer; None: it has none.
     """
 
     prompts: Sequence[list[int]]
@@ -44,6 +46,7 @@ class Order:
     num_top: int | None = None
     goes_on: bool = False
     function: str | None = None
+    reader: Callable[[], calls.Reader] | None = None
 
 
 class Intake:
@@ -54,10 +57,12 @@ class Intake:
     Args:
         target: the model, for its tokenizer and template.
         bounds: what a row has room for.
+        call_parser: how the model writes calls, one of `calls.PARSERS`; None: nobody knows.
     """
 
-    def __init__(self, target: "Loaded", bounds: Bounds):
+    def __init__(self, target: "Loaded", bounds: Bounds, call_parser: str | None = None):
         self.target = target
+        self._call_parser = call_parser
         self.bounds = bounds
         self.spelled = grammar.token_bytes(target.tokenizer)
         """The bytes of each token."""
@@ -101,7 +106,7 @@ class Intake:
         named = "max_tokens" if asked.max_tokens else "max_completion_tokens"
         most = asked.max_tokens or asked.max_completion_tokens
         limit = self._limit("messages", [prompt], most, None, named)
-        function, schema = self._called(asked)
+        function, schema, reader = self._called(asked)
         form: Any = asked.structured_outputs
         if isinstance(asked.response_format, AsJSON):
             if form is not None:
@@ -123,7 +128,9 @@ class Intake:
         wanted = (asked.top_logprobs or 0) if asked.logprobs else None
         num_top = self._num_top("top_logprobs" if wanted else "logprobs", wanted)
         settings = self._settings(asked, limit, made)
-        return Order([prompt], settings, asked.n, num_top, goes_on=True, function=function)
+        return Order(
+            [prompt], settings, asked.n, num_top, goes_on=True, function=function, reader=reader
+        )
 
     def _conversation(self, asked: ChatRequest) -> list[int]:
         """The tokens of a conversation, by the model's template."""
@@ -147,28 +154,43 @@ class Intake:
         except InputError as error:
             raise APIError(400, str(error), "messages") from None
 
-    def _called(self, asked: ChatRequest) -> tuple[str | None, str | None]:
-        """The function that must be called and the schema of its arguments; None for none."""
-        choice = asked.tool_choice
-        if choice in ("auto", "none"):
-            return None, None
-        tools = {tool.function.name: tool.function for tool in asked.tools or ()}
-        if isinstance(choice, NamedTool):
-            name = choice.function.name
-        elif len(tools) == 1:
-            name = next(iter(tools))
-        else:
+    def _called(
+        self, asked: ChatRequest
+    ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
+        """The function that is called, the schema of the answer, and what reads calls out of it;
+        None for none of each.
+        """
+        choice, parser = asked.tool_choice, self._call_parser
+        # Without parameters the only arguments are {}.
+        tools = {
+            tool.function.name: {"type": "object", "properties": {}, **tool.function.parameters}
+            for tool in asked.tools or ()
+        }
+        if choice == "none" or (choice == "auto" and not tools):
+            return None, None, None
+        if not tools:
             raise APIError(
-                400, f"tool_choice is 'required' and there are {len(tools)} tools; name one of "
-                "them, or leave one", "tool_choice",
+                400, f"tool_choice is {_named(choice)!r:.60} and there are no tools; give some",
+                "tool_choice",
             )  # fmt: skip
-        if name not in tools:
+        if choice == "auto":
+            if parser is None:
+                raise APIError(
+                    400, "tool_choice is 'auto', and the chat template does not show how the model "
+                    "writes calls; name a function, or start the server with --tool-call-parser",
+                    "tool_choice",
+                )  # fmt: skip
+            return None, None, calls.reader_of(parser, tools)
+        name = _named(choice) if isinstance(choice, NamedTool) else None
+        if name is not None and name not in tools:
             raise APIError(
                 400, f"tool_choice names {name!r:.60}, which tools does not have", "tool_choice"
             )
-        # Without parameters the only arguments are {}.
-        schema = {"type": "object", "properties": {}, **tools[name].parameters}
-        return name, json.dumps(schema)
+        if name is None and len(tools) == 1:
+            name = next(iter(tools))
+        if name is not None:
+            return name, json.dumps(tools[name]), None
+        return None, calls.schema_of(list(tools.items())), lambda: calls.BareCalls(tools)
 
     def _limit(
         self,
@@ -242,6 +264,10 @@ class Intake:
             grammar=made[0],
             stop=made[1],
         )
+
+
+def _named(choice: str | NamedTool) -> str:
+    return choice if isinstance(choice, str) else choice.function.name
 
 
 def numbered(settings: RowSettings, row: int) -> RowSettings:

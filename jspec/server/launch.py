@@ -51,6 +51,7 @@ class ServeSettings:
         grammar_classes: most classes of tokens of one.
         penalties: whether requests may have penalties, biases and a minimal length.
         chat_template: a Jinja file, instead of the model's own template.
+        tool_call_parser: how the model writes calls; None: as its template shows them.
         drain_seconds: what is being answered has so long to end, after SIGTERM.
 
     Raises:
@@ -72,10 +73,12 @@ class ServeSettings:
     grammar_classes: int = 256
     penalties: bool = True
     chat_template: Path | None = None
+    tool_call_parser: str | None = None
     drain_seconds: int = 60
 
     def __post_init__(self):
         from jspec.arguments import check_integer
+        from jspec.server import calls
 
         for option, value, low, high in (
             ("--port", self.port, 0, 65535),
@@ -94,6 +97,11 @@ class ServeSettings:
                 check_integer(option, value, low, high)
         if self.api_key is not None and not self.api_key:
             raise InputError("--api-key is empty; give it a letter, or leave it out")
+        if self.tool_call_parser not in (None, *calls.PARSERS):
+            raise InputError(
+                f"--tool-call-parser is {self.tool_call_parser!r:.60}; give one of "
+                f"{', '.join(calls.PARSERS)}"
+            )
 
 
 def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> None:
@@ -131,7 +139,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     )
     service = Service(
         Served(settings.name, settings.api_key, int(time.time())),
-        Intake(target, bounds),
+        Intake(target, bounds, _call_parser(target, settings)),
         lambda deliver: Scheduler(
             device,
             deliver,
@@ -183,6 +191,14 @@ def chatting(target: "Loaded", template: Path | None) -> "Loaded":
         chat = ChatTemplate(text, target.tokenizer, known, f"the chat template in {template}")
         target = replace(target, chat=chat)
     return replace(target, eos=conversations.eos(target))
+
+
+def _call_parser(target: "Loaded", settings: ServeSettings) -> str | None:
+    from jspec.server import calls
+
+    if settings.tool_call_parser is not None or target.chat is None:
+        return settings.tool_call_parser
+    return calls.parser_of(target.chat.template)
 
 
 def narrowed(choice: "Choice", rows: int) -> "Choice":

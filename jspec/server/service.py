@@ -150,7 +150,9 @@ class Service:
     async def _chat(self, request: Request) -> Any:
         asked = await self._asked(request, schemas.ChatRequest)
         order = await self._made(self._intake.chat, asked)
-        form = ChatFormat(self._served.name, self._spelling, order.num_top, order.function)
+        form = ChatFormat(
+            self._served.name, self._spelling, order.num_top, order.function, order.reader
+        )
         return await self._answer(request, asked, order, form)
 
     async def _asked(self, request: Request, kind: type[schemas.Asked]) -> schemas.Asked:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import fakes
 from starlette.testclient import TestClient
 
+from jspec.server import calls
 from jspec.server.forms import Bounds
 from jspec.server.intake import Intake
 from jspec.server.scheduler import Scheduler
@@ -19,9 +20,10 @@ BOUNDS = Bounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
 def service(device=None, *, api_key=None, bounds=None, target=None, **scheduling):
     """A client of a service that runs, the device, and the lines of its log."""
     device, lines = device or fakes.FakeDevice(), []
+    known = target or fakes.loaded()
     made = Service(
         Served("bytes", api_key, 1),
-        Intake(target or fakes.loaded(), replace(BOUNDS, **(bounds or {}))),
+        Intake(known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)),
         lambda deliver: Scheduler(device, deliver, **scheduling),
         lambda: 0,
         lambda line: lines.append(json.loads(line)),

@@ -22,9 +22,11 @@ TEMPLATE = (
     "{% for m in messages %}<{{ m.role }}>{{ m.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+TAGGED = f"{{# <tool_call> #}}{TEMPLATE}"
+"""The template of a model that writes calls as Hermes does."""
 
 
-def loaded() -> Loaded:
+def loaded(template: str = TEMPLATE) -> Loaded:
     """A model of bytes: token b is byte b, and 256 ends a text."""
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     order = [_letter(byte) for byte in range(256)]
@@ -34,7 +36,7 @@ def loaded() -> Loaded:
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<end>"])
     model: Any = SimpleNamespace(vocab_size=257, context=CONTEXT)
-    chat = ChatTemplate(TEMPLATE, tokenizer)
+    chat = ChatTemplate(template, tokenizer)
     return Loaded(model, None, tokenizer, eos=(END,), bos=None, chat=chat)
 
 

@@ -50,7 +50,7 @@ class Process(ServerProcess):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     template = tmp_path_factory.mktemp("server") / "template.jinja"
-    template.write_text(fakes.TEMPLATE)
+    template.write_text(fakes.TAGGED)
     with Process("--api-key", KEY, "--chat-template", str(template)) as process:
         yield process
 

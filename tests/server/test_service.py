@@ -188,7 +188,8 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
             {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
         {"role": "tool", "content": "it", "tool_call_id": "c"},
     ]  # fmt: skip
-    got = chat(client, messages=messages, tools=[tool]).json()
+    named = {"type": "function", "function": {"name": "look"}}
+    got = chat(client, messages=messages, tools=[tool], tool_choice=named).json()
     shown = "[look]<system>Be!\n<user>Hi\n<assistant>\n<tool>it\n<assistant>"
     assert got["usage"]["prompt_tokens"] == len(shown)
     without = chat(client, messages=messages, tools=[tool], tool_choice="none").json()

@@ -1,0 +1,110 @@
+"""Servers that draft differently, asked in turn: what speculation is worth under load.
+
+python -m benchmarks.serving.methods                       # the bundled jspec-7m: plain, and auto
+python -m benchmarks.serving.methods --model smollm2-135m --requests 16 --repeats 1
+"""
+
+import asyncio
+from contextlib import ExitStack
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from benchmarks.harness import command, console, headline
+from benchmarks.serving.process import ServerProcess
+from benchmarks.serving.requests import SCHEMA
+from benchmarks.serving.throughput import asked, prompts_of, room_for
+from jspec.models import load
+
+PLAIN = "autoregressive"
+RECORD = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 24},
+        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+        "colors": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
+        "likes": {"type": "string", "maxLength": 40},
+    },
+    "required": ["name", "age", "colors", "likes"],
+}
+"""A schema with texts and numbers of the model's own."""
+_FORM = {"temperature": 0, "max_tokens": 96}
+_FREE = {**_FORM, "ignore_eos": True}
+_KINDS: dict[str, dict[str, Any]] = {
+    "text": _FREE,
+    "drawn": {**_FREE, "temperature": 0.8, "top_p": 0.95, "seed": 1},
+    "short": {**_FREE, "max_tokens": 32},
+    "schema": {**_FORM, "structured_outputs": {"json": SCHEMA}},
+    "record": {**_FORM, "structured_outputs": {"json": RECORD}},
+}
+
+
+def main(
+    model: Annotated[str, typer.Option(help="folder, bundled name or hub id")] = "jspec-7m",
+    methods: Annotated[str, typer.Option(help="besides plain decoding, with commas")] = "auto",
+    rows: Annotated[int, typer.Option(min=1)] = 8,
+    requests: Annotated[int, typer.Option(min=1, help="of each kind")] = 32,
+    prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
+    repeats: Annotated[int, typer.Option(min=1)] = 3,
+    together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 a row")] = 0,
+    serve: Annotated[str, typer.Option(help="more options of jspec serve")] = "",
+) -> None:
+    """All servers are up; one is asked at a time, and the others sleep."""
+    names = [PLAIN, *(name.strip() for name in methods.split(","))]
+    headline(f"{model}: {rows} rows, {requests} requests of each kind, {', '.join(names)}")
+    # Other prompts in every turn: what was answered before, a drafter would know by heart.
+    prompts = prompts_of(load(model), requests * (repeats + 1), prompt_tokens)
+    room = str(room_for(prompt_tokens + _FORM["max_tokens"]))
+    shared = ["--model", model, "--rows", str(rows), "--max-model-len", room, *serve.split()]
+    speeds = {(name, kind): [] for name in names for kind in _KINDS}
+    rounds, prompts_share = ({key: [] for key in speeds} for _ in range(2))
+    with ExitStack() as stack:
+        # Plain decoding as whoever wants nothing else would start it.
+        bare = ["--no-penalties", "--max-grammar-states", "0", "--max-logprobs", "-1"]
+        servers = {
+            name: stack.enter_context(
+                ServerProcess([*shared, "--method", name, *(bare if name == PLAIN else [])])
+            )
+            for name in names
+        }
+        for repeat in range(repeats + 1):
+            some = prompts[repeat :: repeats + 1]
+            for kind, fields in _KINDS.items():
+                bodies = [{"model": model, "prompt": prompt, **fields} for prompt in some]
+                for name, server in servers.items():
+                    if name == PLAIN and "structured_outputs" in bodies[0]:
+                        continue
+                    before = server.figures()
+                    seconds, tokens = asyncio.run(asked(server.url, bodies, together or 2 * rows))
+                    after = server.figures()
+                    if repeat:  # the first turn warms grammars and what drafters learn
+                        speeds[name, kind].append(tokens / seconds)
+                        rounds[name, kind] += server.lines()[-len(bodies) :]
+                        prompts_share[name, kind].append(_reading(before, after))
+    for kind in _KINDS:
+        plain = speeds[PLAIN, kind] or speeds[PLAIN, "short"]
+        for name in names:
+            if known := speeds[name, kind]:
+                ratio = np.median(np.array(known) / np.array(plain))
+                per_round = np.mean([line["tokens_per_round"] for line in rounds[name, kind]])
+                size = np.mean([line["completion_tokens"] for line in rounds[name, kind]])
+                console.print(
+                    f"{kind:8} {name:20} {np.median(known):6.0f} tokens/s  {ratio:.2f} of plain  "
+                    f"{per_round:.2f} tokens a round, answers of {size:.0f} tokens, "
+                    f"prompts {np.median(prompts_share[name, kind]):.0%}"
+                )
+    console.print("(schema and record: over free texts of plain decoding, `short`)")
+
+
+def _reading(before: dict[str, float], after: dict[str, float]) -> float:
+    """The share of prompts in the time of the device."""
+    read, step = (
+        after[name] - before[name]
+        for name in ("jspec:read_seconds_total", "jspec:step_seconds_total")
+    )
+    return read / (read + step)
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,232 @@
+"""Calls of functions: how models write them, what a grammar makes of them, how they are read.
+
+Two ways are common, and have vLLM's names here. Which of them a model was trained for, its chat
+template shows:
+
+    hermes         <tool_call>{"name": .., "arguments": {..}}</tool_call>, amid text
+    llama3_json    {"name": .., "parameters": {..}} as the whole answer, several with ; between
+"""
+
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+HERMES = "hermes"
+LLAMA = "llama3_json"
+PARSERS = (HERMES, LLAMA)
+
+_OPEN, _CLOSE = "<tool_call>", "</tool_call>"
+_PYTHON = "<|python_tag|>"
+_OTHER = ("<function=", "<arg_key>")
+"""What templates show that have other calls between the same tags: Qwen3-Coder's, and GLM-4.5's."""
+_ARGUMENTS = ("arguments", "parameters")
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function.
+
+    Args:
+        name: of it.
+        arguments: a JSON object, as text.
+    """
+
+    name: str
+    arguments: str
+
+
+class Reader(Protocol):
+    """Reads the calls out of one answer as it comes."""
+
+    def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """What is certain after more text.
+
+        Args:
+            text: that follows; "" if there is none.
+            is_last: whether it is the end of the answer.
+
+        Returns:
+            The text that is of no call, and the calls, each once it is whole.
+        """
+        ...
+
+
+def parser_of(template: str) -> str | None:
+    """The name of the way in which a chat template writes calls; None if it is not known.
+
+    Example:
+        >>> parser_of("{{ '<tool_call>' ~ call ~ '</tool_call>' }}")
+        'hermes'
+    """
+    if any(mark in template for mark in _OTHER):
+        return None
+    if _OPEN in template:
+        return HERMES
+    return LLAMA if '"parameters": ' in template else None
+
+
+def reader_of(parser: str, names: Collection[str]) -> Callable[[], Reader]:
+    """What makes a reader for each answer.
+
+    Args:
+        parser: one of `PARSERS`.
+        names: of the functions that there are; what calls another is text.
+    """
+    kind = TaggedCalls if parser == HERMES else BareCalls
+    return lambda: kind(names)
+
+
+class TaggedCalls:
+    """Reads calls between tags, amid text. What cannot be read is text as it was written.
+
+    Example:
+        >>> reader = TaggedCalls({"look"})
+        >>> reader.read("I look. <tool", False)
+        ('I look.', [])
+        >>> reader.read('_call>{"name": "look", "arguments": {"at": 1}}</tool_call>', True)
+        ('', [Call(name='look', arguments='{"at": 1}')])
+    """
+
+    def __init__(self, names: Collection[str]):
+        self._names = tuple(names)
+        self._held = ""
+        self._called = False
+
+    def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """As `Reader` has it."""
+        self._held += text
+        said, calls = "", []
+        while _OPEN in self._held:
+            before, _, rest = self._held.partition(_OPEN)
+            value, after = _object(rest)
+            if value is None and not is_last:
+                break
+            if value is not None:
+                follows = after.lstrip()
+                if not is_last and len(follows) < len(_CLOSE) and _CLOSE.startswith(follows):
+                    break
+                after = follows.removeprefix(_CLOSE)
+            if (call := _call(value, self._names)) is not None:
+                said += before.rstrip()
+                calls.append(call)
+            else:
+                inside, closed, after = rest.partition(_CLOSE)
+                said += before + _OPEN + inside + closed
+            self._held = after
+        self._called |= bool(calls)
+        end = self._certain(is_last)
+        said, self._held = said + self._held[:end], self._held[end:]
+        return said, calls
+
+    def _certain(self, is_last: bool) -> int:
+        """The length of what is held and is of no call: space before one is not shown."""
+        held = self._held
+        if is_last:
+            return len(held) if held.strip() or not self._called else 0
+        end = held.find(_OPEN)
+        if end < 0:
+            begun = (n for n in range(len(_OPEN) - 1, 0, -1) if held.endswith(_OPEN[:n]))
+            end = len(held) - next(begun, 0)
+        return len(held[:end].rstrip())
+
+
+class BareCalls:
+    """Reads calls that are the whole answer. Any other answer is text, from its first letter on.
+
+    Example:
+        >>> reader = BareCalls({"look"})
+        >>> reader.read('{"name": "look", "parameters": {"at": 1}}', True)
+        ('', [Call(name='look', arguments='{"at": 1}')])
+    """
+
+    def __init__(self, names: Collection[str]):
+        self._names = tuple(names)
+        self._held = ""
+        self._is_text = False
+
+    def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """As `Reader` has it."""
+        self._held += text
+        if not self._is_text:
+            begun = self._held.lstrip()
+            if not is_last and _PYTHON.startswith(begun):
+                return "", []
+            rest = begun.removeprefix(_PYTHON).lstrip()
+            if rest.startswith("{"):
+                if not is_last:
+                    return "", []
+                if calls := self._calls(rest):
+                    self._held = ""
+                    return "", calls
+            self._is_text = True
+        said, self._held = self._held, ""
+        return said, []
+
+    def _calls(self, rest: str) -> list[Call]:
+        """All calls; none if anything else stands between them."""
+        found = []
+        while rest:
+            value, rest = _object(rest)
+            call = _call(value, self._names)
+            if call is None:
+                return []
+            found.append(call)
+            rest = rest.lstrip().removeprefix(";").lstrip()
+        return found
+
+
+def schema_of(tools: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """The JSON schema of a call of one of several functions.
+
+    Args:
+        tools: name and schema of the arguments of each.
+    """
+    # Each schema refers to its own parts, which stand elsewhere here.
+    parts = {str(n): _moved(schema, f"#/$defs/{n}") for n, (_, schema) in enumerate(tools)}
+    calls = [
+        {
+            "type": "object",
+            "properties": {
+                "name": {"const": name},
+                "arguments": {"$ref": f"#/$defs/{number}"},
+            },
+            "required": ["name", "arguments"],
+        }
+        for number, (name, _) in enumerate(tools)
+    ]
+    return json.dumps({"anyOf": calls, "$defs": parts})
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references are right if it stands in such a place."""
+    if isinstance(schema, list):
+        return [_moved(part, place) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    moved = {key: _moved(part, place) for key, part in schema.items()}
+    if isinstance(path := schema.get("$ref"), str) and path.startswith("#"):
+        moved["$ref"] = place + path[1:]
+    return moved
+
+
+def _object(text: str) -> tuple[Any, str]:
+    """The JSON value at the begin of a text, and what follows; (None, text) if it is not whole."""
+    begin = len(text) - len(text.lstrip())
+    try:
+        value, end = json.JSONDecoder().raw_decode(text, begin)
+    except (ValueError, RecursionError):
+        return None, text
+    return value, text[end:]
+
+
+def _call(value: Any, names: Collection[str]) -> Call | None:
+    """The call that a JSON value is; None if it is none of these functions."""
+    if not isinstance(value, dict) or value.get("name") not in names:
+        return None
+    given = next((value[key] for key in _ARGUMENTS if key in value), {})
+    if isinstance(given, str):  # some write the arguments as text, as the API has them
+        given = _object(given)[0]
+    if not isinstance(given, dict):
+        return None
+    return Call(value["name"], json.dumps(given, ensure_ascii=False))
