@@ -2,6 +2,7 @@
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from jspec.errors import InputError
 if TYPE_CHECKING:
     from jspec.app.batches import Group
     from jspec.base import PyTree
-    from jspec.costs import CostCurve
+    from jspec.costs import CostCurve, Setting
     from jspec.protocols import Drafter
 
 
@@ -58,24 +59,42 @@ class RoundCosts:
         model, batch = self._session.built.model, len(group.lengths)
         sampled = settings.sampling is not None
         where = costs.setting(model, target.params, drafter, batch_size=batch, sampled=sampled)
-        kept = folder(os.environ, "costs")
-        file = None if kept is None else kept / f"{where.fingerprint}-{slots}.json"
-        if file is not None and file.exists():
-            try:
-                return costs.load(file, where)
-            except InputError as error:  # damaged: the next curve replaces it
-                terminal.note(f"jspec: {error}")
-        if sys.stderr.isatty():
-            terminal.note("Measuring how long rounds take here; the next run knows.")
-        ends = () if settings.ignore_eos else target.eos
-        most = settings.max_new_tokens if model.context is None else model.context
-        curve = costs.measure(
-            model, target.params, drafter, params.drafter,
-            batch_size=batch, prompt_length=group.prompt.shape[1],
-            max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
-            eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
-            key=settings.seed, slots=slots if model.context is None else min(slots, model.context),
-        )  # fmt: skip
-        if file is not None:
-            costs.save(curve, where, file)
-        return curve
+
+        def measured() -> "CostCurve":
+            ends = () if settings.ignore_eos else target.eos
+            most = settings.max_new_tokens if model.context is None else model.context
+            return costs.measure(
+                model, target.params, drafter, params.drafter,
+                batch_size=batch, prompt_length=group.prompt.shape[1],
+                max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
+                eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
+                key=settings.seed,
+                slots=slots if model.context is None else min(slots, model.context),
+            )  # fmt: skip
+
+        return kept(where, str(slots), measured)
+
+
+def kept(where: "Setting", name: str, measured: Callable[[], "CostCurve"]) -> "CostCurve":
+    """A curve from disk, or as it is measured now, and kept then.
+
+    Args:
+        where: the setting.
+        name: of the curve among those of the setting.
+        measured: measures it.
+    """
+    from jspec import costs
+
+    place = folder(os.environ, "costs")
+    file = None if place is None else place / f"{where.fingerprint}-{name}.json"
+    if file is not None and file.exists():
+        try:
+            return costs.load(file, where)
+        except InputError as error:  # damaged: the next curve replaces it
+            terminal.note(f"jspec: {error}")
+    if sys.stderr.isatty():
+        terminal.note("Measuring how long rounds take here; the next run knows.")
+    curve = measured()
+    if file is not None:
+        costs.save(curve, where, file)
+    return curve

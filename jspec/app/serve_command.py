@@ -100,6 +100,7 @@ def serve(
     drain_seconds: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="To end what was begun, on SIGTERM.")
     ] = 60,
+    memory: options.Memory = None,
     dtype: options.Dtype = None,
 ) -> None:
     """Serve a model over HTTP, in the words of the OpenAI API."""
@@ -130,6 +131,7 @@ def serve(
         chat_template=chat_template,
         tool_call_parser=tool_call_parser,
         drain_seconds=drain_seconds,
+        memory=memory,
     )
     # Before a model is loaded, which takes longer.
     taken = listening.bound(host, port)

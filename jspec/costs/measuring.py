@@ -1,7 +1,7 @@
 """Measuring the cost curve: whole rounds at every width, timed where they will run."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -93,16 +93,9 @@ def measure(
         drafter_params=AdaptiveParams(drafter_params, CostCurve.of({1: 1.0})),
         max_new_tokens=max_new_tokens, **request,
     )  # fmt: skip
-    points = [batch_size * (1 + width) for width in drafter.widths]
-    asked = started.drafter_state.rests
-    resting = replace(asked, left=jnp.full_like(asked.left, _ENDLESS))
-    # Every width with a draft, and the first one without.
-    ways = [(point, asked) for point in points] + [(points[0], resting)]
 
-    def timed(place: int, rounds: int) -> float:
-        point, rests = ways[place]
-        curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})
-        begun = replace(started, drafter_state=replace(started.drafter_state, rests=rests))
+    def timed(curve: CostCurve, resting: bool, rounds: int) -> float:
+        begun = asked_to_rest(started, resting)
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
         state = decode_rounds(
@@ -112,11 +105,46 @@ def measure(
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
+    return in_turn(drafter.widths, batch_size, started.cache.slots, timed, repeats, progress)
+
+
+def asked_to_rest(state: State, resting: bool) -> State:
+    """A state whose drafter rests in all rounds that follow, or in none of the next ones."""
+    rests = state.drafter_state.rests
+    left = np.full(rests.left.shape, _ENDLESS if resting else 0, np.int32)
+    known = replace(state.drafter_state, rests=replace(rests, left=jnp.asarray(left)))
+    return replace(state, drafter_state=known)
+
+
+def in_turn(
+    widths: Sequence[int],
+    batch_size: int,
+    slots: int,
+    timed: Callable[[CostCurve, bool, int], float],
+    repeats: int = 5,
+    progress: Callable[[int, int], None] | None = None,
+) -> CostCurve:
+    """The curve of rounds that are timed in turn, the least of their times each.
+
+    Args:
+        widths: of the drafter.
+        batch_size: rows.
+        slots: of a row's cache.
+        timed: gives the seconds of a round, of (curve, resting, rounds): with a curve in which one
+            width alone is cheap, whether the drafter rests, and how many rounds to time together.
+        repeats: times that each width is timed.
+        progress: is told (done, all) after each timing.
+    """
+    points = [batch_size * (1 + width) for width in widths]
+    # Every width with a draft, and the first one without.
+    ways = [(point, False) for point in points] + [(points[0], True)]
     rounds, total = _ROUNDS, (2 + repeats) * len(ways)
     times: list[list[float]] = [[] for _ in ways]
     for turn in range(2 + repeats):
         for place in range(len(ways)):
-            seconds = timed(place, rounds)
+            point, resting = ways[place]
+            curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})
+            seconds = timed(curve, resting, rounds)
             if turn > 1:  # the first compiles, the second tells how many rounds to time
                 times[place].append(seconds)
             elif turn == 1:
@@ -124,6 +152,4 @@ def measure(
             if progress is not None:
                 progress(turn * len(ways) + place + 1, total)
     *drafted, undrafted = map(min, times)
-    return CostCurve.of(
-        dict(zip(points, drafted, strict=True)), slots=started.cache.slots, undrafted=undrafted
-    )
+    return CostCurve.of(dict(zip(points, drafted, strict=True)), slots=slots, undrafted=undrafted)

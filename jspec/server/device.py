@@ -1,12 +1,17 @@
 """The device of a `Scheduler`: a `jspec.Engine`, its weights, and the one state of all rows."""
 
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
 
 from jspec import metrics, processors
 from jspec.base import PyTree, Sampling, Stats
+from jspec.cost_curve import CostCurve
+from jspec.costs.measuring import asked_to_rest, in_turn
+from jspec.drafters.adaptive import Adaptive
 from jspec.server.jobs import Piece, RowSettings, TokenLogprobs
 from jspec.serving import Engine
 
@@ -26,6 +31,7 @@ class EngineDevice:
         drafter_params: the drafter's.
         eos: the model's end tokens.
         rounds: rounds in one call of the device.
+        known: the drafter's memory to begin with; None: it knows nothing.
     """
 
     def __init__(
@@ -35,12 +41,14 @@ class EngineDevice:
         drafter_params: PyTree,
         eos: Sequence[int],
         rounds: int = 8,
+        known: PyTree = None,
     ):
         self.engine = engine
         self._params = params
         self._drafter_params = drafter_params
         self._eos = list(eos)
         self._rounds = rounds
+        self._known = known
         self._state: Any = None
         self.reset()
 
@@ -111,7 +119,47 @@ class EngineDevice:
     def reset(self) -> None:
         """All rows are free."""
         self._state = None  # before the next one is made: there is room for one
-        self._state = self.engine.init(self._params, self._drafter_params)
+        self._state = self.engine.init(self._params, self._drafter_params, self._known)
+
+    @property
+    def learnt(self) -> PyTree:
+        """The drafter's memory as it is now."""
+        return self._state.drafter_state
+
+    def costs(self, text: Sequence[int]) -> CostCurve:
+        """Measures what a round of all rows costs at each width of a drafter that chooses them.
+
+        With the programs that answer: all that requests may ask for takes time in a round. All rows
+        are free afterwards.
+
+        Args:
+            text: token ids that stand in every row; half a row, say.
+        """
+        drafter, slots = self.engine.drafter, self.engine.slots
+        assert isinstance(drafter, Adaptive), "others have no widths"
+        settings = RowSettings(slots - len(text), temperature=1.0, seed=1, ignore_eos=True)
+        arrival = self.read(text, settings, None)
+
+        def timed(curve: CostCurve, resting: bool, rounds: int) -> float:
+            del rounds  # as many as in every call
+            for row in range(self.num_rows):
+                self.insert(row, arrival)
+            known = replace(self._drafter_params, costs=curve)
+            state = jax.block_until_ready(asked_to_rest(self._state, resting))
+            began = time.perf_counter()
+            self._state, news = self.engine.step(
+                self._params, state, drafter_params=known, rounds=self._rounds
+            )
+            jax.block_until_ready(news.tokens)
+            return (time.perf_counter() - began) / max(int(news.stats.num_rounds.max()), 1)
+
+        curve = in_turn(drafter.widths, self.num_rows, slots, timed)
+        self.reset()
+        return curve
+
+    def goes_by(self, curve: CostCurve) -> None:
+        """The drafter chooses the widths of rounds by this curve from now on."""
+        self._drafter_params = replace(self._drafter_params, costs=curve)
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
         return dict(

@@ -7,7 +7,7 @@ import sys
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from jspec.errors import InputError
 from jspec.methods import DEFAULT
@@ -15,6 +15,7 @@ from jspec.methods import DEFAULT
 if TYPE_CHECKING:
     import socket
 
+    from jspec.app.memory_file import MemoryFile
     from jspec.app.method_choice import Choice
     from jspec.app.sessions import Session
     from jspec.models import Loaded
@@ -53,6 +54,7 @@ class ServeSettings:
         chat_template: a Jinja file, instead of the model's own template.
         tool_call_parser: how the model writes calls; None: as its template shows them.
         drain_seconds: what is being answered has so long to end, after SIGTERM.
+        memory: the file of what the drafter learns, read at the start and written at the end.
 
     Raises:
         InputError: if one is out of range.
@@ -75,6 +77,7 @@ class ServeSettings:
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     drain_seconds: int = 60
+    memory: Path | None = None
 
     def __post_init__(self):
         from jspec.arguments import check_integer
@@ -125,8 +128,9 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
 
     compiled = Compiled()
     target = chatting(session.target, settings.chat_template)
-    device = device_of(replace(session, target=target), settings)
-    row_bytes = warm_up(device, settings)
+    device, memory = device_of(replace(session, target=target), settings)
+    row_bytes = warm_up(device)
+    choose_widths(device, replace(session, target=target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
     bounds = Bounds(
@@ -170,6 +174,8 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     signal.signal(signal.SIGINT, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listening])
     say("all that was begun is answered")
+    if memory is not None:
+        memory.write(device.learnt)
 
 
 def say(message: str) -> None:
@@ -217,13 +223,16 @@ def narrowed(choice: "Choice", rows: int) -> "Choice":
     return replace(choice, options={**choice.options, "widths": _NARROW})
 
 
-def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
-    """The rows of a server.
+def device_of(
+    session: "Session", settings: ServeSettings
+) -> tuple["EngineDevice", "MemoryFile | None"]:
+    """The rows of a server, and the file that keeps what its drafter learns.
 
     Raises:
         InputError: if a setting does not fit the model.
     """
     import jspec
+    from jspec.app.memory_file import MemoryFile
     from jspec.arguments import check_integer
     from jspec.drafters.adaptive import Adaptive
     from jspec.grammar import Room
@@ -254,30 +263,36 @@ def device_of(session: "Session", settings: ServeSettings) -> "EngineDevice":
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
         logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
     )
-    known = _costs(session, settings, slots, drafter, weights)
-    return EngineDevice(engine, target.params, known, target.eos, settings.rounds)
+    memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
+    known = None if memory is None else memory.read()
+    device = EngineDevice(engine, target.params, weights, target.eos, settings.rounds, known)
+    return device, memory
 
 
-def _costs(
-    session: "Session", settings: ServeSettings, slots: int, drafter: Any, weights: Any
-) -> Any:
-    """The drafter's weights, with what rounds of so many rows cost where it wants to know."""
+def choose_widths(device: "EngineDevice", session: "Session") -> None:
+    """Tells the drafter what rounds cost here, if it wants to know: measured once, kept on disk."""
     import numpy as np
 
-    from jspec.app.batches import Group
-    from jspec.app.round_costs import RoundCosts
-    from jspec.app.run_settings import RunSettings
+    from jspec import costs
+    from jspec.app import round_costs
+    from jspec.drafters.adaptive import Adaptive
 
-    half = slots // 2
-    rows = range(settings.rows)
-    prompt = np.zeros((settings.rows, half), np.int32)
-    lengths = np.full(settings.rows, half, np.int32)
-    group = Group(list(rows), prompt, lengths, lengths)
-    runs = RunSettings(max_new_tokens=slots - half, temperature=1.0, batch_size=settings.rows)
-    return RoundCosts(session, runs).known(drafter, weights, group)
+    engine = device.engine
+    if not isinstance(engine.drafter, Adaptive):
+        return
+    where = costs.setting(
+        engine.model, session.target.params, engine.drafter,
+        batch_size=engine.num_rows, sampled=True,
+    )  # fmt: skip
+    # What requests may ask for has its place in every round.
+    asked = f"serve-{engine.logprobs}-{len(engine.processors)}"
+    text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.slots // 2)
+    device.goes_by(
+        round_costs.kept(where, f"{engine.slots}-{asked}", lambda: device.costs(text.tolist()))
+    )
 
 
-def warm_up(device: "EngineDevice", settings: ServeSettings) -> int:
+def warm_up(device: "EngineDevice") -> int:
     """Compiles all that will run. Returns the bytes of a state of one row."""
     import jax
 

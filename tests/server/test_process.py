@@ -36,9 +36,10 @@ class Process(ServerProcess):
     def __init__(self, *options, rows=2, room=128):
         super().__init__(
             [
-                "--model", "jspec-800k", "--method", "prompt_lookup", "--rows", str(rows),
+                "--model", "jspec-800k", "--rows", str(rows),
                 "--max-model-len", str(room), "--max-grammar-states", "256",
-                "--max-grammar-classes", "128", "--max-logprobs", "2", *options,
+                "--max-grammar-classes", "128", "--max-logprobs", "2",
+                *(options if "--method" in options else ("--method", "prompt_lookup", *options)),
             ],
             compiling.environment(),
         )  # fmt: skip
@@ -215,6 +216,23 @@ def test_a_client_that_goes_away_and_a_server_that_is_told_to_end(server, client
         thread.join(20)
     assert answers == [100] * 4
     assert all(line["status"] in (200, 400, 401, 404, 413, 499) for line in server.lines())
+
+
+@pytest.mark.slow
+def test_what_a_drafter_has_learnt_is_there_at_the_next_start(tmp_path):
+    """The same words in fewer rounds, and a place that cannot be written is said at once."""
+    memory, said, speeds = tmp_path / "memory", [], []
+    ask = dict(model="jspec-800k", prompt="Once upon a time", max_tokens=48, temperature=0.0)
+    for _ in range(2):
+        with Process("--method", "suffix", "--memory", str(memory)) as server:
+            with server.client() as client:
+                said.append(client.completions.create(**ask).choices[0].text)
+            assert server.end() == 0
+            speeds.append(server.lines()[0]["tokens_per_round"])
+    assert said[0] == said[1]
+    assert speeds[1] > 2 * speeds[0]
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        Process("--method", "suffix", "--memory", str(tmp_path / "no" / "memory"))
 
 
 @pytest.mark.slow
