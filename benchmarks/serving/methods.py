@@ -22,7 +22,7 @@ RECORD = {
     "type": "object",
     "properties": {
         "name": {"type": "string", "maxLength": 24},
-        "age": {"type": "integer", "minimum": 1, "maximum": 99},
+        "age": {"type": "integer", "minDigits": 1, "maxDigits": 2},
         "colors": {"type": "array", "items": {"enum": ["red", "green", "blue"]}, "maxItems": 3},
         "likes": {"type": "string", "maxLength": 40},
     },
@@ -47,6 +47,7 @@ def main(
     requests: Annotated[int, typer.Option(min=1, help="of each kind")] = 32,
     prompt_tokens: Annotated[int, typer.Option(min=1)] = 32,
     repeats: Annotated[int, typer.Option(min=1)] = 3,
+    kinds: Annotated[str, typer.Option(help="of requests, with commas")] = ",".join(_KINDS),
     together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 a row")] = 0,
     serve: Annotated[str, typer.Option(help="more options of jspec serve")] = "",
 ) -> None:
@@ -54,7 +55,8 @@ def main(
     names = [PLAIN, *(name.strip() for name in methods.split(","))]
     headline(f"{model}: {rows} rows, {requests} requests of each kind, {', '.join(names)}")
     # Other prompts in every turn: what was answered before, a drafter would know by heart.
-    prompts = prompts_of(load(model), requests * (repeats + 1), prompt_tokens)
+    prompts = prompts_of(load(model), rows + requests * repeats, prompt_tokens)
+    chosen = {kind: _KINDS[kind] for kind in kinds.split(",")}
     room = str(room_for(prompt_tokens + _FORM["max_tokens"]))
     shared = ["--model", model, "--rows", str(rows), "--max-model-len", room, *serve.split()]
     speeds = {(name, kind): [] for name in names for kind in _KINDS}
@@ -69,8 +71,10 @@ def main(
             for name in names
         }
         for repeat in range(repeats + 1):
-            some = prompts[repeat :: repeats + 1]
-            for kind, fields in _KINDS.items():
+            # The first turn warms grammars, and what drafters learn.
+            first = 0 if not repeat else rows + (repeat - 1) * requests
+            some = prompts[first : rows + repeat * requests]
+            for kind, fields in chosen.items():
                 bodies = [{"model": model, "prompt": prompt, **fields} for prompt in some]
                 for name, server in servers.items():
                     if name == PLAIN and "structured_outputs" in bodies[0]:
@@ -78,12 +82,12 @@ def main(
                     before = server.figures()
                     seconds, tokens = asyncio.run(asked(server.url, bodies, together or 2 * rows))
                     after = server.figures()
-                    if repeat:  # the first turn warms grammars and what drafters learn
+                    if repeat:
                         speeds[name, kind].append(tokens / seconds)
                         rounds[name, kind] += server.lines()[-len(bodies) :]
                         prompts_share[name, kind].append(_reading(before, after))
-    for kind in _KINDS:
-        plain = speeds[PLAIN, kind] or speeds[PLAIN, "short"]
+    for kind in chosen:
+        plain = speeds[PLAIN, kind] or speeds[PLAIN, "short"] or [np.nan]
         for name in names:
             if known := speeds[name, kind]:
                 ratio = np.median(np.array(known) / np.array(plain))

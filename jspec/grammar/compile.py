@@ -10,6 +10,7 @@ from jaxtyping import Bool, Int
 
 from jspec.errors import InputError
 from jspec.grammar import byte_machine
+from jspec.grammar import schema as schemas
 from jspec.grammar.automaton import NONE, Bounds, TokenAutomaton, read_tokens
 from jspec.grammar.byte_machine import ByteMachine
 from jspec.grammar.spelling import token_bytes
@@ -83,7 +84,9 @@ def json_schema(
 
     What `outlines-core` knows of JSON Schema holds: objects with their properties in the order of
     the schema, arrays, enums, `anyOf`, references without end up to its depth, bounds of lengths.
-    At most one space stands between two parts.
+    At most one space stands between two parts. What it does not know, such as `minimum`, is
+    refused: every text of the grammar is JSON of the schema. Only the parts of a `oneOf` are not
+    held apart.
 
     Args:
         schema: the schema, as JSON or as what `json.loads` makes of it.
@@ -104,7 +107,13 @@ def json_schema(
     if not isinstance(known, dict):
         raise InputError(f"the JSON schema is {text!r:.60}; pass an object")
     what = f"the JSON schema {text!r:.60}"
-    machine = byte_machine.of_schema(text, what, max_states, max_seconds)
+    try:
+        held = json.dumps(schemas.checked(known, what))
+    except RecursionError:
+        raise InputError(f"{what} is nested too deep; make it flatter") from None
+    except (TypeError, AttributeError):
+        raise InputError(f"{what} is no schema: a keyword has a value of the wrong kind") from None
+    machine = byte_machine.of_schema(held, what, max_states, max_seconds)
     return _grammar(machine, tokenizer, what, Bounds(max_states, max_megabytes))
 
 

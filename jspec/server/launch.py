@@ -293,7 +293,7 @@ def choose_widths(device: "EngineDevice", session: "Session") -> None:
 
 
 def warm_up(device: "EngineDevice") -> int:
-    """Compiles all that will run. Returns the bytes of a state of one row."""
+    """Compiles all that will run. Returns the bytes of a text that is kept."""
     import jax
 
     from jspec.server.jobs import RowSettings
@@ -303,8 +303,8 @@ def warm_up(device: "EngineDevice") -> int:
     for turn, seed in enumerate((*seeds, *seeds)):
         asked = RowSettings(limit=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
         begun = device.read([0, 1], None, None)
-        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(begun))
         kept = device.copy(begun)
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
         device.insert(0, device.read([1], asked, begun))
         device.insert(device.num_rows - 1, device.read([1, 2], asked, None))
         device.pieces(device.step(waiting=turn % 2 == 0), [0])

@@ -221,7 +221,8 @@ class Service:
     def _check_key(self, request: Request) -> None:
         if self._served.api_key is None:
             return
-        given = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        given = given.strip() if scheme.lower() == "bearer" else ""
         if not hmac.compare_digest(given.encode(), self._served.api_key.encode()):
             raise APIError(
                 401, "the API key is wrong or missing; send it as Authorization: Bearer KEY",

@@ -226,6 +226,7 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
         ("completions", {"messages": []}, "messages"),
         ("completions", {"structured_outputs": {"regex": "("}}, "structured_outputs"),
         ("completions", {"structured_outputs": {"choice": ["ä" * 300]}}, "structured_outputs"),
+        ("completions", {"structured_outputs": {"json": {"enum": []}}}, "structured_outputs"),
         (
             "completions",
             {"structured_outputs": {"choice": ["a"]}, "ignore_eos": True},
@@ -332,8 +333,10 @@ def test_a_key():
             got = client.get("/v1/models", headers=headers)
             assert got.status_code == 401
             assert got.json()["error"]["code"] == "invalid_api_key"
-        headers = {"Authorization": "Bearer secret"}
-        assert client.get("/v1/models", headers=headers).status_code == 200
+        assert client.get("/v1/models", headers={"Authorization": "secret"}).status_code == 401
+        for scheme in ("Bearer", "bearer"):
+            headers = {"Authorization": f"{scheme} secret"}
+            assert client.get("/v1/models", headers=headers).status_code == 200
         assert client.get("/health").status_code == 200
         assert client.get("/metrics").status_code == 200
 
