@@ -37,6 +37,7 @@ CORE = [
     "jspec.grammar.automaton",
     "jspec.grammar.stops",
     "jspec.grammar.byte_machine",
+    "jspec.grammar.schema",
     "jspec.grammar.compile",
     "jspec.grammar.masks",
     "jspec.control",
@@ -187,7 +188,7 @@ def test_only_the_engine_and_training_compile():
     for name, tree in TREES.items():
         # What tests other people's models compiles them as the engine would; an artefact is lowered
         # here and compiled where it runs; the blocks of a decoder and the layers of a cache share a
-        # trace, which inside of a program is none of its own; a stack of weights is filled in place.
+        # trace, which inside of a program is none of its own; stacked weights are filled in place.
         compilers = (
             *("jspec.engine", "jspec.row_moves", "jspec.serving", "jspec.training"),
             *("jspec.testing", "jspec.artefact", "jspec.cache"),
