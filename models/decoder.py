@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from jspec import cache as caches
 from jspec.base import Cache, PyTree
+from jspec.models import streaming
 
 
 class Decoder(nn.Module):
@@ -60,7 +61,8 @@ class Decoder(nn.Module):
         """
         if self.is_initializing():
             return block.clone(parent=self, name=name)(*arguments)
-        return traced_once(block, self.variables["params"][name], *arguments)
+        weights = streaming.on_device(self.variables["params"][name])
+        return traced_once(block, weights, *arguments)
 
 
 @partial(jax.jit, static_argnums=0)

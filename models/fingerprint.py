@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec.base import PyTree
-from jspec.models import stacking
+from jspec.models import stacking, streaming
 
 _SAMPLES = 4096
 """Values read of each parameter: enough that no training step leaves them all as they were."""
@@ -49,6 +49,9 @@ def _sample(
     leaf: jax.Array | np.ndarray, layer: tuple[int, ...], shape: tuple[int, ...]
 ) -> jax.Array | np.ndarray:
     # Gathered where the parameter lies: a device keeps its gigabytes.
+    if layer and streaming.on_host(leaf):
+        leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))
+        layer = ()
     size = math.prod(shape)
     count = min(size, _SAMPLES)
     places = np.arange(count) * size // max(count, 1)

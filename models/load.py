@@ -11,12 +11,21 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import eight_bits, gguf, hub, precision, sharding, stacking
+from jspec.models import (
+    eight_bits,
+    gguf,
+    hub,
+    precision,
+    sharding,
+    stacking,
+    streaming,
+    streaming_plan,
+)
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import families, weights
 from jspec.models.huggingface.folder import Folder
@@ -85,6 +94,7 @@ def load(
     with_tokenizer: bool = True,
     mesh: Mesh | None = None,
     scan_layers: bool = False,
+    layer_memory: str = streaming.DEVICE,
 ) -> Loaded:
     """Loads a model of the Llama, GPT-2 or OPT family with its tokenizer.
 
@@ -104,6 +114,8 @@ def load(
         mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
             compiles as quickly as a shallow one. See `jspec.models.scanning`.
+        layer_memory: the kind of memory that the weights of scanned layers are in. "pinned_host":
+            in the host's, from where they are streamed; see `jspec.models.streaming`.
 
     Returns:
         The model, its params, tokenizer and special tokens.
@@ -126,10 +138,11 @@ def load(
     eos, bos = checkpoint.special_tokens()
     table = tuple(family.weights(config))
     model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    streaming_plan.check(model, layer_memory)
     files = checkpoint.tensors(table)
     return Loaded(
         model=model,
-        params=read_weights(files, family, table, model, mesh),
+        params=read_weights(files, family, table, model, mesh, layer_memory),
         tokenizer=words,
         eos=eos,
         bos=bos,
@@ -157,6 +170,7 @@ def read_weights(
     table: Sequence[weights.Weight],
     model: LayeredDecoder,
     mesh: Mesh | None = None,
+    layer_memory: str = streaming.DEVICE,
 ) -> PyTree:
     """Params from open files, after their names and shapes are found to be those of the table.
 
@@ -166,6 +180,7 @@ def read_weights(
         table: the weights that the model has.
         model: that they are for; its dtypes and groups decide on how they are held.
         mesh: devices to spread them over; None: one device.
+        layer_memory: the kind of memory of the layers that are scanned.
 
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
@@ -198,12 +213,24 @@ def read_weights(
     def read(name: str) -> np.ndarray:
         return files.read(known[name])
 
-    def place(path: stacking.Path, shape: tuple[int, ...]) -> NamedSharding | None:
-        return None if mesh is None else sharding.parameter(path, shape, mesh)
-
     wide = eight_bits.wide(model.param_dtype, model.dtype)
+    stacked = {
+        f"layers_{layer}"
+        for group in model.groups
+        for layers in group
+        for layer in layers
+        if len(layers) > 1
+    }
 
-    def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array]]:
+    def place(path: stacking.Path, shape: tuple[int, ...]) -> Sharding | None:
+        there = None if mesh is None else sharding.parameter(path, shape, mesh)
+        if stacking.layers_of(path[0]) is None or not streaming.streamed(shape):
+            return there
+        if layer_memory == streaming.DEVICE:
+            return there
+        return (there or SingleDeviceSharding(jax.devices()[0])).with_memory_kind(layer_memory)
+
+    def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
         if wide is model.param_dtype or not eight_bits.rounded(weight.path):
             arrays = {name: weight.join(read, wide)}
@@ -211,6 +238,8 @@ def read_weights(
             narrow, factors = eight_bits.quantised(weight.join(read, np.float32), model.param_dtype)
             arrays = {name: narrow, f"{name}{eight_bits.SUFFIX}": factors}
         paths = {(*path, name): array for name, array in arrays.items()}
+        if layer_memory != streaming.DEVICE and path and path[0] in stacked:
+            return list(paths.items())  # its stack is made in the same memory
         return [(at, jax.device_put(x, place(at, x.shape))) for at, x in paths.items()]
 
     # Casts and transposes let other threads run.

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 from jspec import cache as caches
 from jspec.base import Cache, PyTree, TreeKV
 from jspec.manual_axes import vary
-from jspec.models import attention, stacking
+from jspec.models import attention, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
 
 
@@ -138,9 +138,8 @@ class LayeredDecoder(Decoder):
                 added.append((k, v))
             return (x, entered), added
 
-        steps = jnp.arange(count, dtype=jnp.int32), weights
         begin = vary((x, {tap: jnp.zeros_like(x) for tap in inside}), arguments, pasts, weights)
-        (x, entered), added = jax.lax.scan(run, begin, steps)
+        (x, entered), added = streaming.over_layers(run, begin, weights, count)
         return x, jax.tree.map(_beside, added), entered
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:

@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Shaped
 
 from jspec.base import PyTree
@@ -120,13 +121,14 @@ def unstacked(params: PyTree) -> PyTree:
 
 
 def collected(
-    leaves: Iterable[tuple[Path, jax.Array]],
+    leaves: Iterable[tuple[Path, jax.Array | np.ndarray]],
     groups: Sequence[Group],
     place: Callable[[Path, tuple[int, ...]], Any],
 ) -> Iterator[tuple[Path, jax.Array]]:
     """Weights as groups hold them, from those of single layers; each goes into its stack at once.
 
-    So there is never more than the stacks and the weights that are being read.
+    So there is never more than the stacks and the weights that are being read. Stacks of arrays of
+    NumPy are put into their place when they are whole, one after the other.
 
     Args:
         leaves: path and array, one layer's at a time.
@@ -140,18 +142,23 @@ def collected(
         for index, layer in enumerate(layers)
         if len(layers) > 1
     }
-    stacks: dict[Path, jax.Array] = {}
+    stacks: dict[Path, Any] = {}
     for path, leaf in leaves:
         if path[0] not in ranges:
-            yield path, leaf
+            yield path, jnp.asarray(leaf)
             continue
         layers, index = ranges[path[0]]
         target = (name(layers), *path[1:])
+        shape = (len(layers), *leaf.shape)
+        if isinstance(leaf, np.ndarray):
+            stacks.setdefault(target, np.empty(shape, leaf.dtype))[index] = leaf
+            continue
         if target not in stacks:
-            shape = (len(layers), *leaf.shape)
             stacks[target] = jnp.zeros(shape, leaf.dtype, device=place(target, shape))
         stacks[target] = _put(stacks[target], leaf, index)
-    yield from stacks.items()
+    for target in list(stacks):
+        stack = stacks.pop(target)
+        yield target, jax.device_put(stack, place(target, stack.shape))
 
 
 @partial(jax.jit, donate_argnums=0)

@@ -1,0 +1,104 @@
+"""Layers in the host's memory give the tokens of layers on the device, one layer ahead."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec.models import Llama, checkpoint, streaming, streaming_plan
+
+HOW = dict(with_tokenizer=False, scan_layers=True)
+
+
+@pytest.fixture
+def streamed(fixtures) -> jspec.models.Loaded:
+    kinds = [memory.kind for memory in jax.devices()[0].addressable_memories()]
+    if streaming.HOST not in kinds:
+        pytest.skip(f"the device has no {streaming.HOST}")
+    return jspec.models.load(fixtures / "llama2", **HOW, layer_memory=streaming.HOST)
+
+
+def test_layers_are_read_into_the_hosts_memory(streamed, fixtures):
+    """The matrices of those that are scanned, and nothing else."""
+    held = streamed.params["params"]
+    kinds = {"/".join(path): leaf.sharding.memory_kind for path, leaf in flat(held)}
+    away = {name for name, kind in kinds.items() if kind == streaming.HOST}
+    layer = "layers_0:2:1"
+    assert away == {f"{layer}/{name}/kernel" for name in ("qkv", "output", "gate_up", "down")}
+    assert {kind for name, kind in kinds.items() if name not in away} == {streaming.DEVICE}
+    plain = jspec.models.load(fixtures / "llama2", **HOW)
+    assert jax.tree.all(jax.tree.map(np.array_equal, held, plain.params["params"]))
+
+
+def test_streamed_tokens_are_the_tokens():
+    model = tiny.model(num_layers=3).clone(scan_layers=True)
+    params = checkpoint.relaid(model, tiny.params(tiny.model(num_layers=3)))
+    name, host = "layers_0:3:1", jax.memory.Space.Host
+    away = jax.tree.map(
+        lambda leaf: jax.device_put(leaf, host) if streaming.streamed(leaf.shape) else leaf,
+        params["params"][name],
+    )
+    assert streaming.on_host(away)
+    there = {"params": params["params"] | {name: away}}
+    ask = dict(max_new_tokens=8, drafter=jspec.PromptLookup(2))
+    found = jspec.decode(model, there, tiny.PROMPTS[:1], **ask)
+    assert (found.tokens == jspec.decode(model, params, tiny.PROMPTS[:1], **ask).tokens).all()
+
+
+def flat(tree):
+    """Names from the root, and arrays."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return [(tuple(key.key for key in path), leaf) for path, leaf in leaves]
+
+
+def order(stacks):
+    """Which layer each step was given, and what a step fetches for the one after it."""
+
+    def step(carry, given):
+        number, weights = given
+        return carry + weights["w"], (number, weights["w"])
+
+    return streaming.over_layers(step, jnp.zeros(2), stacks, 4)
+
+
+def test_a_step_gets_its_own_layer_and_fetches_the_next():
+    stacks = {"w": jnp.arange(8.0).reshape(4, 2)}
+    away = jax.device_put(stacks, jax.memory.Space.Host)
+    for held in (stacks, away):
+        total, (numbers, seen) = jax.jit(order)(held)
+        assert total.tolist() == [12, 16] and numbers.tolist() == [0, 1, 2, 3]
+        np.testing.assert_array_equal(seen, stacks["w"])
+    # On the device there is nothing to fetch; from the host a layer is, before and in the loop.
+    assert "device_put" not in str(jax.make_jaxpr(order)(stacks))
+    outside, inside = str(jax.make_jaxpr(order)(away)).split("scan[", 1)
+    assert outside.count("device_put") == inside.count("device_put") == 1
+
+
+def test_what_does_not_fit_is_said_before_anything_is_read(fixtures, monkeypatch):
+    folder = fixtures / "llama2"
+    with pytest.raises(jspec.InputError, match="streams the layers of a scan; pass scan_layers"):
+        jspec.models.load(folder, layer_memory=streaming.HOST, with_tokenizer=False)
+    with pytest.raises(jspec.InputError, match="layer_memory 'moon' is none of this device's"):
+        jspec.models.load(folder, **HOW, layer_memory="moon")
+    model = Llama(tiny.model(num_layers=8).config, scan_layers=True)
+    found = streaming_plan.plan(model, slots=64, nodes=4, host_memory=10**9, bandwidth=1e6)
+    # By hand: kernels of 16 x 32, 16 x 16, 16 x 48 and 24 x 16, and 8 * 2 + 1 norms of 16.
+    layer = 4 * (16 * 32 + 16 * 16 + 16 * 48 + 24 * 16)
+    cache = 8 * 2 * 4 * (2 * 64 * 4) + 4
+    assert found.host_bytes == 8 * layer and found.loading_bytes == 8 * (layer + 4 * 16 * 48)
+    assert found.device_bytes == 4 * (2 * 23 * 16 + 17 * 16) + cache + 3 * layer + 4 * 4 * 23
+    assert found.seconds == pytest.approx(8 * layer / 1e6)
+    for limits, sentence in (
+        (dict(host_memory=1000), r"the layers take 0\.0 GB of the host's 0\.0 GB"),
+        (
+            dict(host_memory=10**9, device_memory=1000),
+            "4 nodes and a cache of 1 x 64 slots take .* of the device's .*; take weights in 8",
+        ),
+    ):
+        with pytest.raises(jspec.InputError, match=sentence):
+            streaming_plan.plan(model, slots=64, nodes=4, **limits)
+    monkeypatch.setattr(streaming_plan, "_host_memory", lambda given: 1000)
+    with pytest.raises(jspec.InputError, match="GB too many"):
+        jspec.models.load(folder, **HOW, layer_memory=streaming.HOST)
