@@ -1,14 +1,17 @@
 """A model's network and the shapes of its weights from its configuration; no weight is read."""
 
+from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jspec.errors import InputError
-from jspec.models import precision, sharding
+from jspec.models import eight_bits, precision, sharding, stacking
 from jspec.models.huggingface import families, settings, weights
 from jspec.models.load import Loaded, open_checkpoint
 from jspec.models.published_shapes import SHAPES
@@ -23,6 +26,7 @@ def shapes(
     param_dtype: DTypeLike | None = None,
     mesh: Any = None,
     num_layers: int | None = None,
+    scan_layers: bool = False,
 ) -> Loaded:
     """What `load` would give, with shapes in the place of weights: to plan before they are there.
 
@@ -34,6 +38,7 @@ def shapes(
         mesh: a `Mesh`, or an `AbstractMesh` of devices that need not exist, over which `load` would
             spread the weights.
         num_layers: another number of layers than it has, all else being equal.
+        scan_layers: as in `load`.
 
     Returns:
         The model, and a `jax.ShapeDtypeStruct` for each of its weights. There is no tokenizer.
@@ -47,25 +52,41 @@ def shapes(
         >>> f"{sum(leaf.size for leaf in jax.tree.leaves(params)) / 1e9:.1f}"
         '70.6'
     """
-    compute = precision.find(precision.default() if dtype is None else dtype)
-    held = precision.find(compute if param_dtype is None else param_dtype)
+    compute, held = precision.pair(dtype, param_dtype)
     family, config, ends = _described(name)
     if num_layers is not None:
         kept = getattr(config, "layers", ())[:num_layers]
         config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
 
-    def shape(weight: weights.Weight) -> jax.ShapeDtypeStruct:
-        split = None if mesh is None else sharding.parameter(weight.path, weight.shape, mesh)
-        return jax.ShapeDtypeStruct(weight.shape, held, sharding=split)
-
-    table = tuple(family.weights(config))
+    model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    leaves = (leaf for weight in family.weights(config) for leaf in _held(weight, compute, held))
+    params = jax.eval_shape(partial(stacking.stacked, groups=model.groups), weights.tree(leaves))
+    if mesh is not None:
+        params = jax.tree.map(
+            lambda leaf, split: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split),
+            params,
+            sharding.params(params, mesh),
+        )
     return Loaded(
-        model=family.build(config, dtype=compute, param_dtype=held),
-        params=weights.tree((weight.path, shape(weight)) for weight in table),
+        model=model,
+        params=params,
         tokenizer=None,
         eos=ends[0],
         bos=ends[1],
     )
+
+
+def _held(
+    weight: weights.Weight, dtype: DTypeLike, param_dtype: DTypeLike
+) -> Iterator[tuple[stacking.Path, jax.ShapeDtypeStruct]]:
+    """What is held of a weight: itself, or in 8 bits also the factors of its columns."""
+    shape, (*path, name) = weight.shape, weight.path
+    narrow = eight_bits.narrow(param_dtype) and eight_bits.rounded(weight.path)
+    held = param_dtype if narrow else eight_bits.wide(param_dtype, dtype)
+    yield weight.path, jax.ShapeDtypeStruct(shape, held)
+    if narrow:
+        factors = jax.ShapeDtypeStruct((*shape[:-2], shape[-1]), jnp.float32)
+        yield (*path, f"{name}{eight_bits.SUFFIX}"), factors
 
 
 def _described(name: str | Path) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None]]:
