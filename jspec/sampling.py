@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import mesh_axes
 from jspec.base import Sampling
 from jspec.manual_axes import vary
 
@@ -185,13 +186,21 @@ def gumbel(keys: jax.Array, positions: Int[Array, " B"], size: int) -> Float[Arr
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
     """The results of `jax.lax.top_k` to the last tie, several times faster on a long last axis.
 
-    The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
-    >= m. Groups are then taken in their order, so that equal values keep theirs.
+    A vocabulary that is split over devices is searched part by part, each where it lies.
 
     Example:
         >>> values, tokens = top_k(jnp.array([0.1, 0.7, 0.2]), 2)
         >>> tokens.tolist()
         [1, 2]
+    """
+    return mesh_axes.of_parts(_by_groups, x, k)
+
+
+def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
+    """`top_k` of an array that is whole.
+
+    The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
+    >= m. Groups are then taken in their order, so that equal values keep theirs.
     """
     size = x.shape[-1]
     groups = -(-size // _GROUP)

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+from jspec import mesh_axes
 from jspec.base import NO_PARENT, Tree
 from jspec.manual_axes import vary
 from jspec.template import Template as Template
@@ -136,7 +137,7 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
     # NaN, which sorting puts above all numbers, has no value; nor has what is below it.
     there = jnp.where(jnp.isnan(tree.value), False, tree.valid)
     order = jnp.where(root, jnp.inf, jnp.where(there, tree.value, -1.0))
-    return jnp.sort(jax.lax.top_k(order, count)[1], axis=-1).astype(jnp.int32)
+    return jnp.sort(mesh_axes.largest(order, count)[1], axis=-1).astype(jnp.int32)
 
 
 def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec import mesh_axes
 from jspec.models import eight_bits
 from jspec.models.linear import Linear
 
@@ -50,7 +51,7 @@ class RoutedExperts(nn.Module):
         experts, width = self.experts, x.shape[-1]
         wide = eight_bits.wide(self.param_dtype, self.dtype)
         scores = Linear(experts.num_experts, False, self.dtype, wide, name="router")(x)
-        shares, chosen = jax.lax.top_k(
+        shares, chosen = mesh_axes.largest(
             jax.nn.softmax(scores.astype(jnp.float32), axis=-1), experts.num_chosen
         )
         if experts.normalised:

@@ -22,6 +22,7 @@ CORE = [
     "jspec.metrics",
     "jspec.protocols",
     "jspec.manual_axes",
+    "jspec.mesh_axes",
     "jspec.ragged",
     "jspec.template",
     "jspec.tree",

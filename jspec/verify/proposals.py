@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import mesh_axes
 from jspec import sampling as samplings
 from jspec.base import Frame, Sampling
 from jspec.errors import InputError
@@ -143,7 +144,7 @@ def without_replacement(
     probs = samplings.node_probabilities(logits, _known(sampling, frame))
     groups = Groups(probs.shape[-1], size)
     noise = _noise(frame, level, (probs.shape[1], groups.noise))
-    scores, tokens = jax.vmap(jax.vmap(groups.top))(probs, noise)
+    scores, tokens = groups.top(probs, noise)
     return _candidates(tokens, scores, probs, sampled=True)
 
 
@@ -159,7 +160,7 @@ def with_replacement(
 
     groups = Groups(probs.shape[-1], 1)
     noise = _noise(frame, level, (probs.shape[1], size, groups.noise))
-    _, tokens = jax.vmap(jax.vmap(jax.vmap(groups.top, (None, 0))))(probs, noise)
+    _, tokens = groups.top(probs[:, :, None], noise)
     tokens = tokens[..., 0]
     # Logits that are no numbers leave no distribution, and nothing to draw.
     scores = jnp.broadcast_to(
@@ -205,19 +206,21 @@ class Groups:
         return self.number + self.searched * self.width
 
     def top(
-        self, probs: Float[Array, " V"], noise: Float[Array, " G"]
-    ) -> tuple[Float[Array, " K"], Int[Array, " K"]]:
+        self, probs: Float[Array, "*#S V"], noise: Float[Array, "*S G"]
+    ) -> tuple[Float[Array, "*S K"], Int[Array, "*S K"]]:
         """The K largest of log distribution + Gumbel noise, falling, and their tokens."""
-        padding = self.number * self.width - self.vocab_size
-        grouped = jnp.pad(probs, (0, padding)).reshape(self.number, self.width)
-        between, within = noise[: self.number], noise[self.number :].reshape(-1, self.width)
-        tops, best = jax.lax.top_k(jnp.log(grouped.sum(-1)) + between, self.searched)
-        inside = jnp.log(grouped[best]) + within
-        inside = truncated(inside, inside.max(-1, keepdims=True), tops[:, None])
-        scores, place = jax.lax.top_k(inside.ravel(), self.size)
-        tokens = best[place // self.width] * self.width + place % self.width
+        padding = [(0, 0)] * (probs.ndim - 1) + [(0, self.number * self.width - self.vocab_size)]
+        grouped = jnp.pad(probs, padding).reshape(*probs.shape[:-1], self.number, self.width)
+        between, within = noise[..., : self.number], noise[..., self.number :]
+        tops, best = mesh_axes.largest(jnp.log(grouped.sum(-1)) + between, self.searched)
+        inside = jnp.log(jnp.take_along_axis(grouped, best[..., None], axis=-2))
+        inside = inside + within.reshape(inside.shape)
+        inside = truncated(inside, inside.max(-1, keepdims=True), tops[..., None])
+        scores, place = mesh_axes.largest(inside.reshape(*noise.shape[:-1], -1), self.size)
+        group = jnp.take_along_axis(best, place // self.width, axis=-1)
         # Where the distribution runs out, what is drawn last may lie in the padding.
-        return scores, jnp.minimum(tokens, self.vocab_size - 1)
+        tokens = jnp.minimum(group * self.width + place % self.width, self.vocab_size - 1)
+        return scores, tokens
 
 
 def truncated(

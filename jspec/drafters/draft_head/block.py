@@ -10,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Float, Int
 
 from jspec import cache as caches
+from jspec import mesh_axes
 from jspec.arguments import check_integer
 from jspec.base import Cache, Feedback, Frame, PromptChunk, PyTree, Sampling, Tree, TreeKV
 from jspec.drafters.draft_head import block_chances
@@ -143,7 +144,7 @@ class BlockScorer:
     ) -> Candidates:
         """Takes the candidates of largest chance, as a `jspec.proposals.ChildSampler`."""
         del sampling, frame
-        scores, place = jax.lax.top_k(logits, size)
+        scores, place = mesh_axes.largest(logits, size)
         offered = jax.lax.dynamic_index_in_dim(self.laws.tokens, level, axis=1, keepdims=True)
         offered = jnp.broadcast_to(offered, logits.shape)
         tokens = jnp.take_along_axis(offered, place, axis=-1)

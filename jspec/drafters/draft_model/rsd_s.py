@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec import mesh_axes
 from jspec.arguments import check_integer
 from jspec.base import PyTree
 from jspec.drafters.draft_model.base import DraftModel
@@ -110,7 +111,7 @@ def _select(drawn: Candidates, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
     free = above.log_probs[..., None] + drawn.scores
     free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)
     given = truncated(free, free[..., :1], above.perturbed[..., None])
-    best, chosen = jax.lax.top_k(given.reshape(batch, -1), width)
+    best, chosen = mesh_axes.largest(given.reshape(batch, -1), width)
 
     def pick(array: Array) -> Array:
         return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import mesh_axes
 from jspec.arguments import check_integer, check_number
 from jspec.base import Frame, PyTree, Sampling
 from jspec.drafters.growth.pool import DrawnChildren, Limits, Pool, empty_pool, flat, put
@@ -200,7 +201,7 @@ def _frontier(
     limits: Limits,
 ) -> _Frontier:
     """The children of largest value; all of them stand in the pool from place `at` on."""
-    best, chosen = jax.lax.top_k(flat(values.child), limits.beam)
+    best, chosen = mesh_axes.largest(flat(values.child), limits.beam)
     return _Frontier(
         ids=at + chosen,
         tokens=jnp.take_along_axis(flat(drawn.tokens), chosen, axis=1),
@@ -211,7 +212,7 @@ def _frontier(
 
 def _can_gain(growth: _Growth, limits: Limits) -> Bool[Array, " B"]:
     """True where the frontier's children could enter the tree and add enough to it."""
-    best, _ = jax.lax.top_k(growth.pool.slots, limits.num_speculative_tokens + 1)
+    best, _ = mesh_axes.largest(growth.pool.slots, limits.num_speculative_tokens + 1)
     frontier = growth.frontier.values
     enters = frontier.max(-1) > jnp.maximum(best[:, -1], limits.threshold)
     # Below the frontier no more tokens can be accepted than the frontier's values sum up to.

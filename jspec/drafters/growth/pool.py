@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
+from jspec import mesh_axes
 from jspec.base import NO_PARENT, PyTree, Tree
 from jspec.drafters.growth.scorer import Draft
 
@@ -92,7 +93,7 @@ class Pool:
             q: the distributions that their children were drawn from; None: deterministic.
         """
         num_nodes, size = limits.num_speculative_tokens, self.slots.shape[1]
-        best, ids = jax.lax.top_k(self.slots, num_nodes + 1)
+        best, ids = mesh_axes.largest(self.slots, num_nodes + 1)
         # Slots that are not above the threshold go to the end, behind all that are taken.
         ids = jnp.sort(jnp.where(best > limits.threshold, ids, size), axis=1)
         valid = ids < size

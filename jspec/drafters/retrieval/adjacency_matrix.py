@@ -15,9 +15,13 @@ from jspec.base import Feedback, PromptChunk, PyTree
 from jspec.request import check_vocabulary
 
 
-def owners(num_matrices: int, batch: int) -> Int[Array, "B 1"]:
-    """The number, among the R matrices, of the one that each row reads and writes."""
-    return jnp.arange(batch, dtype=jnp.int32)[:, None] % num_matrices
+def read_cells(
+    matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"], ranks: Int[Array, " N"]
+) -> Shaped[Array, "B N"]:
+    """One cell of each token's line: that of a rank."""
+    # Matrix by matrix: those of rows are then read on the devices of their rows.
+    own = tokens.reshape(matrix.shape[0], -1, tokens.shape[1])
+    return jax.vmap(lambda lines, tokens: lines[tokens, ranks])(matrix, own).reshape(tokens.shape)
 
 
 def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Shaped[Array, "B N k"]:
@@ -25,8 +29,11 @@ def read_lines(matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"]) -> Sha
     # Of one line XLA makes a slice, which is read again wherever it is used, and a matrix that is
     # read after it was written is copied whole. Of two it makes a gather, which is read once.
     twice = jnp.repeat(tokens, 2, axis=1) if tokens.size == 1 else tokens
-    lines = matrix[owners(matrix.shape[0], tokens.shape[0]), twice]
-    return lines[:, : tokens.shape[1]]
+    # Matrix by matrix, as `read_cells`.
+    lines = jax.vmap(lambda matrix, tokens: matrix[tokens])(
+        matrix, twice.reshape(matrix.shape[0], -1)
+    )
+    return lines.reshape(*twice.shape, -1)[:, : tokens.shape[1]]
 
 
 def write_lines(

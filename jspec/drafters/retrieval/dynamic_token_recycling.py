@@ -13,6 +13,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import mesh_axes
 from jspec import tree as trees
 from jspec.arguments import check_integer, check_number
 from jspec.base import NO_PARENT, Feedback, Frame, PyTree, Tree
@@ -145,7 +146,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             value = (value[..., None] * probs).reshape(batch, -1)
             tokens = candidates.reshape(value.shape)
             levels.append((tokens, jnp.repeat(ids, self.k, axis=1), value))
-            value, best = jax.lax.top_k(value, min(self.beam, value.shape[1]))
+            value, best = mesh_axes.largest(value, min(self.beam, value.shape[1]))
             tokens = jnp.take_along_axis(tokens, best, axis=1)
             ids = size + best.astype(jnp.int32)
             size += levels[-1][0].shape[1]
@@ -218,7 +219,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         twice = ((new[..., :, None] == old[..., None, :]) & known[..., None, :]).any(-1)
         fresh = jnp.where(twice, 0.0, (1 - decay) * probs(highest))
         both = jnp.concatenate([moved, fresh], axis=-1)
-        kept, place = jax.lax.top_k(jnp.where(jnp.isnan(both), 0.0, both), self.k)
+        kept, place = mesh_axes.largest(jnp.where(jnp.isnan(both), 0.0, both), self.k)
         names = jnp.concatenate([old, new.astype(jnp.int32)], axis=-1)
         names = jnp.take_along_axis(names, place, axis=-1)
         # All is read before anything is written: XLA copies a matrix that is read afterwards.

@@ -15,6 +15,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import mesh_axes
 from jspec.arguments import check_integer, check_number
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.prefix_vote import top_prefixes
@@ -213,7 +214,7 @@ class Suffix:
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.
         count = min(self.num_matches, width)
-        best, back = jax.lax.top_k(match[:, ::-1].astype(jnp.float32), count)
+        best, back = mesh_axes.largest(match[:, ::-1].astype(jnp.float32), count)
         return best.astype(jnp.int32), width - 1 - back
 
     def _continue(

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from jspec.arguments import check_integer
 from jspec.base import Frame, PyTree, Tree
-from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, owners, write_lines
+from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_cells, write_lines
 from jspec.errors import InputError
 from jspec.sampling import top_k
 from jspec.tree import Template, likeliest
@@ -156,13 +156,12 @@ class TokenRecycling(MatrixDrafter):
     ) -> tuple[Tree, Int[Array, "R V k"]]:
         """Drafts level by level, one gather each (Algorithm 1): child of rank r is M[parent, r]."""
         del params
-        template, batch = self.template, len(frame.root)
-        self.check_state(state, batch)
-        owner = owners(state.shape[0], batch)
+        template = self.template
+        self.check_state(state, len(frame.root))
         tokens = frame.root[:, None]
         for level in template.levels:
             parents = tokens[:, template.parents[level]]
-            children = state[owner, parents, template.ranks[level][None]]
+            children = read_cells(state, parents, template.ranks[level])
             tokens = jnp.concatenate([tokens, children], axis=1)
         return template.fill(tokens), state
 
