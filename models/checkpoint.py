@@ -74,6 +74,8 @@ def restore(
     folder: str | Path,
     model: Model | None = None,
     mesh: Mesh | None = None,
+    rules: sharding.Rules = sharding.TARGET,
+    strict: bool = False,
 ) -> tuple[Model, PyTree]:
     """Reads a model that `save` wrote; see there for an example.
 
@@ -81,13 +83,17 @@ def restore(
         folder: what `save` wrote.
         model: the model that the weights are for, to choose other dtypes than those saved, or to
             scan its layers or not; by default the saved one.
-        mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
+        mesh: devices to spread the weights over as `sharding.TABLES` says, one tensor at a time; by
+            default one device.
+        rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
+        strict: True refuses a mesh that does not divide what the rules would split.
 
     Returns:
         The model and its params.
 
     Raises:
-        InputError: if the folder holds no whole checkpoint, or weights of other shapes.
+        InputError: if the folder holds no whole checkpoint, or weights of other shapes, or if the
+            mesh is refused.
     """
     import orbax.checkpoint as ocp
 
@@ -99,6 +105,8 @@ def restore(
         )
     record = settings.read(path / RECORD)
     model = model or _rebuild(record)
+    if mesh is not None and strict:
+        sharding.check(model, mesh, rules)
     saved = model.clone(scan_layers=record.flag("scan_layers", False))
     expected = shapes(saved)
     with ocp.StandardCheckpointer() as checkpointer:
@@ -106,15 +114,39 @@ def restore(
         if found is None:
             raise InputError(f"{folder} holds damaged {PARAMS}; restore the folder from a copy")
         _check(folder, _flat(expected), _flat(getattr(found, "tree", found)))
-        one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-        places = sharding.params(expected, mesh) if mesh else jax.tree.map(lambda _: one, expected)
-        target = jax.tree.map(
-            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
-            expected,
-            places,
-        )
-        params = checkpointer.restore(path / PARAMS, target)
+        if mesh is None:
+            one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+            params = checkpointer.restore(path / PARAMS, _placed(expected, one))
+    if mesh is not None:
+        params = _restored_in_parts(path / PARAMS, expected, mesh, rules)
     return model, params if saved == model else relaid(model, params)
+
+
+def _restored_in_parts(folder: Path, expected: PyTree, mesh: Mesh, rules: sharding.Rules) -> PyTree:
+    """The weights on their devices. Orbax reads all that it is asked for at once: so one each."""
+    import orbax.checkpoint as ocp
+
+    leaves, tree = jax.tree_util.tree_flatten_with_path(expected)
+    places = jax.tree.leaves(sharding.params(expected, mesh, rules))
+    read = []
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
+        for (path, leaf), place in zip(leaves, places, strict=True):
+            item: Any = _placed(leaf, place)
+            for key in reversed(path):
+                item = {key.key: item}
+            asked = ocp.args.PyTreeRestore(
+                item=item,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
+                partial_restore=True,
+            )
+            read += jax.tree.leaves(checkpointer.restore(folder, args=asked))
+    return jax.tree.unflatten(tree, read)
+
+
+def _placed(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:
+    return jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place), shapes
+    )
 
 
 def relaid(model: Model, params: PyTree) -> PyTree:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -54,6 +55,8 @@ class Tensors(Protocol):
 
     def read(self, name: str) -> np.ndarray: ...
 
+    def rows(self, name: str, rows: slice) -> np.ndarray: ...
+
 
 @dataclass(frozen=True)
 class Loaded:
@@ -95,11 +98,14 @@ def load(
     mesh: Mesh | None = None,
     scan_layers: bool = False,
     layer_memory: str = streaming.DEVICE,
+    rules: sharding.Rules = sharding.TARGET,
+    strict: bool = False,
 ) -> Loaded:
     """Loads a model of the Llama, GPT-2 or OPT family with its tokenizer.
 
     Weights are read, cast and put on the device a few at a time, so that host memory holds the
-    model once and some tensors more.
+    model once and some tensors more. With a mesh they are read straight into the devices' parts,
+    one after the other: beside these, there is never more than one part and one tensor.
 
     Args:
         name: a folder in Hugging Face layout, a GGUF file, a bundled model such as "jspec-7m", a
@@ -111,17 +117,21 @@ def load(
             (`jspec.models.eight_bits`) it is a model of its own, whose tokens are exact in
             themselves.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
-        mesh: devices to spread the weights over as `sharding.TABLE` says; by default one device.
+        mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
             compiles as quickly as a shallow one. See `jspec.models.scanning`.
         layer_memory: the kind of memory that the weights of scanned layers are in. "pinned_host":
             in the host's, from where they are streamed; see `jspec.models.streaming`.
+        rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
+        strict: True refuses a mesh that does not divide what the rules would split; otherwise that
+            stays whole on every device.
 
     Returns:
         The model, its params, tokenizer and special tokens.
 
     Raises:
-        InputError: if the folder is not whole or holds what the project does not implement.
+        InputError: if the folder is not whole or holds what the project does not implement, or if
+            the mesh is refused.
 
     Example:
         >>> import jspec
@@ -133,16 +143,18 @@ def load(
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
+    model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    if mesh is not None and strict:
+        sharding.check(model, mesh, rules)
+    streaming_plan.check(model, layer_memory)
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens()
     table = tuple(family.weights(config))
-    model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
-    streaming_plan.check(model, layer_memory)
     files = checkpoint.tensors(table)
     return Loaded(
         model=model,
-        params=read_weights(files, family, table, model, mesh, layer_memory),
+        params=read_weights(files, family, table, model, mesh, layer_memory, rules),
         tokenizer=words,
         eos=eos,
         bos=bos,
@@ -171,6 +183,7 @@ def read_weights(
     model: LayeredDecoder,
     mesh: Mesh | None = None,
     layer_memory: str = streaming.DEVICE,
+    rules: sharding.Rules = sharding.TARGET,
 ) -> PyTree:
     """Params from open files, after their names and shapes are found to be those of the table.
 
@@ -181,6 +194,7 @@ def read_weights(
         model: that they are for; its dtypes and groups decide on how they are held.
         mesh: devices to spread them over; None: one device.
         layer_memory: the kind of memory of the layers that are scanned.
+        rules: what is split over which axis of the mesh.
 
     Raises:
         InputError: if weights are missing, unknown, or of another shape.
@@ -223,27 +237,50 @@ def read_weights(
     }
 
     def place(path: stacking.Path, shape: tuple[int, ...]) -> Sharding | None:
-        there = None if mesh is None else sharding.parameter(path, shape, mesh)
+        there = None if mesh is None else sharding.parameter(path, shape, mesh, rules)
         if stacking.layers_of(path[0]) is None or not streaming.streamed(shape):
             return there
         if layer_memory == streaming.DEVICE:
             return there
         return (there or SingleDeviceSharding(jax.devices()[0])).with_memory_kind(layer_memory)
 
+    def placed(weight: weights.Weight) -> jax.Array:
+        split = place(weight.path, weight.shape)
+        if split is None:
+            return jax.device_put(weight.join(read, wide))
+
+        # What is split across rows of the file needs all of them for each device: the last stay.
+        @lru_cache(maxsize=1)
+        def rows(name: str, first: int, end: int) -> np.ndarray:
+            return files.rows(known[name], slice(first, end))
+
+        return sharding.assemble(
+            weight.shape,
+            split,
+            lambda index: weight.part(
+                index, lambda name, own: rows(name, own.start, own.stop), wide
+            ),
+        )
+
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
-        if wide is model.param_dtype or not eight_bits.rounded(weight.path):
-            arrays = {name: weight.join(read, wide)}
-        else:
+        streams = layer_memory != streaming.DEVICE and bool(path) and path[0] in stacked
+        if wide is not model.param_dtype and eight_bits.rounded(weight.path):
+            # A factor is of all inputs, so that the whole is read first.
             narrow, factors = eight_bits.quantised(weight.join(read, np.float32), model.param_dtype)
             arrays = {name: narrow, f"{name}{eight_bits.SUFFIX}": factors}
+        elif streams:
+            arrays = {name: weight.join(read, wide)}
+        else:
+            return [(weight.path, placed(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}
-        if layer_memory != streaming.DEVICE and path and path[0] in stacked:
+        if streams:
             return list(paths.items())  # its stack is made in the same memory
         return [(at, jax.device_put(x, place(at, x.shape))) for at, x in paths.items()]
 
-    # Casts and transposes let other threads run.
-    with ThreadPoolExecutor(min(_READERS, os.cpu_count() or 1), "jspec-weights") as readers:
+    # Casts and transposes let other threads run; with a mesh, room counts more.
+    count = min(_READERS, os.cpu_count() or 1) if mesh is None else 1
+    with ThreadPoolExecutor(count, "jspec-weights") as readers:
         held = chain.from_iterable(readers.map(leaves, table))
         return weights.tree(stacking.collected(held, model.groups, place))
 
@@ -264,10 +301,15 @@ def _untie(files: Tensors, held: dict[str, str], table: Sequence[weights.Weight]
     embed = next(weight for weight in table if weight.path == ("embed",)).names[0]
     head = held.pop(HEAD)
     here = held.setdefault(embed, head)
-    if files.shape(head) != files.shape(here) or not (
-        here == head or np.array_equal(files.read(head), files.read(here))
-    ):
+    if files.shape(head) != files.shape(here) or not (here == head or _equal(files, head, here)):
         raise InputError(
             f"{files.folder} ties the head to the embeddings but holds a {HEAD} that differs from "
             f"{embed}; set tie_word_embeddings to false in config.json"
         )
+
+
+def _equal(files: Tensors, one: str, other: str) -> bool:
+    """Whether two tensors hold the same, of which some rows are read at a time."""
+    size = files.shape(one)[0]
+    parts = (slice(at, min(at + 4096, size)) for at in range(0, size, 4096))
+    return all(np.array_equal(files.rows(one, part), files.rows(other, part)) for part in parts)

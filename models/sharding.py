@@ -1,48 +1,111 @@
-"""The axis of a device mesh that each axis of a parameter or of the cache is split over.
+"""Where parameters, caches and batches lie on a mesh of devices: two tables, and a check.
 
-A mesh has an axis "data", over which rows of the batch are split, and an axis "model", over which
-weights are; either may be left out. Nothing else in the project knows of devices: XLA carries the
-shardings of the arguments through `decode`.
+`TABLES` names the logical axes of each family's parameters. `Rules` say which axis of the mesh each
+logical axis is split over: other ones for a target, a draft model and a head. Nothing else in the
+project places arrays: XLA carries the shardings of the arguments through `decode`.
 """
 
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from jspec.base import Cache, PyTree
-from jspec.models import eight_bits, stacking
+from jspec.errors import InputError
+from jspec.mesh_axes import ROWS, WEIGHTS
+from jspec.models import eight_bits
 
-TABLE = {
-    "embed": ("model", None),
-    "head": ("model", None),
-    "qkv/kernel": (None, "model"),
-    "qkv/bias": ("model",),
-    "output/kernel": ("model", None),
-    "gate_up/kernel": (None, "model"),
-    "gate_up/bias": ("model",),
-    "up/kernel": (None, "model"),
-    "up/bias": ("model",),
-    "down/kernel": ("model", None),
-    "experts/gate_up": ("model", None, None),
-    "experts/down": ("model", None, None),
-    "cache/keys": ("data", "model", None, None),
-    "cache/values": ("data", "model", None, None),
-    "cache/lengths": ("data",),
+Axes = tuple[str | None, ...]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The axis of a mesh that each logical axis is split over; None: it is whole on every device.
+
+    Example:
+        >>> Rules(heads=None, mlp=None).axis("vocabulary")
+        'model'
+    """
+
+    rows: str | None = ROWS
+    vocabulary: str | None = WEIGHTS
+    heads: str | None = WEIGHTS
+    mlp: str | None = WEIGHTS
+    experts: str | None = WEIGHTS
+
+    def axis(self, name: str | None) -> str | None:
+        """The mesh axis of a logical one."""
+        return None if name is None else getattr(self, name)
+
+
+TARGET = Rules()
+"""All that is large is split, so that a model fits."""
+DRAFT = Rules(vocabulary=None, heads=None, mlp=None, experts=None)
+"""A small draft model is whole on every device: to exchange its states would take longer than to
+compute them."""
+HEAD = Rules(heads=None, mlp=None, experts=None)
+"""A head's layers are whole; what it has for every token is split as the target's vocabulary."""
+
+_ENDS: dict[str, Axes] = {"embed": ("vocabulary", None), "head": ("vocabulary", None)}
+# The first product of a pair is split by column and the second by row, so that a block needs one
+# sum over devices behind attention and one behind the MLP (Shoeybi et al. 2019, section 3).
+_ATTENTION: dict[str, Axes] = {
+    "qkv/kernel": (None, "heads"),
+    "qkv/bias": ("heads",),
+    "output/kernel": ("heads", None),
 }
-"""End of a parameter's path to its mesh axes; what is not listed is whole on every device.
+_MLP: dict[str, Axes] = {
+    "up/kernel": (None, "mlp"),
+    "up/bias": ("mlp",),
+    "down/kernel": ("mlp", None),
+}
+_GATED_MLP: dict[str, Axes] = {
+    "gate_up/kernel": (None, "mlp"),
+    "gate_up/bias": ("mlp",),
+    "down/kernel": ("mlp", None),
+}
+_EXPERTS: dict[str, Axes] = {
+    "experts/gate_up": ("experts", None, None),
+    "experts/down": ("experts", None, None),
+}
 
-The first product of a pair is split by column and the second by row, so that a block needs one sum
-over devices behind attention and one behind the MLP (Shoeybi et al. 2019, section 3).
-"""
+TABLES: dict[str, dict[str, Axes]] = {
+    "Llama": _ENDS | _ATTENTION | _GATED_MLP | _EXPERTS,
+    "LearnedPositionDecoder": _ENDS | _ATTENTION | _MLP,
+    "GPTNeoX": _ENDS | _ATTENTION | _MLP,
+    "EAGLEHead": _ENDS | _ATTENTION | _GATED_MLP,
+    "EAGLE3Head": _ENDS | _ATTENTION | _GATED_MLP,
+    "LyannaHead": _ENDS
+    | _ATTENTION
+    | _GATED_MLP
+    | {"info/up": (None, "vocabulary"), "info/scale": ("vocabulary",)},
+    "MedusaHeads": {"head/kernel": (None, "vocabulary")},
+    "BlockHead": _ENDS
+    | _ATTENTION
+    | _GATED_MLP
+    | {"markov_from": ("vocabulary", None), "markov_to": ("vocabulary", None)},
+}
+"""Family to the ends of its parameters' paths, without numbers, to their logical axes. Axes count
+from the last: layers stacked in front stay whole. What is not listed is whole on every device."""
+
+_ANY: dict[str, Axes] = {end: axes for table in TABLES.values() for end, axes in table.items()}
+
+_CACHE: Axes = ("rows", "heads", None, None)
 
 
-def params(tree: PyTree, mesh: Mesh) -> PyTree:
-    """The sharding of every parameter of a model or head, of any family.
+def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -> PyTree:
+    """The sharding of every parameter of a model or head.
 
     Args:
         tree: params; arrays, or their shapes.
         mesh: devices, with the axes "data" and "model" or one of them.
+        rules: such as `TARGET`, `DRAFT` or `HEAD`.
+        model: its network, whose family's table is read; None: the families' tables as one, in
+            which no two differ.
 
     Returns:
         A NamedSharding for every leaf, as `jax.device_put` and `jax.jit` take them.
@@ -53,45 +116,161 @@ def params(tree: PyTree, mesh: Mesh) -> PyTree:
         >>> shapes = {"params": {"embed": jax.ShapeDtypeStruct((8, 4), "float32")}}
         >>> tuple(params(shapes, mesh)["params"]["embed"].spec)
         ('model', None)
+        >>> tuple(params(shapes, mesh, DRAFT)["params"]["embed"].spec)
+        (None, None)
     """
+    table = _ANY if model is None else TABLES.get(type(model).__name__, {})
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return parameter(tuple(key.key for key in path), leaf.shape, mesh)
+        return _fit(_axes(tuple(key.key for key in path), table), leaf.shape, mesh, rules)
 
     return jax.tree_util.tree_map_with_path(place, tree)
 
 
-def parameter(path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+def parameter(
+    path: tuple[str, ...], shape: tuple[int, ...], mesh: Mesh, rules: Rules = TARGET
+) -> NamedSharding:
     """The sharding of one parameter.
 
     Args:
         path: its keys in the tree of parameters.
         shape: its own.
         mesh: devices.
+        rules: as in `params`.
     """
-    name = path[-1].removesuffix(eight_bits.SUFFIX)
-    axes = TABLE.get("/".join((*path[-2:-1], name)), TABLE.get(name, ()))
-    if axes and name != path[-1]:
-        axes = (*axes[:-2], axes[-1])  # the factors of weights in 8 bits have no axis of inputs
-    if axes and any(stacking.layers_of(key) is not None for key in path):
-        axes = (None, *axes)  # in front stands the axis of the layers
-    return _fit(axes, shape, mesh)
+    return _fit(_axes(path, _ANY), shape, mesh, rules)
 
 
-def cache(tree: Cache, mesh: Mesh) -> Cache:
+def cache(tree: Cache, mesh: Mesh, rules: Rules = TARGET) -> Cache:
     """The sharding of every array of a cache; heads are split only if they divide evenly."""
-    keys, values, lengths = (TABLE[f"cache/{name}"] for name in ("keys", "values", "lengths"))
+
+    def place(axes: Axes, leaf: Any) -> Any:
+        return _fit(axes, leaf.shape, mesh, rules)
+
     return Cache(
-        keys=tuple(_fit(keys, layer.shape, mesh) for layer in tree.keys),  # type: ignore[arg-type]
-        values=tuple(_fit(values, layer.shape, mesh) for layer in tree.values),  # type: ignore[arg-type]
-        lengths=_fit(lengths, tree.lengths.shape, mesh),  # type: ignore[arg-type]
+        keys=tuple(place(_CACHE, layer) for layer in tree.keys),
+        values=tuple(place(_CACHE, layer) for layer in tree.values),
+        lengths=place(("rows",), tree.lengths),
     )
 
 
-def _fit(axes: tuple[str | None, ...], shape: tuple[int, ...], mesh: Mesh) -> NamedSharding:
+def batch(arrays: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
+    """Prompts, lengths or other arrays with a row each, put on their devices.
+
+    Args:
+        arrays: rows first.
+        mesh: devices.
+        rules: as in `params`.
+
+    Raises:
+        InputError: if the devices cannot have equally many rows.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("data",))
+        >>> tuple(batch(np.zeros((4, 9), "int32"), mesh).sharding.spec)
+        ('data',)
+    """
+
+    def put(array: Any) -> jax.Array:
+        _check("the batch has", array.shape[0], "rows", rules.rows, mesh)
+        here = rules.rows if rules.rows in mesh.shape else None
+        return jax.device_put(array, NamedSharding(mesh, PartitionSpec(here)))
+
+    return jax.tree.map(put, arrays)
+
+
+def assemble(
+    shape: tuple[int, ...],
+    place: NamedSharding,
+    read: Callable[[tuple[slice, ...]], np.ndarray],
+) -> jax.Array:
+    """An array on the devices of this process, whose parts are read one after the other.
+
+    Args:
+        shape: of the whole.
+        place: where each part goes.
+        read: a part of it; devices that hold the same part share one reading.
+    """
+    wanted: dict[tuple[Any, ...], list[Any]] = {}
+    for device, index in place.addressable_devices_indices_map(shape).items():
+        key = tuple(cut.indices(size)[:2] for cut, size in zip(index or (), shape, strict=True))
+        wanted.setdefault(key, []).append(device)
+    parts = []
+    for key, devices in wanted.items():
+        part = read(tuple(slice(*bounds) for bounds in key))
+        # Waited for, so that the host holds one part at a time.
+        parts += [jax.block_until_ready(jax.device_put(part, device)) for device in devices]
+    return jax.make_array_from_single_device_arrays(shape, place, parts)
+
+
+def check(model: Any, mesh: Mesh, rules: Rules = TARGET) -> None:
+    """Refuses a mesh that does not divide what the rules would split.
+
+    Without it, what does not divide stays whole on every device, which takes room; and where key
+    and value heads do not, every layer exchanges them.
+
+    Args:
+        model: a network with the sizes of a decoder.
+        mesh: devices.
+        rules: as in `params`.
+
+    Raises:
+        InputError: for the first size that the mesh does not divide, before anything is compiled.
+
+    Example:
+        >>> import jax, numpy as np
+        >>> from jspec import models
+        >>> mesh = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("model",))
+        >>> check(models.load("jspec-800k").model, mesh)
+    """
+    config = model.config
+    _check("the model has", config.vocab_size, "tokens in its vocabulary", rules.vocabulary, mesh)
+    _check("the model has", config.num_kv_heads, "key-value heads", rules.heads, mesh)
+    routed = {layer.experts for layer in getattr(config, "layers", ())} - {None}
+    for experts in routed:
+        _check("the model has", experts.num_experts, "experts", rules.experts, mesh)
+    if not routed:
+        _check("the model has", config.intermediate_size, "MLP lanes", rules.mlp, mesh)
+
+
+def _check(who: str, size: int, what: str, axis: str | None, mesh: Mesh) -> None:
+    if axis is None or axis not in mesh.shape or size % (count := mesh.shape[axis]) == 0:
+        return
+    fitting = max(n for n in range(1, count) if size % n == 0)
+    raise InputError(
+        f"{who} {size} {what}, which {count} devices of the mesh's axis {axis!r} cannot share "
+        f"evenly; take an axis of {fitting}"
+        + (f", or {-(-size // count) * count} rows" if what == "rows" else "")
+    )
+
+
+def unnumbered(name: str) -> str:
+    """A name without the numbers of layers.
+
+    Example:
+        >>> unnumbered("layers_12/qkv/kernel")
+        'layers/qkv/kernel'
+    """
+    return re.sub(r"_\d+", "", name)
+
+
+def _axes(path: tuple[str, ...], table: dict[str, Axes]) -> Axes:
+    """The logical axes of a parameter, by the last two keys of its path, or else the last."""
+    *_, above, own = ("", *path)
+    name = own.removesuffix(eight_bits.SUFFIX)
+    axes = table.get(f"{unnumbered(above)}/{unnumbered(name)}", table.get(unnumbered(name), ()))
+    # The factors of weights in 8 bits have no axis of inputs.
+    return (*axes[:-2], axes[-1]) if axes and name != own else axes
+
+
+def _fit(axes: Axes, shape: tuple[int, ...], mesh: Mesh, rules: Rules) -> NamedSharding:
     """Leaves whole what the mesh has no axis for or cannot split evenly (a vocabulary of 105)."""
-    even = [
-        axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None
-        for axis, size in zip(axes, shape, strict=bool(axes))
-    ]
+    if not axes:
+        return NamedSharding(mesh, PartitionSpec())
+    stacked = (None,) * (len(shape) - len(axes))
+    even = []
+    for name, size in zip((*stacked, *axes), shape, strict=True):
+        axis = rules.axis(name)
+        even.append(axis if axis in mesh.shape and size % mesh.shape[axis] == 0 else None)
     return NamedSharding(mesh, PartitionSpec(*even))

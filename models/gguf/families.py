@@ -25,10 +25,13 @@ class Layout:
         fields: makes config.json's fields from a header and the architecture's name.
         restore: lays a weight out as Hugging Face does, from its name there, the array, and
             config.json's fields.
+        unit: the number of rows of a weight that `restore` lays out by themselves, from its name,
+            the number of all of them, and the fields.
     """
 
     fields: Callable[[Header, str], dict[str, Any]]
     restore: Callable[[str, np.ndarray, dict[str, Any]], np.ndarray] = lambda _, array, __: array
+    unit: Callable[[str, int, dict[str, Any]], int] = lambda _, __, ___: 1
 
 
 def find(header: Header) -> tuple[str, Layout]:
@@ -160,19 +163,30 @@ def _vocabulary(header: Header) -> int:
     return header.tensors[_EMBED].shape[0]
 
 
+_TURNED = ("q_proj", "k_proj")
+"""Layers whose results are turned by their positions."""
+
+
 def _side_by_side(name: str, array: np.ndarray, fields: dict[str, Any]) -> np.ndarray:
     """Queries and keys whose rotary pairs lie D/2 lanes apart; llama.cpp has them as neighbours."""
-    heads = {"q_proj": "num_attention_heads", "k_proj": "num_key_value_heads"}
-    key = heads.get(name.split(".")[-2])
-    if key is None:
+    if name.split(".")[-2] not in _TURNED:
         return array
-    apart = array.reshape(fields[key], -1, 2, *array.shape[1:])
+    apart = array.reshape(-1, fields["head_dim"] // 2, 2, *array.shape[1:])
     return apart.swapaxes(1, 2).reshape(array.shape)
+
+
+def _head(name: str, rows: int, fields: dict[str, Any]) -> int:
+    """Pairs are laid out within a head."""
+    return fields["head_dim"] if name.split(".")[-2] in _TURNED else 1
 
 
 def _around_zero(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray:
     """Gemma's norms multiply with 1 + w, and a GGUF holds 1 + w."""
     return array - 1 if name.endswith("norm.weight") else array
+
+
+def _all(name: str, rows: int, _: dict[str, Any]) -> int:
+    return rows
 
 
 def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray:
@@ -182,7 +196,7 @@ def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray
 
 
 LAYOUTS = {
-    "llama": Layout(_mixtral, _side_by_side),
+    "llama": Layout(_mixtral, _side_by_side, _head),
     "qwen2": Layout(_llama),
     "qwen3": Layout(_llama),
     "qwen3moe": Layout(_qwen3moe),
@@ -190,7 +204,7 @@ LAYOUTS = {
     "gemma3": Layout(_gemma3, _around_zero),
     "phi3": Layout(_phi3),
     "olmo2": Layout(_llama),
-    "smollm3": Layout(_llama, _side_by_side),
-    "gpt2": Layout(_gpt2, _inputs_first),
+    "smollm3": Layout(_llama, _side_by_side, _head),
+    "gpt2": Layout(_gpt2, _inputs_first, _all),
 }
 """By `general.architecture`. Mistral, Mixtral and SmolLM2 are written as llama."""

@@ -44,6 +44,8 @@ class Tensors:
     """The file."""
     files: Mapping[str, Entry]
     restore: Callable[[str, np.ndarray], np.ndarray]
+    unit: Callable[[str, int], int] = lambda _, __: 1
+    """The number of rows that are laid out by themselves, from a name and the number of all."""
     config: str = "its metadata"
 
     @cached_property
@@ -59,6 +61,14 @@ class Tensors:
         """One tensor in float32.
 
         Raises:
+            InputError: as `rows`.
+        """
+        return self.rows(name, slice(None))
+
+    def rows(self, name: str, rows: slice) -> np.ndarray:
+        """Rows of one tensor in float32; the others are not dequantised.
+
+        Raises:
             InputError: if it is quantised in a way that the `gguf` package does not read, or is
                 cut off.
         """
@@ -67,7 +77,12 @@ class Tensors:
             kind = package.GGMLQuantizationType(entry.kind)
             block, block_bytes = package.GGML_QUANT_SIZES[kind]
             stored = self._bytes(name, entry, block, block_bytes)
-            values = package.quants.dequantize(stored, kind)
+            size = self.shape(name)[0]
+            wanted = range(*rows.indices(size))
+            unit = self.unit(name, size) if len(entry.shape) > 1 else size
+            first, end = wanted.start // unit * unit, -(-wanted.stop // unit) * unit
+            lines = stored[first:end] if unit < size else stored
+            values = package.quants.dequantize(lines, kind)
         except (ValueError, KeyError, NotImplementedError) as error:
             if isinstance(error, InputError):
                 raise
@@ -76,7 +91,8 @@ class Tensors:
                 f"{name} in {self.folder} is quantised as {called.get(entry.kind, entry.kind)}, "
                 f"which gguf cannot dequantise ({error}); take the file in Q4_K_M or Q8_0, say"
             ) from error
-        return self.restore(name, values.reshape(entry.shape))
+        held = self.restore(name, values.reshape(-1, *entry.shape[1:]))
+        return held[wanted.start - first : wanted.stop - first]
 
     def _bytes(self, name: str, entry: Entry, block: int, block_bytes: int) -> np.ndarray:
         row = entry.shape[-1] // block * block_bytes
@@ -137,7 +153,10 @@ class File:
             del held[stack]
         fields = dict(self.fields.values)
         return Tensors(
-            self.header.file, held, lambda name, array: layout.restore(name, array, fields)
+            self.header.file,
+            held,
+            lambda name, array: layout.restore(name, array, fields),
+            lambda name, rows: layout.unit(name, rows, fields),
         )
 
     def tokenizer(self) -> Any:

@@ -34,6 +34,14 @@ class Shards:
         """One tensor.
 
         Raises:
+            InputError: as `rows`.
+        """
+        return self.rows(name, slice(None))
+
+    def rows(self, name: str, rows: slice) -> np.ndarray:
+        """Rows of one tensor; the others are not read.
+
+        Raises:
             InputError: if it holds numbers that no parameter is made of, quantised ones say.
         """
         kind = self.files[name].get_slice(name).get_dtype()
@@ -42,7 +50,7 @@ class Shards:
                 f"tensor {name} in {self.folder} holds {kind}; supported: {', '.join(DTYPES)}; "
                 "take a checkpoint that is not quantised"
             )
-        return self.files[name].get_tensor(name)
+        return self.files[name].get_slice(name)[rows]
 
     def indices(self, name: str) -> np.ndarray:
         """A tensor of whole numbers, which is no parameter."""

@@ -34,9 +34,39 @@ class Weight:
 
     def join(self, read: Callable[[str], np.ndarray], dtype: DTypeLike) -> np.ndarray:
         """Our parameter from the file's tensors, read one at a time into the one result."""
-        joined = np.empty(self.shape, dtype)
-        for name, place in self._places(joined):
-            place[...] = read(name)
+        return self.part(
+            (slice(None),) * len(self.shape), lambda name, rows: read(name)[rows], dtype
+        )
+
+    def part(
+        self,
+        index: tuple[slice, ...],
+        read: Callable[[str, slice], np.ndarray],
+        dtype: DTypeLike,
+    ) -> np.ndarray:
+        """A part of our parameter, from those rows of the file's tensors that it is made of.
+
+        Args:
+            index: which part.
+            read: rows of a tensor, by its name.
+            dtype: of the result.
+        """
+        bounds = [range(*cut.indices(size)) for cut, size in zip(index, self.shape, strict=True)]
+        joined = np.empty([len(bound) for bound in bounds], dtype)
+        parts = joined[None] if self.groups is None else joined
+        groups = range(1) if self.groups is None else bounds.pop(0)
+        rows, *others = reversed(bounds) if self.transposed else bounds
+        columns = tuple(slice(bound.start, bound.stop) for bound in others)
+        each = len(self.names) // (self.groups or 1)
+        for group, part in zip(groups, parts, strict=True):
+            stacked, start = part.T if self.transposed else part, 0
+            held = slice(group * each, group * each + each)
+            for name, shape in zip(self.names[held], self.shapes[held], strict=True):
+                first, end = max(rows.start, start), min(rows.stop, start + shape[0])
+                if first < end:
+                    own = read(name, slice(first - start, end - start))
+                    stacked[first - rows.start : end - rows.start] = own[:, *columns]
+                start += shape[0]
         return joined
 
     def split(self, array: np.ndarray) -> Iterator[tuple[str, np.ndarray]]:

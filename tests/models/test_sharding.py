@@ -1,14 +1,20 @@
 """A forward over eight devices gives what one device gives."""
 
+import tracemalloc
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import tiny
+import tiny_gguf
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import jspec.models
 from jspec import cache as caches
-from jspec.models import sharding
+from jspec.errors import InputError
+from jspec.models import export, sharding
 
 NAMES = (
     "llama_biases_grouped_tied",
@@ -77,3 +83,137 @@ def test_a_mesh_may_have_one_axis(fixtures):
     assert all(place.is_fully_replicated for place in specs)
     cache = sharding.cache(model.init_cache(2, 4), mesh)
     assert cache.keys[0].spec == PartitionSpec("data", None, None, None)
+
+
+def test_rules_place_targets_drafts_and_heads_apart(mesh):
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    tree = {"embed": shape, "layers_3": {"qkv": {"kernel": shape}}, "info": {"up": shape}}
+    found = {
+        name: [tuple(place.spec) for place in jax.tree.leaves(sharding.params(tree, mesh, rules))]
+        for name, rules in vars(sharding).items()
+        if isinstance(rules, sharding.Rules)
+    }
+    split, whole, columns = ("model", None), (None, None), (None, "model")
+    assert found == {
+        "TARGET": [split, columns, columns],
+        "DRAFT": [whole, whole, whole],
+        "HEAD": [split, columns, whole],
+    }
+
+
+def test_stacked_layers_are_split_as_single_ones(mesh):
+    tree = {"layers": {"qkv": {"kernel": jax.ShapeDtypeStruct((3, 16, 32), jnp.float32)}}}
+    place = sharding.params(tree, mesh)["layers"]["qkv"]["kernel"]
+    assert place.spec == PartitionSpec(None, None, "model")
+
+
+def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):
+    """What is whole on every device is small: of the hidden size, or squared where it is narrow."""
+    table = sharding.TABLES[type(variant.model).__name__]
+    places = sharding.params(variant.params, mesh, model=variant.model)
+    for path, place in jax.tree_util.tree_leaves_with_path(places):
+        name = jax.tree_util.keystr(path, simple=True, separator="/")
+        expected = any(f"/{end}" in f"/{sharding.unnumbered(name)}" for end in table)
+        assert expected != place.is_fully_replicated, name
+
+
+SENTENCES = {
+    "vocabulary": (
+        dict(vocab_size=105),
+        "105 tokens in its vocabulary, which 4 devices of the mesh's axis 'model' cannot share",
+    ),
+    "heads": (dict(num_heads=6, num_kv_heads=6, head_dim=4), "6 key-value heads"),
+    "MLP": (dict(intermediate_size=30), "30 MLP lanes"),
+}
+
+
+@pytest.mark.parametrize("name", SENTENCES)
+def test_a_mesh_that_does_not_divide_is_refused(name, mesh):
+    changes, sentence = SENTENCES[name]
+    with pytest.raises(InputError, match=sentence):
+        sharding.check(tiny.model(**(dict(vocab_size=64, num_kv_heads=4) | changes)), mesh)
+
+
+def test_a_batch_that_does_not_divide_is_refused(mesh):
+    assert sharding.batch(np.zeros((4, 3)), mesh).sharding.spec == PartitionSpec("data")
+    with pytest.raises(InputError, match=r"5 rows.*2 devices.*axis of 1, or 6 rows"):
+        sharding.batch(np.zeros((5, 3)), mesh)
+
+
+def test_loading_strictly_refuses_before_weights_are_read(mesh, fixtures, tmp_path):
+    load = partial(jspec.models.load, with_tokenizer=False, mesh=mesh, strict=True)
+    load(fixtures / "gpt2")
+    for name in ("config.json",):  # and no weights
+        (tmp_path / name).write_bytes((fixtures / "llama_biases_grouped_tied" / name).read_bytes())
+    with pytest.raises(InputError, match="2 key-value heads, which 4 devices"):
+        load(tmp_path)
+
+
+def allocated(load):
+    """The most bytes that Python held while it loaded, beyond those that it holds after."""
+    tracemalloc.start()
+    kept = load()
+    after, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    # XLA takes an aligned array as it is, so that a part may stay in NumPy's memory.
+    return peak - after, kept
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory):
+    """One model in three formats, whose tensors are far larger than what else a loader holds."""
+    folder = tmp_path_factory.mktemp("large")
+    shape = dict(vocab_size=4096, hidden_size=256, intermediate_size=1024, num_kv_heads=4)
+    model = tiny.model(**shape, head_dim=64)
+    params = tiny.params(model)
+    export.save_hf(model, params, folder / "hf", dtype=jnp.float32)
+    tiny_gguf.convert(folder / "hf", folder / "f.gguf", tiny_gguf.Kind.Q8_0)
+    jspec.models.save(folder / "orbax", model, params)
+    return folder, params
+
+
+LOADERS = {
+    "hf": lambda path, mesh: jspec.models.load(path, with_tokenizer=False, mesh=mesh).params,
+    "f.gguf": lambda path, mesh: jspec.models.load(path, with_tokenizer=False, mesh=mesh).params,
+    "orbax": lambda path, mesh: jspec.models.restore(path, mesh=mesh)[1],
+}
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_checkpoint_is_read_straight_into_its_parts(name, large, mesh):
+    """No more than one part and one tensor beside the parts."""
+    folder, params = large
+    load = partial(LOADERS[name], folder / name)
+    largest = max(leaf.nbytes for leaf in jax.tree.leaves(params))
+    part = largest // mesh.shape["model"]
+    beside, loaded = allocated(lambda: load(mesh=mesh))
+    assert beside <= largest + part + 2**18
+    if name == "f.gguf":  # which holds other weights, in 8 bits
+        params = load(mesh=None)
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, loaded, params))
+
+
+@pytest.mark.parametrize("kind", ["hf", "gguf"])
+@pytest.mark.parametrize("name", ["gpt2", "mixtral", "llama_biases_grouped_tied", "olmo2"])
+def test_parts_are_those_of_the_whole(name, kind, fixtures, tmp_path):
+    """Parts that begin within a head or an expert's stack, matrices stored the other way round."""
+    mesh = jax.make_mesh((1, 8), ("data", "model"), (AxisType.Auto, AxisType.Auto))
+    path = fixtures / name
+    if kind == "gguf":
+        path = tiny_gguf.convert(path, tmp_path / "f.gguf")
+    whole, split = (
+        jspec.models.load(path, with_tokenizer=False, mesh=each).params for each in (None, mesh)
+    )
+    assert jax.tree.all(jax.tree.map(jnp.array_equal, split, whole))
+
+
+def test_a_model_that_is_read_whole_would_be_seen(large, mesh):
+    folder, params = large
+
+    def whole():
+        held = jspec.models.load(folder / "hf", with_tokenizer=False).params
+        host = jax.tree.map(lambda leaf: np.array(leaf), held)
+        return jax.device_put(host, sharding.params(host, mesh))
+
+    total = sum(leaf.nbytes for leaf in jax.tree.leaves(params))
+    assert allocated(whole)[0] > total / 2
