@@ -3,16 +3,17 @@
 The sentence of the project is `_round`; everything else here prepares it or repeats it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from jspec import chunked_prefill
+from jspec import chunked_prefill, mesh_axes
 from jspec import control as controls
 from jspec import sampling as samplings
 from jspec import tree as trees
@@ -20,6 +21,7 @@ from jspec.admission import check_state
 from jspec.base import Cache, PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
+from jspec.explicit_axes import automatic
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
 from jspec.history import Text
@@ -244,11 +246,33 @@ def begin(
         # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
         # Cold or hot, it is an argument: both are one program.
         batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
-        kept = owned((model.init_cache(batch, call.slots), drafter.init(batch, call.slots, known)))
+
+        sizes = model, drafter, batch, call.slots
+        mesh = mesh_axes.mesh_of((params, call.arrays))
+        kept = owned(_empty(*sizes, known)) if mesh is None else _empty_on(mesh, *sizes)(known)
     return _prefill(
         model, params, call.arrays, kept[0], drafter, drafter_params, kept[1], call.size,
         call.chunk, control, text,
     )  # fmt: skip
+
+
+def _empty(
+    model: CausalLM, drafter: Drafter, batch: int, slots: int, known: PyTree
+) -> tuple[Cache, PyTree]:
+    """The memory of target and drafter before a prompt is read."""
+    return model.init_cache(batch, slots), drafter.init(batch, slots, known)
+
+
+@lru_cache(maxsize=16)
+def _empty_on(
+    mesh: Mesh, model: CausalLM, drafter: Drafter, batch: int, slots: int
+) -> Callable[[PyTree], tuple[Cache, PyTree]]:
+    """`_empty`, made where it will lie: no single device may have room for all of it."""
+    make = partial(_empty, model, drafter, batch, slots)
+    shapes = jax.eval_shape(make, None)
+    places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
+    flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
+    return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
 
 
 def _text_of(earlier: State) -> Text:
@@ -314,6 +338,7 @@ def step(
     static_argnames=("model", "drafter", "size", "chunk"),
     donate_argnames=("cache", "drafter_state", "text"),
 )
+@automatic
 def _prefill(
     model: CausalLM,
     params: PyTree,
@@ -366,6 +391,7 @@ def _prefill(
 
 
 @partial(jax.jit, static_argnames=("model", "drafter"), donate_argnames=("state",))
+@automatic
 def decode_rounds(
     model: CausalLM,
     params: PyTree,

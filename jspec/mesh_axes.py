@@ -1,4 +1,4 @@
-"""The largest entries, selected where they lie on a mesh of devices.
+"""A mesh of devices: what lies where, and the largest entries, selected where they lie.
 
 XLA carries the shardings of arguments through a program by itself, but it has no top-k of parts: it
 gathers all rows of a batch first, in every round. So the selection is written as what each device
@@ -9,12 +9,16 @@ from the names of the axes: `ROWS` are rows of the batch, `WEIGHTS` what weights
 vocabulary among it. On a mesh of other names XLA gathers. The results are the same everywhere.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh, AxisType, PartitionSpec
-from jaxtyping import Array, Float, Int
+from jax.core import Tracer
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
+from jaxtyping import Array, Float, Int, PyTree
+
+from jspec.base import Cache
 
 ROWS, WEIGHTS = "data", "model"
 """The axis of a mesh that the rows of a batch are split over, and that of weights."""
@@ -90,3 +94,46 @@ def _divides(mesh: AbstractMesh, name: str, size: int, at_least: int = 1) -> str
         return None
     count = mesh.shape[name]
     return name if count > 1 and size % count == 0 and size // count >= at_least else None
+
+
+def mesh_of(arrays: PyTree) -> Mesh | None:
+    """The mesh of several devices that some array lies on; None inside of a caller's program."""
+    for leaf in jax.tree.leaves(arrays):
+        if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer):
+            place = leaf.sharding
+            if isinstance(place, NamedSharding) and place.mesh.size > 1:
+                return place.mesh  # type: ignore[return-value]
+    return None
+
+
+def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionSpec]:
+    """How what a generation keeps is split: rows over `ROWS`, heads of caches over `WEIGHTS`.
+
+    Args:
+        state: with rows first; what has no rows is whole on every device.
+        axes: those of a mesh that may be used, with their sizes. What they do not divide is whole.
+        batch: the number of rows.
+
+    Returns:
+        One for each leaf.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> kept = {"lengths": jnp.zeros(4), "matrix": jnp.zeros((1, 9))}
+        >>> [tuple(spec) for spec in specs(kept, {"data": 2}, 4)]
+        [('data',), ()]
+    """
+
+    def spec(leaf: Any, *names: str) -> PartitionSpec:
+        if leaf.shape[:1] != (batch,):
+            return PartitionSpec()
+        pairs = zip(names, leaf.shape, strict=False)
+        return PartitionSpec(
+            *(name if name in axes and size % axes[name] == 0 else None for name, size in pairs)
+        )
+
+    found = []
+    for part in jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Cache)):
+        names = (ROWS, WEIGHTS) if isinstance(part, Cache) else (ROWS,)
+        found += [spec(leaf, *names) for leaf in jax.tree.leaves(part)]
+    return found

@@ -15,6 +15,7 @@ from jspec.base import PyTree, State, Status
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.engine import check_same_memory
 from jspec.errors import InputError
+from jspec.explicit_axes import automatic
 from jspec.protocols import Drafter
 from jspec.request import check_fork
 
@@ -57,6 +58,7 @@ def fork(
 
 
 @partial(jax.jit, static_argnames=("drafter",))
+@automatic
 def copies(
     state: State,
     rows: Int[Array, " R"],
@@ -104,6 +106,7 @@ def _by_row(state: State) -> PyTree:
 
 
 @partial(jax.jit, static_argnames=("drafter",), donate_argnames=("state",))
+@automatic
 def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) -> State:
     """The state with a request in the place of a row; see `Engine.insert`."""
     slots, name = state.cache.slots, type(drafter).__name__
@@ -126,6 +129,7 @@ def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) 
 
 
 @partial(jax.jit, donate_argnames=("state",))
+@automatic
 def evict(state: State, row: Int[Array, ""]) -> State:
     """The state with a free row; see `Engine.evict`."""
     # Without a text, nothing of the row is read any more.

@@ -30,6 +30,7 @@ from jspec.arguments import check_integer
 from jspec.base import Logprobs, PyTree, Sampling, State, Stats, Status
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
+from jspec.explicit_axes import automatic
 from jspec.grammar.automaton import Room
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
@@ -410,6 +411,7 @@ class Engine:
 @partial(
     jax.jit, static_argnames=("model", "drafter", "rounds", "held"), donate_argnames=("state",)
 )
+@automatic
 def _step(
     model: CausalLM,
     params: PyTree,

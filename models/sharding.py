@@ -122,7 +122,8 @@ def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -
     table = _ANY if model is None else TABLES.get(type(model).__name__, {})
 
     def place(path: tuple[Any, ...], leaf: Any) -> NamedSharding:
-        return _fit(_axes(tuple(key.key for key in path), table), leaf.shape, mesh, rules)
+        names = tuple(jax.tree_util.keystr(path, simple=True, separator="/").split("/"))
+        return _fit(_axes(names, table), leaf.shape, mesh, rules)
 
     return jax.tree_util.tree_map_with_path(place, tree)
 

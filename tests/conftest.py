@@ -11,6 +11,9 @@ from pathlib import Path
 os.environ["JAX_PLATFORMS"] = os.environ.get("JSPEC_TEST_PLATFORM", "cpu")
 # No test may download anything.
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Each of eight virtual devices may wait for others in several exchanges at once, in a thread each.
+# With as many threads as devices all can be waiting, which XLA ends the process over.
+os.environ.setdefault("NPROC", "32")
 
 import jax
 import jax.numpy as jnp

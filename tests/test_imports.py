@@ -23,6 +23,7 @@ CORE = [
     "jspec.protocols",
     "jspec.manual_axes",
     "jspec.mesh_axes",
+    "jspec.explicit_axes",
     "jspec.ragged",
     "jspec.template",
     "jspec.tree",
