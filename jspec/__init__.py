@@ -12,6 +12,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from jspec import costs as costs
     from jspec import grammar as grammar
+    from jspec import hosts as hosts
     from jspec import memory as memory
     from jspec import methods as methods
     from jspec import metrics as metrics
@@ -51,8 +52,9 @@ __all__ = [  # noqa: RUF022
     "REST", "RSDC", "RSDS", "Script", "Scripted", "Sequoia", "SpecInfer", "SpecTr",
     "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto", "merge",
     # modules
-    "acceptance_vector", "costs", "datastore", "grammar", "memory", "methods", "metrics", "models",
-    "planning", "processors", "proposals", "round", "rules", "sampling", "schemes", "sequoia_tree",
+    "acceptance_vector", "costs", "datastore", "grammar", "hosts", "memory", "methods", "metrics",
+    "models", "planning", "processors", "proposals", "round", "rules", "sampling", "schemes",
+    "sequoia_tree",
     "testing", "training", "tree",
     "__version__",
 ]
@@ -62,6 +64,7 @@ _MODULES = {
     "acceptance_vector": "jspec.drafters.draft_model.acceptance_vector",
     "costs": "jspec.costs",
     "grammar": "jspec.grammar",
+    "hosts": "jspec.hosts",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
     "memory": "jspec.memory",

@@ -30,6 +30,7 @@ CORE = [
     "jspec.in_place",
     "jspec.widths",
     "jspec.admission",
+    "jspec.hosts",
     "jspec.cost_curve",
     "jspec.sampling",
     "jspec.logprobs",

@@ -1,0 +1,55 @@
+"""One batch over the devices of several hosts: each host runs this script.
+
+    python examples/several_hosts.py --processes 2 --process 0 --coordinator 10.0.0.1:9911
+    python examples/several_hosts.py --processes 2 --process 1 --coordinator 10.0.0.1:9911
+
+Without arguments it is a run of one process, on whatever devices it has.
+"""
+
+import argparse
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import jspec
+from jspec import models
+
+
+def main() -> None:
+    asked = argparse.ArgumentParser()
+    asked.add_argument("--coordinator", default="localhost:9911", help="host:port of process 0")
+    asked.add_argument("--processes", type=int, default=1, help="of the run")
+    asked.add_argument("--process", type=int, default=0, help="which this one is")
+    asked.add_argument("--timeout", type=float, default=60, help="seconds to wait for the others")
+    given = asked.parse_args()
+    # First of all: from here on, JAX has the devices of all processes.
+    jspec.hosts.join(given.coordinator, given.processes, given.process, given.timeout)
+
+    # Rows over hosts, weights over the devices of each: what is exchanged in every layer then stays
+    # within a host.
+    hosts, devices = jax.process_count(), jax.local_device_count()
+    mesh = jax.make_mesh((hosts, devices), ("data", "model"), (AxisType.Auto, AxisType.Auto))
+    target = models.load("jspec-800k", mesh=mesh)
+
+    # All hosts know all prompts here; each puts the rows of its own devices there.
+    text = target.tokenizer.encode("Once upon a time").ids
+    prompts = np.tile(np.array(text, np.int32), (2 * hosts, 1))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    batch = jax.make_array_from_callback(prompts.shape, rows, lambda index: prompts[index])
+    result = jspec.decode(
+        target.model, target.params, batch, drafter=jspec.Suffix(num_speculative_tokens=4),
+        max_new_tokens=16, sampling=jspec.Sampling(temperature=0.8), key=0,
+    )  # fmt: skip
+
+    # Each host has the texts of its own rows.
+    for shard in result.tokens.addressable_shards:
+        if shard.replica_id == 0:
+            first = shard.index[0].start or 0
+            for row, tokens in enumerate(np.asarray(shard.data), start=first):
+                print(f"row {row}: {tokens.tolist()}", flush=True)
+    jspec.hosts.leave()
+
+
+if __name__ == "__main__":
+    main()
