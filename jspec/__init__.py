@@ -54,8 +54,7 @@ __all__ = [  # noqa: RUF022
     # modules
     "acceptance_vector", "costs", "datastore", "grammar", "hosts", "memory", "methods", "metrics",
     "models", "planning", "processors", "proposals", "round", "rules", "sampling", "schemes",
-    "sequoia_tree",
-    "testing", "training", "tree",
+    "sequoia_tree", "testing", "training", "tree",
     "__version__",
 ]
 # fmt: on

@@ -53,7 +53,8 @@ def rows_of(count, devices):
     return [dict(re.findall(r"row (\d+): (.*)", out)) for out, _ in said]
 
 
-@pytest.mark.parametrize("count", [2, pytest.param(4, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [2, 4])
 def test_processes_write_what_one_does(count):
     many = rows_of(count, devices=1)
     assert [sorted(rows) for rows in many] == [[str(2 * n), str(2 * n + 1)] for n in range(count)]

@@ -1,9 +1,10 @@
-"""Tokens per second of `pmap(decode)` over 1, 2, 4 and 8 devices.
+"""Tokens per second of `pmap(decode)`, and of `decode` with a batch on a mesh, over 1 to 8 devices.
 
 python -m benchmarks.speed.throughput                 # eight virtual devices on a CPU
 """
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -27,9 +28,11 @@ def main(
     # Has to be said before JAX starts; an accelerator's devices are what they are.
     flag = f"--xla_force_host_platform_device_count={max(counts)}"
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
+    os.environ.setdefault("NPROC", "32")  # threads in which virtual devices wait for others
 
     import jax
     import numpy as np
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
     from rich.table import Table
 
     import jspec
@@ -48,35 +51,48 @@ def main(
         method: build(method, loaded)[1:],
     }
 
-    headline(f"pmap throughput, {len(prompts)} rows a device, {new_tokens} new tokens, greedy")
-    table = Table("devices", "plain tokens/s", f"{method} tokens/s", "speed-up")
+    kind = "simulated, " if jax.devices()[0].platform == "cpu" else ""
+    headline(f"throughput, {kind}{len(prompts)} rows a device, {new_tokens} new tokens, greedy")
+    names = [f"{how} {name}" for how in ("pmap", "jit") for name in ("plain", method)]
+    table = Table("devices", *(f"{name} tokens/s" for name in names), "pmap gain", "jit gain")
     for count in counts:
         used = jax.devices()[:count]
         shards = np.broadcast_to(prompts, (count, *prompts.shape))
 
-        def runner(drafter, weights, used=used, shards=shards):
-            run = jax.pmap(
-                lambda params, prompt: (
-                    jspec.decode(
-                        loaded.model,
-                        params,
-                        prompt,
-                        drafter=drafter,
-                        drafter_params=weights,
-                        max_new_tokens=new_tokens,
-                    ).lengths
-                ),
-                in_axes=(None, 0),
-                devices=used,
-            )
-            return lambda: run(loaded.params, shards)
+        mesh = jax.make_mesh((count,), ("data",), (AxisType.Auto,), devices=used)
+        rows, whole = (NamedSharding(mesh, PartitionSpec(*axes)) for axes in (("data",), ()))
 
-        runs = {name: runner(*pair) for name, pair in drafters.items()}
+        def generate(drafter, params, weights, prompt):
+            return jspec.decode(
+                loaded.model, params, prompt, drafter=drafter, drafter_params=weights,
+                max_new_tokens=new_tokens,
+            ).lengths  # fmt: skip
+
+        def by_pmap(drafter, weights, used=used, shards=shards, generate=generate):
+            run = jax.pmap(partial(generate, drafter), in_axes=(None, None, 0), devices=used)
+            return lambda: run(loaded.params, weights, shards)
+
+        def by_jit(drafter, weights, rows=rows, whole=whole, shards=shards, generate=generate):
+            run = jax.jit(partial(generate, drafter))
+            held = jax.device_put((loaded.params, weights), whole)
+            batch = jax.device_put(shards.reshape(-1, shards.shape[-1]), rows)
+            return lambda: run(*held, batch)
+
+        ways = {"pmap": by_pmap, "jit": by_jit}
+        runs = {
+            f"{how} {name}": way(*pair)
+            for how, way in ways.items()
+            for name, pair in drafters.items()
+        }
         seconds = paired(runs, repeats)
         total = count * len(prompts) * new_tokens
         speeds = {name: total / float(np.median(value)) for name, value in seconds.items()}
-        gain = float(np.median(seconds["plain"] / seconds[method]))
-        table.add_row(str(count), f"{speeds['plain']:.0f}", f"{speeds[method]:.0f}", f"{gain:.2f}x")
+        gains = [np.median(seconds[f"{how} plain"] / seconds[f"{how} {method}"]) for how in ways]
+        table.add_row(
+            str(count),
+            *(f"{speeds[name]:.0f}" for name in names),
+            *(f"{float(gain):.2f}x" for gain in gains),
+        )
         record(
             out,
             {"bench": "throughput", "devices": count, "rows": len(prompts), "method": method}
