@@ -16,7 +16,7 @@ sampling = jspec.Sampling(temperature=0.8)
 batch = jax.device_count()
 prompt = np.tile(target.tokenizer.encode("Once upon a time there was a").ids, (batch, 1))
 
-# Rows lie on the axis "data", weights on an axis "model": by these names each device keeps to its own.
+# Rows lie on the axis "data": by that name each device keeps to its own.
 mesh = jax.make_mesh((batch,), ("data",), axis_types=(AxisType.Auto,))
 rows = NamedSharding(mesh, PartitionSpec("data"))
 

@@ -22,7 +22,7 @@ from jspec.errors import InputError
 from jspec.protocols import Drafter
 from jspec.rows import row_axes
 
-__all__ = ["check_outlives", "load", "save"]
+__all__ = ["check_outlives", "load", "merge", "save"]
 
 _FORMAT = "jspec memory 1"
 _SLOTS = 8
@@ -113,6 +113,43 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
     for name, place in places.items():
         leaves[place] = jnp.asarray(held[name]).reshape(leaves[place].shape)
     return jax.tree.unflatten(structure, leaves)
+
+
+def merge(drafter: Drafter, states: PyTree) -> PyTree:
+    """One memory of those that replicas kept apart, as a `drafter_state` for each of them.
+
+    Under `pmap` and `shard_map` each device has a memory of its own, which learns from its own rows
+    alone. A merge changes no token, only how many are accepted.
+
+    Args:
+        drafter: whose memories they are: `jspec.TokenRecycling`, `jspec.Suffix`, or another with a
+            method `merged`.
+        states: `Result.drafter_state` with a first axis of replicas, as `pmap` returns it.
+
+    Raises:
+        InputError: if such memories cannot be merged.
+
+    Example:
+        >>> import jspec, jax.numpy as jnp
+        >>> drafter = jspec.TokenRecycling(3, jspec.tree.branching([1]), k=1)
+        >>> replicas = jnp.array([[[[2], [0], [0]]], [[[0], [1], [0]]]])
+        >>> merge(drafter, replicas).tolist()
+        [[[2], [1], [0]]]
+    """
+    merged = getattr(drafter, "merged", None)
+    if merged is None:
+        raise InputError(
+            f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
+            "of them, or take jspec.TokenRecycling or jspec.Suffix"
+        )
+    own = jax.tree.structure(_empty(drafter))
+    sizes = {getattr(leaf, "shape", ())[:1] for leaf in jax.tree.leaves(states)}
+    if jax.tree.structure(states) != own or len(sizes) != 1 or sizes & {(), (0,)}:
+        raise InputError(
+            f"states are no memories of {type(drafter).__name__} with a first axis of replicas; "
+            "pass what pmap returned, or stack them with jnp.stack"
+        )
+    return merged(states)
 
 
 def check_outlives(drafter: Drafter) -> None:

@@ -1,10 +1,12 @@
 """A drafter's memory on disk: what rows share comes back, and what does not fit is refused."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import jspec
+from jspec.errors import InputError
 from jspec.testing.prefix_lm import PrefixLM
 
 MODEL = PrefixLM()
@@ -82,3 +84,36 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(jspec.InputError, match="cannot be read"):
         jspec.memory.load(file, matrix, "smollm")
+
+
+def test_a_merged_matrix_has_the_lines_of_all_replicas():
+    drafter = jspec.TokenRecycling(4, jspec.tree.branching([1]), k=2)
+    first = jnp.array([[[1, 2], [0, 0], [3, 1], [0, 0]]])
+    second = jnp.array([[[3, 3], [2, 0], [0, 0], [0, 0]]])
+    merged = jspec.memory.merge(drafter, jnp.stack([first, second]))
+    assert merged.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
+
+
+def test_a_merged_past_has_the_newest_of_all_replicas():
+    drafter = jspec.Suffix(num_speculative_tokens=2, capacity=8)
+    states = [
+        drafter.init(1, 16, None).replace(past=jnp.arange(10 * n, 10 * n + 8)) for n in (1, 2)
+    ]
+    merged = jspec.memory.merge(drafter, jax.tree.map(lambda *parts: jnp.stack(parts), *states))
+    past = merged.past.tolist()
+    assert past[1:4] == [15, 16, 17]
+    assert past[5:] == [25, 26, 27]
+    assert past[0] == past[4] < 0
+    drafter.init(3, 32, merged)  # a start for any number of rows
+
+
+@pytest.mark.parametrize(
+    ("drafter", "states", "sentence"),
+    [
+        (jspec.PromptLookup(), jnp.zeros((2, 3)), "PromptLookup, whose memories cannot be merged"),
+        (jspec.Suffix(capacity=8), jnp.zeros((2, 8)), "no memories of Suffix"),
+    ],
+)
+def test_what_cannot_be_merged_is_refused(drafter, states, sentence):
+    with pytest.raises(InputError, match=sentence):
+        jspec.memory.merge(drafter, states)

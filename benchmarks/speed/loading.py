@@ -1,6 +1,6 @@
 """Memory that loading onto a mesh takes beside the parts themselves, by format.
 
-python -m benchmarks.speed.loading                    # random weights in the proportions of Llama 8B
+python -m benchmarks.speed.loading        # random weights in the proportions of Llama 8B
 """
 
 import os

@@ -178,6 +178,16 @@ class Suffix:
         past = jax.lax.cond(ended.any(), lambda: self._archive(state, ended), lambda: state.past)
         return replace(state, past=past, archived=feedback.done)
 
+    def merged(self, states: SuffixState) -> SuffixState:
+        """The past of all replicas, of each as much of the newest as there is room for."""
+        count = len(states.past)
+        each = self.capacity // count
+        newest = states.past[:, self.capacity - each :]
+        # What begins within an output does not follow what is before it.
+        newest = newest.at[:, :1].set(_GAP).reshape(-1)
+        past = jnp.pad(newest, (self.capacity - len(newest), 0), constant_values=_GAP)
+        return replace(jax.tree.map(lambda leaf: leaf[0], states), past=past)
+
     def _search(
         self, state: SuffixState
     ) -> tuple[Int[Array, "B searched"], Int[Array, "B searched"]]:
