@@ -3,12 +3,13 @@
 python -m benchmarks.speed.loading        # random weights in the proportions of Llama 8B
 """
 
+import ctypes
+import gc
 import os
 import tempfile
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +49,7 @@ def main(
     )
     sizes = [leaf.nbytes for leaf in jax.tree.leaves(params)]
     mesh = jax.make_mesh((parts,), ("model",), (AxisType.Auto,))
-    headline(f"loading {sum(sizes) / 1e6:.0f} MB onto {parts} devices; {asdict(config)}")
+    headline(f"loading {sum(sizes) / 1e6:.0f} MB onto {parts} devices, float32")
     table = Table("format", "model MB", "part MB", "largest tensor MB", "beside the parts MB")
     with tempfile.TemporaryDirectory() as folder:
         export.save_hf(model, params, f"{folder}/hf", dtype="float32")
@@ -62,16 +63,19 @@ def main(
         }
         for name, load in loaders.items():
             load()  # imports, and what is compiled
-            beside = _beside(load)
+            beside = _most(load) - sum(sizes)
             row = [sum(sizes), sum(sizes) // parts, max(sizes), beside]
             table.add_row(name, *(f"{size / 1e6:.1f}" for size in row))
             record(out, {"bench": "loading", "format": name, "beside": beside, "sizes": sizes})
     console.print(table)
 
 
-def _beside(load: Callable[[], Any]) -> int:
-    """The most bytes that loading held at once, beyond what it left."""
-    peak, over = 0, threading.Event()
+def _most(load: Callable[[], Any]) -> int:
+    """The most bytes that loading held at once, beyond what was held before."""
+    gc.collect()
+    # What was freed is given back to the system only when glibc is asked to.
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+    before, peak, over = _held(), 0, threading.Event()
 
     def look() -> None:
         nonlocal peak
@@ -84,9 +88,8 @@ def _beside(load: Callable[[], Any]) -> int:
     kept = load()
     over.set()
     looking.join()
-    left = _held()
     del kept
-    return peak - left
+    return peak - before
 
 
 def _held() -> int:
