@@ -121,7 +121,7 @@ def _memory(planned: Plan) -> Table:
     table.add_row("prompts, outputs, statistics", size(held.rest), "")
     table.add_row("temporaries", size(planned.temporaries), _temporaries(planned))
     usable, memory = devices.usable(setting.device), setting.device.memory
-    part = "" if usable == memory else f", of {size(memory)} what JAX takes"
+    part = "" if usable == memory else f", which JAX takes of {size(memory)}"
     table.add_row("together", size(planned.total), f"the device has {size(usable)}{part}")
     return table
 
@@ -133,16 +133,9 @@ def _temporaries(planned: Plan) -> str:
 
 def _rounds(planned: Plan) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for title in (
-        "a round, a device",
-        "tokens",
-        "GFLOP",
-        "reads",
-        "sends",
-        "predicted",
-        "t(N)/t(1)",
-    ):
-        table.add_column(title, justify="left" if title.startswith("a ") else "right")
+    table.add_column("a round, a device")
+    for title in ("tokens", "GFLOP", "reads", "sends", "predicted", "t(N)/t(1)"):
+        table.add_column(title, justify="right")
     device = planned.setting.device
     for each in planned.rounds:
         name = f"{each.width} drafted nodes" if each.width else "plain decoding"

@@ -101,10 +101,11 @@ class Plan:
 
     Example:
         >>> import jspec
-        >>> target = jspec.models.shapes("llama-8b", dtype="bfloat16")
-        >>> one = plan(target, device="v5e", rows=1, slots=1024)
-        >>> one.fits, f"{-one.spare / 1e9:.1f} GB too much"
-        (False, '0.0 GB too much')
+        >>> target = jspec.models.shapes("llama-1b", dtype="bfloat16", num_layers=4)
+        >>> built = jspec.methods.build("prompt_lookup", target)
+        >>> one = plan(target, built, device="v5e", rows=2, slots=1024)
+        >>> one.fits, one.held.cache  # 4 layers, keys and values, 8 heads of 64
+        (True, 33554440)
     """
 
     setting: Setting
@@ -220,8 +221,9 @@ def plan(
 
     Example:
         >>> import jspec
-        >>> target = jspec.models.shapes("jspec-7m")
-        >>> planned = plan(target, device="cpu", rows=2, slots=256)
+        >>> target = jspec.models.shapes("jspec-800k")
+        >>> built = jspec.methods.build("prompt_lookup", target)
+        >>> planned = plan(target, built, device="cpu", rows=2, slots=256)
         >>> planned.held.weights == sum(leaf.size * 4 for leaf in jax.tree.leaves(target.params))
         True
     """
@@ -346,12 +348,11 @@ def _notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
     found = []
     if count == 1:
         return ()
-    cache = layout.cache_of(model, setting.rows, setting.slots, setting.mesh)
-    heads = cache.keys[0].shape[1] if cache.keys else count
+    heads = getattr(getattr(model, "config", None), "num_kv_heads", count)
     if heads % count:
         found.append(
-            f"{heads} key-value heads do not divide over model={count} devices: each holds the "
-            f"whole cache of its rows; take model={_largest_divisor(heads, count)} for a part"
+            f"the key-value heads ({heads}) do not divide over model={count} devices: each holds "
+            f"the whole cache of its rows; take model={_largest_divisor(heads, count)}"
         )
     size = model.vocab_size
     whole = [

@@ -86,3 +86,13 @@ def test_compiled_figures_are_shown(command, folder):
 def test_bytes_are_said_in_three_digits():
     sizes = [plan_text.size(count) for count in (0, 999, 27_411_456, 999_600, 16.9e9, 2e12)]
     assert sizes == ["0 B", "999 B", "27.4 MB", "1 MB", "16.9 GB", "2 TB"]
+
+
+@pytest.mark.slow
+def test_auto_and_the_bundled_model_are_the_defaults(command):
+    ran = command("plan", "--json")
+    told = json.loads(ran.out)
+    assert (told["model"], told["method"], ran.code) == ("jspec-7m", "auto", 0)
+    assert [each["width"] for each in told["rounds"]] == [0, 7, 15]
+    ran = command("plan", "jspec-7m", "--method", "eagle", "--device", "v5e", "--mesh", "model=2")
+    assert ran.code == 0 and "weights of the drafter" in ran.out and "a draft" in ran.out

@@ -89,7 +89,9 @@ def by_hand(config, rows, nodes, slots):
     layer = width * (heads + 2 * kv_heads) * dim + heads * dim * width + 3 * width * inner
     weights = config.num_layers * layer + config.vocab_size * width
     seen = 4 * heads * dim * (nodes + slots) * config.num_layers
-    return rows * nodes * (2 * weights + seen)
+    # The turn of a position goes through a product with the identity, see `rope.turns`.
+    turned = 2 * dim * dim * config.num_layers
+    return rows * nodes * (2 * weights + seen + turned)
 
 
 @pytest.mark.parametrize(("rows", "nodes", "slots"), [(1, 1, 128), (2, 5, 128), (2, 5, 512)])
@@ -186,7 +188,7 @@ def test_what_does_not_fit_is_said_with_the_nearest_that_does():
 def test_what_does_not_divide_is_noted():
     planned = tiny_plan(model=4)
     heads, vocabulary = planned.notes
-    assert "2 key-value heads do not divide over model=4" in heads and "take model=2" in heads
+    assert "key-value heads (2) do not divide over model=4" in heads and "take model=2" in heads
     assert "a vocabulary of 23 does not divide" in vocabulary and "take model=1" in vocabulary
     with pytest.raises(jspec.InputError, match=r"2 rows do not divide over data=4 .* such as 4"):
         tiny_plan(data=4)
