@@ -1,18 +1,15 @@
 """A model's network and the shapes of its weights from its configuration; no weight is read."""
 
-from collections.abc import Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from jspec.errors import InputError
-from jspec.models import eight_bits, precision, sharding, stacking
-from jspec.models.huggingface import families, settings, weights
+from jspec.models import checkpoint, precision, sharding
+from jspec.models.huggingface import families, settings
 from jspec.models.load import Loaded, open_checkpoint
 from jspec.models.published_shapes import SHAPES
 
@@ -48,7 +45,7 @@ def shapes(
 
     Example:
         >>> import jax
-        >>> model, params, _ = shapes("llama-70b", dtype="bfloat16")
+        >>> model, params, _ = shapes("llama-70b", dtype="bfloat16", scan_layers=True)
         >>> f"{sum(leaf.size for leaf in jax.tree.leaves(params)) / 1e9:.1f}"
         '70.6'
     """
@@ -57,36 +54,15 @@ def shapes(
     if num_layers is not None:
         kept = getattr(config, "layers", ())[:num_layers]
         config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
-
     model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
-    leaves = (leaf for weight in family.weights(config) for leaf in _held(weight, compute, held))
-    params = jax.eval_shape(partial(stacking.stacked, groups=model.groups), weights.tree(leaves))
+    params = checkpoint.shapes(model)
     if mesh is not None:
         params = jax.tree.map(
-            lambda leaf, split: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=split),
+            lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
             params,
             sharding.params(params, mesh),
         )
-    return Loaded(
-        model=model,
-        params=params,
-        tokenizer=None,
-        eos=ends[0],
-        bos=ends[1],
-    )
-
-
-def _held(
-    weight: weights.Weight, dtype: DTypeLike, param_dtype: DTypeLike
-) -> Iterator[tuple[stacking.Path, jax.ShapeDtypeStruct]]:
-    """What is held of a weight: itself, or in 8 bits also the factors of its columns."""
-    shape, (*path, name) = weight.shape, weight.path
-    narrow = eight_bits.narrow(param_dtype) and eight_bits.rounded(weight.path)
-    held = param_dtype if narrow else eight_bits.wide(param_dtype, dtype)
-    yield weight.path, jax.ShapeDtypeStruct(shape, held)
-    if narrow:
-        factors = jax.ShapeDtypeStruct((*shape[:-2], shape[-1]), jnp.float32)
-        yield (*path, f"{name}{eight_bits.SUFFIX}"), factors
+    return Loaded(model=model, params=params, tokenizer=None, eos=ends[0], bos=ends[1])
 
 
 def _described(name: str | Path) -> tuple[families.Family, Any, tuple[tuple[int, ...], int | None]]:
@@ -98,11 +74,11 @@ def _described(name: str | Path) -> tuple[families.Family, Any, tuple[tuple[int,
         fields = settings.read(path)
     else:
         try:
-            checkpoint = open_checkpoint(name, _WANTED)
+            found = open_checkpoint(name, _WANTED)
         except InputError as error:
             known = ", ".join(SHAPES)
             raise InputError(f"{error}; shapes that need no file: {known}") from error
-        family = families.find(checkpoint.fields)
-        return family, checkpoint.config(family), checkpoint.special_tokens()
+        family = families.find(found.fields)
+        return family, found.config(family), found.special_tokens()
     family = families.find(fields)
     return family, family.parse(fields), ((), None)

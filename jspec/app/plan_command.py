@@ -88,6 +88,12 @@ def plan(
             show_default="all layers",
         ),
     ] = None,
+    scan_layers: Annotated[
+        bool,
+        typer.Option(
+            "--scan-layers", help="Layers that are alike are scanned, and compile as one."
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object instead of the table.")
     ] = False,
@@ -118,7 +124,7 @@ def plan(
     compilation.keep_on_disk()
     asked = planning.Asked(
         model or BUNDLED, draft, choice, dtype, rows, max_model_len, max_new_tokens, device, axes,
-        topology, compiled, few_layers,
+        topology, compiled, few_layers, scan_layers,
     )  # fmt: skip
     return 0 if planning.run(asked, as_json) else DOES_NOT_FIT
 

@@ -36,6 +36,7 @@ class Asked:
     topology: str | None
     compiled: bool
     few_layers: tuple[int, ...]
+    scan_layers: bool = False
 
 
 def run(asked: Asked, as_json: bool) -> bool:
@@ -126,7 +127,9 @@ def _built(asked: Asked, device: Device, num_layers: int | None) -> tuple[Any, A
             # A head is known by the weights of its target.
             target = models.load(asked.model, asked.dtype)
         else:
-            target = models.shapes(asked.model, asked.dtype, num_layers=num_layers)
+            target = models.shapes(
+                asked.model, asked.dtype, num_layers=num_layers, scan_layers=asked.scan_layers
+            )
         draft = None
         if asked.draft_model is not None:
             draft = models.shapes(asked.draft_model, asked.dtype)

@@ -104,8 +104,8 @@ class Plan:
         >>> target = jspec.models.shapes("llama-1b", dtype="bfloat16", num_layers=4)
         >>> built = jspec.methods.build("prompt_lookup", target)
         >>> one = plan(target, built, device="v5e", rows=2, slots=1024)
-        >>> one.fits, one.held.cache  # 4 layers, keys and values, 8 heads of 64
-        (True, 33554440)
+        >>> one.fits, one.held.cache  # 4 layers, 2 rows, 8 heads of 64, keys and values
+        (True, 16777224)
     """
 
     setting: Setting

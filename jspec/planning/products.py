@@ -12,11 +12,14 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
 from jax.interpreters import partial_eval
 
 _CARRIERS = {
-    "broadcast_in_dim", "convert_element_type", "copy", "dynamic_slice", "expand_dims", "mul",
-    "optimization_barrier", "pjit", "reduce_precision", "reshape", "select_n", "slice", "squeeze",
+    "add", "bitcast_convert_type", "broadcast_in_dim", "convert_element_type", "copy",
+    "dynamic_slice", "expand_dims", "mul", "reduce_precision", "reshape", "slice", "squeeze",
     "stop_gradient", "transpose",
 }  # fmt: skip
-"""Operations whose result holds the argument that they read, in another form or scaled."""
+"""Operations whose result holds the argument that they read, in another form."""
+_ARITHMETIC = {"add", "mul"}
+"""Of these only where nothing computed goes in: a weight by its factor, and not states by a
+scale."""
 
 
 class Product(NamedTuple):
@@ -30,6 +33,7 @@ class Product(NamedTuple):
     """The leaf of the function's arguments that one factor comes from; None: both are computed."""
     read: float
     """Bytes of that leaf which all runs read."""
+    runs: float
     contracted: tuple[int, ...]
     """Sizes of the axes that are summed over; of a lookup, the size of the table."""
 
@@ -59,7 +63,7 @@ def products(function: Callable[..., Any], *arguments: Any) -> list[Product]:
         >>> weights = jax.ShapeDtypeStruct((16, 32), jnp.float32)
         >>> x = jax.ShapeDtypeStruct((4, 16), jnp.float32)
         >>> products(lambda weights, x: x @ weights, weights, x)
-        [Product(flops=4096.0, output=512.0, leaf=0, read=2048.0, contracted=(16,))]
+        [Product(flops=4096.0, output=512.0, leaf=0, read=2048.0, runs=1.0, contracted=(16,))]
     """
     closed = jax.make_jaxpr(function)(*arguments)
     # A parameter named instantiate keeps all arguments, so that their numbers stay.
@@ -109,7 +113,9 @@ def _walk(
             results = _walk(
                 inner, given[-len(inner.invars) :] if inner.invars else [], times, found
             )
-        elif name in _CARRIERS:
+        elif name == "optimization_barrier":
+            results = list(given)
+        elif name in _CARRIERS and not (name in _ARITHMETIC and _is_computed(equation, given)):
             first = next((each for each in given if each is not None), None)
             if first is not None:
                 held = _size(equation.outvars[0].aval) if "slice" in name else first.size
@@ -130,12 +136,14 @@ def _dot(equation: Any, given: Sequence[_Source | None], times: float) -> Produc
         output=times * _size(result),
         leaf=None if weight is None else weight.leaf,
         read=0.0 if weight is None else times * weight.size,
+        runs=times,
         contracted=sizes,
     )
 
 
 def _lookup(table: Any, result: Any, part: _Source, times: float) -> Product:
-    return Product(0.0, times * _size(result), part.leaf, times * part.size, table.shape[:1])
+    read = times * part.size
+    return Product(0.0, times * _size(result), part.leaf, read, times, table.shape[:1])
 
 
 def _alternatives(
@@ -147,9 +155,19 @@ def _alternatives(
         own: list[Product] = []
         results = _walk(branch.jaxpr, given[1:], times, own)
         ways.append((sum(each.flops for each in own), own, results))
-    _, own, results = max(ways, key=lambda way: way[0])
-    found.extend(own)
-    return results
+    found.extend(max(ways, key=lambda way: way[0])[1])
+    # The same weight in the form that suits a platform may be traced back in one branch alone.
+    by_branch = [results for _, _, results in ways]
+    return [
+        next((each for each in same if each is not None), None)
+        for same in zip(*by_branch, strict=True)
+    ]
+
+
+def _is_computed(equation: Any, given: Sequence[_Source | None]) -> bool:
+    """Whether an operand comes from no argument and is no number."""
+    pairs = zip(equation.invars, given, strict=True)
+    return any(each is None and not isinstance(atom, Literal) for atom, each in pairs)
 
 
 def _scan(

@@ -163,7 +163,8 @@ def _work(
             read[product.leaf] += product.read / shares
             summed = _is_summed(product, leaf)
             kept = 1 if summed else shares
-            widest = max(widest, product.output / data / kept if product.flops else 0.0)
+            own = product.output / product.runs / data / kept
+            widest = max(widest, own if product.flops else 0.0)
             if summed:
                 sent += 2 * (model - 1) / model * product.output / data
     if place is not None:

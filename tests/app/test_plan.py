@@ -52,13 +52,13 @@ def test_a_folder_with_config_json_alone_is_planned(command, folder, tmp_path):
         (("llama-8b", "--mesh", "rows=2"), "pass axes such as data=2,model=4"),
         (("llama-8b", "--mesh", "data=2", "--devices", "3"), "leave one out"),
         (("llama-8b", "--devices", "0"), "--devices is 0"),
-        (("llama-8b", "--mesh", "data=3", "--rows", "4", *QUICK), "such as 6"),
-        (("llama-8b", "--rows", "0", *QUICK), "rows is 0"),
-        (("llama-8b", "--max-model-len", "200000"), "--max-model-len is 200000"),
+        (("jspec-800k", "--mesh", "data=3", "--rows", "4", *QUICK), "such as 6"),
+        (("jspec-800k", "--rows", "0", *QUICK), "rows is 0"),
+        (("jspec-800k", "--max-model-len", "200000"), "--max-model-len is 200000"),
         (("llama-8b", "--compile-layers", "4"), "pass two rising numbers"),
         (("llama-8b", "--compile-layers", "2,4"), "without --compile"),
         (("llama-8b", "--method", "medusa"), "has a trained head, and llama-8b has none"),
-        (("llama-8b", "--compile", "--devices", "64", *QUICK), "take fewer, name a --topology"),
+        (("jspec-800k", "--compile", "--devices", "64", *QUICK), "take fewer, name a --topology"),
     ],
 )
 def test_what_cannot_be_planned_is_one_sentence(command, monkeypatch, arguments, said):

@@ -82,6 +82,31 @@ def test_bytes_of_a_device_are_those_of_really_sharded_arrays(mesh):
         assert found == on_one_device(jax.device_put(cache, sharding.cache(cache, mesh)))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_shapes_are_those_of_what_is_loaded_scanned_and_in_8_bits(dtype):
+    asked = dict(dtype=dtype, scan_layers=True)
+    target = models.load("jspec-800k", with_tokenizer=False, **asked)
+    shaped = models.shapes("jspec-800k", **asked)
+    assert shaped.model == target.model
+    same = jax.tree.map(
+        lambda a, b: (a.shape, a.dtype) == (b.shape, b.dtype), shaped.params, target.params
+    )
+    assert jax.tree.all(same)
+    # A round does the same, and reads each weight once in the form that it has.
+    plain = models.shapes("jspec-800k", dtype="float32")
+    scores = [
+        work.score(one.model, one.params, 1, 2, 128, layout.mesh_of()) for one in (shaped, plain)
+    ]
+    sizes = [
+        sum(x.size * x.dtype.itemsize for x in leaves)
+        for leaves in (jax.tree.leaves(shaped.params), jax.tree.leaves(plain.params))
+    ]
+    assert scores[0].flops == scores[1].flops
+    # But norms and factors are no part of a product.
+    read, held = scores[1].read - scores[0].read, sizes[1] - sizes[0]
+    assert abs(read - held) < 0.02 * sizes[1]
+
+
 def by_hand(config, rows, nodes, slots):
     """Flops of a forward: two for each weight and token, and for each key and value seen."""
     width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
