@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import jax
+
 from jspec import backend, models
 from jspec.app import plan_text
 from jspec.app.method_choice import Choice
@@ -91,7 +93,13 @@ def make(asked: Asked) -> Plan:
         return whole
     mesh = mesh_here(**axes) if topology is None else topology.mesh(**axes)
     few = [_shallower(asked, device, whole.setting, count) for count in asked.few_layers]
-    return compile_plan(whole, mesh, few)
+    kept = jax.config.jax_enable_compilation_cache  # pyright: ignore[reportAttributeAccessIssue]
+    # What is compiled for a device that is not there cannot be read back from disk.
+    jax.config.update("jax_enable_compilation_cache", kept and topology is None)
+    try:
+        return compile_plan(whole, mesh, few)
+    finally:
+        jax.config.update("jax_enable_compilation_cache", kept)
 
 
 def _shallower(asked: Asked, device: Device, setting: Setting, count: int) -> Setting:
