@@ -67,7 +67,8 @@ def score(model: CausalLM, params: PyTree, rows: int, nodes: int, slots: int, me
     tokens = jax.ShapeDtypeStruct((rows, nodes), jnp.int32)
     mask = jax.ShapeDtypeStruct((rows, nodes, nodes), jnp.bool_)
     cache = layout.cache_of(model, rows, _SLOTS, mesh)
-    return _work(forward, (params, cache, tokens, tokens, mask), 1, rows * nodes, slots, mesh)
+    given = params, cache, tokens, tokens, mask
+    return _work(forward, given, 1, rows * nodes, slots, mesh, _heads(model))
 
 
 def read_prompt(
@@ -99,9 +100,8 @@ def read_prompt(
     mask = jax.ShapeDtypeStruct((rows, size, size), jnp.bool_)
     given = numbers((rows, size + 1)), numbers((rows, size)), mask, numbers((rows,))
     cache = layout.cache_of(model, rows, _SLOTS, mesh)
-    return _work(
-        piece, (params, cache, drafter_params, memory, *given), 1, rows * size, slots // 2, mesh
-    )
+    whole = params, cache, drafter_params, memory, *given
+    return _work(piece, whole, 1, rows * size, slots // 2, mesh, _heads(model))
 
 
 def draft(drafter: Drafter, drafter_params: PyTree, state: State, slots: int, mesh: Any) -> Work:
@@ -129,6 +129,7 @@ def _work(
     tokens: int,
     slots: int,
     mesh: Any,
+    heads: int = 0,
 ) -> Work:
     """The work of a function.
 
@@ -140,14 +141,18 @@ def _work(
         tokens: of all rows.
         slots: of the real cache that count.
         mesh: the devices.
+        heads: of the queries; 0: it is not known.
     """
     leaves = jax.tree.leaves(arguments)
     before = [len(jax.tree.leaves(part)) for part in arguments]
     start = None if place is None else sum(before[:place])
     cached = range(start, start + before[place]) if start is not None and place else range(0)
     data, model = mesh.shape["data"], mesh.shape["model"]
-    # What is made of weights and cache is split as these are; all else as rows and heads.
+    # What is made of weights is split as these are; attention as rows and heads.
     split = max((layout.parts(leaves[number]) for number in cached), default=data)
+    if heads and heads % model == 0:
+        # XLA splits the heads of queries, even where every device holds all keys and values.
+        split = data * model
     flops, sent, widest, read = 0.0, 0.0, 0.0, defaultdict(float)
     for product in products(function, *arguments):
         if product.leaf is None:
@@ -173,6 +178,11 @@ def _work(
             if number not in cached:
                 read[number] = min(read[number], layout.shard_bytes(leaves[number]))
     return Work(-(-tokens // data), flops, sum(read.values()), sent, widest)
+
+
+def _heads(model: Any) -> int:
+    """The heads of a model's queries; 0 where its config does not say."""
+    return getattr(getattr(model, "config", None), "num_heads", 0)
 
 
 def _is_summed(product: Product, leaf: Any) -> bool:

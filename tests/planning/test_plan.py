@@ -139,6 +139,13 @@ def test_work_is_shared_as_the_weights_are():
     mesh = layout.mesh_of(data=2, model=4)
     split = work.score(model, layout.spread(shapes, mesh), 4, 3, 128, mesh)
     assert split.flops == pytest.approx(alone.flops / 8)
+    # Fewer key-value heads than devices: each reads all of them, for its own queries.
+    few = tiny.model(vocab_size=24)
+    weights = jax.eval_shape(lambda: tiny.params(few))
+    alone = work.score(few, weights, 4, 3, 128, layout.mesh_of())
+    apart = work.score(few, layout.spread(weights, mesh), 4, 3, 128, mesh)
+    assert apart.flops == pytest.approx(alone.flops / 8)
+    assert apart.read > alone.read / 8 + 2 * 2 * 2 * 2 * 128 * 4 * 4 * (1 - 1 / 4)
     # What has to be summed: the looked-up states, and two sums a layer; 6 tokens of 16 numbers.
     sums = 1 + 2 * model.num_layers
     assert split.sent == pytest.approx(2 * 3 / 4 * sums * 6 * 16 * 4)
