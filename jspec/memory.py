@@ -8,6 +8,7 @@ A memory of other texts, or of another model, costs speed and never a token.
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,7 +116,7 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
     return jax.tree.unflatten(structure, leaves)
 
 
-def merge(drafter: Drafter, states: PyTree) -> PyTree:
+def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
     """One memory of those that replicas kept apart, as a `drafter_state` for each of them.
 
     Under `pmap` and `shard_map` each device has a memory of its own, which learns from its own rows
@@ -124,7 +125,8 @@ def merge(drafter: Drafter, states: PyTree) -> PyTree:
     Args:
         drafter: whose memories they are: `jspec.TokenRecycling`, `jspec.Suffix`, or another with a
             method `merged`.
-        states: `Result.drafter_state` with a first axis of replicas, as `pmap` returns it.
+        states: `Result.drafter_state` of each replica; `pmap` returns them as the entries of a
+            first axis.
 
     Raises:
         InputError: if such memories cannot be merged.
@@ -132,7 +134,7 @@ def merge(drafter: Drafter, states: PyTree) -> PyTree:
     Example:
         >>> import jspec, jax.numpy as jnp
         >>> drafter = jspec.TokenRecycling(3, jspec.tree.branching([1]), k=1)
-        >>> replicas = jnp.array([[[[2], [0], [0]]], [[[0], [1], [0]]]])
+        >>> replicas = [jnp.array([[[2], [0], [0]]]), jnp.array([[[0], [1], [0]]])]
         >>> merge(drafter, replicas).tolist()
         [[[2], [1], [0]]]
     """
@@ -143,11 +145,10 @@ def merge(drafter: Drafter, states: PyTree) -> PyTree:
             "of them, or take jspec.TokenRecycling or jspec.Suffix"
         )
     own = jax.tree.structure(_empty(drafter))
-    sizes = {getattr(leaf, "shape", ())[:1] for leaf in jax.tree.leaves(states)}
-    if jax.tree.structure(states) != own or len(sizes) != 1 or sizes & {(), (0,)}:
+    if not states or any(jax.tree.structure(state) != own for state in states):
         raise InputError(
-            f"states are no memories of {type(drafter).__name__} with a first axis of replicas; "
-            "pass what pmap returned, or stack them with jnp.stack"
+            f"states are no memories of {type(drafter).__name__}; pass a list with the "
+            "drafter_state of each replica"
         )
     return merged(states)
 

@@ -90,7 +90,7 @@ def test_a_merged_matrix_has_the_lines_of_all_replicas():
     drafter = jspec.TokenRecycling(4, jspec.tree.branching([1]), k=2)
     first = jnp.array([[[1, 2], [0, 0], [3, 1], [0, 0]]])
     second = jnp.array([[[3, 3], [2, 0], [0, 0], [0, 0]]])
-    merged = jspec.memory.merge(drafter, jnp.stack([first, second]))
+    merged = jspec.memory.merge(drafter, [first, second])
     assert merged.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
 
 
@@ -99,7 +99,7 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
     states = [
         drafter.init(1, 16, None).replace(past=jnp.arange(10 * n, 10 * n + 8)) for n in (1, 2)
     ]
-    merged = jspec.memory.merge(drafter, jax.tree.map(lambda *parts: jnp.stack(parts), *states))
+    merged = jspec.memory.merge(drafter, states)
     past = merged.past.tolist()
     assert past[1:4] == [15, 16, 17]
     assert past[5:] == [25, 26, 27]
@@ -110,8 +110,8 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
 @pytest.mark.parametrize(
     ("drafter", "states", "sentence"),
     [
-        (jspec.PromptLookup(), jnp.zeros((2, 3)), "PromptLookup, whose memories cannot be merged"),
-        (jspec.Suffix(capacity=8), jnp.zeros((2, 8)), "no memories of Suffix"),
+        (jspec.PromptLookup(), [jnp.zeros(3)], "PromptLookup, whose memories cannot be merged"),
+        (jspec.Suffix(capacity=8), [jnp.zeros(8)], "no memories of Suffix"),
     ],
 )
 def test_what_cannot_be_merged_is_refused(drafter, states, sentence):

@@ -6,8 +6,6 @@ python -m benchmarks.speed.replicas
 from pathlib import Path
 from typing import Annotated
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.table import Table
@@ -62,8 +60,7 @@ def main(
             own = [turn(prompts, memory) for prompts, memory in zip(batch, apart, strict=True)]
             alike = [turn(prompts, merged) for prompts in batch]
             apart = [memory for memory, _ in own]
-            stacked = jax.tree.map(lambda *parts: jnp.stack(parts), *(one for one, _ in alike))
-            merged = jspec.memory.merge(drafter, stacked)
+            merged = jspec.memory.merge(drafter, [memory for memory, _ in alike])
             if number:
                 parts = [sum(count for _, count in each) for each in (own, alike)]
                 counted += np.stack([whole, *parts])

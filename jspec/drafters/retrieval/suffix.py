@@ -6,6 +6,7 @@ Axes besides those of `jspec.base`: `searched` are the tokens that a row may dra
 the places among them that vote, `depth` the levels of the tree.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -178,15 +179,14 @@ class Suffix:
         past = jax.lax.cond(ended.any(), lambda: self._archive(state, ended), lambda: state.past)
         return replace(state, past=past, archived=feedback.done)
 
-    def merged(self, states: SuffixState) -> SuffixState:
+    def merged(self, states: Sequence[SuffixState]) -> SuffixState:
         """The past of all replicas, of each as much of the newest as there is room for."""
-        count = len(states.past)
-        each = self.capacity // count
-        newest = states.past[:, self.capacity - each :]
+        each = self.capacity // len(states)
+        newest = jnp.stack([state.past for state in states])[:, self.capacity - each :]
         # What begins within an output does not follow what is before it.
         newest = newest.at[:, :1].set(_GAP).reshape(-1)
         past = jnp.pad(newest, (self.capacity - len(newest), 0), constant_values=_GAP)
-        return replace(jax.tree.map(lambda leaf: leaf[0], states), past=past)
+        return replace(states[0], past=past)
 
     def _search(
         self, state: SuffixState

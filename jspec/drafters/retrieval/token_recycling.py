@@ -1,6 +1,7 @@
 """Token Recycling (Luo et al. 2024): the candidates of earlier forwards are the next drafts."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -176,15 +177,16 @@ class TokenRecycling(MatrixDrafter):
         _, best = top_k(logits, self.k)
         return write_lines(state, tokens, live, best)
 
-    def merged(self, states: Int[Array, "replicas R V k"]) -> Int[Array, "R V k"]:
+    def merged(self, states: Sequence[Int[Array, "R V k"]]) -> Int[Array, "R V k"]:
         """One matrix of what replicas learnt: each line as one of those has it that know the token.
 
         Which one, of several, goes round by the token, so that no replica's text prevails.
         """
-        count, known = len(states), (states != 0).any(-1)
+        held, count = jnp.stack(list(states)), len(states)
+        known = (held != 0).any(-1)
         turn = (jnp.arange(count)[:, None, None] - jnp.arange(self.vocab_size)) % count
         chosen = jnp.where(known, turn, count).argmin(0)
-        return jnp.take_along_axis(states, chosen[None, ..., None], axis=0)[0]
+        return jnp.take_along_axis(held, chosen[None, ..., None], axis=0)[0]
 
     def save(self, state: Int[Array, "R V k"], path: str | os.PathLike) -> None:
         """Writes the matrix to a safetensors file; if interrupted, an older file stays whole.
