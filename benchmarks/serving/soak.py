@@ -21,7 +21,9 @@ from jspec.app import options
 from jspec.models import load
 
 _PART = 1000
-"""Requests between two looks at the server's memory."""
+"""Most requests between two looks at the server's memory."""
+_GROWTH = 0.05
+"""By how much of it a server's memory may be larger in the second half: pieces of freed memory."""
 
 
 def main(
@@ -39,15 +41,16 @@ def main(
     serve += ["--method", method] if method else []
     target = load(model)
     with ServerProcess([*serve, "--prefix-megabytes", "16"]) as server:
-        total, grown = Counter(), [server.megabytes]
-        for begin in range(0, count, _PART):
-            asks = mixed(min(_PART, count - begin), target, model, seed + begin, room)
+        total, held, begun = Counter(), [], server.megabytes
+        part = min(_PART, -(-count // 4))
+        for begin in range(0, count, part):
+            asks = mixed(min(part, count - begin), target, model, seed + begin, room)
             counted, seconds = run(server, asks, together)
             check(target, asks, counted, room)
-            grown.append(server.megabytes)
+            held.append(server.megabytes)
             total.update({name: n for name, n in counted.items() if isinstance(n, int)})
             console.print(
-                f"{begin + len(asks)}: {shown(total)}, {seconds:.1f} s, {grown[-1]:.0f} MB"
+                f"{begin + len(asks)}: {shown(total)}, {seconds:.1f} s, {held[-1]:.0f} MB"
             )
         figures = server.figures()
         compiled = int(figures["jspec:compiled_programs_total"])
@@ -55,11 +58,27 @@ def main(
         code = server.end()
     console.print(
         f"programs compiled meanwhile: {compiled}; rows still in use: {running}; exit code {code}; "
-        f"memory {grown[0]:.0f} MB at the start, {grown[1]:.0f} after the first part, "
-        f"{grown[-1]:.0f} at the end"
+        f"memory {begun:.0f} MB at the start, {held[0]:.0f} after the first part, "
+        f"{held[-1]:.0f} at the end: {'it grows' if grows(held) else 'it does not grow'}"
     )
-    if total["wrong"] or total["lost"] or compiled or running or code:
+    if total["wrong"] or total["lost"] or compiled or running or code or grows(held):
         raise SystemExit(1)
+
+
+def grows(megabytes: Sequence[float]) -> bool:
+    """Whether the memory of a server is larger in the second half of its requests.
+
+    What is kept for prompts that begin alike, and what a drafter learns, has been filled by then.
+
+    Args:
+        megabytes: after each part of the requests.
+
+    Example:
+        >>> grows([993, 1071, 1057, 1062]), grows([1000, 1100, 1200, 1300])
+        (False, True)
+    """
+    half = len(megabytes) // 2
+    return half > 0 and max(megabytes[half:]) > (1 + _GROWTH) * max(megabytes[:half])
 
 
 def shown(total: Counter[str]) -> str:
