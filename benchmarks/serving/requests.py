@@ -177,9 +177,10 @@ def _batch(
         grammar=grammars + [None] * (missing - len(forms)) + [*forms],
         stop=stopped + [None] * (missing - len(stops)) + [*stops],
     )
-    texts = []
+    texts, stop_bytes = [], result.stop_bytes
+    assert stop_bytes is not None, "some rows have stop strings"
     for place, ask in enumerate(asks):
         tokens = result.tokens[place, : result.lengths[place]].tolist()
         text = Detokeniser(target.tokenizer, ask.prompt).finish(tokens)
-        texts.append(without_end(text, int(result.stop_bytes[place])))
+        texts.append(without_end(text, int(stop_bytes[place])))
     return texts

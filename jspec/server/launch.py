@@ -125,6 +125,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     from jspec.server.intake import Intake
     from jspec.server.scheduler import Scheduler
     from jspec.server.service import Served, Service
+    from jspec.server.warming import choose_widths, warm_up
 
     compiled = Compiled()
     target = chatting(session.target, settings.chat_template)
@@ -267,53 +268,6 @@ def device_of(
     known = None if memory is None else memory.read()
     device = EngineDevice(engine, target.params, weights, target.eos, settings.rounds, known)
     return device, memory
-
-
-def choose_widths(device: "EngineDevice", session: "Session") -> None:
-    """Tells the drafter what rounds cost here, if it wants to know: measured once, kept on disk."""
-    import numpy as np
-
-    from jspec import costs
-    from jspec.app import round_costs
-    from jspec.drafters.adaptive import Adaptive
-
-    engine = device.engine
-    if not isinstance(engine.drafter, Adaptive):
-        return
-    where = costs.setting(
-        engine.model, session.target.params, engine.drafter,
-        batch_size=engine.num_rows, sampled=True,
-    )  # fmt: skip
-    # What requests may ask for has its place in every round.
-    asked = f"serve-{engine.logprobs}-{len(engine.processors)}"
-    text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.slots // 2)
-    device.goes_by(
-        round_costs.kept(where, f"{engine.slots}-{asked}", lambda: device.costs(text.tolist()))
-    )
-
-
-def warm_up(device: "EngineDevice") -> int:
-    """Compiles all that will run. Returns the bytes of a text that is kept."""
-    import jax
-
-    from jspec.server.jobs import RowSettings
-
-    row_bytes = 0
-    seeds = (1, -1, 2**40)  # they are made into keys in different ways
-    for turn, seed in enumerate((*seeds, *seeds)):
-        asked = RowSettings(limit=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
-        begun = device.read([0, 1], None, None)
-        kept = device.copy(begun)
-        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
-        device.insert(0, device.read([1], asked, begun))
-        device.insert(device.num_rows - 1, device.read([1, 2], asked, None))
-        device.pieces(device.step(waiting=turn % 2 == 0), [0])
-        device.insert(0, device.read([3], asked, device.take(0)))
-        device.insert(0, device.read([3], asked, kept))
-        device.evict(0)
-        device.pieces(device.step(waiting=False), [0])
-    device.reset()
-    return row_bytes
 
 
 def _memory(device: "EngineDevice", settings: ServeSettings, row_bytes: int, capacity: int) -> str:
