@@ -12,7 +12,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jspec.base import Cache, PyTree
 from jspec.errors import InputError
@@ -183,7 +183,7 @@ def batch(arrays: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
 
 def assemble(
     shape: tuple[int, ...],
-    place: NamedSharding,
+    place: Sharding,
     read: Callable[[tuple[slice, ...]], np.ndarray],
 ) -> jax.Array:
     """An array on the devices of this process, whose parts are read one after the other.

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec.arguments import check_integer
@@ -16,7 +17,7 @@ from jspec.request import check_vocabulary
 
 
 def read_cells(
-    matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"], ranks: Int[Array, " N"]
+    matrix: Shaped[Array, "R V k"], tokens: Int[Array, "B N"], ranks: Int[np.ndarray, " N"]
 ) -> Shaped[Array, "B N"]:
     """One cell of each token's line: that of a rank."""
     # Matrix by matrix: those of rows are then read on the devices of their rows.
