@@ -81,7 +81,8 @@ def test_wrong_arguments_are_sentences(coordinator, process, sentence):
         jspec.hosts.join(coordinator, 2, process)
 
 
-@pytest.mark.parametrize("dying", [1, pytest.param(0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("dying", [1, 0])
 def test_a_process_that_dies_is_a_sentence(dying):
     address = f"localhost:{free_port()}"
     ends = ["time.sleep(60)", "time.sleep(60)"]

@@ -319,6 +319,7 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
         jspec.Engine(MODEL, 0, 9)
 
 
+@pytest.mark.slow
 def test_a_real_models_rows(tmp_path):
     """A transformer's cache and a draft model's: the tokens and the rounds of `decode`."""
     model, draft = tiny.model(), tiny.draft()

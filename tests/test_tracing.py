@@ -47,7 +47,7 @@ def ask(drafter, sampling=None, **changes) -> dict[str, Any]:
     ("name", "sampling"),
     [
         ("fixed", None),
-        ("budget", HOT),
+        pytest.param("budget", HOT, marks=pytest.mark.slow),
         # What is greedy of the others is in the tests below.
         *(
             pytest.param(name, HOT, marks=pytest.mark.slow)

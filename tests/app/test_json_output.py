@@ -109,6 +109,7 @@ def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
     assert late["metrics"]["num_rounds"] < pair["metrics"]["num_rounds"]
 
 
+@pytest.mark.slow
 def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft):
     file = tmp_path / "three.txt"
     file.write_text("\n".join(LINES[:3]))

@@ -177,6 +177,8 @@ SLOW = (
     "lyanna_merged",
     "mixture_with_a_draft_model",
     "adaptive_draft_model_at_random",
+    "calibrated_dyspec",
+    "lyanna_separate",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 

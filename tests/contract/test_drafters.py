@@ -56,7 +56,8 @@ def check(name, in_merge):
     assert bool(skipped) == (name in (*OF_A_RULE_OF_THEIR_OWN, *OF_NO_DRAFT)), str(report)
 
 
-@pytest.mark.parametrize("name", also_slow(ON_A_TRANSFORMER, ON_A_TRANSFORMER[1:]))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ON_A_TRANSFORMER)
 def test_a_drafter_keeps_them_on_a_transformer(name):
     """Whose logits are sums of floats, and whose states a head can read."""
     drafter, params = DRAFTERS[name]

@@ -178,6 +178,7 @@ def test_worth_is_the_published_probability_or_a_power_of_it():
     )
 
 
+@pytest.mark.slow
 def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
     call = dict(drafter_params=variables, max_new_tokens=24)
     plain = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=24)
