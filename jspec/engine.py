@@ -246,7 +246,6 @@ def begin(
         # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
         # Cold or hot, it is an argument: both are one program.
         batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
-
         sizes = model, drafter, batch, call.slots
         mesh = mesh_axes.mesh_of((params, call.arrays))
         kept = owned(_empty(*sizes, known)) if mesh is None else _empty_on(mesh, *sizes)(known)

@@ -116,9 +116,8 @@ class Conversation:
             InputError: if the conversation does not fit the context; it stays as it was.
         """
         if self._prepared is not None:
-            prepared = self._prepared
-            if prepared.done():
-                self._prepared = None
+            wait([self._prepared])  # Ctrl-C leaves it to the next answer
+            prepared, self._prepared = self._prepared, None
             prepared.result()
         every = [*self.messages, {"role": "user", "content": question}]
         asked = self._fitting(every)

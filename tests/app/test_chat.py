@@ -170,12 +170,12 @@ def test_the_first_answer_is_compiled_while_its_question_is_written(session, cap
 
 def test_what_is_wrong_ahead_is_said_to_the_first_answer(session, monkeypatch):
     def broken(**arguments):
+        time.sleep(0.1)  # the answer comes first, and waits
         raise jspec.InputError("no room")
 
     monkeypatch.setattr("jspec.programs.compile_ahead", broken)
     conversation = chat.Conversation(session, SETTINGS)
     conversation.prepare()
-    conversation.close()
     with pytest.raises(jspec.InputError, match="no room"):
         conversation.answer("Once", terminal.Screen())
     conversation.answer("Once", terminal.Screen())
