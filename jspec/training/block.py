@@ -96,7 +96,7 @@ class Blocks:
                 for values in (laws.tokens, laws.probs.astype(jnp.float32))
             )
             token = jnp.take_along_axis(batch.tokens, place, axis=1)
-            scores = self.head.narrow(variables, state, token)
+            scores = self.head.inform(variables, self.head.score(variables, state), token)
             crossed, distance = compare(p, scores, places[likely])
             odds = self.head.confidence(variables, state, token)
             overlap = jax.lax.stop_gradient(1 - distance / 2)

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -36,6 +36,13 @@ class Candidates:
     """The distribution that the children are honest draws from; None if they are point masses."""
 
 
+class Scored(NamedTuple):
+    """Some tokens of a vocabulary, in the order in which logits are of them."""
+
+    ids: Int[Array, " d"]
+    vocab_size: int
+
+
 class ChildSampler(Protocol):
     """A way to draw the children of a node. It belongs to a rule, see `jspec.schemes`."""
 
@@ -65,6 +72,7 @@ def coupled(
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
+    among: Scored | None = None,
 ) -> Candidates:
     """Draws the K largest of log q + G, with the noise G that will decide the target's token.
 
@@ -72,10 +80,16 @@ def coupled(
     these. Temperature T divides logits, so that argmax is the one of logits + T G: the scores are
     in that unit, which holds at T = 0 too. They are the *target's* temperature and filters, since
     the noise is; tokens that the filters take from q come last. `sampling` tells the chances alone.
+
+    Logits may be of few tokens, `among` all of those that there is noise for. The candidates'
+    tokens are then their places among the few.
     """
     scores = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if (target := frame.sampling) is not None and frame.keys is not None:
-        noise = samplings.gumbel(frame.keys, frame.positions + level, logits.shape[-1])
+        vocab_size = logits.shape[-1] if among is None else among.vocab_size
+        noise = samplings.gumbel(frame.keys, frame.positions + level, vocab_size)
+        if among is not None:
+            noise = noise[:, among.ids]
         temperature = jnp.asarray(target.temperature)[:, None]
 
         def last(free: Float[Array, "B M V"]) -> Float[Array, "B M V"]:

@@ -144,25 +144,30 @@ class BlockHead(Decoder):
         states: Any = self.apply(params, root, positions, cache, method="block")
         return states
 
-    @nn.nowrap
-    def score(self, params: PyTree, hidden: Float[Array, "*S E"]) -> Float[Array, "*S V"]:
-        """Scores of states, whatever token comes before; -inf for tokens that it does not score."""
-        scores: Any = self.apply(params, hidden, method="logits")
-        return scores
+    @property
+    def num_scored(self) -> int:
+        """The number d of tokens that it scores."""
+        return self.config.draft_tokens or self.config.hot_tokens or self.vocab_size
 
     @nn.nowrap
     def scored(self, params: PyTree) -> Int[Array, " d"]:
-        """The d tokens that it scores."""
+        """The tokens that it scores."""
         ids: Any = self.apply(params, method="scored_ids")
         return ids
 
     @nn.nowrap
-    def narrow(
-        self, params: PyTree, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
-    ) -> Float[Array, "*S d"]:
-        """Scores of the d tokens that it scores alone, given the token before each."""
-        scores: Any = self.apply(params, hidden, tokens, method="narrow_logits")
+    def score(self, params: PyTree, hidden: Float[Array, "*S E"]) -> Float[Array, "*S d"]:
+        """The scores that states give these, whatever token comes before."""
+        scores: Any = self.apply(params, hidden, method="scores")
         return scores
+
+    @nn.nowrap
+    def inform(
+        self, params: PyTree, scores: Float[Array, "*S d"], tokens: Int[Array, "*S"]
+    ) -> Float[Array, "*S d"]:
+        """The scores, given the token before."""
+        informed: Any = self.apply(params, scores, tokens, method="informed")
+        return informed
 
     @nn.nowrap
     def transition(
@@ -185,7 +190,7 @@ class BlockHead(Decoder):
         width, normal = config.hidden_size, nn.initializers.normal(0.02)
         table = config.vocab_size, width
         self.target_embed = self.variable("target", "embed", jnp.zeros, table, self.param_dtype)
-        size = config.draft_tokens or config.hot_tokens or config.vocab_size
+        size = self.num_scored
         if self._is_narrow:
             self.ids = self.variable("scored", "ids", jnp.arange, size)
         if config.draft_tokens:
@@ -225,7 +230,7 @@ class BlockHead(Decoder):
         places = jnp.broadcast_to(jnp.arange(hidden.shape[1]), hidden.shape[:2])
         states = self._rows(tokens, positions, mask, None, self.keys_and_values(hidden, places))
         if self.is_initializing():
-            self.logits(states)
+            self.scores(states)
             self.confident(states, jnp.zeros(states.shape[:-1], jnp.int32))
         return states
 
@@ -274,24 +279,14 @@ class BlockHead(Decoder):
         states = self.norm(x).reshape(batch, anchors, size, width)
         return states[:, :, config.first_slot :]
 
-    def logits(self, hidden: Float[Array, "*S E"]) -> Float[Array, "*S V"]:
+    def scores(self, hidden: Float[Array, "*S E"]) -> Float[Array, "*S d"]:
         """Scores of states."""
-        scores = unembed(hidden.astype(self.dtype), self._rows_scored())
-        return self._widened(scores, -jnp.inf)
+        return unembed(hidden.astype(self.dtype), self._rows_scored())
 
     def informed(
-        self, logits: Float[Array, "*S V"], tokens: Int[Array, "*S"]
-    ) -> Float[Array, "*S V"]:
-        """The scores of all tokens, given the token before (DSpark, section 3)."""
-        if not self.config.markov_rank:
-            return logits
-        return logits + self._widened(self._after(tokens), 0.0)
-
-    def narrow_logits(
-        self, hidden: Float[Array, "*S E"], tokens: Int[Array, "*S"]
+        self, scores: Float[Array, "*S d"], tokens: Int[Array, "*S"]
     ) -> Float[Array, "*S d"]:
-        """Scores of the tokens that it scores, given the token before."""
-        scores = unembed(hidden.astype(self.dtype), self._rows_scored())
+        """The scores, given the token before (DSpark, section 3)."""
         return scores + self._after(tokens) if self.config.markov_rank else scores
 
     def scored_ids(self) -> Int[Array, " d"]:
@@ -368,13 +363,6 @@ class BlockHead(Decoder):
         if config.confidence_width > config.hidden_size:
             read = jnp.concatenate([read, self._before(tokens)], axis=-1)
         return self.certainty(read)[..., 0].astype(jnp.float32)
-
-    def _widened(self, scores: Float[Array, "*S d"], others: float) -> Float[Array, "*S V"]:
-        """Scores of all tokens from those of the tokens that it scores."""
-        if not self._is_narrow:
-            return scores
-        wide = jnp.full((*scores.shape[:-1], self.vocab_size), others, scores.dtype)
-        return wide.at[..., self.ids.value].set(scores, unique_indices=True)
 
 
 def gathered(head: BlockHead, variables: PyTree) -> PyTree:

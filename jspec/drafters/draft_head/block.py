@@ -50,6 +50,11 @@ class OnePassHead(Protocol):
         """The number D of tokens that a forward drafts."""
         ...
 
+    @property
+    def num_scored(self) -> int:
+        """The number d of tokens that it scores: V, or fewer."""
+        ...
+
     def init_cache(self, batch: int, slots: int) -> Cache:
         """An empty cache, for the context."""
         ...
@@ -66,8 +71,12 @@ class OnePassHead(Protocol):
         """The states of the D tokens after the root, given the context in the cache."""
         ...
 
-    def score(self, params: PyTree, hidden: Float[Array, "B D E"]) -> Float[Array, "B D V"]:
-        """The scores of states, whatever token comes before."""
+    def scored(self, params: PyTree) -> Int[Array, " d"]:
+        """The tokens that it scores."""
+        ...
+
+    def score(self, params: PyTree, hidden: Float[Array, "B D E"]) -> Float[Array, "B D d"]:
+        """The scores that states give these, whatever token comes before."""
         ...
 
     def transition(
@@ -217,7 +226,7 @@ class BlockDrafter:
 
     @property
     def _size(self) -> int:
-        return min(self.num_candidates, self.head.vocab_size)
+        return min(self.num_candidates, self.head.num_scored)
 
     @property
     def verifier(self) -> Verifier:

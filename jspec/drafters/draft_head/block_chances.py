@@ -72,7 +72,7 @@ class BlockLaws:
     tokens: Int[Array, "B D K"]
     """The candidates, those first that head and noise rank first."""
     there: Bool[Array, "B D K"]
-    """False for tokens that the target's filters, or the head, rule out."""
+    """False for tokens that the target's filters rule out."""
     log_q: Float[Array, "B D K"]
     """Their log probability, whatever token is before."""
     noise: Float[Array, "B D K"]
@@ -91,34 +91,39 @@ def block_laws(
 ) -> BlockLaws:
     """The K candidates of each depth, by log q * ratio + T G with the noise of their position.
 
+    All of it is of the d tokens that the head scores: a vocabulary may be many times as large.
+
     Args:
         head: see `jspec.drafters.draft_head.block.OnePassHead`.
         params: its variables.
         hidden: the states of the block.
         ratio: how much log q counts beside the noise.
         frame: of the round.
-        size: K.
+        size: K, of `head.num_scored` at most.
     """
     logits = head.score(params, hidden).astype(jnp.float32)
     weighed = logits * ratio[..., None]
+    ids = head.scored(params)
+    few = head.num_scored < head.vocab_size
+    among = proposals.Scored(ids, head.vocab_size) if few else None
 
-    def drawn_at(one: Float[Array, "B V"], level: Int[Array, ""]) -> tuple[Array, Array]:
-        drawn = proposals.coupled(one[:, None], Sampling(), frame, level, size)
+    def drawn_at(one: Float[Array, "B d"], level: Int[Array, ""]) -> tuple[Array, Array]:
+        drawn = proposals.coupled(one[:, None], Sampling(), frame, level, size, among)
         return drawn.tokens[:, 0], drawn.scores[:, 0]
 
-    tokens, scores = jax.vmap(drawn_at, (1, 0), 1)(weighed, jnp.arange(hidden.shape[1]))
+    places, scores = jax.vmap(drawn_at, (1, 0), 1)(weighed, jnp.arange(hidden.shape[1]))
 
-    def at_tokens(values: Float[Array, "B D V"]) -> Float[Array, "B D K"]:
-        return jnp.take_along_axis(jax.nn.log_softmax(values, axis=-1), tokens, axis=-1)
+    def at_places(values: Float[Array, "B D d"]) -> Float[Array, "B D K"]:
+        return jnp.take_along_axis(jax.nn.log_softmax(values, axis=-1), places, axis=-1)
 
-    log_q = at_tokens(logits)
-    noise = scores - at_tokens(weighed)
-    # What a filter takes away has a score far below all others, and what is not scored has none.
-    there = (scores > -jnp.inf) & (noise > _BARRED)
+    log_q = at_places(logits)
+    noise = scores - at_places(weighed)
+    # What a filter takes away has a score far below all others.
+    there = noise > _BARRED
     mass = jnp.where(there, jnp.exp(log_q), 0.0).sum(-1)
     return BlockLaws(
         hidden=hidden,
-        tokens=tokens,
+        tokens=ids[places],
         there=there,
         log_q=jnp.where(there, jnp.maximum(log_q, _LOWEST), _LOWEST),
         noise=jnp.where(there, noise, 0.0),

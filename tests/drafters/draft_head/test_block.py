@@ -81,7 +81,7 @@ def test_scores_after_a_token_and_confidence_are_the_published_ones(drafted):
     head, held, _, _, states, _, expected, (known, table) = drafted
     tokens = jnp.broadcast_to(jnp.array([4, 1, 22, 9])[: head.num_slots], states.shape[:2])
     scores = head.score(held, states)
-    informed = head.apply(held, scores, tokens, method="informed")
+    informed = head.inform(held, scores, tokens)
     following = jnp.broadcast_to(jnp.array([0, 7, 22]), (*tokens.shape, 3))
     added = head.transition(held, tokens, following)
     np.testing.assert_allclose(
@@ -167,6 +167,7 @@ class BigramHead:
     context: int | None = None
     features: int = 1
     num_slots: int = 5
+    num_scored: int = V
 
     def init_cache(self, batch, slots):
         return Bigrams().init_cache(batch, slots)
@@ -177,6 +178,9 @@ class BigramHead:
 
     def draft(self, params, root, positions, cache):
         return jnp.zeros((*root.shape, self.num_slots, 1))
+
+    def scored(self, params):
+        return jnp.arange(V)
 
     def score(self, params, hidden):
         return jnp.zeros((*hidden.shape[:-1], V))
@@ -282,22 +286,27 @@ def test_a_reduced_vocabulary_is_drafted_from_and_no_other():
     del held["target"]["head"]
     states = jnp.asarray(np.random.default_rng(0).normal(size=(1, 2, E)), jnp.float32)
     scores = jax.jit(head.score)(held, states)
-    assert (np.flatnonzero(np.isfinite(scores[0, 0])) == ids).all()
+    assert scores.shape == (1, 2, 5) and head.scored(held).tolist() == ids.tolist()
     before = jnp.array([[3, 4]])
-    informed = head.apply(held, scores, before, method="informed")
-    following = jnp.broadcast_to(ids, (1, 2, 5))
     np.testing.assert_allclose(
-        jnp.take_along_axis(informed - scores, following, axis=-1),
-        head.transition(held, before, following),
+        head.inform(held, scores, before) - scores,
+        head.transition(held, before, jnp.broadcast_to(ids, (1, 2, 5))),
         rtol=1e-4,
         atol=1e-5,
     )
-    frame = Frame(jnp.array([2]), jnp.array([3]), None, None, jnp.zeros(1, bool))
+    # The noise is that of the whole vocabulary, at the tokens that are scored.
+    sampling, keys = jspec.Sampling(*(jnp.array([one]) for one in (0.8, 0, 1.0, 0.0))), KEYS[:1]
+    frame = Frame(jnp.array([2]), jnp.array([3]), keys, sampling, jnp.zeros(1, bool))
     laws = jax.jit(block_chances.block_laws, static_argnums=(0, 5))(
-        head, held, states, jnp.ones((1, 2)), frame, 8
+        head, held, states, jnp.ones((1, 2)), frame, 5
     )
-    assert laws.there.sum(-1).tolist() == [[5, 5]]
-    assert set(np.asarray(laws.tokens)[laws.there]) <= set(ids.tolist())
+    assert laws.there.all()
+    for depth in range(2):
+        noise = 0.8 * samplings.gumbel(keys, jnp.array([3 + depth]), V)[0]
+        wanted = np.asarray(jax.nn.log_softmax(scores[0, depth]) + noise[ids])
+        order = np.argsort(-wanted)
+        assert laws.tokens[0, depth].tolist() == ids[order].tolist()
+        np.testing.assert_allclose(laws.noise[0, depth], noise[ids][order], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
