@@ -167,18 +167,31 @@ def head_command(kind: str, summary: str, settings: tuple[Setting, ...]) -> None
         states_dtype: Annotated[
             str | None, typer.Option(help="The dtype of kept states.", show_default="bfloat16")
         ] = None,
+        begin_with: Annotated[
+            str | None,
+            typer.Option(
+                help="Begin with the weights of a trained head of the same shape: bundled, or a "
+                "folder.",
+                show_default="weights drawn anew",
+            ),
+        ] = None,
     ) -> None:
         from jspec.app import train_heads, train_resume
 
         paths = {"recipe": recipe, "data": data, "states": states}
         target = model and train_resume.absolute(model)
-        others = {"model": target, "states_dtype": states_dtype}
+        others = {
+            "model": target,
+            "states_dtype": states_dtype,
+            "begin_with": begin_with and train_resume.absolute(begin_with),
+        }
         asked, folders = _asked(out, resume, text, paths, others, changes)
         job = train_heads.job(kind, folders.get("recipe"), asked["changes"])
         run = train_heads.prepare(
             kind,
             job,
             asked["model"],
+            asked["begin_with"],
             arguments=asked["text"] or [],
             recipe=folders.get("recipe"),
             data=folders.get("data", Path()),

@@ -4,7 +4,7 @@ import json
 import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -129,6 +129,8 @@ class Run:
     head: Any
     variables: PyTree
     """The variables of the head, before training."""
+    began_with: str | None
+    """A fingerprint of the trained head that they are of; None: drawn anew."""
     devices: parallel.Devices
 
     @property
@@ -139,6 +141,7 @@ class Run:
             "target": self.fingerprint[:16],
             "text": self.whole.fingerprint,
             "weights": self.text.weights,
+            **({"began_with": self.began_with} if self.began_with else {}),
             **self.job.settings(),
         }
 
@@ -170,11 +173,23 @@ class Run:
         return Batch(*self.devices.share(arrays))
 
 
-def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) -> Run:
+def prepare(
+    kind: str,
+    job: head_jobs.HeadJob,
+    model: str | None,
+    begin_with: str | None = None,
+    **texts: Any,
+) -> Run:
     """Loads and checks all that `train` needs; `texts` are the first arguments of `text`.
 
+    Args:
+        kind: of the head.
+        job: how it is trained.
+        model: the target; None: the bundled one.
+        begin_with: a trained head whose weights are the first; None: they are drawn.
+
     Raises:
-        InputError: if text, target and settings do not fit one another.
+        InputError: if text, target, settings and the trained head do not fit one another.
     """
     devices = parallel.Devices.of()
     devices.check(job.batch_size)
@@ -189,9 +204,32 @@ def prepare(kind: str, job: head_jobs.HeadJob, model: str | None, **texts: Any) 
     whole = sequences.join(list(parts.train.values()))
     job = job.stepped(len(whole))
     head = KINDS[kind].build(target, **job.shape)
-    variables = start(kind, head, target, whole, job.seed)
+    trained, began_with = None, None
+    if begin_with is not None:
+        trained = trained_before(begin_with, head, target, kind)
+        began_with = fingerprint(trained["params"])[:16]
+    variables = trained or start(kind, head, target, whole, job.seed)
     ours = fingerprint(target.params)
-    return Run(kind, job, target, ours, parts, whole, head, variables, devices)
+    return Run(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
+
+
+def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:
+    """The variables of a trained head, to train it further: its own, and the target's borrowed.
+
+    The tokens that it scores stay those that it was trained for, whatever the text is.
+
+    Raises:
+        InputError: if there is no such head, or it has another shape.
+    """
+    found, variables = heads.read_variables(name, target, kind)
+    for field in fields(head.config):
+        theirs, ours = (getattr(one.config, field.name) for one in (found, head))
+        if theirs != ours:
+            raise InputError(
+                f"the head {name} has {field.name} {theirs} and this run's would have {ours}; "
+                "give the settings that it was trained with"
+            )
+    return variables
 
 
 def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> PyTree:

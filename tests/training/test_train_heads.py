@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tiny
 from jax.sharding import Mesh
+from safetensors.numpy import load_file
 
 from jspec import models
 from jspec.app import cli, train_heads
@@ -167,6 +168,27 @@ def test_stored_states_give_the_same_curve(folder, whole, tmp_path):
     np.testing.assert_allclose(losses, expected, rtol=1e-5)
 
 
+@ONE_KIND
+def test_a_run_begins_with_a_trained_head(folder, whole, tmp_path):
+    kind, out = whole
+    still = ("--steps", 1, "--seed", 9, "--lr", "1e-9", "--begin-with", out)
+    code, output = run(kind, folder, tmp_path, folder / "rows.jsonl", *still)
+    assert code == 0, output
+    before, after = (load_file(at / "head/head.safetensors") for at in (out, tmp_path))
+    for name, weights in before.items():
+        np.testing.assert_array_equal(after[name], weights)
+    assert json.loads((tmp_path / "head/head.json").read_text())["training"]["began_with"]
+
+
+@pytest.mark.parametrize("whole", [pytest.param("medusa", marks=pytest.mark.slow)], indirect=True)
+def test_a_head_of_another_shape_begins_no_run(folder, whole, tmp_path):
+    kind, out = whole
+    code, output = run(
+        kind, folder, tmp_path, folder / "rows.jsonl", "--begin-with", out, "--heads", 3
+    )
+    assert code == 2 and "has num_heads 2 and this run's would have 3; give the settin" in output
+
+
 def test_another_target_is_refused(folder, whole):
     kind, out = whole
     code, output = run(
@@ -247,6 +269,7 @@ def test_a_recipe_has_settings_for_each_kind(folder, tmp_path):
         (["{rows}", "--hot-tokens", "999"], "hot_tokens is 999"),
         (["{rows}", "--state-loss", "cubic"], "state_loss is 'cubic'"),
         (["{rows}", "--recipe", "{folder}/no.toml"], "cannot be read"),
+        (["{rows}", "--begin-with", "jspec-7m/eagle"], "eagle"),
         (["{foreign}"], "line 2 has no tokens of a vocabulary of 270"),
     ],
 )
