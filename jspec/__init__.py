@@ -44,7 +44,8 @@ __all__ = [  # noqa: RUF022
     # protocols
     "CausalLM", "DraftHead", "Drafter", "NodeRule", "Verifier",
     # verification
-    "BlockVerification", "Scheme", "TreeVerifier", "Verified", "with_verifier",
+    "BlockVerification", "Scheme", "TraversalVerification", "TreeVerifier", "Verified",
+    "with_verifier",
     # drafters
     "Adaptive", "AdaptiveParams", "Autoregressive", "BlockDrafter", "BudgetedMerge",
     "CalibratedDySpec", "CoupledTree", "DySpec", "DynamicTokenRecycling", "EAGLE", "EAGLE2",

@@ -83,4 +83,5 @@ from jspec.tracing import trace as trace
 from jspec.tree import Template as Template
 from jspec.verify.block_verification import BlockVerification as BlockVerification
 from jspec.verify.schemes import Scheme as Scheme
+from jspec.verify.traversal_verification import TraversalVerification as TraversalVerification
 from jspec.verify.tree_verifier import TreeVerifier as TreeVerifier

@@ -141,6 +141,17 @@ def one_hot(tokens: Int[Array, "..."], size: int) -> Float[Array, "... V"]:
     return (tokens[..., None] == jnp.arange(size)).astype(jnp.float32)
 
 
+def normalised(
+    weights: Float[Array, "*S V"], fallback: Float[Array, "*S V"]
+) -> Float[Array, "*S V"]:
+    """Weights as a distribution; `fallback` where nothing is left.
+
+    Verifiers never draw from the residual then.
+    """
+    total = weights.sum(-1, keepdims=True)
+    return jnp.where(total > 0, weights / jnp.where(total > 0, total, 1.0), fallback)
+
+
 def row_keys(key: jax.Array, rows: Int[Array, " B"]) -> jax.Array:
     """The keys [B] of the rows, each from the row's id, never from its neighbours or its place."""
     return jax.vmap(lambda row: jax.random.fold_in(key, row))(rows)

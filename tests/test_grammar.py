@@ -101,7 +101,7 @@ def test_they_are_the_same_for_other_drafters(drafter, params):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["RECURSIVE", "MULTI_ROUND", "BLOCK"])
+@pytest.mark.parametrize("scheme", ["RECURSIVE", "MULTI_ROUND", "BLOCK", "TRAVERSAL"])
 def test_rejection_sampling_has_the_masked_distribution(scheme):
     """20,000 rows by a rule of the drafter's own, whose draft model knows no grammar."""
     tokens, texts, rows = [b"a", b"b", b"ab", None], ["aab", "ab", "bb", "b"], 20_000

@@ -18,8 +18,11 @@ import jspec
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.rsd.settings import TEMPERATURES
+from benchmarks.rsd.verifiers import optimal
 from benchmarks.texts import continued
+from jspec import sampling as samplings
 from jspec.drafters.draft_model import acceptance_vector
+from jspec.ragged import sequence
 from jspec.verify import schemes
 
 SCHEMES = {
@@ -60,11 +63,28 @@ def main(
             target.model, target.params, draft.model, draft.params, text.tokens,
             text.lengths, width=width, sampling=sampling, scheme=scheme, key=key,
         )  # fmt: skip
-        # From the prompt's last token on; nothing follows the last sampled one.
-        place = jnp.arange(text.tokens.shape[1])
-        own = (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
+        own = sampled(text)
         kept = jnp.where(own, seen.kept.sum(-1), 0.0).sum(-1) / own.sum(-1)
         return kept, jnp.where(own, seen.chances[..., 0], 0.0).sum() / own.sum()
+
+    def sampled(text):
+        """From the prompt's last token on; nothing follows the last sampled one."""
+        place = jnp.arange(text.tokens.shape[1])
+        return (place >= asked.lengths[:, None] - 1) & (place < text.lengths[:, None] - 1)
+
+    @jax.jit
+    def best(text, sampling, numbers):
+        """What no rule of K independent children can pass, by K."""
+        place, causal = sequence(*text.tokens.shape)
+        p, q = (
+            samplings.node_probabilities(
+                one.model.apply(one.params, text.tokens, place, causal, None).logits, sampling
+            )
+            for one in (target, draft)
+        )
+        own = sampled(text)
+        at_text = jax.vmap(jax.vmap(optimal, (None, 0, 0)), (None, 0, 0))
+        return [jnp.where(own, at_text(number, p, q), 0.0).sum() / own.sum() for number in numbers]
 
     keys = [jax.random.key(seed) for seed in range(draws)]
     for temperature, top_p in TEMPERATURES:
@@ -74,9 +94,12 @@ def main(
             key=0,
         )  # fmt: skip
         text = continued(asked, np.asarray(own.tokens))
-        table = Table("K", *SCHEMES, "RRS over K-SEQ")
+        table = Table("K", *SCHEMES, "best for independent", "RRS over K-SEQ")
+        rows = jax.tree.map(lambda one: jnp.full(asked.count, one), sampling)
+        numbers = list(map(int, children.split(",")))
+        bounds = map(float, best(text, rows, numbers))
         equal = []
-        for number in map(int, children.split(",")):
+        for number, bound in zip(numbers, bounds, strict=True):
             kept = {}
             for name, scheme in SCHEMES.items():
                 found = [trials(text, sampling, key, number, scheme) for key in keys]
@@ -89,12 +112,14 @@ def main(
             table.add_row(
                 str(number),
                 *(f"{mean:.3f}" for mean in means.values()),
+                f"{bound:.3f}",
                 f"{lead.mean():+.4f} ± {error:.4f}",
             )
             record(
                 out,
                 {"bench": "node_verifiers", **loaded.about, "temperature": temperature}
-                | {"top_p": top_p, "children": number, "kept": means, "error": float(error)},
+                | {"top_p": top_p, "children": number, "kept": means, "optimal": bound}
+                | {"error": float(error)},
             )
         console.print(
             f"temperature {temperature}, top-p {top_p}; two independent draws of the draft are "

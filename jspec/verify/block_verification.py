@@ -10,7 +10,7 @@ from jspec import sampling as samplings
 from jspec.base import Frame, Tree, Verdict
 from jspec.errors import InputError
 from jspec.manual_axes import vary
-from jspec.verify.tree_verifier import UNIFORMS
+from jspec.verify import whole_draft
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BlockVerification:
         drafted = jnp.take_along_axis(tree.tokens, path[:, 1:], axis=1)
         scored = jnp.take_along_axis(logits, path[..., None], axis=1)
         broken = ~samplings.is_distribution(scored)
-        p, uniforms = _chance(scored, frame)
+        p, uniforms = whole_draft.chances(scored, frame, tree.depth)
         q = _distributions(tree.q, tree.q_row, path[:, :-1])
         length = _length(tree, broken, frame)
         accept, residual = jax.vmap(acceptance)(p, q, drafted, length)
@@ -65,7 +65,7 @@ class BlockVerification:
         return Verdict(
             path=jnp.where(steps <= kept[:, None], path, 0),
             counts=kept + 1,
-            bonus=samplings.argmax(jnp.log(left) + _noise(kept, left, frame)),
+            bonus=whole_draft.next_token(kept, left, frame),
             failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
         )
 
@@ -109,8 +109,7 @@ def acceptance(
     short = 1 - ratios
     passes = jnp.where(short > 0, mass[1:] / jnp.where(short > 0, mass[1:] + short, 1.0), 1.0)
     accept = jnp.where(steps[1:] == length, ratios, jnp.where(steps[1:] < length, passes, 0.0))
-    total = mass[:, None]
-    return accept, jnp.where(total > 0, left / jnp.where(total > 0, total, 1.0), p)
+    return accept, samplings.normalised(left, p)
 
 
 def _path(tree: Tree) -> Int[Array, "B P"]:
@@ -136,28 +135,3 @@ def _distributions(
     rows = path if q_row is None else jnp.take_along_axis(q_row, path, axis=1)
     # Nodes behind the chain's end need none, and may have none.
     return jnp.take_along_axis(q, jnp.minimum(rows, q.shape[1] - 1)[..., None], axis=1)
-
-
-def _chance(
-    logits: Float[Array, "B P V"], frame: Frame
-) -> tuple[Float[Array, "B P V"], Float[Array, "B P-1"]]:
-    """The probs, and a uniform per drafted token. Greedy gives one token probability 1."""
-    batch, num, size = logits.shape
-    if frame.sampling is None or frame.keys is None:
-        return samplings.one_hot(samplings.argmax(logits), size), jnp.zeros((batch, num - 1))
-    # All uniforms from the root's position. `TreeVerifier` tosses one per position and stops at the
-    # first that refuses; here tokens behind the last kept one were tested too, and the next round,
-    # whose root is among them, would toss those uniforms again, knowing how they fell.
-    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (num - 1,), jnp.float32))(
-        samplings.fork(frame.keys, frame.positions, UNIFORMS)
-    )
-    return samplings.node_probabilities(logits, frame.sampling), uniforms
-
-
-def _noise(
-    kept: Int[Array, " B"], residual: Float[Array, "B V"], frame: Frame
-) -> Float[Array, "B V"]:
-    """The noise of the position after the kept tokens."""
-    if frame.sampling is None or frame.keys is None:
-        return jnp.zeros_like(residual)
-    return samplings.gumbel(frame.keys, frame.positions + kept, residual.shape[-1])

@@ -12,7 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.errors import InputError
 from jspec.manual_axes import vary
-from jspec.sampling import argmax, one_hot
+from jspec.sampling import argmax, normalised, one_hot
 
 Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]
 
@@ -47,7 +47,7 @@ def deterministic_proposal(
     # an exhausted distribution is accepted with exactly 1.
     remaining = jnp.cumsum(mass[::-1])[::-1] + left.sum()
     accept = jnp.where(mass > 0, mass / jnp.where(remaining > 0, remaining, 1.0), 0.0)
-    return accept, _normalised(left, p)
+    return accept, normalised(left, p)
 
 
 def coupled(
@@ -160,7 +160,7 @@ def k_seq(
     _, gamma = jax.lax.fori_loop(0, jnp.finfo(p.dtype).nmant + 1, halve, vary(bounds, p, q))
     kept, tried = attempts(gamma)
     accept = jnp.where(valid, _ratio(kept[children], q[children]), 0.0)
-    return accept, _normalised(jnp.maximum(p - tried * kept, 0.0), p)
+    return accept, normalised(jnp.maximum(p - tried * kept, 0.0), p)
 
 
 def _one_by_one(
@@ -194,7 +194,7 @@ def _one_by_one(
     last = jnp.where(valid, jnp.arange(1, children.shape[0] + 1), 0).max(initial=0)
     start = jnp.zeros(children.shape, p.dtype), p, q.astype(p.dtype)
     accept, left, _ = jax.lax.fori_loop(0, last, visit, vary(start, p, q))
-    return accept, jnp.where(last > 0, _normalised(left, p), p)
+    return accept, jnp.where(last > 0, normalised(left, p), p)
 
 
 def _ratio(wanted: Float[Array, "*K"], drawn: Float[Array, "*K"]) -> Float[Array, "*K"]:
@@ -213,12 +213,3 @@ def _reported(q: Float[Array, " V"] | None) -> Float[Array, " V"]:
             "jspec.rules.coupled or jspec.rules.deterministic_proposal"
         )
     return q
-
-
-def _normalised(left: Float[Array, " V"], fallback: Float[Array, " V"]) -> Float[Array, " V"]:
-    """The weights `left` as a distribution; `fallback` where nothing is left.
-
-    In that case the residual is never drawn from.
-    """
-    total = left.sum()
-    return jnp.where(total > 0, left / jnp.where(total > 0, total, 1.0), fallback)

@@ -6,6 +6,7 @@ from jspec.protocols import Drafter, Verifier
 from jspec.verify import proposals, rules
 from jspec.verify.block_verification import BlockVerification
 from jspec.verify.proposals import ChildSampler
+from jspec.verify.traversal_verification import TraversalVerification
 from jspec.verify.tree_verifier import TreeVerifier
 
 
@@ -42,6 +43,11 @@ K_SEQ = Scheme(proposals.with_replacement, TreeVerifier(rules.k_seq))
 """K-SEQ (SpecTr; Sun et al. 2023)."""
 BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 """Block verification of a chain (Sun et al. 2024)."""
+
+
+TRAVERSAL = Scheme(proposals.without_replacement, TraversalVerification())
+"""Traversal verification (Weng et al. 2025): the draws of `RECURSIVE`, judged from the leaves to
+the root, which keeps more."""
 
 
 def verifier_of(drafter: Drafter) -> Verifier:

@@ -2,14 +2,16 @@
 
 import json
 
+import jax
 import numpy as np
+import oracle
 import pytest
 
 import jspec
 from benchmarks.dyspec import blocks
 from benchmarks.lyanna import full_batch
 from benchmarks.recycling import settings, updates
-from benchmarks.rsd import report, results
+from benchmarks.rsd import report, results, verifiers
 from benchmarks.rsd.settings import EXPERIMENTS, METHODS
 from benchmarks.texts import pad
 from jspec.template import Template
@@ -138,3 +140,15 @@ def test_a_row_that_ends_makes_room_for_the_next_prompt():
     np.testing.assert_array_equal(state.out[0, :6], alone.tokens[0])
     np.testing.assert_array_equal(state.out[1, :6], alone.tokens[2])
     assert full_batch.rate(model, params, drafter, None, queue, 2, new_tokens=6) > 0
+
+
+def test_the_best_of_independent_children_is_that_of_all_sets_of_tokens():
+    rng = np.random.default_rng(0)
+    with jax.enable_x64(True):
+        for zeros, number in [(0, 1), (0, 2), (2, 3), (3, 2)]:
+            p, q = rng.dirichlet(np.ones(6), 2)
+            for one in (p, q):
+                one[rng.permutation(6)[:zeros]] = 0
+            p, q = p / p.sum(), q / q.sum()
+            found = float(verifiers.optimal(number, p, q))
+            assert found == pytest.approx(oracle.optimal_acceptance(p, q, number), abs=1e-12)

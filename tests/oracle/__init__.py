@@ -13,6 +13,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
     suffix           places that end like the text, and the trie of what followed them
     rules            acceptance at one node: accept probabilities and the residual distribution
     block            a chain judged as a whole, or token by token: how much is kept, what follows
+    traversal        a tree judged from its leaves to its root: the tests, what follows each
     draws            every way the children of a node can be drawn, with its probability
     trees            sampled trees (RSD-C, SpecInfer, SpecTr, DySpec), the distribution of a walk
     over one beams            stochastic beam search (RSD-S), and every tree it can give sequoia
@@ -71,6 +72,7 @@ from .token_recycling import (
     token_recycling_update,
     top_candidates,
 )
+from .traversal import traversal, traversal_distribution, traversal_kept
 from .trees import (
     ROOT,
     children_of,
@@ -145,6 +147,9 @@ __all__ = [
     "token_recycling_tree",
     "token_recycling_update",
     "top_candidates",
+    "traversal",
+    "traversal_distribution",
+    "traversal_kept",
     "tree_of",
     "truncate",
     "walk_distribution",

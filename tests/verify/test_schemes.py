@@ -39,6 +39,11 @@ PUBLISHED = {
         MODEL, trees.Template(((0,), (1,), (2,), (0, 0), (0, 1), (1, 0))), **RECURSIVE
     ),
     "rsd_c": jspec.RSDC(MODEL, (2, 2), **RECURSIVE),
+    "rsd_c_traversal": jspec.RSDC(MODEL, (2, 2), scheme=schemes.TRAVERSAL),
+    "rsd_s_traversal": jspec.RSDS(MODEL, beam=3, max_depth=2, scheme=schemes.TRAVERSAL),
+    "dyspec_traversal": jspec.DySpec(
+        MODEL, num_speculative_tokens=5, max_depth=3, beam=3, scheme=schemes.TRAVERSAL
+    ),
     "rsd_s": jspec.RSDS(MODEL, beam=3, max_depth=2, **RECURSIVE),
     "dyspec": jspec.DySpec(
         MODEL,
@@ -106,7 +111,7 @@ def check_cache(state, tokens, lengths):
 
 
 # Rule and draws of these are those of RSD-S and of the other two of DySpec: more trees.
-SLOW = ("sequoia", "rsd_c", "dyspec")
+SLOW = ("sequoia", "rsd_c", "dyspec", "rsd_c_traversal", "rsd_s_traversal")
 PAIRINGS = [
     pytest.param(drafter, id=name, marks=pytest.mark.slow if name in SLOW else ())
     for name, drafter in PUBLISHED.items()

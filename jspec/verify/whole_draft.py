@@ -1,0 +1,49 @@
+"""What verifiers need that judge a draft as a whole, and not node by node from the root."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec import sampling as samplings
+from jspec.base import Frame
+from jspec.verify.tree_verifier import UNIFORMS
+
+
+def chances(
+    logits: Float[Array, "B P V"], frame: Frame, tests: int
+) -> tuple[Float[Array, "B P V"], Float[Array, "B U"]]:
+    """The target's distributions, and a uniform for each test.
+
+    Greedy is the distribution of a certain token, and what has any chance then passes.
+
+    Args:
+        logits: at P nodes.
+        frame: of the round.
+        tests: U.
+    """
+    batch, _, size = logits.shape
+    if frame.sampling is None or frame.keys is None:
+        return samplings.one_hot(samplings.argmax(logits), size), jnp.zeros((batch, tests))
+    # All uniforms from the root's position. `TreeVerifier` tosses one per position and stops at the
+    # first that refuses; here tokens behind the last kept one were tested too, and the next round,
+    # whose root is among them, would toss those uniforms again, knowing how they fell.
+    uniforms = jax.vmap(lambda key: jax.random.uniform(key, (tests,), jnp.float32))(
+        samplings.fork(frame.keys, frame.positions, UNIFORMS)
+    )
+    return samplings.node_probabilities(logits, frame.sampling), uniforms
+
+
+def next_token(
+    kept: Int[Array, " B"], residual: Float[Array, "B V"], frame: Frame
+) -> Int[Array, " B"]:
+    """Draws the token after the kept ones, by the noise of its position.
+
+    Args:
+        kept: drafted tokens that are.
+        residual: the distribution to draw from.
+        frame: of the round.
+    """
+    noise = jnp.zeros_like(residual)
+    if frame.sampling is not None and frame.keys is not None:
+        noise = samplings.gumbel(frame.keys, frame.positions + kept, residual.shape[-1])
+    return samplings.argmax(jnp.log(residual) + noise)
