@@ -287,5 +287,11 @@ def test_what_is_measured_by_default():
     assert next(iter(settings.choices(None, [], None, None))) == settings.DEFAULT
     assert "coupled_tree" in settings.choices(None, [], None, "a model")
     assert list(settings.choices("autoregressive,suffix", [], None, None)) == ["suffix"]
+    # Two heads are two methods, and that of --head goes without saying.
+    other = '{"method": "eagle2", "head": "theirs"}'
+    assert list(settings.choices("eagle2", [other], "mine", None)) == [
+        "eagle2",
+        "eagle2 head=theirs",
+    ]
     chosen = settings.choices("eagle2,suffix", [], "mine", None)
     assert chosen["eagle2"].options == {"head": "mine"} and chosen["suffix"].options == {}

@@ -95,13 +95,13 @@ def choices(
         method = methods.describe(name)
         known = {option.name for option in method.options}
         given = {"head": head} if head is not None and "head" in known else {}
-        _put(found, Choice(method, method.check(given)))
+        _put(found, Choice(method, method.check(given)), head)
     for config in configs:
         if (parsed := json_object(config)) is not None and "method" not in parsed:
             raise InputError(
                 f'--speculative-config is {config} and names no method; add "method": "suffix", say'
             )
-        _put(found, method_choice.choose(None, config))
+        _put(found, method_choice.choose(None, config), head)
     if head is not None and not any("head" in choice.options for choice in found.values()):
         raise InputError(
             f"--head is {head!r} and none of {', '.join(found)} has a head; add eagle2 to "
@@ -147,11 +147,15 @@ def draft_model(
     return None
 
 
-def _put(found: dict[str, Choice], choice: Choice) -> None:
+def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:
+    """Adds a method under the label of its options; those of `--head` go without saying."""
     # The baseline is there in any case.
     if choice.method.name == "autoregressive":
         return
-    options = {name: value for name, value in choice.options.items() if name != "head"}
+    usual = {"head": head}
+    options = {
+        name: value for name, value in choice.options.items() if usual.get(name, ...) != value
+    }
     label = choice.method.name
     if options:
         label += " " + ", ".join(f"{name}={value}" for name, value in options.items())
