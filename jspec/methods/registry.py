@@ -251,6 +251,7 @@ _FIXED = (
     _merge(_DYNAMIC, _SUFFIX, _REST, name="token_recycling+suffix+rest"),
     _merge(_LYANNA, _SUFFIX, name="lyanna+suffix"),
     _merge(_BLOCK, _SUFFIX, name="block+suffix"),
+    _merge(_EAGLE2, _DYNAMIC, name="eagle2+token_recycling"),
     Method(
         "speculative_decoding",
         "a chain from the draft model",
