@@ -1,5 +1,6 @@
 """Attention in two parts: the committed past in the cache, then the new tokens under a mask."""
 
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -9,9 +10,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, TreeKV
 from jspec.manual_axes import vary
+from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
 
-_LOW = float(jnp.finfo(jnp.float32).min)
-"""The score of what is masked."""
 _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""
 _FEW_SLOTS, _MANY_SLOTS = 128, 512
@@ -95,6 +95,60 @@ def of_layer(
     return jax.lax.dynamic_slice(layers, (0, 0, layer, start, 0), sizes)[:, :, 0]
 
 
+@dataclass(frozen=True)
+class Implementation:
+    """How a model computes the two parts of attention: a value of the model, here as XLA has it.
+
+    This one runs on every device and over every mesh, and has gradients. Others overwrite a part;
+    see `jspec.models.block_attention`. Queries come scaled, those of G group-mates one behind the
+    other: that of node n and mate g stands at g * N + n.
+    """
+
+    def own(
+        self,
+        queries: Float[Array, "B H G*N D"],
+        keys: Float[Array, "B H K D"],
+        values: Float[Array, "B H K D"],
+        seen: Bool[Array, "B N K"],
+        soft_cap: float | None,
+    ) -> Softmax:
+        """The softmax over the nodes that each node sees, itself among them."""
+        batch, new, _ = seen.shape
+        scores = scores_of(queries, keys, soft_cap)
+        # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not
+        # finite count as 0, and make those queries NaN that may see them.
+        poison = jax.lax.stop_gradient((0.0 * values).sum(-1))[:, :, None].astype(jnp.float32)
+        values = jnp.where(jnp.isfinite(values), values, 0)
+        group = queries.shape[2] // new
+        seen = jnp.broadcast_to(seen[:, None, None], (batch, 1, group, *seen.shape[1:]))
+        seen = seen.reshape(batch, 1, group * new, -1)
+        return softmax_over(jnp.where(seen, scores + poison, LOW), values)
+
+    def with_past(
+        self,
+        softmax: Softmax,
+        queries: Float[Array, "B H G*N D"],
+        cached: Cached,
+        oldest: Int[Array, "B N"] | None,
+        soft_cap: float | None,
+    ) -> Softmax:
+        """The softmax, joined by the live slots of a cache.
+
+        Args:
+            softmax: of the same queries, over the nodes.
+            queries: scaled.
+            cached: keys and values, and the number of live slots of each row.
+            oldest: the oldest slot that each node sees; None: the first.
+            soft_cap: as in `attend`.
+        """
+        if oldest is not None:
+            oldest = jnp.tile(oldest, (1, queries.shape[2] // oldest.shape[1]))
+        return with_past(softmax, queries, cached, oldest, soft_cap)
+
+
+XLA = Implementation()
+
+
 def attend(
     q: Float[Array, "B N G*H D"],
     k: Float[Array, "B H N D"],
@@ -106,6 +160,7 @@ def attend(
     scale: float | None = None,
     soft_cap: float | None = None,
     window: int | None = None,
+    by: Implementation = XLA,
 ) -> Float[Array, "B N G*H*D"]:
     """One softmax over past slots and new tokens, in float32, without joining the two parts.
 
@@ -120,6 +175,7 @@ def attend(
         scale: factor of the scores; None: D ** -0.5.
         soft_cap: c, where scaled scores s become c * tanh(s / c) as in Gemma 2; None: they stay.
         window: a token at position p sees none at or before p - window; None: it sees all.
+        by: computes the two parts.
     """
     batch, new, query_heads, dim = q.shape
     heads = k.shape[1]
@@ -137,63 +193,14 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    own = scores_of(grouped, k, soft_cap)
-    # A masked token weighs 0, and 0 * NaN would reach every query. So values that are not finite
-    # count as 0, and make those queries NaN that may see them.
-    poison = jax.lax.stop_gradient((0.0 * v).sum(-1))[:, :, None].astype(jnp.float32)
-    v = jnp.where(jnp.isfinite(v), v, 0)
-    seen = jnp.broadcast_to(mask[:, None, None], (batch, 1, group, *mask.shape[1:]))
-    seen = seen.reshape(batch, 1, group * new, -1)
-    softmax = softmax_over(jnp.where(seen, own + poison, _LOW), v)
+    softmax = by.own(grouped, k, v, mask, soft_cap)
     if past.cached is not None:
-        oldest = None
-        if window is not None and positions is not None:
-            oldest = jnp.tile(positions - window + 1, (1, group))
-        softmax = with_past(softmax, grouped, past.cached, oldest, soft_cap)
+        sees = window is not None and positions is not None
+        oldest = positions - window + 1 if sees else None
+        softmax = by.with_past(softmax, grouped, past.cached, oldest, soft_cap)
     mixed = jnp.divide(softmax.mixed, softmax.total).astype(q.dtype)
     mixed = mixed.reshape(batch, heads, group, new, dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)
-
-
-class Softmax(NamedTuple):
-    """A softmax over some of a query's scores, which others may join. Q: all queries of a head."""
-
-    top: Float[Array, "B H Q 1"]
-    """The largest score."""
-    total: Float[Array, "B H Q 1"]
-    """The sum of exp(score - top)."""
-    mixed: Float[Array, "B H Q D"]
-    """The sum of the values, each times exp(score - top)."""
-
-
-def softmax_over(scores: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]) -> Softmax:
-    """The softmax over these scores alone."""
-    # The maximum cancels, so its gradient is zero; said aloud, training is about twice as fast.
-    top = jax.lax.stop_gradient(scores.max(-1, keepdims=True))
-    return Softmax(top, *_weighted(jnp.exp(scores - top), values))
-
-
-def joined(
-    softmax: Softmax, scores: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]
-) -> Softmax:
-    """The softmax over more scores (Milakov and Gimelshein 2018, arXiv 1805.02867)."""
-    top = jax.lax.stop_gradient(jnp.maximum(softmax.top, scores.max(-1, keepdims=True)))
-    before = jnp.exp(softmax.top - top)
-    total, mixed = _weighted(jnp.exp(scores - top), values)
-    return Softmax(top, before * softmax.total + total, before * softmax.mixed + mixed)
-
-
-def _weighted(
-    weights: Float[Array, "B H Q K"], values: Float[Array, "B H K D"]
-) -> tuple[Float[Array, "B H Q 1"], Float[Array, "B H Q D"]]:
-    """The sum of the weights, and of the values by their weights, in float32."""
-    mixed = jnp.einsum(
-        "bhqk,bhkd->bhqd",
-        weights.astype(values.dtype),
-        values,
-        preferred_element_type=jnp.float32,
-    )
-    return weights.sum(-1, keepdims=True), mixed
 
 
 def with_past(
@@ -260,7 +267,7 @@ def by_blocks(
         held, mixed = (
             part.astype(queries.dtype) for part in cached.block(queries.shape[1], start, size)
         )
-        scores = jnp.where(live, scores_of(queries, held, soft_cap), _LOW)
+        scores = jnp.where(live, scores_of(queries, held, soft_cap), LOW)
         return joined(softmax, scores, mixed)
 
     if last == 0:
@@ -285,19 +292,6 @@ def by_blocks(
     return jax.lax.cond(
         most, lambda softmax: whole(softmax, queries, cached, oldest), live_blocks, softmax
     )
-
-
-def scores_of(
-    queries: Float[Array, "B H Q D"], keys: Float[Array, "B H K D"], soft_cap: float | None
-) -> Float[Array, "B H Q K"]:
-    """The scores of scaled queries in float32, bent into -soft_cap .. soft_cap."""
-    scores = jnp.einsum("bhqd,bhkd->bhqk", queries, keys, preferred_element_type=jnp.float32)
-    return capped(scores, soft_cap)
-
-
-def capped(scores: Float[Array, "..."], soft_cap: float | None) -> Float[Array, "..."]:
-    """Scores bent into -soft_cap .. soft_cap."""
-    return scores if soft_cap is None else soft_cap * jnp.tanh(scores / soft_cap)
 
 
 def near(

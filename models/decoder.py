@@ -1,5 +1,6 @@
 """The base of networks of transformer blocks: their sizes, a cache of these, and their blocks."""
 
+from dataclasses import field
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jspec import cache as caches
 from jspec.base import Cache, PyTree
 from jspec.models import streaming
+from jspec.models.attention import XLA, Implementation
 
 
 class Decoder(nn.Module):
@@ -19,11 +21,13 @@ class Decoder(nn.Module):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        attend_by: how attention is computed; see `jspec.models.block_attention`.
     """
 
     config: Any
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
+    attend_by: Implementation = field(default=XLA, kw_only=True)
 
     @property
     def vocab_size(self) -> int:

@@ -52,6 +52,7 @@ class Block(nn.Module):
     config: LearnedPositionConfig
     dtype: Any
     param_dtype: Any
+    attend_by: attention.Implementation = attention.XLA
 
     @nn.compact
     def __call__(
@@ -70,7 +71,7 @@ class Block(nn.Module):
             q, k, v = jnp.split(_dense(self, 3 * config.hidden_size, "qkv")(y), 3, axis=-1)
             shape = (*y.shape[:2], config.num_heads, config.head_dim)
             k, v = k.reshape(shape).swapaxes(1, 2), v.reshape(shape).swapaxes(1, 2)
-            mixed = attention.attend(q.reshape(shape), k, v, mask, past)
+            mixed = attention.attend(q.reshape(shape), k, v, mask, past, by=self.attend_by)
             return _dense(self, config.hidden_size, "output")(mixed), k, v
 
         def feed(y: Array) -> Array:
@@ -93,6 +94,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        attend_by: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
@@ -122,7 +124,8 @@ class LearnedPositionDecoder(LayeredDecoder):
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)
-        blocks = [Block(config, self.dtype, self.param_dtype, parent=None)] * config.num_layers
+        dtypes = self.dtype, self.param_dtype
+        blocks = [Block(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (mask,), cache, nodes)
         x = ran.x
         if config.final_norm:

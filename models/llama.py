@@ -18,6 +18,7 @@ from jspec.models.activations import ACTIVATIONS
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import RMSNorm
+from jspec.models.online_softmax import capped
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
 
@@ -109,6 +110,7 @@ class Block(nn.Module):
     """False in draft heads, where what the block reads has been through a norm."""
     layer: Layer | None = None
     """None: one that sees all, with the config's `rope`."""
+    attend_by: attention.Implementation = attention.XLA
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
@@ -149,6 +151,7 @@ class Block(nn.Module):
             scale=config.attention_scale,
             soft_cap=config.attention_cap,
             window=layer.window,
+            by=self.attend_by,
         )
         mixed = self.dense(config.hidden_size, "output", config.output_bias)(mixed)
         x = x + (self.norm("attention_post_norm")(mixed) if config.post_norm else mixed)
@@ -190,6 +193,7 @@ class Llama(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        attend_by: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).
@@ -255,7 +259,12 @@ class Llama(LayeredDecoder):
         )
         x = embed[tokens].astype(self.dtype) * config.embed_scale
         blocks = [
-            Block(config, self.dtype, self.param_dtype, layer=layer, parent=None)
+            Block(
+                *(config, self.dtype, self.param_dtype),
+                layer=layer,
+                attend_by=self.attend_by,
+                parent=None,
+            )
             for layer in self.kinds
         ]
         ran = self.through_layers(blocks, x, (positions, mask), cache, nodes, self.taps)
@@ -272,7 +281,7 @@ class Llama(LayeredDecoder):
                 (config.vocab_size, config.hidden_size),
                 wide,
             )
-        logits = attention.capped(unembed(x, head), config.logit_cap)
+        logits = capped(unembed(x, head), config.logit_cap)
         if self.taps:
             x = jnp.concatenate(ran.tapped, axis=-1)
         return Output(logits=logits, hidden=x, keys=ran.keys, values=ran.values)

@@ -48,6 +48,7 @@ class NeoXBlock(nn.Module):
     config: GPTNeoXConfig
     dtype: Any
     param_dtype: Any
+    attend_by: attention.Implementation = attention.XLA
 
     @nn.compact
     def __call__(
@@ -66,7 +67,7 @@ class NeoXBlock(nn.Module):
         q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
         turn = turns(config.rope, dim, config.context, positions)
         q, k, v = rotate(q, turn), rotate(k, turn).swapaxes(1, 2), v.swapaxes(1, 2)
-        mixed = attention.attend(q, k, v, mask, past)
+        mixed = attention.attend(q, k, v, mask, past, by=self.attend_by)
         mixed = Linear(width, config.attention_bias, *dtypes, name="output")(mixed)
         seen = x if config.parallel else x + mixed
         read = layer_norm(config.norm_eps, True, *dtypes, name="mlp_norm")(seen)
@@ -82,6 +83,7 @@ class GPTNeoX(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        attend_by: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
@@ -106,7 +108,7 @@ class GPTNeoX(LayeredDecoder):
         wide = eight_bits.wide(self.param_dtype, self.dtype)
         embed = self.param("embed", init, shape, wide)
         x = embed[tokens].astype(self.dtype)
-        blocks = [NeoXBlock(config, *dtypes, parent=None)] * config.num_layers
+        blocks = [NeoXBlock(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
         x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
         head = embed if config.tied else self.param("head", init, shape, wide)

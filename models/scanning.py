@@ -40,6 +40,7 @@ class LayeredDecoder(Decoder):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        attend_by: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike.
     """
 
