@@ -50,11 +50,29 @@ def depths(tree: Tree) -> Int[Array, "B N"]:
     return ancestors(tree).sum(-1, dtype=jnp.int32) - 1
 
 
+def breadth_first(tree: Tree) -> Int[Array, "B N"]:
+    """Node ids level by level, siblings as they were, absent nodes last.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))
+        >>> along_paths = reordered(tree, depth_first(tree))
+        >>> breadth_first(along_paths).tolist()
+        [[0, 1, 3, 2, 4]]
+    """
+    # Within a level, depth first is the order of the parents.
+    order = depth_first(tree)
+    level = jnp.where(tree.valid, depths(tree), tree.tokens.shape[1])
+    place = jnp.argsort(jnp.take_along_axis(level, order, axis=-1), axis=-1, stable=True)
+    return jnp.take_along_axis(order, place, axis=-1)
+
+
 def depth_first(tree: Tree) -> Int[Array, "B N"]:
     """Node ids in depth-first order, siblings as they were, absent nodes last.
 
     Each node then stands near its ancestors, which leaves fewer blocks of the attention mask with
-    anything in them (DySpec, Xiong et al. 2024, appendix C): of use to block-sparse kernels.
+    anything in them (DySpec, Xiong et al. 2024, appendix C): of use to kernels that skip the others
+    (`jspec.models.block_attention`).
 
     Example:
         >>> import jax.numpy as jnp
@@ -62,13 +80,47 @@ def depth_first(tree: Tree) -> Int[Array, "B N"]:
         [[0, 1, 3, 2, 4]]
     """
     nodes = jnp.arange(tree.tokens.shape[1])
+    return _along_paths(tree, lambda size: nodes[:, None] > nodes)
+
+
+def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
+    """Node ids in depth-first order, of siblings the one with most nodes below it first.
+
+    The heavy paths of Sleator and Tarjan (1981), by which DySpec's appendix C comes near the fewest
+    blocks of the attention mask. Absent nodes are last.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = Tree(
+        ...     tokens=jnp.array([[5, 6, 7, 8]]), parents=jnp.array([[-1, 0, 0, 2]]),
+        ...     valid=jnp.ones((1, 4), bool), depth=2, width=2,
+        ... )
+        >>> heavy_paths(tree).tolist()
+        [[0, 2, 3, 1]]
+    """
+    nodes = jnp.arange(tree.tokens.shape[1])
+
+    def earlier(size):
+        own, other = size[:, :, None], size[:, None, :]
+        return (other > own) | ((other == own) & (nodes[:, None] > nodes))
+
+    return _along_paths(tree, earlier)
+
+
+def _along_paths(
+    tree: Tree, earlier: Callable[[Int[Array, "B N"]], Bool[Array, "*B N N"]]
+) -> Int[Array, "B N"]:
+    """A depth-first order; `earlier` says of siblings, by their subtrees' sizes, who precedes whom.
+
+    `earlier(size)[b, i, j]` is True where j precedes i.
+    """
     mask = ancestors(tree)
     size = (mask & tree.valid[..., None]).sum(-2)  # of each node's subtree
     alike = (tree.parents[..., None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
-    before = jnp.where(alike & (nodes[:, None] > nodes), size[:, None, :], 0).sum(-1)
+    before = jnp.where(alike & earlier(size), size[:, None, :], 0).sum(-1)
     # A node comes after its ancestors, and after all that hangs from their earlier siblings.
     place = jnp.where(mask, before[:, None, :] + 1, 0).sum(-1) - 1
-    return jnp.argsort(jnp.where(tree.valid, place, len(nodes)), axis=-1, stable=True)
+    return jnp.argsort(jnp.where(tree.valid, place, tree.tokens.shape[1]), axis=-1, stable=True)
 
 
 def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:

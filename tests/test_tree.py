@@ -1,3 +1,4 @@
+import jax
 import jax.numpy as jnp
 import numpy as np
 import oracle
@@ -84,13 +85,45 @@ def test_a_template_that_is_no_tree_is_refused(paths, message):
         trees.Template(paths)
 
 
-def preorder(parents, valid, node=0):
+def size_of(parents, valid, node):
     below = [child for child, parent in enumerate(parents) if parent == node and valid[child]]
-    return [node] + [found for child in below for found in preorder(parents, valid, child)]
+    return 1 + sum(size_of(parents, valid, child) for child in below)
 
 
-def test_depth_first_is_the_preorder_of_the_same_tree():
+def as_they_are(parents, valid, node):
+    return node
+
+
+def heavy(parents, valid, node):
+    return -size_of(parents, valid, node)
+
+
+def preorder(parents, valid, key, node=0):
+    below = [child for child, parent in enumerate(parents) if parent == node and valid[child]]
+    below.sort(key=lambda child: key(parents, valid, child))
+    return [node] + [found for child in below for found in preorder(parents, valid, key, child)]
+
+
+def levels(parents, valid):
+    found, level = [], [0]
+    while level:
+        found += level
+        level = [c for node in level for c, up in enumerate(parents) if up == node and valid[c]]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("ordered", "walked"),
+    [
+        (trees.depth_first, lambda *tree: preorder(*tree, as_they_are)),
+        (trees.heavy_paths, lambda *tree: preorder(*tree, heavy)),
+        (trees.breadth_first, levels),
+    ],
+    ids=["depth first", "heavy paths", "breadth first"],
+)
+def test_an_order_is_that_of_a_walk_through_the_same_tree(ordered, walked):
     rng = np.random.default_rng(3)
+    ordered, again = jax.jit(ordered), jax.jit(trees.reordered)
     moved = False
     for _ in range(20):
         parents = np.array([-1, *(int(rng.integers(0, node)) for node in range(1, 9))])
@@ -105,18 +138,18 @@ def test_depth_first_is_the_preorder_of_the_same_tree():
             depth=8,
             width=8,
         )
-        order = trees.depth_first(tree)
+        order = np.asarray(ordered(tree))
         live = int(valid.sum())
-        assert order[0, :live].tolist() == preorder(parents, valid)
+        assert order[0, :live].tolist() == walked(parents, valid)
         assert sorted(order[0].tolist()) == list(range(9))
         moved |= order[0].tolist() != list(range(9))
-        again = trees.reordered(tree, order)
+        other = jax.device_get(again(tree, order))
         for place in range(1, live):
             node = int(order[0, place])
-            above = int(again.parents[0, place])
+            above = int(other.parents[0, place])
             assert above < place
             assert int(order[0, above]) == parents[node]
-            assert again.tokens[0, place] == tree.tokens[0, node]
+            assert other.tokens[0, place] == tree.tokens[0, node]
     assert moved
 
 
