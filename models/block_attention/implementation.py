@@ -1,0 +1,163 @@
+"""The implementations of attention that a model may take in the place of XLA's."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec.models.attention import XLA, Cached, Implementation
+from jspec.models.block_attention import visits
+from jspec.models.block_attention.launches import Launch
+from jspec.models.online_softmax import Softmax, merged
+
+
+@dataclass(frozen=True)
+class BlockAttention(Implementation):
+    """Attention by a kernel that skips blocks in which no query of a tile sees a key.
+
+    After DySpec (Xiong et al. 2024), appendix C: of the mask of ancestors most blocks are empty,
+    more so if the nodes stand in a good order, see `jspec.tree.heavy_paths`. The committed past is
+    read block by block, up to the last live slot, once for all queries of a tile.
+
+    What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
+    than a block, and arrays that a mesh has axes for. It has no gradients.
+
+    Args:
+        nodes: starts the kernel over the tree's nodes; None: XLA.
+        past: starts it over the cache; None: XLA.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> from jspec.models import attention
+        >>> kernel = BlockAttention(nodes=Triton(interpret=True))
+        >>> x = jax.random.normal(jax.random.key(0), (4, 1, 2, 5, 16))
+        >>> q, k, v, mask = x[0].swapaxes(1, 2), x[1], x[2], jnp.tri(5, dtype=bool)[None]
+        >>> by_kernel = attention.attend(q, k, v, mask, attention.Past(None, None), by=kernel)
+        >>> by_xla = attention.attend(q, k, v, mask, attention.Past(None, None))
+        >>> bool(jnp.allclose(by_kernel, by_xla, atol=1e-5))
+        True
+    """
+
+    nodes: Launch | None = None
+    past: Launch | None = None
+
+    def own(
+        self,
+        queries: Float[Array, "B H G*N D"],
+        keys: Float[Array, "B H K D"],
+        values: Float[Array, "B H K D"],
+        seen: Bool[Array, "B N K"],
+        soft_cap: float | None,
+    ) -> Softmax:
+        """As in `Implementation`; a query that sees nothing has the softmax over nothing."""
+        count = queries.shape[2]
+        launch = _fitting(self.nodes, queries, self.nodes.block if self.nodes else 0)
+        if launch is None:
+            return super().own(queries, keys, values, seen, soft_cap)
+        # Score and weight of a value that is not finite become NaN for those that see it alone.
+        finite = jnp.isfinite(values)
+        keys = jnp.where(finite.all(-1, keepdims=True), keys, jnp.nan)
+        values = jnp.where(finite, values, 0)
+        more = -keys.shape[2] % launch.block
+        keys, values = (jnp.pad(x, [(0, 0), (0, 0), (0, more), (0, 0)]) for x in (keys, values))
+        words = visits.packed(jnp.pad(seen, [(0, 0), (0, 0), (0, more)]))
+        # A tile holds all group-mates of few nodes, which leaves most blocks to skip.
+        group = count // seen.shape[1]
+        rows = _filled(_turned(queries, group), launch.tile)
+        words = _filled(jnp.repeat(words, group, axis=1), launch.tile)
+        found = launch(
+            *(rows, keys, values, words),
+            *(visits.of_bits(words, launch.tile, launch.block), None, visits.in_bits, soft_cap),
+        )
+        return Softmax(*(_turned(part[:, :, :count], count // group) for part in found))
+
+    def with_past(
+        self,
+        softmax: Softmax,
+        queries: Float[Array, "B H G*N D"],
+        cached: Cached,
+        oldest: Int[Array, "B N"] | None,
+        soft_cap: float | None,
+    ) -> Softmax:
+        """As in `Implementation`."""
+        batch, _, count, _ = queries.shape
+        launch = _fitting(self.past, queries, cached.slots)
+        if launch is None:
+            return super().with_past(softmax, queries, cached, oldest, soft_cap)
+        if oldest is None:
+            first = jnp.zeros((batch, count), jnp.int32)
+        else:
+            first = jnp.tile(oldest.astype(jnp.int32), (1, count // oldest.shape[1]))
+        ends = jnp.broadcast_to(cached.lengths[:, None].astype(jnp.int32), first.shape)
+        limits = _filled(jnp.stack([first, ends], axis=-1), launch.tile)
+        found = launch(
+            *(_filled(queries, launch.tile), cached.keys, cached.values, limits),
+            visits.of_range(limits, launch.tile, launch.block, cached.slots),
+            *(cached.layer, visits.in_range, soft_cap),
+        )
+        parts = (
+            jnp.stack([own, past[:, :, :count]], axis=2)
+            for own, past in zip(softmax, found, strict=True)
+        )
+        return merged(Softmax(*parts))
+
+
+@dataclass(frozen=True)
+class ByQueries(Implementation):
+    """One implementation or another, by the number of queries of a head; XLA's for all others.
+
+    Args:
+        chosen: pairs of a number of queries, G * N, and what computes them.
+    """
+
+    chosen: tuple[tuple[int, Implementation], ...] = ()
+
+    def of(self, queries: int) -> Implementation:
+        """What computes so many queries of a head."""
+        return dict(self.chosen).get(queries, XLA)
+
+    def own(
+        self,
+        queries: Float[Array, "B H G*N D"],
+        keys: Float[Array, "B H K D"],
+        values: Float[Array, "B H K D"],
+        seen: Bool[Array, "B N K"],
+        soft_cap: float | None,
+    ) -> Softmax:
+        """As in `Implementation`."""
+        return self.of(queries.shape[2]).own(queries, keys, values, seen, soft_cap)
+
+    def with_past(
+        self,
+        softmax: Softmax,
+        queries: Float[Array, "B H G*N D"],
+        cached: Cached,
+        oldest: Int[Array, "B N"] | None,
+        soft_cap: float | None,
+    ) -> Softmax:
+        """As in `Implementation`."""
+        by = self.of(queries.shape[2])
+        return by.with_past(softmax, queries, cached, oldest, soft_cap)
+
+
+def _fitting(launch: Launch | None, queries: Float[Array, "B H Q D"], slots: int) -> Launch | None:
+    """The launch with the sizes of a call; None where the kernel does not take it."""
+    # XLA cannot split a kernel over devices.
+    if launch is None or not jax.typeof(queries).sharding.mesh.empty:
+        return None
+    return launch.sized(queries.shape[2], slots, queries.shape[3])
+
+
+def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:
+    """The two axes that share one in the other order; `first` is the size of the one in front."""
+    batch, heads, both, dim = array.shape
+    parts = array.reshape(batch, heads, first, both // first, dim)
+    return parts.swapaxes(2, 3).reshape(array.shape)
+
+
+def _filled(array: Array, tile: int) -> Array:
+    """The array with its last query repeated, until tiles divide them."""
+    width = [(0, 0)] * array.ndim
+    width[-2] = (0, -array.shape[-2] % tile)
+    return jnp.pad(array, width, mode="edge")

@@ -1,0 +1,251 @@
+"""The kernel of tree attention against XLA's attention, step by step on a CPU, and lowered."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec.models import attention
+from jspec.models.attention import Cached, Past, attend
+from jspec.models.block_attention import BlockAttention, ByQueries, Mosaic, Triton, visits
+
+TRITON = BlockAttention(
+    nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, pieces=2, interpret=True)
+)
+MOSAIC = BlockAttention(nodes=Mosaic(32, 64, interpret=True), past=Mosaic(64, 32, interpret=True))
+# 5 earlier nodes and 40 new ones, 2 heads of 3 group-mates each; blocks divide none of it.
+EARLIER, NEW, HEADS, MATES, DIM, SLOTS = 5, 40, 2, 3, 16, 75
+LENGTHS = np.array([0, 40, 75], np.int32)
+ATTENTION = ("soft_cap", "window", "by")
+
+
+def ancestors(parents):
+    mask = np.eye(len(parents), dtype=bool)
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            mask[node] |= mask[parent]
+    return mask
+
+
+def random_tree(size):
+    draw = np.random.default_rng(7)
+    return ancestors([-1, *(int(draw.integers(node)) for node in range(1, size))])
+
+
+@pytest.fixture(scope="module")
+def arrays():
+    """Arguments of `attended`, of three rows with the same tree."""
+    draw = np.random.default_rng(0)
+
+    def random(*shape):
+        return draw.normal(size=(len(LENGTHS), *shape)).astype(np.float32)
+
+    tree = random_tree(EARLIER + NEW)[EARLIER:]
+    mask = np.broadcast_to(tree, (len(LENGTHS), *tree.shape)).copy()
+    return dict(
+        q=random(NEW, HEADS * MATES, DIM),
+        k=random(HEADS, NEW, DIM),
+        v=random(HEADS, NEW, DIM),
+        mask=mask,
+        nodes=(random(HEADS, EARLIER, DIM), random(HEADS, EARLIER, DIM)),
+        cached=Cached(random(HEADS, SLOTS, DIM), random(HEADS, SLOTS, DIM), LENGTHS),
+        positions=LENGTHS[:, None] + tree.sum(-1) - 1,
+    )
+
+
+@partial(jax.jit, static_argnames=ATTENTION)
+def attended(q, k, v, mask, nodes, cached, positions, *, by, soft_cap=None, window=None):
+    past = Past(cached, nodes)
+    return attend(q, k, v, mask, past, positions, soft_cap=soft_cap, window=window, by=by)
+
+
+OTHERS = [{}, {"soft_cap": 1.5, "window": 7}]
+
+
+@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+@pytest.mark.parametrize("options", OTHERS, ids=["plain", "cap and window"])
+def test_the_kernel_is_xlas_attention(arrays, by, options):
+    wanted = attended(**arrays, by=attention.XLA, **options)
+    np.testing.assert_allclose(attended(**arrays, by=by, **options), wanted, atol=1e-5)
+    # One bit more in the mask of one node is noticed, and is what the mask says.
+    row, node = 1, 30
+    other = int(np.flatnonzero(~arrays["mask"][row, node, :-1])[-1])
+    flipped = arrays["mask"].copy()
+    flipped[row, node, other] = True
+    changed = arrays | {"mask": flipped}
+    found = np.asarray(attended(**changed, by=by, **options))
+    np.testing.assert_allclose(found, attended(**changed, by=attention.XLA, **options), atol=1e-5)
+    off = np.abs(found - wanted).max(-1) > 1e-4
+    assert np.argwhere(off).tolist() == [[row, node]] or options.get("window")
+    assert off[row, node]
+
+
+@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+def test_blocks_behind_the_last_live_slot_are_not_read(arrays, by):
+    """Nor is what no query sees: NaN times a weight of 0 is NaN."""
+    cached = arrays["cached"]
+    dead = (np.arange(SLOTS) >= 64)[:, None]
+    short = np.array([0, 40, 64], np.int32)
+    clean = arrays | {"cached": cached._replace(lengths=short)}
+    values = np.where(dead, np.nan, cached.values)
+    spoilt = clean | {"cached": Cached(cached.keys, values, short)}
+    wanted = np.asarray(attended(**clean, by=by))
+    np.testing.assert_array_equal(attended(**spoilt, by=by), wanted)
+    # XLA's attention reads them, which shows that they are there to be read.
+    assert np.isnan(attended(**spoilt, by=attention.XLA)).any()
+
+
+@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays, by, value):
+    clean = np.asarray(attended(**arrays, by=by))
+    bad = arrays["v"].copy()
+    bad[:, :, 1, 3] = value
+    found = np.asarray(attended(**(arrays | {"v": bad}), by=by))
+    below = arrays["mask"][0, :, EARLIER + 1]
+    assert 1 < below.sum() < NEW
+    np.testing.assert_array_equal(found[:, ~below], clean[:, ~below])
+    assert np.isnan(found[:, below]).any(-1).all()
+
+
+@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+def test_a_layer_among_others_is_the_same_layer_alone(arrays, by):
+    held = arrays["cached"]
+
+    def beside(array):
+        """Heads' layers side by side, of which the second one is meant."""
+        stacked = np.stack([array + 1, array, array - 1], axis=2)
+        return stacked.reshape(len(array), -1, *array.shape[2:])
+
+    layer = np.int32(1)
+    among = Cached(beside(held.keys), beside(held.values), held.lengths, layer)
+    wanted = attended(**arrays, by=by)
+    np.testing.assert_array_equal(attended(**(arrays | {"cached": among}), by=by), wanted)
+
+
+def test_only_blocks_with_an_entry_are_visited():
+    """Counted as the mask has them, and in the order of the tiles."""
+    tree = random_tree(96)
+    words = visits.packed(jnp.asarray(tree)[None])
+    found = visits.of_bits(words, tile=32, block=32)
+    tiles = tree.reshape(3, 32, 3, 32).any((1, 3))
+    assert found.counts.tolist() == [tiles.sum(-1).tolist()]
+    for tile in range(3):
+        count = int(found.counts[0, tile])
+        assert found.blocks[0, tile, :count].tolist() == np.flatnonzero(tiles[tile]).tolist()
+    # A chain has no empty block below the diagonal; siblings have the root's and their own.
+    siblings = np.eye(96, dtype=bool)
+    siblings[:, 0] = True
+    assert visits.of_bits(visits.packed(siblings[None]), 32, 32).counts.tolist() == [[1, 2, 2]]
+    assert visits.of_bits(visits.packed(np.tri(96, dtype=bool)[None]), 32, 32).counts.tolist() == [
+        [1, 2, 3]
+    ]
+
+
+def test_what_is_not_listed_is_not_seen(arrays):
+    """The list decides: with one block left out, the numbers of its queries are others."""
+    launch = TRITON.nodes
+    q, k, v = (jnp.asarray(arrays[name][:1]) for name in "qkv")
+    queries = q[:, :32, ::MATES].swapaxes(1, 2)
+    words = visits.packed(jnp.tri(32, 64, 20, dtype=bool)[None])
+    keys, values = (jnp.pad(x, [(0, 0), (0, 0), (0, 64 - NEW), (0, 0)]) for x in (k, v))
+    listed = visits.of_bits(words, launch.tile, launch.block)
+    assert listed.counts.tolist() == [[2, 2]]
+
+    def totals(listed):
+        rest = None, visits.in_bits, None
+        return np.asarray(launch(queries, keys, values, words, listed, *rest).total)[0]
+
+    fewer = totals(listed._replace(counts=jnp.array([[2, 1]])))
+    np.testing.assert_array_equal(fewer[:, :16], totals(listed)[:, :16])
+    assert (fewer[:, 16:] != totals(listed)[:, 16:]).all()
+
+
+def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
+    assert Triton().sized(queries=8, slots=64, dim=24) is None
+    assert Triton().sized(queries=8, slots=31, dim=64) is None
+    few = BlockAttention(nodes=Triton(16, 128), past=Triton(16, 128))  # it would not run on a CPU
+    found = attended(**arrays, by=ByQueries(((NEW * MATES + 1, few),)))
+    np.testing.assert_array_equal(found, attended(**arrays, by=attention.XLA))
+    with pytest.raises(ValueError, match="interpret"):
+        attended(**arrays, by=ByQueries(((NEW * MATES, few),)))
+
+
+GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, pieces=8, num_warps=8))
+TPU = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
+
+
+def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options):
+    """The program of an attention behind 2,048 slots, as that platform's compiler gets it."""
+    rows, slots = 2, 2048
+    new, held = (rows, heads, nodes, dim), (rows, heads * layers, slots, dim)
+
+    def run(q, k, v, mask, keys, values, lengths, layer):
+        past = Past(Cached(keys, values, lengths, layer if layers > 1 else None), None)
+        positions = lengths[:, None] + jnp.arange(nodes)
+        return attend(q, k, v, mask, past, positions, **options, by=by)
+
+    shapes = [((rows, nodes, heads * mates, dim), dtype), (new, dtype), (new, dtype)]
+    shapes += [((rows, nodes, nodes), bool), (held, dtype), (held, dtype)]
+    shapes += [((rows,), jnp.int32), ((), jnp.int32)]
+    arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
+    return jax.jit(run).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+
+
+@pytest.mark.parametrize(
+    ("by", "platform", "call"), [(GPU, "cuda", "triton"), (TPU, "tpu", "tpu_custom_call")]
+)
+@pytest.mark.parametrize(
+    ("dtype", "sizes", "options"),
+    [
+        (jnp.bfloat16, (64, 8, 8, 128, 1), {}),
+        (jnp.float32, (40, 3, 3, 64, 4), {"soft_cap": 30.0, "window": 1024}),
+    ],
+    ids=["70B", "SmolLM scanned"],
+)
+def test_the_kernel_is_lowered_without_its_device(by, platform, call, dtype, sizes, options):
+    """Two kernels, of the nodes and of the past. No device compiles them here."""
+    if platform == "cuda" and jax.version.__version_info__ > (0, 10, 2):
+        pytest.skip(
+            "newer JAX compiles Triton's kernels where it lowers them, for which it needs CUDA"
+        )
+    text = lowered(by, platform, dtype, *sizes, options)
+    assert text.count("custom_call @") - text.count("custom_call @Sharding") == 2
+    assert call in text
+    assert "block_attention" in text or platform == "cuda"
+
+
+def tree_model(by):
+    return tiny.model(num_heads=6, num_kv_heads=2, head_dim=16).clone(attend_by=by)
+
+
+def test_a_model_takes_it_and_gives_the_same_scores():
+    plain = tree_model(attention.XLA)
+    params = tiny.params(plain)
+    tokens = np.arange(2 * 8).reshape(2, 8) % tiny.VOCAB
+    mask = np.broadcast_to(random_tree(8), (2, 8, 8))
+    positions = np.broadcast_to(mask[0].sum(-1) - 1, (2, 8))
+    cache = plain.init_cache(2, 64)
+    wanted = jax.jit(plain.apply)(params, tokens, positions, mask, cache).logits
+    kernel = tree_model(TRITON)
+    assert kernel != plain and hash(kernel) != hash(plain)
+    found = jax.jit(kernel.apply)(params, tokens, positions, mask, cache).logits
+    np.testing.assert_allclose(found, wanted, atol=1e-5)
+    assert not np.array_equal(found, wanted)  # they come from elsewhere
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+def test_decoding_with_the_kernel_gives_the_same_tokens(by):
+    plain = tree_model(attention.XLA)
+    params = tiny.params(plain)
+    drafter = jspec.TokenRecycling(plain.vocab_size, num_speculative_tokens=7)
+    options = dict(max_new_tokens=48, drafter=drafter)
+    wanted = jspec.decode(plain, params, tiny.PROMPTS, tiny.LENGTHS, **options)
+    found = jspec.decode(tree_model(by), params, tiny.PROMPTS, tiny.LENGTHS, **options)
+    np.testing.assert_array_equal(found.tokens, wanted.tokens)
+    np.testing.assert_array_equal(found.stats.num_rounds, wanted.stats.num_rounds)
