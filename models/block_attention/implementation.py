@@ -21,7 +21,7 @@ class BlockAttention(Implementation):
     read block by block, up to the last live slot, once for all queries of a tile.
 
     What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
-    than a block, and arrays that a mesh has axes for. It has no gradients.
+    than a block, and arrays on a mesh of several devices. It has no gradients.
 
     Args:
         nodes: starts the kernel over the tree's nodes; None: XLA.
@@ -143,8 +143,9 @@ class ByQueries(Implementation):
 
 def _fitting(launch: Launch | None, queries: Float[Array, "B H Q D"], slots: int) -> Launch | None:
     """The launch with the sizes of a call; None where the kernel does not take it."""
+    mesh = jax.typeof(queries).sharding.mesh
     # XLA cannot split a kernel over devices.
-    if launch is None or not jax.typeof(queries).sharding.mesh.empty:
+    if launch is None or not (mesh.empty or mesh.size == 1):
         return None
     return launch.sized(queries.shape[2], slots, queries.shape[3])
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
 from jspec.models import attention
@@ -179,7 +180,7 @@ GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, pieces=8, num_wa
 TPU = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
 
 
-def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options):
+def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options, placed=None):
     """The program of an attention behind 2,048 slots, as that platform's compiler gets it."""
     rows, slots = 2, 2048
     new, held = (rows, heads, nodes, dim), (rows, heads * layers, slots, dim)
@@ -192,7 +193,7 @@ def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options):
     shapes = [((rows, nodes, heads * mates, dim), dtype), (new, dtype), (new, dtype)]
     shapes += [((rows, nodes, nodes), bool), (held, dtype), (held, dtype)]
     shapes += [((rows,), jnp.int32), ((), jnp.int32)]
-    arguments = [jax.ShapeDtypeStruct(*shape) for shape in shapes]
+    arguments = [jax.ShapeDtypeStruct(*shape, sharding=placed) for shape in shapes]
     return jax.jit(run).trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
 
 
@@ -217,6 +218,14 @@ def test_the_kernel_is_lowered_without_its_device(by, platform, call, dtype, siz
     assert text.count("custom_call @") - text.count("custom_call @Sharding") == 2
     assert call in text
     assert "block_attention" in text or platform == "cuda"
+
+
+@pytest.mark.parametrize(("devices", "kernels"), [(1, 2), (2, 0)])
+def test_arrays_on_several_devices_are_left_to_xla(devices, kernels):
+    mesh = jax.make_mesh((devices,), ("data",), axis_types=(AxisType.Auto,))
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    text = lowered(TPU, "tpu", jnp.bfloat16, 16, 2, 1, 128, 1, {}, everywhere)
+    assert text.count("tpu_custom_call") == kernels
 
 
 def tree_model(by):
