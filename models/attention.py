@@ -195,8 +195,9 @@ def attend(
         )
     softmax = by.own(grouped, k, v, mask, soft_cap)
     if past.cached is not None:
-        sees = window is not None and positions is not None
-        oldest = positions - window + 1 if sees else None
+        oldest = None
+        if window is not None and positions is not None:
+            oldest = positions - window + 1
         softmax = by.with_past(softmax, grouped, past.cached, oldest, soft_cap)
     mixed = jnp.divide(softmax.mixed, softmax.total).astype(q.dtype)
     mixed = mixed.reshape(batch, heads, group, new, dim)

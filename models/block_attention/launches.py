@@ -21,10 +21,15 @@ from jspec.models.online_softmax import LOW, Softmax, joined, merged, scores_of
 class Launch(Protocol):
     """A way to start the kernel, and its sizes."""
 
-    tile: int
-    """Queries that share a visit."""
-    block: int
-    """Keys of a visit, a multiple of 32."""
+    @property
+    def tile(self) -> int:
+        """Queries that share a visit."""
+        ...
+
+    @property
+    def block(self) -> int:
+        """Keys of a visit, a multiple of 32."""
+        ...
 
     def sized(self, queries: int, slots: int, dim: int) -> Self | None:
         """The same for arrays of such sizes; None: it cannot.

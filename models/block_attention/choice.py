@@ -1,0 +1,270 @@
+"""Which attention is faster on the device at hand: measured once, and kept in a file."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool
+
+from jspec import tree as trees
+from jspec.arguments import check_integer
+from jspec.base import NO_PARENT, Tree
+from jspec.models.attention import XLA, Cached, Implementation, Past, attend
+from jspec.models.block_attention.implementation import BlockAttention, ByQueries
+from jspec.models.block_attention.launches import Mosaic, Triton
+from jspec.models.decoder import Decoder
+
+CANDIDATES: Mapping[str, tuple[Implementation, ...]] = {
+    "gpu": (
+        BlockAttention(past=Triton(64, 64, pieces=8)),
+        BlockAttention(past=Triton(128, 64, pieces=8, num_warps=8)),
+        BlockAttention(nodes=Triton(64, 32)),
+        BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, pieces=8)),
+        BlockAttention(
+            nodes=Triton(128, 32, num_warps=8), past=Triton(128, 64, pieces=8, num_warps=8)
+        ),
+    ),
+    "tpu": (
+        BlockAttention(past=Mosaic(512, 512)),
+        BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512)),
+        BlockAttention(nodes=Mosaic(256, 128), past=Mosaic(1024, 256)),
+    ),
+}
+"""What is compared with XLA's attention, by platform. On a CPU it is nothing."""
+LEAST_GAIN = 1.05
+"""How much faster a kernel has to be."""
+CHAIN = 8
+"""Attentions of a program that is timed, one after another as the layers of a model."""
+_FORMAT = 1
+
+M = TypeVar("M", bound=Decoder)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """All that the time of an attention depends on, but the number of new tokens."""
+
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    soft_cap: float | None
+    dtype: str
+    batch_size: int
+    slots: int
+    device: str
+    jax: str
+    jspec: str
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What attention over some new tokens took."""
+
+    tokens: int
+    """New tokens of a row, N."""
+    seconds: Mapping[str, float]
+    """Of an attention, by the `repr` of the implementation."""
+    errors: Mapping[str, str]
+    """Why there are none."""
+
+
+def fastest(
+    model: M,
+    *,
+    slots: int,
+    tokens: Sequence[int],
+    batch_size: int = 1,
+    path: str | os.PathLike[str] | None = None,
+    repeats: int = 5,
+) -> M:
+    """The model with the attention that is fastest here, for each number of new tokens.
+
+    It is measured on the default device, once: the file keeps what was found. XLA's attention stays
+    for all other numbers of tokens, where no kernel is at least 5% faster, compiles and gives the
+    same numbers, and always on a CPU.
+
+    Args:
+        model: of one device.
+        slots: of a row's cache; all of them live when it is measured.
+        tokens: numbers of tokens that are scored at once: the drafted nodes and the root.
+        batch_size: rows.
+        path: of the file that keeps what was measured; None: it is not kept.
+        repeats: times that each is timed.
+
+    Raises:
+        InputError: if an argument is out of range.
+        OSError: if the file cannot be read or written.
+
+    Example:
+        >>> from jspec import models
+        >>> model = models.shapes("jspec-800k").model
+        >>> fastest(model, slots=512, tokens=[16]) == model  # on a CPU
+        True
+    """
+    for name, value in (("slots", slots), ("batch_size", batch_size), ("repeats", repeats)):
+        check_integer(name, value, 1, None)
+    for value in tokens:
+        check_integer("tokens", value, 1, None)
+    candidates = CANDIDATES.get(jax.default_backend(), ())
+    if not candidates:
+        return model
+    where = setting(model, slots, batch_size)
+    known = {} if path is None else load(path, where)
+    names = {repr(one) for one in (XLA, *candidates)}
+    for count in tokens:
+        # Times of other candidates were measured by another version of the sources.
+        if count not in known or {*known[count].seconds, *known[count].errors} != names:
+            known[count] = measure(where, count, candidates, repeats)
+            if path is not None:
+                save(known, where, path)
+    group = where.num_heads // where.num_kv_heads
+    chosen = ((group * count, choose(known[count], candidates)) for count in tokens)
+    faster = tuple(pair for pair in chosen if pair[1] != XLA)
+    return model.clone(attend_by=ByQueries(faster)) if faster else model
+
+
+def choose(timing: Timing, candidates: Sequence[Implementation]) -> Implementation:
+    """The fastest of the candidates, if it is faster than XLA's attention, which it is else.
+
+    Example:
+        >>> kernel = BlockAttention(past=Triton())
+        >>> choose(Timing(16, {repr(XLA): 1.0, repr(kernel): 0.99}, {}), [kernel]) == XLA
+        True
+        >>> choose(Timing(16, {repr(XLA): 1.0, repr(kernel): 0.5}, {}), [kernel]) == kernel
+        True
+    """
+    best = min(candidates, key=lambda one: timing.seconds.get(repr(one), math.inf))
+    taken = timing.seconds.get(repr(best), math.inf)
+    return best if taken * LEAST_GAIN <= timing.seconds[repr(XLA)] else XLA
+
+
+def setting(model: Decoder, slots: int, batch_size: int) -> Setting:
+    """The setting of calls of a model on the default device."""
+    from jspec import __version__
+
+    config = model.config
+    return Setting(
+        config.num_heads, config.num_kv_heads, config.head_dim,
+        getattr(config, "attention_cap", None), jnp.dtype(model.dtype).name, batch_size, slots,
+        jax.devices()[0].device_kind, jax.__version__, __version__,
+    )  # fmt: skip
+
+
+def measure(
+    where: Setting, tokens: int, candidates: Sequence[Implementation], repeats: int = 5
+) -> Timing:
+    """Times the candidates and XLA's attention in turn; the least time of each counts.
+
+    The tree is one that hangs each node from any before it, depth first, as DySpec's Table 5 has
+    it. What gives other numbers than XLA's is an error.
+    """
+    draw = np.random.default_rng(0)
+    batch, dim, dtype = where.batch_size, where.head_dim, jnp.dtype(where.dtype)
+    heads, mates = where.num_kv_heads, where.num_heads // where.num_kv_heads
+
+    def random(*shape: int) -> jax.Array:
+        return jnp.asarray(draw.normal(size=shape), dtype)
+
+    q = random(batch, tokens, heads * mates, dim)
+    k, v = (random(batch, heads, tokens, dim) for _ in range(2))
+    keys, values = (random(batch, heads, where.slots, dim) for _ in range(2))
+    mask = jnp.broadcast_to(random_mask(tokens), (batch, tokens, tokens))
+    lengths = jnp.full(batch, where.slots, jnp.int32)
+
+    def chain(by: Implementation) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
+        def once(q: jax.Array) -> jax.Array:
+            past = Past(Cached(keys, values, lengths), None)
+            return attend(q, k, v, mask, past, soft_cap=where.soft_cap, by=by).reshape(q.shape)
+
+        def run(q: jax.Array) -> tuple[jax.Array, jax.Array]:
+            first = last = once(q)
+            for _ in range(CHAIN - 1):
+                last = once(last)
+            return first, last
+
+        return jax.jit(run)
+
+    ready = {repr(XLA): chain(XLA)}
+    wanted = np.asarray(ready[repr(XLA)](q)[0], np.float32)
+    # Products of float32 may have 10 bits on an accelerator.
+    bound = 2e-2 if dtype.itemsize < 4 else 5e-3
+    errors = {}
+    for by in candidates:
+        run = chain(by)
+        try:
+            found = np.asarray(run(q)[0], np.float32)
+        except Exception as error:  # a compiler fails in ways of its own; XLA's attention stays
+            said = (str(error).splitlines() or [""])[0]
+            errors[repr(by)] = f"{type(error).__name__}: {said:.200}"
+            continue
+        off = np.abs(found - wanted).max()
+        if off <= bound:
+            ready[repr(by)] = run
+        else:
+            errors[repr(by)] = f"it differs from XLA's attention by {off:.2g}, more than {bound:g}"
+    least = dict.fromkeys(ready, math.inf)
+    for _ in range(repeats):
+        for name, run in ready.items():
+            begin = time.perf_counter()
+            jax.block_until_ready(run(q))
+            least[name] = min(least[name], (time.perf_counter() - begin) / CHAIN)
+    return Timing(tokens, least, errors)
+
+
+def random_mask(nodes: int) -> Bool[Array, "1 N N"]:
+    """Ancestors in a random tree: each node hangs from any before it; then depth first."""
+    draw = np.random.default_rng(0)
+    parents = [NO_PARENT, *(int(draw.integers(node)) for node in range(1, nodes))]
+    depth = [0] * nodes
+    for node in range(1, nodes):
+        depth[node] = depth[parents[node]] + 1
+    tree = Tree(
+        tokens=jnp.zeros((1, nodes), jnp.int32),
+        parents=jnp.asarray([parents], jnp.int32),
+        valid=jnp.ones((1, nodes), bool),
+        depth=max(depth),
+        width=nodes,
+    )
+
+    @jax.jit  # one program, not a hundred
+    def mask(tree: Tree) -> Bool[Array, "1 N N"]:
+        return trees.ancestors(trees.reordered(tree, trees.depth_first(tree)))
+
+    return mask(tree)
+
+
+def save(known: Mapping[int, Timing], where: Setting, path: str | os.PathLike[str]) -> None:
+    """Writes what was measured in a setting; the file's folder is made if it is not there."""
+    held = {
+        "format": _FORMAT,
+        "setting": dataclasses.asdict(where),
+        "timings": [dataclasses.asdict(timing) for timing in known.values()],
+    }
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    # Whole or not at all, whoever else writes it.
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    part.write_text(json.dumps(held, indent=1))
+    part.replace(file)
+
+
+def load(path: str | os.PathLike[str], where: Setting) -> dict[int, Timing]:
+    """What a file keeps for a setting, by number of tokens; nothing if it is not of that one."""
+    try:
+        held = json.loads(Path(path).read_bytes())
+        if held["format"] != _FORMAT or held["setting"] != dataclasses.asdict(where):
+            return {}
+        timings = [Timing(**timing) for timing in held["timings"]]
+        good = all(repr(XLA) in timing.seconds for timing in timings)
+        return {timing.tokens: timing for timing in timings} if good else {}
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return {}  # it is written anew
