@@ -86,7 +86,7 @@ def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
         np.testing.assert_allclose(found[row, node, 8 * head : 8 * head + 8], wanted, atol=1e-5)
 
 
-@pytest.mark.parametrize("window", [None, 4])
+@pytest.mark.parametrize("window", [4, pytest.param(None, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("many", [False, True])
 def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
     """Of any size, dividing the slots or not, for short rows and for full ones."""
@@ -168,7 +168,11 @@ def bundled():
 
 
 @pytest.mark.parametrize("value", [1e38, np.inf, np.nan])
-@pytest.mark.parametrize("sampling", [None, jspec.Sampling(temperature=0.7)])
+@pytest.mark.parametrize(
+    "sampling",
+    [None, pytest.param(jspec.Sampling(temperature=0.7), marks=pytest.mark.slow)],
+    ids=["greedy", "sampled"],
+)
 def test_a_draft_that_overflows_leaves_the_tokens_as_they_are(bundled, value, sampling):
     model, params, prompt = bundled
     spoilt = {"params": {**params, "embed": params["embed"].at[BAD].set(value)}}
