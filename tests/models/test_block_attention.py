@@ -262,7 +262,7 @@ def test_a_model_takes_it_and_gives_the_same_scores():
 def test_decoding_with_the_kernel_gives_the_same_tokens(by):
     plain = tree_model(attention.XLA)
     params = tiny.params(plain)
-    drafter = jspec.TokenRecycling(plain.vocab_size, num_speculative_tokens=7)
+    drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([3, 2]))
     options = dict(max_new_tokens=48, drafter=drafter)
     wanted = jspec.decode(plain, params, tiny.PROMPTS, tiny.LENGTHS, **options)
     found = jspec.decode(tree_model(by), params, tiny.PROMPTS, tiny.LENGTHS, **options)
