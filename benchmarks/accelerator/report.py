@@ -12,6 +12,7 @@ from benchmarks.accelerator.results import Results, median, milliseconds
 from benchmarks.accelerator.shapes import BY_LAYER, SCANNED, UNROLLED
 from benchmarks.harness import console
 from benchmarks.ledger import Ledger
+from jspec.models.attention import XLA
 
 SUMMARY = "summary.md"
 
@@ -41,7 +42,18 @@ def write(rows: Path, folder: Path) -> None:
 def summary(found: Results) -> list[str]:
     """The lines of a section of benchmarks/RESULTS.md."""
     lines = [*_head(found)]
-    parts = (_grid, _ways, _plain, _forced, _overhead, _methods, _parity, _loops, _errors)
+    parts = (
+        _grid,
+        _ways,
+        _plain,
+        _forced,
+        _overhead,
+        _methods,
+        _parity,
+        _loops,
+        _attention,
+        _errors,
+    )
     for part in parts:
         if told := part(found):
             lines += ["", *told]
@@ -240,6 +252,26 @@ def _loops(found: Results) -> list[str]:
         for name, by in rows.items()
     ]
     return ["Control flow, in microseconds:", "", *table(["what", *variants], cells)]
+
+
+def _attention(found: Results) -> list[str]:
+    def fastest(row: dict) -> str:
+        name = min((one for one in row["least"] if one != repr(XLA)), key=row["least"].get)
+        return f"{1e3 * row['least'][name]:.4f}, {name}"
+
+    columns: Columns = {
+        "batch, tokens, slots": lambda row: f"{row['batch']}, {row['tokens']}, {row['slots']}",
+        "XLA, ms": lambda row: f"{1e3 * row['xla']:.4f}",
+        "the fastest kernel, ms": lambda row: fastest(row) if len(row["least"]) > 1 else "none ran",
+        "speed over XLA, if one is used": lambda row: (
+            "XLA is used"
+            if row["chosen"] == repr(XLA)
+            else f"{row['xla'] / row['least'][row['chosen']]:.2f}x"
+        ),
+        "kernels that failed": lambda row: "; ".join(row["errors"].values()) or "none",
+    }
+    said = "Tree attention, a random tree in depth-first order, all slots live:"
+    return of_rows(said, found.find(section="attention"), columns)
 
 
 def _errors(found: Results) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from benchmarks.accelerator import (
+    attention,
     devices,
     forwards,
     loops,
@@ -29,12 +30,13 @@ SECTIONS = {
     "parity": 45,
     "overhead": 45,
     "loops": 20,
+    "attention": 60,
 }
 """About how many seconds each takes on an accelerator: its share of the time."""
 
 MEASURES: dict[str, Callable[[Cells, shapes.Scale], None]] = {
     module.SECTION: module.measure
-    for module in (devices, forwards, rounds, methods, parity, overhead, loops)
+    for module in (devices, forwards, rounds, methods, parity, overhead, loops, attention)
 }
 
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
@@ -67,6 +69,7 @@ GROUPS = (
     Group(("device", "forwards", "rounds")),
     Group(("methods", "parity")),
     Group(("overhead", "loops")),
+    Group(("attention",)),
     *(Group(("loops",), variant) for variant in VARIANTS if variant),
 )
 """In the order in which they run. The model's weights are made once, in the first."""

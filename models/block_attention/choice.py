@@ -60,6 +60,7 @@ class Setting:
     dtype: str
     batch_size: int
     slots: int
+    """Of the cache, all of them live; 0: there is none."""
     device: str
     jax: str
     jspec: str
@@ -123,7 +124,7 @@ def fastest(
     for count in tokens:
         # Times of other candidates were measured by another version of the sources.
         if count not in known or {*known[count].seconds, *known[count].errors} != names:
-            known[count] = measure(where, count, candidates, repeats)
+            known[count] = measure(where, random_mask(count), candidates, repeats)
             if path is not None:
                 save(known, where, path)
     group = where.num_heads // where.num_kv_heads
@@ -160,14 +161,22 @@ def setting(model: Decoder, slots: int, batch_size: int) -> Setting:
 
 
 def measure(
-    where: Setting, tokens: int, candidates: Sequence[Implementation], repeats: int = 5
+    where: Setting,
+    mask: Bool[Array | np.ndarray, "1 N N"],
+    candidates: Sequence[Implementation],
+    repeats: int = 5,
 ) -> Timing:
     """Times the candidates and XLA's attention in turn; the least time of each counts.
 
-    The tree is one that hangs each node from any before it, depth first, as DySpec's Table 5 has
-    it. What gives other numbers than XLA's is an error.
+    What gives other numbers than XLA's attention is an error.
+
+    Args:
+        where: the sizes.
+        mask: of ancestors, the same in every row.
+        candidates: beside XLA's attention.
+        repeats: times that each is timed.
     """
-    draw = np.random.default_rng(0)
+    draw, tokens = np.random.default_rng(0), mask.shape[1]
     batch, dim, dtype = where.batch_size, where.head_dim, jnp.dtype(where.dtype)
     heads, mates = where.num_kv_heads, where.num_heads // where.num_kv_heads
 
@@ -177,31 +186,21 @@ def measure(
     q = random(batch, tokens, heads * mates, dim)
     k, v = (random(batch, heads, tokens, dim) for _ in range(2))
     keys, values = (random(batch, heads, where.slots, dim) for _ in range(2))
-    mask = jnp.broadcast_to(random_mask(tokens), (batch, tokens, tokens))
+    masks = jnp.broadcast_to(mask, (batch, tokens, tokens))
     lengths = jnp.full(batch, where.slots, jnp.int32)
+    past = Past(Cached(keys, values, lengths) if where.slots else None, None)
+    # Arguments and not constants, of which XLA would compute what it can beforehand.
+    given = q, (k, v, masks, past)
 
-    def chain(by: Implementation) -> Callable[[jax.Array], tuple[jax.Array, jax.Array]]:
-        def once(q: jax.Array) -> jax.Array:
-            past = Past(Cached(keys, values, lengths), None)
-            return attend(q, k, v, mask, past, soft_cap=where.soft_cap, by=by).reshape(q.shape)
-
-        def run(q: jax.Array) -> tuple[jax.Array, jax.Array]:
-            first = last = once(q)
-            for _ in range(CHAIN - 1):
-                last = once(last)
-            return first, last
-
-        return jax.jit(run)
-
-    ready = {repr(XLA): chain(XLA)}
-    wanted = np.asarray(ready[repr(XLA)](q)[0], np.float32)
+    ready = {repr(XLA): _chain(XLA, where.soft_cap)}
+    wanted = np.asarray(ready[repr(XLA)](*given)[0], np.float32)
     # Products of float32 may have 10 bits on an accelerator.
     bound = 2e-2 if dtype.itemsize < 4 else 5e-3
     errors = {}
     for by in candidates:
-        run = chain(by)
+        run = _chain(by, where.soft_cap)
         try:
-            found = np.asarray(run(q)[0], np.float32)
+            found = np.asarray(run(*given)[0], np.float32)
         except Exception as error:  # a compiler fails in ways of its own; XLA's attention stays
             said = (str(error).splitlines() or [""])[0]
             errors[repr(by)] = f"{type(error).__name__}: {said:.200}"
@@ -215,13 +214,32 @@ def measure(
     for _ in range(repeats):
         for name, run in ready.items():
             begin = time.perf_counter()
-            jax.block_until_ready(run(q))
+            jax.block_until_ready(run(*given))
             least[name] = min(least[name], (time.perf_counter() - begin) / CHAIN)
     return Timing(tokens, least, errors)
 
 
+def _chain(by: Implementation, soft_cap: float | None) -> Callable[..., tuple[Array, Array]]:
+    """A program of `CHAIN` attentions, each of the queries that the one before made."""
+
+    def once(q: Array, held: tuple[Array, Array, Array, Past]) -> Array:
+        return attend(q, *held, soft_cap=soft_cap, by=by).reshape(q.shape)
+
+    @jax.jit
+    def run(q: Array, held: tuple[Array, Array, Array, Past]) -> tuple[Array, Array]:
+        first = last = once(q, held)
+        for _ in range(CHAIN - 1):
+            last = once(last, held)
+        return first, last
+
+    return run
+
+
 def random_mask(nodes: int) -> Bool[Array, "1 N N"]:
-    """Ancestors in a random tree: each node hangs from any before it; then depth first."""
+    """Ancestors in a random tree, whose nodes hang from any before them, in depth-first order.
+
+    DySpec's Table 5 has such trees.
+    """
     draw = np.random.default_rng(0)
     parents = [NO_PARENT, *(int(draw.integers(node)) for node in range(1, nodes))]
     depth = [0] * nodes

@@ -13,6 +13,7 @@ import pytest
 import jspec
 from benchmarks.accelerator import __main__ as command
 from benchmarks.accelerator import (
+    attention,
     cells,
     devices,
     forced,
@@ -28,8 +29,11 @@ from benchmarks.accelerator import (
     shapes,
     texts,
 )
+from benchmarks.accelerator.results import Results
 from benchmarks.ledger import Ledger
 from jspec import models
+from jspec.models.attention import XLA
+from jspec.models.block_attention import BlockAttention, Triton, choice
 
 TINY = shapes.SCALES["tiny"]
 ABOUT = {"bench": "accelerator", "section": "some"}
@@ -255,6 +259,33 @@ def test_the_summary_and_the_figures_are_made_of_rows_alone(folder, capsys):
     assert (folder / "forwards.png").is_file()
     assert (folder / "gains.png").is_file()
     assert "t(N)/t(1)" in capsys.readouterr().out
+
+
+def test_the_kernels_of_attention_are_rows_where_they_run_and_a_sentence_where_not(
+    monkeypatch, capsys
+):
+    none = some_cells()
+    attention.measure(none, TINY)
+    assert none.find() == []
+    assert none.skipped == ["the kernels of tree attention run on a GPU or a TPU"]
+    kernel, broken = BlockAttention(past=Triton()), BlockAttention(nodes=Triton())
+
+    def measure(where, mask, candidates, repeats):
+        taken = 1e-3 if where.slots > TINY.slots else 4e-3
+        seconds = {repr(XLA): 2e-3, repr(kernel): taken}
+        return choice.Timing(mask.shape[1], seconds, {repr(broken): "no such layout"})
+
+    monkeypatch.setattr(choice, "CANDIDATES", {"cpu": (kernel, broken)})
+    monkeypatch.setattr(choice, "measure", measure)
+    here = {"kind": "some", "jax": "0", "sources": "0", "scale": "tiny"}
+    timed = cells.Cells(Ledger(None), ABOUT | here | {"section": "attention"}, time.monotonic() + 9)
+    attention.measure(timed, TINY)
+    assert len(timed.find()) == len(attention.plan(TINY))
+    lines = report.summary(Results.of(timed.ledger))
+    (longer,) = (line for line in lines if line.startswith("| 2, 8, 1024 |"))
+    assert "| 2.0000 | 1.0000, " in longer and "| 2.00x | no such layout |" in longer
+    (shorter,) = (line for line in lines if line.startswith("| 2, 8, 64 |"))
+    assert "| XLA is used |" in shorter
 
 
 @pytest.mark.slow

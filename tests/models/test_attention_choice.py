@@ -31,7 +31,8 @@ def timed(monkeypatch):
     """Counts measurements, which find the kernel to be the faster one for 4 tokens alone."""
     calls = []
 
-    def measure(where, tokens, candidates, repeats):
+    def measure(where, mask, candidates, repeats):
+        tokens = mask.shape[1]
         calls.append(tokens)
         return choice.Timing(
             tokens, {repr(XLA): 2.0, repr(KERNEL): 1.0 if tokens == 4 else 2.0}, {}
@@ -85,7 +86,7 @@ def test_what_fails_or_gives_other_numbers_is_not_chosen(monkeypatch, good):
     monkeypatch.setattr(choice, "CHAIN", 1)
     where = choice.setting(MODEL, 64, 1)
     candidates = (Zero(), Broken(), *good)
-    found = choice.measure(where, 4, candidates, repeats=1)
+    found = choice.measure(where, choice.random_mask(4), candidates, repeats=1)
     assert set(found.seconds) == {repr(one) for one in (XLA, *good)}
     assert "differs from XLA" in found.errors[repr(candidates[0])]
     assert found.errors[repr(candidates[1])] == "NotImplementedError: no such layout"
