@@ -20,7 +20,8 @@ from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Tree
 from jspec.models.attention import XLA, Cached, Implementation, Past, attend
 from jspec.models.block_attention.implementation import BlockAttention, ByQueries
-from jspec.models.block_attention.launches import Mosaic, Triton
+from jspec.models.block_attention.mosaic import Mosaic
+from jspec.models.block_attention.triton import Triton
 from jspec.models.decoder import Decoder
 
 CANDIDATES: Mapping[str, tuple[Implementation, ...]] = {

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.models.attention import XLA, Cached, Implementation
 from jspec.models.block_attention import visits
-from jspec.models.block_attention.launches import Launch
+from jspec.models.block_attention.kernel import Launch
 from jspec.models.online_softmax import Softmax, merged
 
 

@@ -185,6 +185,21 @@ def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
         attended(**arrays, by=ByQueries(((NEW * MATES, few),)))
 
 
+@pytest.mark.parametrize(
+    ("make", "sizes", "said"),
+    [
+        (Triton, dict(tile=48), "tile is 48, no power of two; pass 64"),
+        (Triton, dict(block=16), "block"),
+        (Triton, dict(pieces=0), "pieces"),
+        (Mosaic, dict(tile=8), "tile"),
+        (Mosaic, dict(block=192), "block is 192, no multiple of 128; pass 128"),
+    ],
+)
+def test_sizes_that_no_compiler_takes_are_one_sentence(make, sizes, said):
+    with pytest.raises(jspec.InputError, match=said):
+        make(**sizes)
+
+
 GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, pieces=8, num_warps=8))
 TPU = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
 

@@ -1,0 +1,136 @@
+"""The kernel on a GPU: a program for each tile loops over the blocks that the tile visits.
+
+Several programs may share the blocks of a tile; their softmaxes are merged.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jaxtyping import Array, Float, Int
+
+from jspec.arguments import check_integer
+from jspec.errors import InputError
+from jspec.models.block_attention import kernel
+from jspec.models.block_attention.visits import Seen, Visits
+from jspec.models.online_softmax import Softmax, merged
+
+
+@dataclass(frozen=True)
+class Triton:
+    """The kernel on a CUDA GPU.
+
+    JAX 0.11 announces that Triton will be taken out of Pallas.
+
+    Raises:
+        InputError: if a size is not as it says.
+
+    Example:
+        >>> Triton(tile=64, block=32).sized(queries=12, slots=100, dim=64).tile
+        16
+    """
+
+    tile: int = 64
+    """A power of two, from 16 on."""
+    block: int = 32
+    """A power of two, from 32 on."""
+    pieces: int = 1
+    """Programs that share the blocks of a tile."""
+    num_warps: int = 4
+    num_stages: int = 2
+    interpret: bool = False
+    """True to run it step by step on any device, for tests."""
+
+    def __post_init__(self):
+        for name, least in (("tile", 16), ("block", 32)):
+            size = getattr(self, name)
+            check_integer(name, size, least, None)
+            if size & (size - 1):
+                raise InputError(
+                    f"{name} is {size}, no power of two; pass {2 ** size.bit_length()}"
+                )
+        for name in ("pieces", "num_warps", "num_stages"):
+            check_integer(name, getattr(self, name), 1, None)
+
+    def sized(self, queries: int, slots: int, dim: int) -> "Triton | None":
+        """As in `Launch`. Triton wants powers of two."""
+        if dim < 16 or dim & (dim - 1) or slots < self.block:
+            return None
+        return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
+
+    def __call__(
+        self,
+        queries: Float[Array, "B H Q D"],
+        keys: Float[Array, "B H*L S D"],
+        values: Float[Array, "B H*L S D"],
+        reach: Int[Array, "B Q X"],
+        visits: Visits,
+        layer: Int[Array, ""] | None,
+        seen: Seen,
+        soft_cap: float | None,
+    ) -> Softmax:
+        """As in `Launch`."""
+        from jax.experimental.pallas import triton
+
+        batch, heads, count, dim = queries.shape
+        slots, listed = keys.shape[2], visits.blocks.shape[-1]
+        layers = keys.shape[1] // heads
+        tiles = count // self.tile
+
+        def run(layer, counts, blocks, queries, reach, keys, values, *out):
+            piece, held, tile = pl.program_id(1), layer[0], queries[...]
+            share = pl.cdiv(counts[0], self.pieces)
+            first = piece * share
+
+            def column(place):
+                return reach[:, pl.ds(place, 1)]
+
+            def one(place, softmax):
+                number = blocks[place]
+                start = jnp.minimum(number * self.block, slots - self.block)
+                part = pl.ds(start, self.block)
+                both = keys[held, part, :], values[held, part, :]
+                return kernel.visit(softmax, tile, both, column, number, start, seen, soft_cap)
+
+            last = jnp.minimum(first + share, counts[0])
+            found = jax.lax.fori_loop(first, last, one, kernel.nothing(self.tile, dim))
+            for array, part in zip(out, found, strict=True):
+                array[...] = part
+
+        def of_row(*shape: int) -> pl.BlockSpec:
+            return pl.BlockSpec((None, None, *shape), lambda t, p, z: (z // heads, t, 0))
+
+        cache = pl.BlockSpec((None, layers, slots, dim), lambda t, p, z: (z, 0, 0, 0))
+        found = pl.pallas_call(
+            run,
+            out_shape=kernel.outputs(batch * heads, self.pieces, count, dim=dim),
+            # Tiles go first: those that run side by side read the same keys.
+            grid=(tiles, self.pieces, batch * heads),
+            in_specs=[
+                pl.BlockSpec((1,), lambda t, p, z: (0,)),
+                of_row(1),
+                of_row(listed),
+                pl.BlockSpec((None, self.tile, dim), lambda t, p, z: (z, t, 0)),
+                pl.BlockSpec(
+                    (None, self.tile, reach.shape[-1]), lambda t, p, z: (z // heads, t, 0)
+                ),
+                cache,
+                cache,
+            ],
+            out_specs=[
+                pl.BlockSpec((None, None, self.tile, last), lambda t, p, z: (z, p, t, 0))
+                for last in (1, 1, dim)
+            ],
+            interpret=self.interpret,
+            compiler_params=triton.CompilerParams(
+                num_warps=self.num_warps, num_stages=self.num_stages
+            ),
+            name="block_attention",
+        )(
+            *(kernel.number_of(layer), visits.counts[..., None], visits.blocks),
+            *(queries.reshape(batch * heads, count, dim), reach),
+            *(part.reshape(batch * heads, layers, slots, dim) for part in (keys, values)),
+        )
+        softmax = merged(Softmax(*found))
+        return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))
