@@ -104,6 +104,11 @@ class Implementation:
     other: that of node n and mate g stands at g * N + n.
     """
 
+    def of(self, queries: int) -> "Implementation":
+        """What computes so many queries of a head, G * N."""
+        del queries
+        return self
+
     def own(
         self,
         queries: Float[Array, "B H G*N D"],
@@ -193,6 +198,7 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
+    by = by.of(group * new)
     softmax = by.own(grouped, k, v, mask, soft_cap)
     if past.cached is not None:
         oldest = None

@@ -2,8 +2,8 @@
 
 from jspec.models.block_attention.choice import fastest
 from jspec.models.block_attention.implementation import BlockAttention, ByQueries
-from jspec.models.block_attention.kernel import Launch
+from jspec.models.block_attention.kernel import Launch, Work
 from jspec.models.block_attention.mosaic import Mosaic
 from jspec.models.block_attention.triton import Triton
 
-__all__ = ["BlockAttention", "ByQueries", "Launch", "Mosaic", "Triton", "fastest"]
+__all__ = ["BlockAttention", "ByQueries", "Launch", "Mosaic", "Triton", "Work", "fastest"]

@@ -8,7 +8,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.models.attention import XLA, Cached, Implementation
 from jspec.models.block_attention import visits
-from jspec.models.block_attention.kernel import Launch
+from jspec.models.block_attention.kernel import Launch, Work
 from jspec.models.online_softmax import Softmax, merged
 
 
@@ -66,10 +66,9 @@ class BlockAttention(Implementation):
         group = count // seen.shape[1]
         rows = _filled(_turned(queries, group), launch.tile)
         words = _filled(jnp.repeat(words, group, axis=1), launch.tile)
-        found = launch(
-            *(rows, keys, values, words),
-            *(visits.of_bits(words, launch.tile, launch.block), None, visits.in_bits, soft_cap),
-        )
+        listed = visits.of_bits(words, launch.tile, launch.block)
+        work = Work(rows, keys, values, words, listed)
+        found = launch(work, visits.in_bits, soft_cap)
         return Softmax(*(_turned(part[:, :, :count], count // group) for part in found))
 
     def with_past(
@@ -91,11 +90,10 @@ class BlockAttention(Implementation):
             first = jnp.tile(oldest.astype(jnp.int32), (1, count // oldest.shape[1]))
         ends = jnp.broadcast_to(cached.lengths[:, None].astype(jnp.int32), first.shape)
         limits = _filled(jnp.stack([first, ends], axis=-1), launch.tile)
-        found = launch(
-            *(_filled(queries, launch.tile), cached.keys, cached.values, limits),
-            visits.of_range(limits, launch.tile, launch.block, cached.slots),
-            *(cached.layer, visits.in_range, soft_cap),
-        )
+        listed = visits.of_range(limits, launch.tile, launch.block, cached.slots)
+        rows = _filled(queries, launch.tile)
+        work = Work(rows, cached.keys, cached.values, limits, listed, cached.layer)
+        found = launch(work, visits.in_range, soft_cap)
         parts = (
             jnp.stack([own, past[:, :, :count]], axis=2)
             for own, past in zip(softmax, found, strict=True)
@@ -114,31 +112,8 @@ class ByQueries(Implementation):
     chosen: tuple[tuple[int, Implementation], ...] = ()
 
     def of(self, queries: int) -> Implementation:
-        """What computes so many queries of a head."""
+        """As in `Implementation`."""
         return dict(self.chosen).get(queries, XLA)
-
-    def own(
-        self,
-        queries: Float[Array, "B H G*N D"],
-        keys: Float[Array, "B H K D"],
-        values: Float[Array, "B H K D"],
-        seen: Bool[Array, "B N K"],
-        soft_cap: float | None,
-    ) -> Softmax:
-        """As in `Implementation`."""
-        return self.of(queries.shape[2]).own(queries, keys, values, seen, soft_cap)
-
-    def with_past(
-        self,
-        softmax: Softmax,
-        queries: Float[Array, "B H G*N D"],
-        cached: Cached,
-        oldest: Int[Array, "B N"] | None,
-        soft_cap: float | None,
-    ) -> Softmax:
-        """As in `Implementation`."""
-        by = self.of(queries.shape[2])
-        return by.with_past(softmax, queries, cached, oldest, soft_cap)
 
 
 def _fitting(launch: Launch | None, queries: Float[Array, "B H Q D"], slots: int) -> Launch | None:

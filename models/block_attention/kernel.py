@@ -3,7 +3,7 @@
 A tile of queries visits listed blocks of keys, one softmax over all.
 """
 
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,33 @@ from jaxtyping import Array, Float, Int
 
 from jspec.models.block_attention.visits import Seen, Visits
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of
+
+
+class Work(NamedTuple):
+    """What a kernel reads."""
+
+    queries: Float[Array, "B H Q D"]
+    """Scaled."""
+    keys: Float[Array, "B H*L S D"]
+    """Of L layers, those of a head side by side."""
+    values: Float[Array, "B H*L S D"]
+    reach: Int[Array, "B Q X"]
+    """What tells for each query which keys of a block it sees."""
+    visits: Visits
+    """Blocks of the keys for each tile of queries."""
+    layer: Int[Array, ""] | None = None
+    """Which of the L layers is meant; None: there is one."""
+
+    @property
+    def layers(self) -> int:
+        """L."""
+        return self.keys.shape[1] // self.queries.shape[1]
+
+    @property
+    def number(self) -> Int[Array, " 1"]:
+        """Which layer is meant, as a kernel takes it."""
+        layer = self.layer
+        return jnp.zeros(1, jnp.int32) if layer is None else layer.reshape(1).astype(jnp.int32)
 
 
 class Launch(Protocol):
@@ -36,25 +63,11 @@ class Launch(Protocol):
         """
         ...
 
-    def __call__(
-        self,
-        queries: Float[Array, "B H Q D"],
-        keys: Float[Array, "B H*L S D"],
-        values: Float[Array, "B H*L S D"],
-        reach: Int[Array, "B Q X"],
-        visits: Visits,
-        layer: Int[Array, ""] | None,
-        seen: Seen,
-        soft_cap: float | None,
-    ) -> Softmax:
-        """The softmax of queries, whose number is a multiple of `tile`.
+    def __call__(self, work: Work, seen: Seen, soft_cap: float | None) -> Softmax:
+        """The softmax of all queries.
 
         Args:
-            queries: scaled.
-            keys, values: of L layers, those of a head side by side.
-            reach: what `seen` reads for each query.
-            visits: blocks of the keys for each tile.
-            layer: which of the L layers; None: there is one.
+            work: whose number of queries is a multiple of `tile`.
             seen: the mask inside of a block.
             soft_cap: of the scores.
         """
@@ -101,8 +114,3 @@ def nothing(tile: int, dim: int) -> Softmax:
 def outputs(*shape: int, dim: int) -> list[jax.ShapeDtypeStruct]:
     """The arrays of a softmax."""
     return [jax.ShapeDtypeStruct((*shape, last), jnp.float32) for last in (1, 1, dim)]
-
-
-def number_of(layer: Int[Array, ""] | None) -> Int[Array, " 1"]:
-    """Which layer is meant, as an array that a kernel takes."""
-    return jnp.zeros(1, jnp.int32) if layer is None else layer.reshape(1).astype(jnp.int32)

@@ -6,12 +6,12 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int
 
 from jspec.arguments import check_integer
 from jspec.errors import InputError
 from jspec.models.block_attention import kernel
-from jspec.models.block_attention.visits import WORD, Seen, Visits
+from jspec.models.block_attention.visits import WORD, Seen
 from jspec.models.online_softmax import Softmax
 
 
@@ -47,23 +47,13 @@ class Mosaic:
         """As in `Launch`."""
         return replace(self, tile=min(self.tile, -(-queries // 16) * 16))
 
-    def __call__(
-        self,
-        queries: Float[Array, "B H Q D"],
-        keys: Float[Array, "B H*L S D"],
-        values: Float[Array, "B H*L S D"],
-        reach: Int[Array, "B Q X"],
-        visits: Visits,
-        layer: Int[Array, ""] | None,
-        seen: Seen,
-        soft_cap: float | None,
-    ) -> Softmax:
+    def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
         from jax.experimental.pallas import tpu
 
-        batch, heads, count, dim = queries.shape
-        slots, layers = keys.shape[2], keys.shape[1] // heads
-        tiles, listed = visits.blocks.shape[1:]
+        batch, heads, count, dim = work.queries.shape
+        slots, layers = work.keys.shape[2], work.layers
+        tiles, listed = work.visits.blocks.shape[1:]
 
         def run(layer, counts, blocks, queries, reach, keys, values, *out):
             del layer
@@ -106,7 +96,7 @@ class Mosaic:
                 in_specs=[
                     pl.BlockSpec((None, None, self.tile, dim), lambda b, h, t, j, *_: (b, h, t, 0)),
                     pl.BlockSpec(
-                        (None, self.tile, reach.shape[-1]), lambda b, h, t, j, *_: (b, t, 0)
+                        (None, self.tile, work.reach.shape[-1]), lambda b, h, t, j, *_: (b, t, 0)
                     ),
                     cache,
                     cache,
@@ -121,7 +111,10 @@ class Mosaic:
                 dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
             ),
             name="block_attention",
-        )(kernel.number_of(layer), visits.counts, visits.blocks, queries, reach, keys, values)
+        )(
+            *(work.number, work.visits.counts, work.visits.blocks),
+            *(work.queries, work.reach, work.keys, work.values),
+        )
         return Softmax(*found)
 
 

@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jaxtyping import Array, Float, Int
 
 from jspec.arguments import check_integer
 from jspec.errors import InputError
 from jspec.models.block_attention import kernel
-from jspec.models.block_attention.visits import Seen, Visits
+from jspec.models.block_attention.visits import Seen
 from jspec.models.online_softmax import Softmax, merged
 
 
@@ -59,24 +58,13 @@ class Triton:
             return None
         return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
 
-    def __call__(
-        self,
-        queries: Float[Array, "B H Q D"],
-        keys: Float[Array, "B H*L S D"],
-        values: Float[Array, "B H*L S D"],
-        reach: Int[Array, "B Q X"],
-        visits: Visits,
-        layer: Int[Array, ""] | None,
-        seen: Seen,
-        soft_cap: float | None,
-    ) -> Softmax:
+    def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
         from jax.experimental.pallas import triton
 
-        batch, heads, count, dim = queries.shape
-        slots, listed = keys.shape[2], visits.blocks.shape[-1]
-        layers = keys.shape[1] // heads
-        tiles = count // self.tile
+        batch, heads, count, dim = work.queries.shape
+        slots, layers = work.keys.shape[2], work.layers
+        tiles, listed = work.visits.blocks.shape[1:]
 
         def run(layer, counts, blocks, queries, reach, keys, values, *out):
             piece, held, tile = pl.program_id(1), layer[0], queries[...]
@@ -113,7 +101,7 @@ class Triton:
                 of_row(listed),
                 pl.BlockSpec((None, self.tile, dim), lambda t, p, z: (z, t, 0)),
                 pl.BlockSpec(
-                    (None, self.tile, reach.shape[-1]), lambda t, p, z: (z // heads, t, 0)
+                    (None, self.tile, work.reach.shape[-1]), lambda t, p, z: (z // heads, t, 0)
                 ),
                 cache,
                 cache,
@@ -128,9 +116,10 @@ class Triton:
             ),
             name="block_attention",
         )(
-            *(kernel.number_of(layer), visits.counts[..., None], visits.blocks),
-            *(queries.reshape(batch * heads, count, dim), reach),
-            *(part.reshape(batch * heads, layers, slots, dim) for part in (keys, values)),
+            *(work.number, work.visits.counts[..., None], work.visits.blocks),
+            *(work.queries.reshape(batch * heads, count, dim), work.reach),
+            work.keys.reshape(batch * heads, layers, slots, dim),
+            work.values.reshape(batch * heads, layers, slots, dim),
         )
         softmax = merged(Softmax(*found))
         return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))

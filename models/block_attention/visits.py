@@ -70,7 +70,9 @@ def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> 
     first = jnp.maximum(tiles[..., 0].min(-1), 0) // block
     end = (tiles[..., 1].max(-1) + block - 1) // block
     numbers = jnp.arange(-(-slots // block), dtype=jnp.int32)
-    return Visits(first[..., None] + numbers, jnp.maximum(end - first, 0))
+    # The last block, where there is none: what is not visited may yet be fetched.
+    blocks = jnp.minimum(first[..., None] + numbers, len(numbers) - 1)
+    return Visits(blocks, jnp.maximum(end - first, 0))
 
 
 def in_bits(column: Column, number: Int[Array, ""], slots: Int[Array, "1 K"]) -> Bool[Array, "Q K"]:

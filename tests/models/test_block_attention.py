@@ -13,6 +13,7 @@ import jspec
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, ByQueries, Mosaic, Triton, visits
+from jspec.models.block_attention.kernel import Work
 
 TRITON = BlockAttention(
     nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, pieces=2, interpret=True)
@@ -154,6 +155,15 @@ def test_only_blocks_with_an_entry_are_visited():
     assert visited(np.tri(96, dtype=bool)).counts.tolist() == [[1, 2, 3]]
 
 
+def test_blocks_of_the_past_go_from_the_oldest_slot_seen_to_the_last_live_one():
+    """Tiles of two queries, 75 slots in blocks of 32; no block is listed that is not there."""
+    limits = [[[0, 75], [0, 75]], [[40, 70], [33, 70]], [[99, 75], [99, 75]], [[0, 0], [0, 0]]]
+    found = visits.of_range(jnp.asarray(limits), tile=2, block=32, slots=75)
+    assert found.counts.tolist() == [[3], [2], [0], [0]]
+    assert found.blocks[1, 0, :2].tolist() == [1, 2]
+    assert int(found.blocks.max()) == 2 and int(found.blocks.min()) == 0
+
+
 def test_what_is_not_listed_is_not_seen(arrays):
     """The list decides: with one block left out, the numbers of its queries are others."""
     launch = TRITON.nodes
@@ -166,8 +176,7 @@ def test_what_is_not_listed_is_not_seen(arrays):
 
     @jax.jit
     def totals(listed):
-        rest = None, visits.in_bits, None
-        return launch(queries, keys, values, words, listed, *rest).total[0]
+        return launch(Work(queries, keys, values, words, listed), visits.in_bits, None).total[0]
 
     fewer = totals(listed._replace(counts=jnp.array([[2, 1]])))
     all_of_them = totals(listed)
