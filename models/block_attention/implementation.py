@@ -28,15 +28,14 @@ class BlockAttention(Implementation):
         past: starts it over the cache; None: XLA.
 
     Example:
-        >>> import jax, jax.numpy as jnp
-        >>> from jspec.models import attention
-        >>> kernel = BlockAttention(nodes=Triton(interpret=True))
-        >>> x = jax.random.normal(jax.random.key(0), (4, 1, 2, 5, 16))
-        >>> q, k, v, mask = x[0].swapaxes(1, 2), x[1], x[2], jnp.tri(5, dtype=bool)[None]
-        >>> by_kernel = attention.attend(q, k, v, mask, attention.Past(None, None), by=kernel)
-        >>> by_xla = attention.attend(q, k, v, mask, attention.Past(None, None))
-        >>> bool(jnp.allclose(by_kernel, by_xla, atol=1e-5))
-        True
+        >>> from jspec.models import Llama, LlamaConfig, block_attention
+        >>> config = LlamaConfig(
+        ...     vocab_size=100, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=4,
+        ...     num_kv_heads=2, head_dim=16, context=64,
+        ... )
+        >>> past = block_attention.Triton(tile=128, block=64, pieces=8, num_warps=8)
+        >>> Llama(config, attend_by=BlockAttention(past=past)).attend_by.past.tile
+        128
     """
 
     nodes: Launch | None = None
