@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
@@ -23,6 +24,7 @@ from jspec.grammar.compile import Grammar
 from jspec.grammar.masks import Grammars, Standing
 from jspec.grammar.stops import StopProgress, Stops, StopStrings
 from jspec.history import Text
+from jspec.manual_axes import vary
 from jspec.processors import Applied, Processor
 from jspec.row_arguments import end_tokens, library_of
 
@@ -40,6 +42,8 @@ class Control:
     stop_tokens: Int[Array, "B X"] | None = None
     """Tokens that end a row, beside `Request.eos`; -1 fills up."""
     logprobs: records.Asked | None = struct.field(pytree_node=False, default=None)
+    reads_logprobs: Bool[Array, " B"] | None = None
+    """The rows whose log-probabilities someone reads; None: all."""
 
 
 @struct.dataclass
@@ -67,6 +71,7 @@ def prepare(
     logprobs_mode: str,
     grammar_room: Room | None = None,
     stop_room: Room | None = None,
+    reads_logprobs: bool | None = None,
 ) -> Control | None:
     """The checked control arguments of `decode`; None if nothing was asked for.
 
@@ -82,6 +87,7 @@ def prepare(
         logprobs_mode: as in `decode`.
         grammar_room: for the grammar of a single row that may come to others; None: no such row.
         stop_room: for its stop strings.
+        reads_logprobs: whether someone reads those of the rows, where rows differ in that.
 
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
@@ -96,6 +102,9 @@ def prepare(
         stop=stops.prepare(stop, batch, vocab_size, stop_room),
         stop_tokens=stop_tokens,
         logprobs=records.asked(logprobs, logprobs_mode, vocab_size),
+        reads_logprobs=None
+        if logprobs is None or reads_logprobs is None
+        else np.full(batch, reads_logprobs),
     )
     parts = (control.grammar, control.stop, control.stop_tokens, control.logprobs)
     asked = bool(control.processors) or any(part is not None for part in parts)
@@ -151,16 +160,44 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
     control, progress = state.request.control, state.control
     if control is None or not (control.processors or control.grammar):
         return logits
-    after, ends = logits.astype(jnp.float32), _all_end_tokens(state)
-    if control.processors:
-        lengths = state.cache.lengths + 1  # the root is not in the cache
-        history = histories.of_nodes(progress.text, lengths, ends, tree)
-        for processor in control.processors:
-            after = _checked(processor, after, processor(after, history))
+    ends = _all_end_tokens(state)
+
+    def after(logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
+        if control.processors:
+            lengths = state.cache.lengths + 1  # the root is not in the cache
+            history = histories.of_nodes(progress.text, lengths, ends, tree)
+            for processor in control.processors:
+                logits = _checked(processor, logits, processor(logits, history))
+        if control.grammar is not None:
+            states, _ = masks.of_nodes(control.grammar, progress.grammar, tree, ends)
+            logits = masks.masked(control.grammar, states, logits, ends)
+        return logits
+
+    wide = logits.astype(jnp.float32)
+    changed = _changed(state)
+    if changed is None:
+        return after(wide)
+    # Passes over all logits of all nodes, so they wait until some row asks for one.
+    like = tree, state
+    return jax.lax.cond(
+        (changed & ~state.done).any(),
+        lambda logits: vary(after(logits), *like),
+        lambda logits: vary(logits, *like),
+        wide,
+    )
+
+
+def _changed(state: State) -> Bool[Array, " B"] | None:
+    """The rows whose logits are changed; None: all."""
+    control, progress = state.request.control, state.control
+    rows = jnp.zeros_like(state.done)
+    for processor in control.processors:
+        if processor.is_on is None:
+            return None
+        rows |= processor.is_on(processor.values)
     if control.grammar is not None:
-        states, _ = masks.of_nodes(control.grammar, progress.grammar, tree, ends)
-        after = masks.masked(control.grammar, states, after, ends)
-    return after
+        rows |= masks.have_one(progress.grammar)
+    return rows
 
 
 def standing_of(state: State) -> Standing | None:
@@ -216,10 +253,22 @@ def advance(
     if control is None:
         return after
     if (asked := control.logprobs) is not None:
-        raw = asked.mode == records.RAW
-        at = jnp.take_along_axis(logits if raw else processed, path[..., None], axis=1)
-        scores = records.scores(at, None if raw else before.request.sampling)
-        recorded = records.record(progress.logprobs, before.lengths, scores, emitted, counts)
+
+        def of_round() -> Logprobs:
+            raw = asked.mode == records.RAW
+            at = jnp.take_along_axis(logits if raw else processed, path[..., None], axis=1)
+            scores = records.scores(at, None if raw else before.request.sampling)
+            return vary(records.of_round(asked.num_top, scores, emitted), logits, before)
+
+        if control.reads_logprobs is None:
+            new = of_round()
+        else:
+            # Passes over the vocabulary, so they wait until someone reads what they give.
+            shapes = jax.eval_shape(of_round)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            read = (control.reads_logprobs & ~before.done).any()
+            new = jax.lax.cond(read, of_round, lambda: vary(nothing, logits, before))
+        recorded = records.record(progress.logprobs, before.lengths, new, counts)
         progress = replace(progress, logprobs=recorded)
     if progress.text is not None:
         text = histories.extend(progress.text, before.cache.lengths + 1, emitted, counts)
@@ -263,6 +312,7 @@ def take(control: Control | None, rows: Int[Array, " R"]) -> Control | None:
         grammar=of_automata(control.grammar),
         stop=of_automata(control.stop),
         stop_tokens=taken(control.stop_tokens),
+        reads_logprobs=taken(control.reads_logprobs),
     )
 
 
@@ -285,6 +335,7 @@ def spread(control: Control | None, batch: int) -> Control | None:
         grammar=None if control.grammar is None else masks.spread(control.grammar, batch),
         stop=None if control.stop is None else stops.spread(control.stop, batch),
         stop_tokens=per_row(control.stop_tokens),
+        reads_logprobs=per_row(control.reads_logprobs),
     )
 
 
@@ -310,6 +361,7 @@ def put(control: Control | None, row: Int[Array, ""], one: Control | None) -> Co
         grammar=grammar,
         stop=stop,
         stop_tokens=written(control.stop_tokens, one.stop_tokens),
+        reads_logprobs=written(control.reads_logprobs, one.reads_logprobs),
     )
 
 

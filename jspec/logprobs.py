@@ -1,6 +1,6 @@
 """Log-probabilities of emitted tokens, from the logits of nodes that were verified anyway."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -54,32 +54,33 @@ def empty(asked: Asked, batch: int, size: int) -> Logprobs:
     )
 
 
+def of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
+    """Those of a round's tokens.
+
+    Args:
+        num_top: the number of likeliest tokens at each place.
+        scores: log-probabilities of the token after each node of the path.
+        emitted: the round's tokens.
+    """
+    own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
+    if not num_top:
+        return Logprobs(own, None, None)
+    values, tokens = samplings.top_k(scores, num_top)
+    return Logprobs(own, tokens, values)
+
+
 def record(
-    known: Logprobs,
-    lengths: Int[Array, " B"],
-    scores: Float[Array, "B P V"],
-    emitted: Int[Array, "B P"],
-    counts: Int[Array, " B"],
+    known: Logprobs, lengths: Int[Array, " B"], new: Logprobs, counts: Int[Array, " B"]
 ) -> Logprobs:
     """Adds those of a round.
 
     Args:
         known: before the round.
         lengths: tokens of each row before the round.
-        scores: log-probabilities of the token after each node of the path.
-        emitted: the round's tokens.
+        new: of the round, see `of_round`.
         counts: how many they are.
     """
-    own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
-    after = replace(known, emitted=append(known.emitted, lengths, own, counts))
-    if known.top_tokens is None or known.top is None:
-        return after
-    values, tokens = samplings.top_k(scores, known.top.shape[-1])
-    return replace(
-        after,
-        top_tokens=append(known.top_tokens, lengths, tokens, counts),
-        top=append(known.top, lengths, values, counts),
-    )
+    return jax.tree.map(lambda buffer, new: append(buffer, lengths, new, counts), known, new)
 
 
 def scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:

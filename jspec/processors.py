@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.typing import ArrayLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec.arguments import check_integer, check_number
 from jspec.base import PyTree
@@ -50,6 +50,10 @@ class Applied:
 
     function: Callable[[Logits, History, PyTree], Logits] = struct.field(pytree_node=False)
     values: PyTree
+    is_on: Callable[[PyTree], Bool[Array, " B"]] | None = struct.field(
+        pytree_node=False, default=None
+    )
+    """The rows in which the values change anything; None: all."""
 
     def __call__(self, logits: Logits, history: History) -> Array:
         return self.function(logits, history, self.values)
@@ -65,11 +69,14 @@ class Processor:
         function: from logits [B, N, V], what stands before the nodes, and the values, to logits.
         values: as they were given.
         prepare: from (values, B, V) to checked arrays, with a row for each prompt.
+        is_on: of these arrays, the rows in which they change anything: while there are none, rounds
+            leave the processor out. None: all rows.
     """
 
     function: Callable[[Logits, History, PyTree], Logits]
     values: Any
     prepare: Callable[[Any, int, int], PyTree]
+    is_on: Callable[[PyTree], Bool[Array, " B"]] | None = None
 
     @property
     def name(self) -> str:
@@ -82,7 +89,7 @@ class Processor:
         Raises:
             InputError: if a value is out of range, or not one for each row.
         """
-        return Applied(self.function, self.prepare(self.values, batch, vocab_size))
+        return Applied(self.function, self.prepare(self.values, batch, vocab_size), self.is_on)
 
 
 def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = ()) -> Processor:
@@ -130,7 +137,8 @@ def repetition_penalty(penalty: ArrayLike) -> Processor:
         >>> jspec.processors.repetition_penalty(1.2).values
         1.2
     """
-    return Processor(_repetition, penalty, _number("repetition_penalty", 1e-6, "1 is off"))
+    prepare = _number("repetition_penalty", 1e-6, "1 is off")
+    return Processor(_repetition, penalty, prepare, _not_one)
 
 
 def frequency_penalty(penalty: ArrayLike) -> Processor:
@@ -141,7 +149,8 @@ def frequency_penalty(penalty: ArrayLike) -> Processor:
     Args:
         penalty: a number or [B]; 0 switches it off, and below 0 it is a reward.
     """
-    return Processor(_frequency, penalty, _number("frequency_penalty", -1e6, "0 is off"))
+    prepare = _number("frequency_penalty", -1e6, "0 is off")
+    return Processor(_frequency, penalty, prepare, _not_zero)
 
 
 def presence_penalty(penalty: ArrayLike) -> Processor:
@@ -152,7 +161,8 @@ def presence_penalty(penalty: ArrayLike) -> Processor:
     Args:
         penalty: a number or [B]; 0 switches it off, and below 0 it is a reward.
     """
-    return Processor(_presence, penalty, _number("presence_penalty", -1e6, "0 is off"))
+    prepare = _number("presence_penalty", -1e6, "0 is off")
+    return Processor(_presence, penalty, prepare, _not_zero)
 
 
 def logit_bias(
@@ -188,7 +198,7 @@ def logit_bias(
                 added[row, place] = value
         return tokens, added
 
-    return Processor(_bias, bias, prepare)
+    return Processor(_bias, bias, prepare, _adds)
 
 
 def min_tokens(count: ArrayLike) -> Processor:
@@ -202,7 +212,7 @@ def min_tokens(count: ArrayLike) -> Processor:
         del vocab_size
         return integers(count, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
 
-    return Processor(_min_tokens, count, prepare)
+    return Processor(_min_tokens, count, prepare, _not_zero)
 
 
 def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0) -> Processor:
@@ -299,6 +309,19 @@ def _banned_after(logits: Logits, history: History, values: PyTree) -> Logits:
     return jax.vmap(jax.vmap(lambda node, token: node.at[token].set(-jnp.inf, mode="drop")))(
         logits, tokens
     )
+
+
+def _not_one(values: Array) -> Bool[Array, " B"]:
+    return values != 1
+
+
+def _not_zero(values: Array) -> Bool[Array, " B"]:
+    return values != 0
+
+
+def _adds(values: PyTree) -> Bool[Array, " B"]:
+    _, added = values
+    return (added != 0).any(-1)
 
 
 def forbidden(logits: Logits, tokens: Int[Array, "B X"]) -> Logits:

@@ -101,7 +101,9 @@ def check_arrival(state: State, arrival: State) -> None:
 def _by_row(state: State) -> PyTree:
     """All of a state that has an entry for each row on the first axis."""
     control = state.request.control
-    own = None if control is None else (control.processors, control.stop_tokens)
+    own = None
+    if control is not None:
+        own = control.processors, control.stop_tokens, control.reads_logprobs
     return replace(state, drafter_state=(), request=replace(state.request, control=own))
 
 

@@ -74,6 +74,7 @@ class _Asked(NamedTuple):
     processors: Sequence[Processor] | None = None
     grammar: Grammar | None = None
     stop: StopStrings | None = None
+    logprobs: bool = True
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +198,7 @@ class Engine:
         processors: Sequence[Processor] | None = None,
         grammar: Grammar | None = None,
         stop: StopStrings | None = None,
+        logprobs: bool = True,
         earlier: State | None = None,
     ) -> State:
         """A request whose prompt is read: a state of one row, for `insert`.
@@ -216,6 +218,8 @@ class Engine:
             processors: of the engine's functions; None: the engine's own.
             grammar: what the output may hold.
             stop: texts that end the row.
+            logprobs: whether the row's log-probabilities are read, if the engine keeps any: rounds
+                in which nobody reads them are shorter, and leave zeros.
             earlier: a state of one row, of `prefill` or `take`; donated. The prompt goes on where
                 its text ends, and may be empty: a long prompt can be read in pieces, a beginning
                 that requests share once.
@@ -226,7 +230,7 @@ class Engine:
         check_model(self.model, params)
         asked = _Asked(
             limit, max_draft_tokens, sampling, key, row, eos, stop_token_ids, processors, grammar,
-            stop,
+            stop, logprobs,
         )  # fmt: skip
         call, control = self._prepared(prompt, asked, earlier)
         return engine.begin(
@@ -362,7 +366,7 @@ class Engine:
             grammar=asked.grammar, stop=asked.stop,
             stop_token_ids=self._filled(asked.stop_token_ids, "stop_token_ids"),
             logprobs=self.logprobs, logprobs_mode=self.logprobs_mode,
-            grammar_room=self.grammar, stop_room=self.stop,
+            grammar_room=self.grammar, stop_room=self.stop, reads_logprobs=asked.logprobs,
         )  # fmt: skip
         return call, control
 

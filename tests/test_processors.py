@@ -170,6 +170,23 @@ def test_the_whole_table_of_counts_is_that_of_the_text(nodes):
         assert history.last(2)[row, node].tolist() == whole[-2:]
 
 
+@pytest.mark.parametrize(
+    ("make", "neutral", "other"),
+    [
+        (processors.repetition_penalty, 1.0, 0.9),
+        (processors.frequency_penalty, 0.0, -0.5),
+        (processors.presence_penalty, 0.0, 0.5),
+        (processors.logit_bias, {}, {3: -1.0}),
+        (processors.min_tokens, 0, 2),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_neutral_values_are_known_to_change_nothing(make, neutral, other):
+    given = [neutral, other] if make is processors.logit_bias else np.array([neutral, other])
+    made = make(given).applied(2, SIZE)
+    assert made.is_on(made.values).tolist() == [False, True]
+
+
 # A fourth row may emit nothing at all: it ends, and harms no other.
 CALL = dict(
     prompt=[*tiny.PROMPTS.tolist(), tiny.PROMPTS[0].tolist()],

@@ -20,7 +20,7 @@ from jspec.errors import InputError
 
 NONE = -1
 """The entry of a table where a token leads nowhere."""
-_FREE = 0
+FREE = 0
 """The state of rows without an automaton, in stacked tables: every token leads back to it."""
 _MEGABYTE = 2**20
 
@@ -260,7 +260,7 @@ def stack(
         _check_room(room, int(ends[-1]) - 1, most_classes)
         num_states, num_classes = room.states + 1, room.classes + 1
     table = np.full((num_states, num_classes), NONE, np.int32)
-    table[_FREE] = _FREE
+    table[FREE] = FREE
     # The last column is that of tokens that no automaton knows.
     classes = np.full((max(len(parts), 1), vocab_size), num_classes - 1, np.int32)
     values = {name: np.full(len(table), value) for name, value in free.items()}
@@ -273,7 +273,7 @@ def stack(
             values[name][states] = getattr(one, name)
     place = {id(one): number for number, one in enumerate(distinct)}
     which = np.array([place.get(id(row), 0) for row in rows], np.int32)
-    starts = np.array([offsets.get(id(row), _FREE) for row in rows], np.int32)
+    starts = np.array([offsets.get(id(row), FREE) for row in rows], np.int32)
     # Host arrays, which the program takes as they are.
     arrays: dict[str, Any] = dict(table=table, classes=classes, which=which, starts=starts)
     return Automata(**arrays, room=room), values
@@ -293,7 +293,7 @@ def spread(automata: Automata, values: PyTree, batch: int) -> tuple[Automata, Py
     def of_states(leaf: Array, fill: Any) -> Array:
         return jnp.full((size, *leaf.shape[1:]), fill, jnp.result_type(leaf))
 
-    table = of_states(automata.table, NONE).at[_FREE].set(_FREE)
+    table = of_states(automata.table, NONE).at[FREE].set(FREE)
     return (
         Automata(
             table=table,
@@ -337,7 +337,7 @@ def put(
 
 def moved(states: Int[Array, "*S"], row: Int[Array, ""], room: Room) -> Int[Array, "*S"]:
     """States of a single row's automaton, as they are called in the place of a row."""
-    return jnp.where(states > _FREE, states + row * room.states, states)
+    return jnp.where(states > FREE, states + row * room.states, states)
 
 
 def _room_of(automata: Automata) -> Room:

@@ -88,6 +88,11 @@ def begin(grammars: Grammars) -> Int[Array, " B"]:
     return jnp.asarray(grammars.automata.starts)
 
 
+def have_one(states: Int[Array, " B"]) -> Bool[Array, " B"]:
+    """The rows that have a grammar, by their states."""
+    return states != automaton.FREE
+
+
 def spread(grammars: Grammars, batch: int) -> Grammars:
     """Room for the grammars of so many rows; see `automaton.spread`."""
     values = grammars.accepting, grammars.forced

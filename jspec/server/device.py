@@ -172,6 +172,7 @@ class EngineDevice:
             grammar=asked.grammar,
             stop=asked.stop,
             stop_token_ids=list(asked.stop_token_ids),
+            logprobs=asked.logprobs,
         )
 
 

@@ -89,7 +89,8 @@ class Intake:
         limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
         made = self._forms.made(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
-        return Order(prompts, self._settings(asked, limit, made), asked.n, num_top)
+        settings = self._settings(asked, limit, made, num_top is not None)
+        return Order(prompts, settings, asked.n, num_top)
 
     def chat(self, asked: ChatRequest) -> Order:
         """The order of a chat's next turn.
@@ -127,7 +128,7 @@ class Intake:
             )
         wanted = (asked.top_logprobs or 0) if asked.logprobs else None
         num_top = self._num_top("top_logprobs" if wanted else "logprobs", wanted)
-        settings = self._settings(asked, limit, made)
+        settings = self._settings(asked, limit, made, num_top is not None)
         return Order(
             [prompt], settings, asked.n, num_top, goes_on=True, function=function, reader=reader
         )
@@ -226,7 +227,11 @@ class Intake:
         return wanted
 
     def _settings(
-        self, asked: Asked, limit: int, made: tuple[grammar.Grammar | None, StopStrings | None]
+        self,
+        asked: Asked,
+        limit: int,
+        made: tuple[grammar.Grammar | None, StopStrings | None],
+        logprobs: bool,
     ) -> RowSettings:
         vocab_size, bias = self.target.model.vocab_size, {}
         for name, value in asked.logit_bias.items():
@@ -263,6 +268,7 @@ class Intake:
             ignore_eos=asked.ignore_eos,
             grammar=made[0],
             stop=made[1],
+            logprobs=logprobs,
         )
 
 

@@ -33,6 +33,7 @@ class RowSettings:
         ignore_eos: go on after the model's end tokens.
         grammar: what the answer may hold.
         stop: texts that end it.
+        logprobs: whether its log-probabilities are read.
     """
 
     limit: int = 1
@@ -51,6 +52,7 @@ class RowSettings:
     ignore_eos: bool = False
     grammar: "Grammar | None" = None
     stop: "StopStrings | None" = None
+    logprobs: bool = False
 
 
 @dataclass(frozen=True)
