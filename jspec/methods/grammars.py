@@ -31,8 +31,10 @@ def with_jump_forward(drafter: Drafter, params: PyTree) -> tuple[Drafter, PyTree
 
 
 def _merged(drafter: Drafter, params: PyTree, budget: int) -> tuple[Drafter, PyTree]:
+    # Longer chains would not be verified.
+    forced = JumpForward(min(JumpForward.num_speculative_tokens, max(budget, 1)))
     if isinstance(drafter, BudgetedMerge):
         each = (None,) * len(drafter.drafters) if params is None else params
-        return replace(drafter, drafters=(*drafter.drafters, JumpForward())), (*each, None)
-    made = merge(drafter, JumpForward(), num_speculative_tokens=max(budget, 1))
+        return replace(drafter, drafters=(*drafter.drafters, forced)), (*each, None)
+    made = merge(drafter, forced, num_speculative_tokens=max(budget, 1))
     return made, (params, None)

@@ -10,6 +10,9 @@ from jspec.methods.method import Built, Maker, Method, Models
 
 MEMBER_TOKENS = 32
 """The fewest nodes that a member of a merge with a budget offers, however small the budget."""
+_NARROW, _PER_NODE = 4, 4
+"""Of so few nodes, a round is short, and the time of a draft counts, which grows with what is
+offered: then members of `joined_by` offer four for each."""
 
 
 def united(*members: Method) -> Maker:
@@ -50,7 +53,12 @@ def joined_by(*members: Method, draft_model: Method, heads: Mapping[str, Method]
         models: Models, num_speculative_tokens: int, head: str | None = None, **options: Any
     ) -> Built:
         nodes = num_speculative_tokens
-        built = [_member(one, models, nodes, options) for one in members]
+        if nodes > _NARROW:
+            built = [_member(one, models, nodes, options) for one in members]
+        else:
+            # A deeper node would not be verified with all that is above it.
+            few = {"num_speculative_tokens": _PER_NODE * nodes, "max_depth": nodes}
+            built = [one.make(models, **_known(one, few | options)) for one in members]
         if models.draft is not None:
             built.append(_member(draft_model, models, nodes, {}))
         if head is not None:

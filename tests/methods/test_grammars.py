@@ -26,7 +26,8 @@ def test_it_joins_every_drafter_that_can_be_merged():
     ]
     for drafter, params in given:
         joined, weights_of = with_jump_forward(drafter, params)
-        assert jspec.JumpForward() in getattr(joined, "drafter", joined).drafters
+        merged = getattr(joined, "drafter", joined).drafters
+        assert any(isinstance(member, jspec.JumpForward) for member in merged)
         jax.eval_shape(  # rehearses a round, and compiles nothing
             lambda joined=joined, weights_of=weights_of: jspec.prefill(
                 model, weights, [[1, 2]], drafter=joined, drafter_params=weights_of,
