@@ -253,7 +253,9 @@ def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
     """And so are masks and penalties, which the other tests would miss."""
     one = asked[2] | dict(limit=LIMIT, eos=[], stop=None, stop_token_ids=None)
     for reads in (False, True):
-        state = engine.insert(engine.init(PARAMS, COSTS), 1, read(engine, one | {"logprobs": reads}))
+        state = engine.insert(
+            engine.init(PARAMS, COSTS), 1, read(engine, one | {"logprobs": reads})
+        )
         _, news = engine.step(PARAMS, state, drafter_params=COSTS, rounds=2)
         taken = np.asarray(news.logprobs.emitted[1, : int(news.counts[1])])
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads

@@ -4,10 +4,13 @@ A round of width w verifies w drafted nodes. It is expected to emit 1 + E(w) tok
 up the w largest chances that the target accepts a node, and it takes t(w) seconds. The drafter
 offers its whole tree, and the round verifies the w best nodes of it, for the w with the largest
 
-    sum over the running rows of (1 + E(w)) / t(w)
+    geometric mean over the running rows of (1 + E(w)) / t(w)
 
-w = 0 is plain decoding, so that a drafter which is wrong costs no more than its draft. The widths
-are a static ladder with one program for each; the choice among them is data, and so is t.
+For the largest sum of tokens, rows that are drafted for badly would wait in every round for those
+that are drafted for well, and at the end the batch for them; in this mean the gain of one row makes
+up for less. w = 0 is plain decoding, so that a drafter which is wrong costs no more than its draft.
+The widths are a static ladder with one program for each; the choice among them is data, and so is
+t.
 
 The chances are learnt from the emitted tokens, as those of a merge are. They judge all that was
 offered, verified or not: a drafter that was left out is taken up again as soon as it would have
@@ -23,6 +26,7 @@ is rejected costs more than a narrow one that would have been accepted saves.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
@@ -41,7 +45,7 @@ from jspec.drafters.growth.calibration import (
     outcomes,
 )
 from jspec.drafters.growth.union import check_deterministic
-from jspec.drafters.resting import Rests, draft_unless
+from jspec.drafters.resting import Rests, draft_unless, if_any_drafted
 from jspec.errors import InputError
 from jspec.protocols import Drafter, Verifier
 from jspec.verify.schemes import takes_parts
@@ -51,6 +55,9 @@ _DOUBT = -1.0
 """The log odds by which chances are lowered at the start."""
 _STEP_SIZE, _DECAY = 0.3, 0.9
 """How fast a row's offset follows what it accepts, and how much of it a round leaves."""
+_PRIOR, _FADES = 16.0, 0.98
+"""Drafted tokens that are taken to have been accepted as expected, and how much of the knowledge of
+such tokens a round leaves."""
 
 
 @struct.dataclass
@@ -79,6 +86,8 @@ class Offered:
     """The kind of proposal that each node is, see `calibration.features`."""
     probs: Float[Array, "B N"]
     """The estimated probability of each node given that its parent is accepted."""
+    gains: Float[Array, "B W"]
+    """E(w) of each width."""
 
 
 @struct.dataclass
@@ -94,6 +103,10 @@ class AdaptiveState:
     vocab_sizes: Int[Array, " B"]
     """V of the target, as the row's prompt told it: nodes of other tokens may not count as the
     best."""
+    expected: Float[Array, ""]
+    """The fading number of verified tokens that were expected to be accepted."""
+    accepted: Float[Array, ""]
+    """That of those that were."""
     rests: Rests
     offered: Offered | None
 
@@ -149,6 +162,8 @@ class Adaptive:
             offsets=jnp.zeros(batch, jnp.float32),
             slots=jnp.int32(slots),
             vocab_sizes=jnp.zeros(batch, jnp.int32),
+            expected=jnp.float32(_PRIOR) if earlier is None else earlier.expected,
+            accepted=jnp.float32(_PRIOR) if earlier is None else earlier.accepted,
             rests=Rests.none() if earlier is None else earlier.rests,
             offered=None,
         )
@@ -167,14 +182,72 @@ class Adaptive:
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
     ) -> tuple[Tree, AdaptiveState]:
         """The drafter's tree with calibrated values, and the choice of a width."""
-        name = type(self.drafter).__name__
         # Where plain decoding is no choice, there is nothing to be had for a rest.
         resting = ~state.rests.over & (self.widths[0] == 0)
-        tree, drafting = draft_unless(
-            resting,
-            lambda: self.drafter.draft(params.drafter, state.drafter, frame),
-            state.drafter,
+        # All that reads the draft goes with it: in a rest a round shall be plain decoding.
+        offered, drafting = draft_unless(
+            resting, lambda: self._offer(params, state, frame), state.drafter
         )
+        choice = self._choose(offered.gains, params.costs, state.slots, frame)
+        state = replace(state, drafter=drafting, offered=offered)
+        return replace(offered.tree, choice=choice), state
+
+    def update(
+        self, params: AdaptiveParams, state: AdaptiveState, feedback: Feedback
+    ) -> AdaptiveState:
+        offered = state.offered
+        assert offered is not None, "what is updated was drafted"
+        tree = offered.tree
+        width = feedback.tree.tokens.shape[1] - 1
+        own = own_view(_places(tree, width), feedback, others=False)
+
+        def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
+            depths = trees.depths(tree)
+            tried, taken = outcomes(tree.tokens, tree.parents, tree.valid, depths, own)
+            # A row whose logits are no numbers learns nothing.
+            probs = jnp.where(jnp.isfinite(offered.probs), offered.probs, 0.0)
+            surplus = jnp.where(tried, taken.astype(jnp.float32) - probs, 0.0).sum(-1)
+            buckets = offered.buckets[..., None]
+            return state.acceptance.learn(buckets, offered.probs, tried, taken), surplus
+
+        acceptance, surplus = if_any_drafted(
+            tree.valid, learnt, (state.acceptance.after_nothing(), jnp.zeros_like(state.offsets))
+        )
+        return replace(
+            state,
+            offsets=_DECAY * state.offsets + _STEP_SIZE * surplus,
+            drafter=self.drafter.update(params.drafter, state.drafter, own),
+            acceptance=acceptance,
+            offered=None,
+            **self._paid(params.costs, state, feedback, width),
+        )
+
+    def _paid(
+        self, costs: CostCurve, state: AdaptiveState, feedback: Feedback, width: int
+    ) -> dict[str, Any]:
+        """What a round of some width has shown of expectations, and of what drafts save."""
+        assert state.offered is not None, "what is updated was drafted"
+        ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
+        seconds = costs.at([len(ran) * (1 + w) for w in (self.widths[0], width)], state.slots)
+        plain = costs.without_draft(state.slots)
+        tokens = counts.sum() / jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
+        found = {"rests": state.rests.after(tokens * plain - seconds[1], seconds[0] - plain)}
+        gains = accepted = jnp.float32(0)
+        if width:
+            gain = state.offered.gains[:, self.widths.index(width)]
+            gains = jnp.where(ran, gain, 0.0).sum()
+            accepted = jnp.where(ran, counts - 1, 0.0).sum()
+        # A round without drafted nodes shows nothing: what was learnt of others fades.
+        for name, new in (("expected", gains), ("accepted", accepted)):
+            found[name] = _FADES * getattr(state, name) + (1 - _FADES) * _PRIOR + new
+        return found
+
+    def _offer(
+        self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
+    ) -> tuple[Offered, PyTree]:
+        """The drafter's tree with what is expected of it, and the drafter's memory."""
+        name = type(self.drafter).__name__
+        tree, drafting = self.drafter.draft(params.drafter, state.drafter, frame)
         check_tree(name, tree, len(frame.root))
         check_deterministic(tree)
         if self.widths[-1] > (most := tree.tokens.shape[1] - 1):
@@ -190,58 +263,35 @@ class Adaptive:
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
         tree = replace(tree, value=trees.along(tree.parents, probs, jnp.multiply, tree.depth))
-        choice = self._choose(tree, params.costs, state.slots, frame)
-        running = jnp.maximum((~frame.done).sum(dtype=jnp.int32), 1)
-        plain = params.costs.without_draft(state.slots)
-        tokens = choice.expected_tokens[choice.index] / running.astype(jnp.float32)
-        rests = state.rests.after(
-            saved=tokens * plain - choice.seconds[choice.index], cost=choice.seconds[0] - plain
-        )
-        offered = Offered(tree, buckets, probs)
-        state = replace(state, drafter=drafting, rests=rests, offered=offered)
-        return replace(tree, choice=choice), state
-
-    def update(
-        self, params: AdaptiveParams, state: AdaptiveState, feedback: Feedback
-    ) -> AdaptiveState:
-        offered = state.offered
-        assert offered is not None, "what is updated was drafted"
-        tree = offered.tree
-        own = own_view(_offer(tree, feedback.tree.tokens.shape[1] - 1), feedback, others=False)
-        tried, taken = outcomes(tree.tokens, tree.parents, tree.valid, trees.depths(tree), own)
-        # A row whose logits are no numbers learns nothing.
-        probs = jnp.where(jnp.isfinite(offered.probs), offered.probs, 0.0)
-        surplus = jnp.where(tried, taken.astype(jnp.float32) - probs, 0.0).sum(-1)
-        return replace(
-            state,
-            offsets=_DECAY * state.offsets + _STEP_SIZE * surplus,
-            drafter=self.drafter.update(params.drafter, state.drafter, own),
-            acceptance=state.acceptance.learn(
-                offered.buckets[..., None], offered.probs, tried, taken
-            ),
-            offered=None,
-        )
-
-    def _choose(
-        self, tree: Tree, costs: CostCurve, slots: Int[Array, ""], frame: Frame
-    ) -> WidthChoice:
-        """The width with the most expected tokens for its time, all rows together."""
         assert tree.value is not None, "it was calibrated"
-        batch = len(frame.root)
         chances = jnp.where(tree.valid, tree.value, 0.0).at[:, 0].set(0.0)
         best = jnp.cumsum(-jnp.sort(-chances, axis=1), axis=1)  # E(1), E(2), ..
-        accepted = jnp.pad(best, ((0, 0), (1, 0)))[:, jnp.array(self.widths)]
-        tokens = jnp.where(frame.done[:, None], 0.0, 1 + accepted).sum(0)
+        gains = jnp.pad(best, ((0, 0), (1, 0)))[:, jnp.array(self.widths)]
+        # Of estimates of equal quality, those are chosen that are too high.
+        gains = gains * jnp.minimum(state.accepted / state.expected, 1.0)
+        return Offered(tree, buckets, probs, gains), drafting
+
+    def _choose(
+        self, gains: Float[Array, "B W"], costs: CostCurve, slots: Int[Array, ""], frame: Frame
+    ) -> WidthChoice:
+        """The width at which the rows are fastest."""
+        batch, running = len(frame.root), ~frame.done
+
+        def of_running(values: Float[Array, "B W"]) -> Float[Array, " W"]:
+            return jnp.where(running[:, None], values, 0.0).sum(0)
+
+        count = jnp.maximum(running.sum(dtype=jnp.int32), 1).astype(jnp.float32)
         seconds = costs.at([batch * (1 + width) for width in self.widths], slots)
+        speeds = of_running(jnp.log1p(gains)) / count - jnp.log(seconds)
         return WidthChoice(
-            index=jnp.argmax(tokens / seconds).astype(jnp.int32),
-            expected_tokens=tokens,
+            index=jnp.argmax(speeds).astype(jnp.int32),
+            expected_tokens=of_running(1 + gains),
             seconds=seconds,
             widths=self.widths,
         )
 
 
-def _offer(tree: Tree, width: int) -> Offer:
+def _places(tree: Tree, width: int) -> Offer:
     """The tree, and where its nodes stand in what is left of it at some width."""
     kept = kept_nodes(tree, width)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)

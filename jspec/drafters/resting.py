@@ -1,8 +1,9 @@
 """Asking a drafter only while its drafts are worth the time that drafting takes.
 
 A draft that is not verified costs its own time still: little beside a large target, nearly half a
-round beside a tiny one. So what drafts are expected to save is summed up, and where that is less
-than they cost, the drafter rests: for a round, and twice as long each time that it did not pay.
+round beside a tiny one. So what drafts have saved is summed up, by the tokens that came of them and
+not by what was expected, and where that is less than they cost, the drafter rests: for a round, and
+twice as long each time that it did not pay.
 Meanwhile it goes on learning from every round; a rest ends by itself, and none is longer than 64.
 """
 
@@ -14,12 +15,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import PyTree, Tree
+from jspec.base import PyTree
 from jspec.manual_axes import vary
 
 _DECAY = 0.9
 """The share of what was saved that a round leaves."""
 _LONGEST = 64
+_PATIENCE = 0.125
+"""The share of a draft's time that drafts may cost more than they save, lately."""
 
 
 @struct.dataclass
@@ -32,7 +35,7 @@ class Rests:
         ...     asked.append(bool(rests.over))
         ...     rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
         >>> "".join("x" if now else "." for now in asked)
-        'xxxxxxx.xxxx..xx'
+        'xx.x..x....x....'
     """
 
     saved: Float[Array, ""]
@@ -56,16 +59,16 @@ class Rests:
         """The rests after this round.
 
         Args:
-            saved: the seconds that this round's draft is expected to save beside a round without
-                one; at least `-cost`. Not read in a rest.
+            saved: the seconds that this round's draft has saved beside a round without one. Not
+                read in a rest.
             cost: the seconds of a draft; drafts that cost nothing are always made.
         """
         mean = _DECAY * self.saved + (1 - _DECAY) * saved
-        tired = (cost > 0) & (mean < -cost / 2)
+        tired = (cost > 0) & (mean < -_PATIENCE * cost)
         asked = replace(
             self,
             # Half of the way back, so that a drafter which fails again rests again soon.
-            saved=jnp.where(tired, -cost / 4, mean),
+            saved=jnp.where(tired, -_PATIENCE / 2 * cost, mean),
             left=jnp.where(tired, self.next, 0),
             next=jnp.where(tired, jnp.minimum(2 * self.next, _LONGEST), self.next),
         )
@@ -75,16 +78,16 @@ class Rests:
 
 
 def draft_unless(
-    resting: Bool[Array, ""], draft: Callable[[], tuple[Tree, PyTree]], memory: PyTree
-) -> tuple[Tree, PyTree]:
-    """The draft, or in a rest a tree of absent nodes.
+    resting: Bool[Array, ""], draft: Callable[[], tuple[PyTree, PyTree]], memory: PyTree
+) -> tuple[PyTree, PyTree]:
+    """The draft, or in a rest zeros in its place: a tree of absent nodes, and what goes with it.
 
     A drafter that writes into its memory as it drafts, as those with a model of their own do, is
     asked in every round: its memory stays complete.
 
     Args:
         resting: whether nothing is to be drafted.
-        draft: gives a tree, and the memory with what `update` needs of the draft.
+        draft: gives a tree or more than that, and the memory with what `update` needs of the draft.
         memory: the drafter's, before.
     """
     held = jax.tree.leaves(memory)
@@ -95,7 +98,7 @@ def draft_unless(
         # Under `shard_map` both branches have to vary as the rows do.
         return vary(tree, resting, memory)
 
-    def drafted() -> tuple[Tree, list[Array]]:
+    def drafted() -> tuple[PyTree, list[Array]]:
         tree, drafting = draft()
         leaves, traced["structure"] = jax.tree.flatten(drafting)
         traced["places"] = places = [place.get(id(leaf)) for leaf in leaves]
@@ -107,10 +110,26 @@ def draft_unless(
     if not set(place.values()) <= set(traced["places"]):
         return draft()
 
-    def nothing() -> tuple[Tree, list[Array]]:
+    def nothing() -> tuple[PyTree, list[Array]]:
         return like_rows(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
 
     tree, made = jax.lax.cond(resting, nothing, drafted)
     new = iter(made)
     leaves = [next(new) if at is None else held[at] for at in traced["places"]]
     return tree, jax.tree.unflatten(traced["structure"], leaves)
+
+
+def if_any_drafted(valid: Bool[Array, "B N"], learn: Callable[[], PyTree], known: PyTree) -> PyTree:
+    """What is learnt of a draft; `known`, and no work, where no row has a node of one.
+
+    Args:
+        valid: of the drafted trees.
+        learn: gives the like of `known`.
+        known: small, since it is copied.
+    """
+
+    def like_rows(tree: PyTree) -> PyTree:
+        # Under `shard_map` both branches have to vary as the rows do.
+        return vary(tree, valid, known)
+
+    return jax.lax.cond(valid[:, 1:].any(), lambda: like_rows(learn()), lambda: like_rows(known))

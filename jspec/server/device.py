@@ -22,6 +22,11 @@ NUM_STOP_TOKENS = 8
 """Most `stop_token_ids` of a request."""
 
 
+_REPEATS = 12
+"""Times that each width is timed: a server goes by what it finds for long, and what else runs on
+the machine makes single rounds of several milliseconds twice as long."""
+
+
 class EngineDevice:
     """Rows of an engine.
 
@@ -129,15 +134,17 @@ class EngineDevice:
     def costs(self, text: Sequence[int]) -> CostCurve:
         """Measures what a round of all rows costs at each width of a drafter that chooses them.
 
-        With the programs that answer: all that requests may ask for takes time in a round. All rows
-        are free afterwards.
+        With the programs that answer, which have room for all that requests may ask for, and with
+        greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
+        would look cheaper beside narrow ones than they are without it. All rows are free
+        afterwards.
 
         Args:
             text: token ids that stand in every row; half a row, say.
         """
         drafter, slots = self.engine.drafter, self.engine.slots
         assert isinstance(drafter, Adaptive), "others have no widths"
-        settings = RowSettings(slots - len(text), temperature=1.0, seed=1, ignore_eos=True)
+        settings = RowSettings(slots - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
         def timed(curve: CostCurve, resting: bool, rounds: int) -> float:
@@ -153,7 +160,7 @@ class EngineDevice:
             jax.block_until_ready(news.tokens)
             return (time.perf_counter() - began) / max(int(news.stats.num_rounds.max()), 1)
 
-        curve = in_turn(drafter.widths, self.num_rows, slots, timed)
+        curve = in_turn(drafter.widths, self.num_rows, slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 

@@ -30,7 +30,7 @@ def test_rests_grow_and_end():
     assert rests.over and rests.next == 1
 
 
-@pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.4, 1.0)])
+@pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.1, 1.0)])
 def test_what_pays_or_costs_nothing_never_rests(saved, cost):
     rests = Rests.none()
     for _ in range(50):

@@ -25,6 +25,7 @@ from jspec.drafters.growth.calibration import (
     features,
     outcomes,
 )
+from jspec.drafters.resting import if_any_drafted
 from jspec.errors import InputError
 from jspec.manual_axes import vary
 
@@ -140,10 +141,16 @@ class BudgetedMerge(Members):
         pending = state.pending
         assert pending is not None, "what is updated was drafted"
         nodes = pending.nodes
-        tried, taken = outcomes(nodes.tokens, nodes.parents, nodes.valid, nodes.depths, feedback)
+
+        def learnt() -> AcceptanceModel:
+            tried, taken = outcomes(
+                nodes.tokens, nodes.parents, nodes.valid, nodes.depths, feedback
+            )
+            return state.acceptance.learn(nodes.buckets, pending.probs, tried, taken)
+
         return BudgetedMergeState(
             members=self.update_members(params, state.members, pending.own, feedback),
-            acceptance=state.acceptance.learn(nodes.buckets, pending.probs, tried, taken),
+            acceptance=if_any_drafted(nodes.valid, learnt, state.acceptance.after_nothing()),
             pending=None,
         )
 

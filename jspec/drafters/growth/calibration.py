@@ -115,11 +115,15 @@ class AcceptanceModel:
             summed = jnp.zeros_like(self.bias).at[index].add(each, mode="drop")
             return summed.at[0].set(values.sum())
 
-        faded = _DECAY * self.curvature + total(curvature)
+        faded = self.after_nothing().curvature + total(curvature)
         # The prior's share never fades from the divisor: a bucket not met for long takes no leap.
         step = _STEP_SIZE * total(gradient) / (faded + _PRIOR_CURVATURE)
         bias = jnp.clip(self.bias + step, -_MAX_CORRECTION, _MAX_CORRECTION)
         return AcceptanceModel(bias, faded)
+
+    def after_nothing(self) -> "AcceptanceModel":
+        """The model after a round in which nothing was known: `learn` of that is the same."""
+        return AcceptanceModel(self.bias, _DECAY * self.curvature)
 
 
 def _index(
