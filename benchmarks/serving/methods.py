@@ -5,6 +5,7 @@ python -m benchmarks.serving.methods --model smollm2-135m --requests 16 --repeat
 """
 
 import asyncio
+import time
 from contextlib import ExitStack
 from typing import Annotated, Any
 
@@ -60,6 +61,7 @@ def main(
     room = str(room_for(prompt_tokens + _FORM["max_tokens"]))
     shared = ["--model", model, "--rows", str(rows), "--max-model-len", room, *serve.split()]
     speeds = {(name, kind): [] for name in names for kind in _KINDS}
+    waited = {key: [] for key in speeds}
     rounds, prompts_share = ({key: [] for key in speeds} for _ in range(2))
     with ExitStack() as stack:
         # Plain decoding as whoever wants nothing else would start it.
@@ -80,10 +82,14 @@ def main(
                     if name == PLAIN and "structured_outputs" in bodies[0]:
                         continue
                     before = server.figures()
-                    seconds, tokens = asyncio.run(asked(server.url, bodies, together or 2 * rows))
+                    busy = _Busy(server)
+                    seconds, tokens = asyncio.run(
+                        asked(server.url, bodies, together or 2 * rows, busy.ends)
+                    )
                     after = server.figures()
                     if repeat:
                         speeds[name, kind].append(tokens / seconds)
+                        waited[name, kind].append(busy.speed)
                         rounds[name, kind] += server.lines()[-len(bodies) :]
                         prompts_share[name, kind].append(_reading(before, after))
     for kind in chosen:
@@ -91,14 +97,37 @@ def main(
         for name in names:
             if known := speeds[name, kind]:
                 ratio = np.median(np.array(known) / np.array(plain))
+                full = waited[PLAIN, kind] or waited[PLAIN, "short"] or [np.nan]
+                ratio_full = np.median(np.array(waited[name, kind]) / np.array(full))
                 per_round = np.mean([line["tokens_per_round"] for line in rounds[name, kind]])
                 size = np.mean([line["completion_tokens"] for line in rounds[name, kind]])
                 console.print(
-                    f"{kind:8} {name:20} {np.median(known):6.0f} tokens/s  {ratio:.2f} of plain  "
+                    f"{kind:8} {name:20} {np.median(known):6.0f} tokens/s  {ratio:.2f} of plain, "
+                    f"{ratio_full:.2f} while others wait  "
                     f"{per_round:.2f} tokens a round, answers of {size:.0f} tokens, "
                     f"prompts {np.median(prompts_share[name, kind]):.0%}"
                 )
     console.print("(schema and record: over free texts of plain decoding, `short`)")
+
+
+class _Busy:
+    """The tokens that a server writes from here on, until no more requests come: while all of its
+    rows are taken. What rows leave empty at the end of the last answers is not in it.
+    """
+
+    def __init__(self, server: ServerProcess):
+        self._server = server
+        self._before, self._began = self._tokens, time.perf_counter()
+        self.speed = float("nan")
+        """Tokens per second."""
+
+    def ends(self) -> None:
+        seconds = time.perf_counter() - self._began
+        self.speed = (self._tokens - self._before) / seconds
+
+    @property
+    def _tokens(self) -> float:
+        return self._server.figures()["vllm:generation_tokens_total"]
 
 
 def _reading(before: dict[str, float], after: dict[str, float]) -> float:

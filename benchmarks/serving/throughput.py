@@ -6,7 +6,7 @@ python -m benchmarks.serving.throughput --model smollm2-135m --method autoregres
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import httpx2 as httpx
@@ -102,9 +102,21 @@ def _shaped(url: str, name: str, prompts: Sequence[list[int]], together: int) ->
     return tokens / seconds, round(tokens / len(bodies))
 
 
-async def asked(url: str, bodies: Sequence[dict[str, Any]], together: int) -> tuple[float, int]:
-    """The seconds of requests, so many at a time, and the tokens of their answers."""
-    left, tokens = iter(bodies), 0
+async def asked(
+    url: str,
+    bodies: Sequence[dict[str, Any]],
+    together: int,
+    none_left: Callable[[], None] = lambda: None,
+) -> tuple[float, int]:
+    """The seconds of requests, so many at a time, and the tokens of their answers.
+
+    Args:
+        url: of the server.
+        bodies: of the requests.
+        together: how many are asked at a time.
+        none_left: is called, in a thread, as soon as there are fewer.
+    """
+    left, tokens, told = iter(bodies), 0, []
     async with httpx.AsyncClient(base_url=url, timeout=600) as client:
 
         async def work() -> None:
@@ -113,10 +125,14 @@ async def asked(url: str, bodies: Sequence[dict[str, Any]], together: int) -> tu
                 answer = await client.post("/v1/completions", json=body)
                 answer.raise_for_status()
                 tokens += answer.json()["usage"]["completion_tokens"]
+            if not told:
+                told.append(asyncio.create_task(asyncio.to_thread(none_left)))
 
         began = time.perf_counter()
         await asyncio.gather(*(work() for _ in range(together)))
-        return time.perf_counter() - began, tokens
+        seconds = time.perf_counter() - began
+        await asyncio.gather(*told)
+        return seconds, tokens
 
 
 def _static(
