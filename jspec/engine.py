@@ -311,7 +311,8 @@ def step(
         model: the target; static.
         params: its weights.
         state: of `prefill`, or of the round before.
-        drafter: the one that `prefill` was given, or one that keeps the same memory.
+        drafter: the one that `prefill` was given, or one that keeps the same memory and whose
+            rounds have widths of the same ladder, as `Adaptive.narrowest` has.
         drafter_params: its weights.
 
     Raises:
@@ -459,7 +460,8 @@ def _check_same_trees(tree: Tree, state: State) -> None:
             f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
             "step with the drafter that prefill was given"
         )
-    if (widths := state.stats.widths) != widths_of(tree):
+    # A part of the widths will do: its rounds have their places in the statistics.
+    if not set(widths_of(tree)) <= set(widths := state.stats.widths):
         raise InputError(
             f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
             f"{widths_of(tree)}; step with the drafter that prefill was given"

@@ -111,8 +111,9 @@ def compile_ahead(
     *,
     drafter: Drafter = Autoregressive(),
     drafter_params: PyTree = None,
+    first: Drafter | None = None,
     **request: Any,
-) -> None:
+) -> State:
     """Compiles what `prefill` and `step` run for such a call, both programs at once.
 
     For weights on one device: what a round is given is known by its shapes alone.
@@ -122,15 +123,21 @@ def compile_ahead(
         params: its weights.
         drafter: as in the call.
         drafter_params: its weights.
+        first: the drafter of the first rounds, such as `Adaptive.narrowest` gives; None: the same.
         request: all else as in the call of `prefill`, but for `limits`.
+
+    Returns:
+        The shapes of the state between two rounds, by which `compile_rounds` compiles others.
 
     Raises:
         InputError: as in `prefill`.
 
     Example:
         >>> import jspec
-        >>> model = jspec.testing.PrefixLM(context=None)
-        >>> compile_ahead(model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=64)
+        >>> model = jspec.testing.PrefixLM()
+        >>> shapes = compile_ahead(
+        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=64
+        ... )
         >>> with jspec.no_recompile():
         ...     state = jspec.prefill(model, model.init(), [[4, 5, 6]], max_new_tokens=6, slots=64)
         ...     state = jspec.step(model, model.init(), state)
@@ -139,14 +146,31 @@ def compile_ahead(
     def begin(params: PyTree, drafter_params: PyTree) -> State:
         return prefill(model, params, drafter=drafter, drafter_params=drafter_params, **request)
 
-    state = jax.eval_shape(begin, params, drafter_params)
-    lowered = decode_rounds.lower(model, params, state, drafter, drafter_params, 1)
+    shapes = jax.eval_shape(begin, params, drafter_params)
+    request["limits"] = np.zeros(len(shapes.root), np.int32)
     with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
-        compiled = other.submit(lowered.compile)
-        rows = len(state.root)
-        request["limits"] = np.zeros(rows, np.int32)
-        jax.block_until_ready(begin(params, drafter_params).root)
-        compiled.result()
+        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafter_params).root))
+        compile_rounds(model, params, shapes, first or drafter, drafter_params)
+        begun.result()
+    return shapes
+
+
+def compile_rounds(
+    model: CausalLM, params: PyTree, shapes: State, drafter: Drafter, drafter_params: PyTree
+) -> None:
+    """Compiles what `step` runs of a state.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        shapes: of the state, as `compile_ahead` gives them, or a state.
+        drafter: of the rounds.
+        drafter_params: its weights.
+
+    Raises:
+        InputError: as in `step`.
+    """
+    decode_rounds.lower(model, params, shapes, drafter, drafter_params, 1).compile()
 
 
 def row_counts(rows: int | Sequence[int]) -> list[int]:

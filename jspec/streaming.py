@@ -1,6 +1,7 @@
 """Streaming: `decode` round by round, for those who want the tokens as they come."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import jax
 import numpy as np
@@ -70,28 +71,36 @@ def stream(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
     )
 
-    def rounds(state: State) -> Iterator[Chunk]:
-        seen = jax.device_get(state.lengths)
-        confirmed: list[list[bool]] = [[] for _ in seen]
-        while not jax.device_get(state.done).all():
-            state = step(model, params, state, drafter=drafter, drafter_params=drafter_params)
-            out, lengths, stop = jax.device_get((state.out, state.lengths, stop_of(state)))
-            for row, length in zip(confirmed, lengths.tolist(), strict=True):
-                new = length - len(row)
-                row += [True] * (new - 1) + [False] * min(new, 1)
-                del row[length:]
-            # What may yet turn out to be of a stop string waits for the next rounds.
-            ends = lengths if stop is None else lengths - stop.pending
-            parts = [slice(*places) for places in zip(seen, ends, strict=True)]
-            yield Chunk(
-                tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
-                drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
-                state=state,
-                logprobs=_between(logprobs_of(state), seen, ends),
-            )
-            seen = ends
+    advance = partial(step, model, params, drafter=drafter, drafter_params=drafter_params)
+    return chunks(state, advance)
 
-    return rounds(state)
+
+def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
+    """The tokens of each round, until every row has ended.
+
+    Args:
+        state: before the first round; donated, as each chunk's is.
+        advance: gives the state after a round; every round may have a program of its own.
+    """
+    seen = jax.device_get(state.lengths)
+    confirmed: list[list[bool]] = [[] for _ in seen]
+    while not jax.device_get(state.done).all():
+        state = advance(state)
+        out, lengths, stop = jax.device_get((state.out, state.lengths, stop_of(state)))
+        for row, length in zip(confirmed, lengths.tolist(), strict=True):
+            new = length - len(row)
+            row += [True] * (new - 1) + [False] * min(new, 1)
+            del row[length:]
+        # What may yet turn out to be of a stop string waits for the next rounds.
+        ends = lengths if stop is None else lengths - stop.pending
+        parts = [slice(*places) for places in zip(seen, ends, strict=True)]
+        yield Chunk(
+            tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
+            drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
+            state=state,
+            logprobs=_between(logprobs_of(state), seen, ends),
+        )
+        seen = ends
 
 
 def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:

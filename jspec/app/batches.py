@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -61,10 +62,12 @@ class Runner:
         settings: RunSettings,
         plain: bool = False,
         control: dict[str, Any] | None = None,
+        alone: AbstractContextManager[Any] = nullcontext(),
     ):
         """A runner; `plain` leaves the session's drafter out, for a comparison.
 
-        `control` is that of another runner: to make a grammar again takes its time.
+        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
+        context in which nothing else runs, while rounds are timed.
         """
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods.grammars import with_jump_forward
@@ -77,7 +80,7 @@ class Runner:
         """The arguments of `settings.control`."""
         if not plain and settings.control.has_grammar:
             self._drafter, self._params = with_jump_forward(self._drafter, self._params)
-        self._costs = RoundCosts(session, settings)
+        self._costs = RoundCosts(session, settings, alone)
         self._file: MemoryFile | None = None
         if settings.memory is not None and not plain:
             self._file = MemoryFile(settings.memory, session.target, self._drafter)
@@ -107,13 +110,21 @@ class Runner:
         self._state = result.drafter_state
         return outcomes(group, jax.device_get(result), seconds)
 
-    def arguments(self, group: Group, slots: int | None = None) -> dict[str, Any]:
-        """The arguments of `jspec.decode` and `jspec.stream`.
+    def arguments(self, group: Group) -> dict[str, Any]:
+        """The arguments of `jspec.decode` and `jspec.stream`."""
+        return self.request(group) | {"drafter_params": self.params(group)}
+
+    def params(self, group: Group, slots: int | None = None) -> "PyTree":
+        """The drafter's params, with what rounds cost here; measured if that is not known yet.
 
         Args:
             group: what is to be decoded.
             slots: those of the cache, where it has others than `jspec.decode` gives it.
         """
+        return self._costs.known(self._drafter, self._params, group, slots)
+
+    def request(self, group: Group) -> dict[str, Any]:
+        """The same as `arguments`, with a guess at what rounds cost."""
         settings, target = self._settings, self._session.target
         model = self._session.built.model
         # More than the context is room that is never filled, and the output is made in advance.
@@ -126,7 +137,7 @@ class Runner:
             prompt=group.prompt,
             lengths=group.lengths,
             drafter=self._drafter,
-            drafter_params=self._costs.known(self._drafter, self._params, group, slots),
+            drafter_params=self._params,
             max_new_tokens=min(settings.max_new_tokens, most),
             limits=limits,
             sampling=settings.sampling,

@@ -1,19 +1,18 @@
 """A conversation in the terminal: questions from standard input, answers as they are written."""
 
-import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jspec.app import conversations, dropping, terminal
-from jspec.app.batches import Runner, groups, interruptible
+from jspec.app.batches import Group, Runner, groups, interruptible
 from jspec.app.detokenise import Detokeniser
 from jspec.app.dropping import Drop
+from jspec.app.round_programs import RoundPrograms
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.errors import InputError
@@ -62,7 +61,10 @@ class Conversation:
         self._drop = drop
         self._session = conversations.answering(session)
         self._settings = settings
-        self._runner = Runner(self._session, settings)
+        self._answering = threading.RLock()
+        """Held while an answer is written, and while rounds are timed."""
+        self._runner = Runner(self._session, settings, alone=self._answering)
+        self._programs = RoundPrograms(self._runner)
         self.messages: list[Message] = []
         self._state: State | None = None
         """Where the last answer ended; None if there is nothing to go on from."""
@@ -70,34 +72,17 @@ class Conversation:
         """What the state has read and written."""
         self._text: str | None = None
         """The same as the template writes it, without an end of turn; None if that is not known."""
-        self._prepared: Future[None] | None = None
         self.reset(system)
         asked = conversations.prompted("Hi", system)
         self._greeting = conversations.render(session.target, asked)
 
     def prepare(self) -> None:
         """Compiles what the first answer runs, while its question is still being written."""
-        from jspec.programs import compile_ahead
-
-        def work() -> None:
-            try:
-                prepared.set_result(compile_ahead(**self._arguments([], self._greeting)))
-            except Exception as error:  # of the first answer
-                prepared.set_exception(error)
-
-        prepared = self._prepared = Future[None]()
-        threading.Thread(target=work, name="jspec-ahead", daemon=True).start()
+        self._programs.prepare(self._group(self._greeting), self._room(len(self._greeting)))
 
     def close(self) -> None:
         """Ends what is compiled for an answer that nobody waits for any more."""
-        if self._prepared is None or self._prepared.done():
-            return
-        if sys.stdin.isatty():
-            # XLA cannot be told to stop, and Python aborts if it ends before XLA does.
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(0)
-        wait([self._prepared])
+        self._programs.close()
 
     def reset(self, system: str | None) -> None:
         """Begins anew; the drafter keeps what it learnt."""
@@ -115,10 +100,17 @@ class Conversation:
         Raises:
             InputError: if the conversation does not fit the context; it stays as it was.
         """
-        if self._prepared is not None:
-            wait([self._prepared])  # Ctrl-C leaves it to the next answer
-            prepared, self._prepared = self._prepared, None
-            prepared.result()
+        try:
+            self._programs.wait()
+            with self._answering:
+                figures = self._answer(question, screen)
+        finally:
+            self._programs.go_on()
+        if (complaint := self._programs.complaint()) is not None:
+            terminal.note(f"jspec: {complaint}")
+        return figures
+
+    def _answer(self, question: str, screen: terminal.Screen) -> str:
         every = [*self.messages, {"role": "user", "content": question}]
         asked = self._fitting(every)
         shown, known, new = self._prompt(asked)
@@ -137,6 +129,7 @@ class Conversation:
                 piece = text.push([token for _, token in run])
                 screen.text(piece, terminal.DRAFTED if confirmed else terminal.OWN)
                 written += piece
+            self._programs.go_on()
         rest = text.finish()
         screen.text(rest, terminal.OWN)
         screen.line()
@@ -193,13 +186,14 @@ class Conversation:
     def _chunks(self, known: list[int], new: list[int]) -> Iterator["Chunk"]:
         """Rounds until the answer ends, or Ctrl-C does."""
         import jspec
+        from jspec.streaming import chunks as chunks_of
 
-        arguments = self._arguments(known, new)
+        arguments, rounds = self._arguments(known, new)
         # The prompt's pass takes the state that it is given: of an answer that ends before its
         # first round nothing is left.
         self._state, self._tokens, self._text = None, [*known, *new], None
         self._runner.forget()
-        chunks, stopped = _finish(lambda: jspec.stream(**arguments))
+        chunks, stopped = _finish(lambda: chunks_of(jspec.prefill(**arguments), rounds))
         while not stopped:
             chunk, stopped = _finish(lambda: next(chunks, None))
             if chunk is None:
@@ -207,16 +201,27 @@ class Conversation:
             self._state = chunk.state
             yield chunk
 
-    def _arguments(self, known: list[int], new: list[int]) -> dict[str, Any]:
-        """The arguments of `jspec.stream`: behind known tokens only the new ones are read."""
-        (group,) = groups([new], self._settings)
-        if known and self._state is not None:
-            arguments = self._runner.arguments(group, self._state.cache.slots)
-            return arguments | {"earlier": self._state, "drafter_state": None}
-        if self._state is not None:
-            self._runner.keep(self._state.drafter_state)
-        room = self._room(len(new))
-        return self._runner.arguments(group, room) | {"slots": room}
+    def _arguments(
+        self, known: list[int], new: list[int]
+    ) -> tuple[dict[str, Any], Callable[["State"], "State"]]:
+        """The arguments of `jspec.prefill`, behind known tokens for the new ones alone, and what
+        runs a round.
+        """
+        group, state = self._group(new), self._state
+        if known and state is not None:
+            slots = state.cache.slots
+            arguments = self._runner.request(group) | {"earlier": state, "drafter_state": None}
+        else:
+            if state is not None:
+                self._runner.keep(state.drafter_state)
+            slots = self._room(len(new))
+            arguments = self._runner.request(group) | {"slots": slots}
+        return arguments, self._programs.rounds(group, slots)
+
+    def _group(self, tokens: list[int]) -> Group:
+        """The prompt of one answer."""
+        (group,) = groups([tokens], self._settings)
+        return group
 
     def _room(self, size: int) -> int:
         """The slots of a conversation that begins with so many tokens."""

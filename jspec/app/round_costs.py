@@ -3,6 +3,7 @@
 import os
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +25,16 @@ if TYPE_CHECKING:
 class RoundCosts:
     """The cost curves of a session's runs, for drafters that choose the width of a round."""
 
-    def __init__(self, session: Session, settings: RunSettings):
+    def __init__(
+        self,
+        session: Session,
+        settings: RunSettings,
+        alone: AbstractContextManager[Any] = nullcontext(),
+    ):
+        """The curves; `alone` is a context in which nothing else runs, to measure them in."""
         self._session = session
         self._settings = settings
+        self._alone = alone
         self._curves: dict[Any, CostCurve] = {}
 
     def known(
@@ -72,16 +80,22 @@ class RoundCosts:
                 slots=slots if model.context is None else min(slots, model.context),
             )  # fmt: skip
 
-        return kept(where, str(slots), measured)
+        return kept(where, str(slots), measured, self._alone)
 
 
-def kept(where: "Setting", name: str, measured: Callable[[], "CostCurve"]) -> "CostCurve":
+def kept(
+    where: "Setting",
+    name: str,
+    measured: Callable[[], "CostCurve"],
+    alone: AbstractContextManager[Any] = nullcontext(),
+) -> "CostCurve":
     """A curve from disk, or as it is measured now, and kept then.
 
     Args:
         where: the setting.
         name: of the curve among those of the setting.
         measured: measures it.
+        alone: a context in which nothing else runs, to measure in.
     """
     from jspec import costs
 
@@ -92,9 +106,10 @@ def kept(where: "Setting", name: str, measured: Callable[[], "CostCurve"]) -> "C
             return costs.load(file, where)
         except InputError as error:  # damaged: the next curve replaces it
             terminal.note(f"jspec: {error}")
-    if sys.stderr.isatty():
-        terminal.note("Measuring how long rounds take here; the next run knows.")
-    curve = measured()
+    with alone:
+        if sys.stderr.isatty():
+            terminal.note("Measuring how long rounds take here; the next run knows.")
+        curve = measured()
     if file is not None:
         costs.save(curve, where, file)
     return curve

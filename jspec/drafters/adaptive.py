@@ -148,6 +148,25 @@ class Adaptive:
         """The longest row that the drafter can read, in tokens; None if there is no bound."""
         return getattr(self.drafter, "context", None)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether plain decoding is the only choice."""
+        return self.widths[-1] == 0
+
+    def narrowest(self) -> "Adaptive":
+        """The same drafter, whose rounds have the narrowest of its widths alone.
+
+        It goes on with the same memory and the same states, from round to round. Its program is
+        a fraction of the whole ladder's: one for the time in which that is compiled. Where the
+        narrowest width is plain decoding, nothing is drafted; the drafter learns all the same.
+
+        Example:
+            >>> import jspec
+            >>> jspec.adaptive(jspec.PromptLookup(), widths=(0, 3, 7)).narrowest().widths
+            (0,)
+        """
+        return replace(self, widths=self.widths[:1])
+
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> AdaptiveState:
         if earlier is not None and not isinstance(earlier, AdaptiveState):
             raise InputError(
@@ -182,11 +201,14 @@ class Adaptive:
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
     ) -> tuple[Tree, AdaptiveState]:
         """The drafter's tree with calibrated values, and the choice of a width."""
-        # Where plain decoding is no choice, there is nothing to be had for a rest.
+        # Where plain decoding is no choice, there is nothing to be had for a rest; where it is the
+        # only one, there is nothing to draft for.
         resting = ~state.rests.over & (self.widths[0] == 0)
         # All that reads the draft goes with it: in a rest a round shall be plain decoding.
         offered, drafting = draft_unless(
-            resting, lambda: self._offer(params, state, frame), state.drafter
+            True if self.is_plain else resting,
+            lambda: self._offer(params, state, frame),
+            state.drafter,
         )
         choice = self._choose(offered.gains, params.costs, state.slots, frame)
         state = replace(state, drafter=drafting, offered=offered)
@@ -231,7 +253,9 @@ class Adaptive:
         seconds = costs.at([len(ran) * (1 + w) for w in (self.widths[0], width)], state.slots)
         plain = costs.without_draft(state.slots)
         tokens = counts.sum() / jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
-        found = {"rests": state.rests.after(tokens * plain - seconds[1], seconds[0] - plain)}
+        rests = state.rests.after(tokens * plain - seconds[1], seconds[0] - plain)
+        # What was not asked has not shown whether it pays.
+        found: dict[str, Any] = {"rests": state.rests if self.is_plain else rests}
         gains = accepted = jnp.float32(0)
         if width:
             gain = state.offered.gains[:, self.widths.index(width)]

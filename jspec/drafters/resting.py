@@ -78,7 +78,7 @@ class Rests:
 
 
 def draft_unless(
-    resting: Bool[Array, ""], draft: Callable[[], tuple[PyTree, PyTree]], memory: PyTree
+    resting: Bool[Array, ""] | bool, draft: Callable[[], tuple[PyTree, PyTree]], memory: PyTree
 ) -> tuple[PyTree, PyTree]:
     """The draft, or in a rest zeros in its place: a tree of absent nodes, and what goes with it.
 
@@ -86,7 +86,8 @@ def draft_unless(
     asked in every round: its memory stays complete.
 
     Args:
-        resting: whether nothing is to be drafted.
+        resting: whether nothing is to be drafted; True where that is known when the program is
+            made, which then holds no draft.
         draft: gives a tree or more than that, and the memory with what `update` needs of the draft.
         memory: the drafter's, before.
     """
@@ -113,7 +114,7 @@ def draft_unless(
     def nothing() -> tuple[PyTree, list[Array]]:
         return like_rows(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
 
-    tree, made = jax.lax.cond(resting, nothing, drafted)
+    tree, made = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
     new = iter(made)
     leaves = [next(new) if at is None else held[at] for at in traced["places"]]
     return tree, jax.tree.unflatten(traced["structure"], leaves)

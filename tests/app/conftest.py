@@ -1,6 +1,7 @@
 """A tiny model in Hugging Face layout, and the command line called in this process."""
 
 import io
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,13 @@ TEXTS = [
 ] * 9
 VOCAB = 290
 CONTEXT = 64
+
+
+TEMPLATE = (
+    "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics') }}"
+    "{% endif %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}a:{% endif %}"
+)
 
 
 class Ran(NamedTuple):
@@ -55,6 +63,14 @@ def draft(tmp_path_factory) -> Path:
 def stranger(tmp_path_factory) -> Path:
     """A model of another vocabulary."""
     return make(tmp_path_factory.mktemp("stranger"), vocab=280)
+
+
+@pytest.fixture(scope="session")
+def talker(folder, tmp_path_factory) -> Path:
+    """The tiny model with a chat template beside it."""
+    copy = shutil.copytree(folder, tmp_path_factory.mktemp("talker") / "model")
+    (copy / "chat_template.jinja").write_text(TEMPLATE)
+    return copy
 
 
 @pytest.fixture

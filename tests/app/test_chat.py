@@ -1,7 +1,6 @@
 """Conversations in the terminal, with a tiny model that was given a template."""
 
 import os
-import shutil
 import signal
 import time
 from dataclasses import replace
@@ -14,20 +13,6 @@ from jspec.app import chat, conversations, method_choice, terminal
 from jspec.app.dropping import Drop
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
-
-TEMPLATE = (
-    "{% for m in messages %}{% if m.role == 'critic' %}{{ raise_exception('no critics') }}"
-    "{% endif %}{{ m.role[0] }}:{{ m.content }}\n{% endfor %}"
-    "{% if add_generation_prompt %}a:{% endif %}"
-)
-
-
-@pytest.fixture(scope="session")
-def talker(folder, tmp_path_factory):
-    """The tiny model with a chat template beside it."""
-    copy = shutil.copytree(folder, tmp_path_factory.mktemp("talker") / "model")
-    (copy / "chat_template.jinja").write_text(TEMPLATE)
-    return copy
 
 
 @pytest.fixture
@@ -136,13 +121,13 @@ def test_the_template_may_refuse_a_role(session):
 
 
 def test_a_turn_reads_what_is_new_alone(session, monkeypatch, capsys):
-    asked, stream = [], jspec.stream
+    asked, prefill = [], jspec.prefill
 
     def watched(**arguments):
         asked.append(arguments)
-        return stream(**arguments)
+        return prefill(**arguments)
 
-    monkeypatch.setattr(jspec, "stream", watched)
+    monkeypatch.setattr(jspec, "prefill", watched)
     conversation = chat.Conversation(session, replace(SETTINGS, ignore_eos=True))
     for question in ("Once", "upon"):
         conversation.answer(question, terminal.Screen())

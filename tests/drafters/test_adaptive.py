@@ -127,6 +127,56 @@ def test_widths_at_random_change_no_token(name, sampling):
     assert (np.asarray(stats.num_draft_tokens) <= most).all()
 
 
+@pytest.mark.parametrize(
+    "name", ["budgeted_merge", pytest.param("tree_of_a_draft_model", marks=pytest.mark.slow)]
+)
+def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
+    inner, weights = FORCED[name]
+    drafter = jspec.adaptive(inner, (0, 2, 5))
+    small, params = drafter.narrowest(), jspec.AdaptiveParams(weights, only(5, drafter))
+    # The programs of the test above.
+    ask = dict(sampling=MIXED, key=5, max_new_tokens=24, eos=np.full((BATCH, 1), -1))
+    plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, limits=[24] * BATCH, **ask)
+    state = jspec.prefill(
+        MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=params, **ask
+    )
+    number = 0
+    while not state.done.all():
+        number += 1
+        known = drafter if number % 3 == 0 else small
+        state = jspec.step(MODEL, PARAMS, state, drafter=known, drafter_params=params)
+        assert int(state.drafter_state.rests.left) == 0, "a draft that was not made tired it"
+    np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
+    stats = state.stats
+    assert stats.widths == (0, 2, 5)
+    assert stats.width_histogram[int(stats.num_rounds.argmax())].tolist() == [
+        number - number // 3, 0, number // 3,
+    ]  # fmt: skip
+    assert int(stats.num_accepted_tokens.sum()) > 0, "the drafter learns all the same"
+
+
+def test_the_narrowest_program_holds_no_draft():
+    @dataclass(frozen=True)
+    class Watched(jspec.PromptLookup):
+        def draft(self, params, state, frame):
+            jax.debug.callback(print, frame.root)
+            return super().draft(params, state, frame)
+
+    drafter = jspec.adaptive(Watched(num_speculative_tokens=3), (0, 3))
+    params = jspec.AdaptiveParams(None, only(0, drafter, 1))
+    state = jax.eval_shape(
+        lambda: jspec.prefill(
+            MODEL, PARAMS, [[1, 2, 3]], drafter=drafter, drafter_params=params, max_new_tokens=9
+        )
+    )
+
+    def program(drafter):
+        return decode_rounds.lower(MODEL, PARAMS, state, drafter, params, 1).as_text()
+
+    assert "callback" in program(drafter), "the control"
+    assert "callback" not in program(drafter.narrowest())
+
+
 def check_every_round_accepts_its_width(drafter, widths):
     """The draft is the target: all that is verified of a chain is right, if it saw the text."""
     cycle, asked = iter(widths * 99), []
@@ -343,7 +393,11 @@ def outcome(tree, path_tokens):
 
 
 @pytest.mark.parametrize("values", [False, True], ids=["ranks", "values"])
-@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize(
+    "rate",
+    # The others are slow: more of the same.
+    [pytest.param(0.1, marks=pytest.mark.slow), pytest.param(0.5, marks=pytest.mark.slow), 0.9],
+)
 def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     """Each further token of a chain is right at a rate that the drafter does not know."""
     rng, depth = np.random.default_rng(3), 3
