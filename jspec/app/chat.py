@@ -100,12 +100,11 @@ class Conversation:
         Raises:
             InputError: if the conversation does not fit the context; it stays as it was.
         """
-        try:
-            self._programs.wait()
-            with self._answering:
+        with self._answering:
+            try:
                 figures = self._answer(question, screen)
-        finally:
-            self._programs.go_on()
+            finally:
+                self._programs.go_on()
         if (complaint := self._programs.complaint()) is not None:
             terminal.note(f"jspec: {complaint}")
         return figures
@@ -188,6 +187,7 @@ class Conversation:
         import jspec
         from jspec.streaming import chunks as chunks_of
 
+        self._programs.wait()
         arguments, rounds = self._arguments(known, new)
         # The prompt's pass takes the state that it is given: of an answer that ends before its
         # first round nothing is left.

@@ -1,5 +1,6 @@
 """The command line. Nothing heavy is imported before a command needs it, so `--help` is quick."""
 
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -26,6 +27,10 @@ from jspec.app.train_commands import train_app
 from jspec.arguments import check_integer
 from jspec.errors import InputError, RunStopped
 
+_NEW_OBJECTS = 50_000
+"""New objects after which Python looks for cycles. Tracing makes many and leaves few cycles: at
+Python's own 700, a tenth of a start goes into looking for them."""
+
 INTERRUPTED = 130
 BROKEN_PIPE = 141
 """The exit codes that a shell reports for a program that SIGINT or SIGPIPE ended."""
@@ -49,6 +54,7 @@ app.command()(serve)
 
 def main() -> None:
     """The entry point."""
+    gc.set_threshold(_NEW_OBJECTS)
     code = run(sys.argv[1:])
     if code in (INTERRUPTED, BROKEN_PIPE):
         os._exit(code)  # a computation may be under way, which an orderly exit would wait for
