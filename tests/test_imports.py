@@ -192,13 +192,13 @@ def test_models_are_imported_by_one_name():
 def test_only_the_engine_and_training_compile():
     for name, tree in TREES.items():
         # What tests other people's models compiles them as the engine would; an artefact is lowered
-        # here and compiled where it runs; the blocks of a decoder and the layers of a cache share a
-        # trace, which inside of a program is none of its own; stacked weights are filled in place;
-        # what chooses an attention times some.
+        # here and compiled where it runs; the blocks of a decoder, the layers of a cache, and a
+        # draft and its shapes share a trace, which inside of a program is none of its own; stacked
+        # weights are filled in place; what chooses an attention times some.
         compilers = (
             *("jspec.engine", "jspec.row_moves", "jspec.serving", "jspec.training"),
             *("jspec.testing", "jspec.artefact", "jspec.cache"),
-            *("jspec.models.decoder", "jspec.models.stacking"),
+            *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.resting"),
             "jspec.models.block_attention.choice",
         )
         if any(below(name, part) for part in compilers):

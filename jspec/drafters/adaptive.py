@@ -207,8 +207,12 @@ class Adaptive:
         # All that reads the draft goes with it: in a rest a round shall be plain decoding.
         offered, drafting = draft_unless(
             True if self.is_plain else resting,
-            lambda: self._offer(params, state, frame),
+            Adaptive._offer,
+            self,
             state.drafter,
+            params,
+            replace(state, drafter=None),
+            frame,
         )
         choice = self._choose(offered.gains, params.costs, state.slots, frame)
         state = replace(state, drafter=drafting, offered=offered)
@@ -267,11 +271,11 @@ class Adaptive:
         return found
 
     def _offer(
-        self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
+        self, memory: PyTree, params: AdaptiveParams, state: AdaptiveState, frame: Frame
     ) -> tuple[Offered, PyTree]:
         """The drafter's tree with what is expected of it, and the drafter's memory."""
         name = type(self.drafter).__name__
-        tree, drafting = self.drafter.draft(params.drafter, state.drafter, frame)
+        tree, drafting = self.drafter.draft(params.drafter, memory, frame)
         check_tree(name, tree, len(frame.root))
         check_deterministic(tree)
         if self.widths[-1] > (most := tree.tokens.shape[1] - 1):

@@ -7,8 +7,9 @@ twice as long each time that it did not pay.
 Meanwhile it goes on learning from every round; a rest ends by itself, and none is longer than 64.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -77,8 +78,27 @@ class Rests:
         return jax.tree.map(lambda one, other: jnp.where(self.over, one, other), asked, resting)
 
 
+@struct.dataclass
+class Draft:
+    """What a drafter offers, and what drafting changed of its memory."""
+
+    offered: PyTree
+    """A tree, or more than that."""
+    made: list[Array]
+    """The leaves of the memory that are not as they were."""
+    places: tuple[int | None, ...] = struct.field(pytree_node=False)
+    """For each leaf of the memory after the draft its number among those before it; None: it is the
+    next one of `made`."""
+    structure: Any = struct.field(pytree_node=False)
+    """Of the memory after the draft."""
+
+
 def draft_unless(
-    resting: Bool[Array, ""] | bool, draft: Callable[[], tuple[PyTree, PyTree]], memory: PyTree
+    resting: Bool[Array, ""] | bool,
+    offer: Callable[..., tuple[PyTree, PyTree]],
+    drafter: Any,
+    memory: PyTree,
+    *others: PyTree,
 ) -> tuple[PyTree, PyTree]:
     """The draft, or in a rest zeros in its place: a tree of absent nodes, and what goes with it.
 
@@ -88,36 +108,42 @@ def draft_unless(
     Args:
         resting: whether nothing is to be drafted; True where that is known when the program is
             made, which then holds no draft.
-        draft: gives a tree or more than that, and the memory with what `update` needs of the draft.
+        offer: (drafter, memory, others..) to a tree or more than that, and the memory with what
+            `update` needs of the draft; a function that stands in a module or a class.
+        drafter: static, as for `jspec.decode`.
         memory: the drafter's, before.
+        others: all else that the draft depends on.
     """
-    held = jax.tree.leaves(memory)
-    place = {id(leaf): number for number, leaf in enumerate(held)}
-    traced = {}
 
-    def like_rows(tree: PyTree) -> PyTree:
+    def drafted() -> Draft:
         # Under `shard_map` both branches have to vary as the rows do.
-        return vary(tree, resting, memory)
+        return vary(_drafted(offer, drafter, memory, others), resting, memory)
 
-    def drafted() -> tuple[PyTree, list[Array]]:
-        tree, drafting = draft()
-        leaves, traced["structure"] = jax.tree.flatten(drafting)
-        traced["places"] = places = [place.get(id(leaf)) for leaf in leaves]
-        return like_rows(
-            (tree, [leaf for leaf, at in zip(leaves, places, strict=True) if at is None])
-        )
+    shapes, held = jax.eval_shape(drafted), jax.tree.leaves(memory)
+    if not set(range(len(held))) <= set(shapes.places):
+        return offer(drafter, memory, *others)
 
-    shapes = jax.eval_shape(drafted)
-    if not set(place.values()) <= set(traced["places"]):
-        return draft()
+    def nothing() -> Draft:
+        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+        return vary(zeros, resting, memory)
 
-    def nothing() -> tuple[PyTree, list[Array]]:
-        return like_rows(jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes))
+    draft = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
+    made = iter(draft.made)
+    leaves = [next(made) if at is None else held[at] for at in draft.places]
+    return draft.offered, jax.tree.unflatten(draft.structure, leaves)
 
-    tree, made = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
-    new = iter(made)
-    leaves = [next(new) if at is None else held[at] for at in traced["places"]]
-    return tree, jax.tree.unflatten(traced["structure"], leaves)
+
+@partial(jax.jit, static_argnums=(0, 1), inline=True)
+def _drafted(
+    offer: Callable[..., tuple[PyTree, PyTree]], drafter: Any, memory: PyTree, others: PyTree
+) -> Draft:
+    """What is drafted, traced once for its shapes and for all programs that hold it."""
+    place = {id(leaf): number for number, leaf in enumerate(jax.tree.leaves(memory))}
+    offered, drafting = offer(drafter, memory, *others)
+    leaves, structure = jax.tree.flatten(drafting)
+    places = tuple(place.get(id(leaf)) for leaf in leaves)
+    made = [leaf for leaf, at in zip(leaves, places, strict=True) if at is None]
+    return Draft(offered, made, places, structure)
 
 
 def if_any_drafted(valid: Bool[Array, "B N"], learn: Callable[[], PyTree], known: PyTree) -> PyTree:

@@ -44,9 +44,7 @@ def test_a_rest_drafts_nothing_and_keeps_the_memory():
     now = jspec.round.frame(state)
 
     def drafted(resting):
-        return draft_unless(
-            resting, lambda: drafter.draft(None, state.drafter_state, now), state.drafter_state
-        )
+        return draft_unless(resting, drafter, None, state.drafter_state, now)
 
     whole, _ = drafter.draft(None, state.drafter_state, now)
     for resting in (False, True):
