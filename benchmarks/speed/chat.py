@@ -52,11 +52,15 @@ class Session:
     whole: list[float] = field(default_factory=list)
     """The same to its last."""
     programs: list[frozenset[Path]] = field(default_factory=list)
-    """The programs in the folder of compiled code before the first question, and at the end of each
-    answer."""
+    """The programs in the folder of compiled code before the first question, at the end of each
+    answer, and at the end of the command."""
+    ended: float = 0.0
+    """Seconds from the command to its end, which waits for what is compiled beside the answers."""
 
     def compiled(self, turn: int) -> str:
-        """What a turn compiled: programs with a pass of the model by name, and how many others."""
+        """What was compiled up to the end of a turn, or after the last one: programs with a pass of
+        the model by name, and how many others.
+        """
         new = [file.name for file in self.programs[turn + 1] - self.programs[turn]]
         large = [name for name in new if name.startswith(_LARGE)]
         named = Counter(name.split("-")[0].removeprefix("jit_").lstrip("_") for name in large)
@@ -88,8 +92,12 @@ def main(
         table.add_row(str(turn + 1), *cells)
     console.print(table)
     for how, run in runs.items():
+        console.print(
+            f"{how}: the command ended after {run.ended:.1f} s; compiled behind the last answer: "
+            f"{run.compiled(turns) or 'nothing'}"
+        )
         figures = dict(bench="chat", model=model, folders=how, first=run.first, whole=run.whole)
-        record(out, figures)
+        record(out, figures | {"ended": run.ended})
 
 
 _COLUMNS = ("first text", "whole answer", "programs compiled")
@@ -146,6 +154,8 @@ def talk(arguments: list[str], questions: tuple[str, ...], kept: Path) -> Sessio
         run.stdin.close()
         for reader in readers:
             reader.join()
+    found.ended = time.perf_counter() - begin
+    found.programs.append(_programs(kept))
     return found
 
 

@@ -9,7 +9,8 @@ import pytest
 
 import jspec
 from jspec import costs, models, programs
-from jspec.app import chat, method_choice, terminal
+from jspec.app import chat, method_choice, round_programs, terminal
+from jspec.app.round_programs import RoundPrograms
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 
@@ -121,6 +122,61 @@ def test_what_goes_wrong_with_the_whole_program_is_said_once(session, widths, mo
     assert set(widths) == {(0,)} and len(conversation.messages) == 4
     assert capsys.readouterr().err.count("out of memory") == 1
     conversation.close()
+
+
+class Idle:
+    """A runner that nothing is asked of."""
+
+    def request(self, group):
+        return {"drafter": jspec.PromptLookup()}
+
+    def params(self, group, slots):
+        return None
+
+
+def test_ctrl_c_leaves_the_wait_to_the_next_answer(monkeypatch):
+    released = threading.Event()
+    monkeypatch.setattr(programs, "compile_ahead", lambda **_: released.wait())
+    ahead = RoundPrograms(Idle())
+    ahead.prepare(None, 64)
+
+    def interrupted(futures):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(round_programs, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            ahead.wait()
+    released.set()
+    ahead.wait()
+    assert ahead._first is None
+    ahead.close()
+
+
+@pytest.mark.parametrize("at_a_terminal", [True, False])
+def test_the_program_ends_while_the_whole_one_is_compiled(monkeypatch, at_a_terminal):
+    released, ended = threading.Event(), []
+    monkeypatch.setattr(programs, "compile_ahead", lambda **_: released.wait())
+    monkeypatch.setattr("sys.stdin.isatty", lambda: at_a_terminal, raising=False)
+
+    def leave(code):
+        ended.append(code)
+        raise SystemExit
+
+    monkeypatch.setattr("os._exit", leave)
+    ahead = RoundPrograms(Idle())
+    ahead.prepare(None, 64)
+    if at_a_terminal:  # nobody waits for XLA
+        with pytest.raises(SystemExit):
+            ahead.close()
+        released.set()
+    else:
+        threading.Timer(0.05, released.set).start()
+        ahead.close()
+        assert released.is_set()
+    wait([ahead._whole])
+    assert ended == ([0] if at_a_terminal else [])
+    ahead.close()
 
 
 def test_a_drafter_of_one_width_has_one_program(session, monkeypatch, capsys):
