@@ -3,14 +3,18 @@
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jspec.app.batches import Group, Runner
     from jspec.base import PyTree, State
+
+_TURN = 0.0005
+"""Seconds of Python that a thread has before others may go on, a tenth of Python's own."""
 
 
 class RoundPrograms:
@@ -54,9 +58,11 @@ class RoundPrograms:
                 if self._is_asked:
                     self._answered.wait()  # tracing would take half of Python from them
                 if small != drafter:
-                    compile_rounds(
-                        asked["model"], asked["params"], shapes, drafter, asked["drafter_params"]
-                    )
+                    with _short_turns():
+                        compile_rounds(
+                            asked["model"], asked["params"], shapes, drafter,
+                            asked["drafter_params"],
+                        )  # fmt: skip
                 whole.set_result(self._runner.params(group, slots))
             except Exception as error:  # of an answer
                 for future in (first, whole):
@@ -125,6 +131,21 @@ class RoundPrograms:
             os._exit(0)
         self.go_on()
         wait([self._whole])
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """A context in which threads that run Python take turns often.
+
+    A round asks for Python a dozen times, and waits for each of them as long as a turn of the
+    thread takes that traces a program.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
 
 
 def _narrowest(drafter: Any) -> Any:
