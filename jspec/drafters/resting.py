@@ -7,6 +7,7 @@ twice as long each time that it did not pay.
 Meanwhile it goes on learning from every round; a rest ends by itself, and none is longer than 64.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any

@@ -38,13 +38,17 @@ def test_what_pays_or_costs_nothing_never_rests(saved, cost):
         assert rests.over
 
 
+def offer(drafter, memory, frame):
+    return drafter.draft(None, memory, frame)
+
+
 def test_a_rest_drafts_nothing_and_keeps_the_memory():
     drafter = jspec.Suffix(num_speculative_tokens=3)
     state = jspec.prefill(MODEL, PARAMS, PROMPT, drafter=drafter, max_new_tokens=8)
     now = jspec.round.frame(state)
 
     def drafted(resting):
-        return draft_unless(resting, drafter, None, state.drafter_state, now)
+        return draft_unless(resting, offer, drafter, state.drafter_state, now)
 
     whole, _ = drafter.draft(None, state.drafter_state, now)
     for resting in (False, True):
