@@ -248,13 +248,15 @@ def begin(
         batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
         sizes = model, drafter, batch, call.slots
         mesh = mesh_axes.mesh_of((params, call.arrays))
-        kept = owned(_empty(*sizes, known)) if mesh is None else _empty_on(mesh, *sizes)(known)
+        kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
         model, params, call.arrays, kept[0], drafter, drafter_params, kept[1], call.size,
         call.chunk, control, text,
     )  # fmt: skip
 
 
+# One program, and not one for each array: a server makes them anew for every prompt.
+@partial(jax.jit, static_argnames=("model", "drafter", "batch", "slots"))
 def _empty(
     model: CausalLM, drafter: Drafter, batch: int, slots: int, known: PyTree
 ) -> tuple[Cache, PyTree]:
