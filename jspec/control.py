@@ -96,15 +96,16 @@ def prepare(
     if stop_token_ids is not None:
         stop_tokens = end_tokens(stop_token_ids, batch, vocab_size, "stop_token_ids")
         ends = library_of(eos).concatenate([eos, stop_tokens], axis=1)
+    read: Any = None  # of NumPy, as all that is given to a program
+    if logprobs is not None and reads_logprobs is not None:
+        read = np.full(batch, reads_logprobs)
     control = Control(
         processors=_applied(processors, batch, vocab_size),
         grammar=masks.prepare(grammar, batch, vocab_size, ends, grammar_room),
         stop=stops.prepare(stop, batch, vocab_size, stop_room),
         stop_tokens=stop_tokens,
         logprobs=records.asked(logprobs, logprobs_mode, vocab_size),
-        reads_logprobs=None
-        if logprobs is None or reads_logprobs is None
-        else np.full(batch, reads_logprobs),
+        reads_logprobs=read,
     )
     parts = (control.grammar, control.stop, control.stop_tokens, control.logprobs)
     asked = bool(control.processors) or any(part is not None for part in parts)

@@ -1,6 +1,6 @@
 """Traversal verification: a tree judged from its leaves to its root keeps more tokens."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import jax
@@ -58,7 +58,7 @@ class TraversalVerification:
         broken = ~samplings.is_distribution(logits)
         p, uniforms = whole_draft.chances(logits, frame, tree.tokens.shape[1])
         there = tree.valid & ~frame.done[:, None]
-        kept = jax.vmap(_traverse)(tree.replace(valid=there), p, broken, uniforms)
+        kept = jax.vmap(_traverse)(replace(tree, valid=there), p, broken, uniforms)
         return Verdict(
             path=jnp.where(jnp.arange(tree.depth + 1) <= kept.depth[:, None], kept.path, 0),
             counts=kept.depth + 1,
