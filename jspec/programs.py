@@ -136,10 +136,10 @@ def compile_ahead(
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> shapes = compile_ahead(
-        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=64
+        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=48
         ... )
         >>> with jspec.no_recompile():
-        ...     state = jspec.prefill(model, model.init(), [[4, 5, 6]], max_new_tokens=6, slots=64)
+        ...     state = jspec.prefill(model, model.init(), [[4, 5, 6]], max_new_tokens=6, slots=48)
         ...     state = jspec.step(model, model.init(), state)
     """
 

@@ -84,7 +84,7 @@ FLAT = jspec.CostCurve.of({1: 1.0})
     "kind",
     [
         "recycling",
-        "draft_model",
+        pytest.param("draft_model", marks=pytest.mark.slow),
         pytest.param("adaptive_recycling", marks=pytest.mark.slow),
         pytest.param("adaptive_draft_model", marks=pytest.mark.slow),
     ],

@@ -249,6 +249,7 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
     """And so are masks and penalties, which the other tests would miss."""
     one = asked[2] | dict(limit=LIMIT, eos=[], stop=None, stop_token_ids=None)

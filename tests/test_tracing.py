@@ -73,10 +73,7 @@ def test_a_trace_has_the_tokens_and_the_figures_of_decode(name, sampling):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=() if name in ("plain", "budget") else pytest.mark.slow)
-        for name in DRAFTERS
-    ],
+    [pytest.param(name, marks=() if name == "plain" else pytest.mark.slow) for name in DRAFTERS],
 )
 def test_a_round_is_a_tree_whose_path_was_emitted(name):
     trace = jspec.trace(**ask(DRAFTERS[name], HOT, drafter_params=PARAMS.get(name)))

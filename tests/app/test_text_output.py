@@ -100,7 +100,7 @@ def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
     assert "lost against" not in command(*asked, "--no-compare").err
 
 
-@pytest.mark.parametrize("method", ["medusa", "eagle2"])
+@pytest.mark.parametrize("method", ["medusa", pytest.param("eagle2", marks=pytest.mark.slow)])
 def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
     target = jspec.models.load(folder)
     shape = asdict(target.model.config) | {"num_layers": 1, "tied": False}

@@ -261,6 +261,7 @@ def test_the_summary_and_the_figures_are_made_of_rows_alone(folder, capsys):
     assert "t(N)/t(1)" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_kernels_of_attention_are_rows_where_they_run_and_a_sentence_where_not(
     monkeypatch, capsys
 ):

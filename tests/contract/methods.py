@@ -179,6 +179,9 @@ SLOW = (
     "adaptive_draft_model_at_random",
     "calibrated_dyspec",
     "lyanna_separate",
+    "speculative_decoding",
+    "mixture",
+    "medusa",
 )
 """Drafters beside one that has the same memory, tree and rule: only the slow tests have them."""
 

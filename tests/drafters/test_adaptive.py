@@ -193,7 +193,15 @@ def check_every_round_accepts_its_width(drafter, widths):
         before = lengths
 
 
-@pytest.mark.parametrize("widths", [[0], [1], [2], [5], [5, 0, 2, 1], [0, 0, 5]], ids=str)
+@pytest.mark.parametrize(
+    "widths",
+    # The others are slow: more of the same.
+    [
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ([0], [1], [2], [5], [0, 0, 5])),
+        [5, 0, 2, 1],
+    ],
+    ids=str,
+)
 def test_a_draft_model_that_is_the_target_is_right_at_every_width(widths):
     chain = jspec.SpeculativeDecoding(MODEL, 5)
     check_every_round_accepts_its_width(jspec.adaptive(chain, (0, 1, 2, 5)), widths)

@@ -182,6 +182,7 @@ class WithVerifier(Chain):
     verifier: object = None
 
 
+@pytest.mark.slow
 def test_another_sound_verifier_passes_and_the_report_says_what_was_not_checked():
     """Noise shared by rows: each row alone has the right distribution, but not plain's tokens."""
 

@@ -111,7 +111,7 @@ def check_cache(state, tokens, lengths):
 
 
 # Rule and draws of these are those of RSD-S and of the other two of DySpec: more trees.
-SLOW = ("sequoia", "rsd_c", "dyspec", "rsd_c_traversal", "rsd_s_traversal")
+SLOW = ("sequoia", "rsd_c", "dyspec", "rsd_c_traversal", "rsd_s_traversal", "calibrated_dyspec")
 PAIRINGS = [
     pytest.param(drafter, id=name, marks=pytest.mark.slow if name in SLOW else ())
     for name, drafter in PUBLISHED.items()
