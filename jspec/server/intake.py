@@ -181,6 +181,13 @@ class Intake:
                     "writes calls; name a function, or start the server with --tool-call-parser",
                     "tool_choice",
                 )  # fmt: skip
+            if not asked.parallel_tool_calls:
+                raise APIError(
+                    400, "parallel_tool_calls is false and tool_choice is 'auto', where an answer "
+                    "is free text with any number of calls; ask for one call by tool_choice "
+                    "'required' or a function's name", "parallel_tool_calls",
+                    "unsupported_parameter",
+                )  # fmt: skip
             return None, None, calls.reader_of(parser, tools)
         name = _named(choice) if isinstance(choice, NamedTool) else None
         if name is not None and name not in tools:

@@ -200,8 +200,8 @@ class ChatRequest(Settings):
     response_format: AsText | AsJSON | None = Field(None, discriminator="type")
     tools: Annotated[list[Tool], Field(min_length=1, max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
-    parallel_tool_calls: Literal[True] = True
-    """An answer may have several calls; that it may not is not supported."""
+    parallel_tool_calls: bool = True
+    """Whether an answer may have several calls. Where one is asked for it has one in any case."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
     @property

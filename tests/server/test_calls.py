@@ -190,7 +190,8 @@ def test_one_of_several_is_required(client):
     client.device.read = lambda *of: seen.append(of[1]) or read(*of)
     client.device.text = json.dumps({"name": "look", "arguments": {"at": "it"}})
     try:
-        choice = chat(client, tool_choice="required").json()["choices"][0]
+        asked = {"tool_choice": "required", "parallel_tool_calls": False}
+        choice = chat(client, **asked).json()["choices"][0]
     finally:
         del client.device.read
     assert seen[0].grammar.what.startswith("the JSON schema")
@@ -199,12 +200,21 @@ def test_one_of_several_is_required(client):
     assert choice["finish_reason"] == "tool_calls"
 
 
+def test_one_call_alone_is_for_those_who_ask_for_one(client):
+    got = chat(client, parallel_tool_calls=False)
+    assert got.status_code == 400
+    assert got.json()["error"]["param"] == "parallel_tool_calls"
+    assert "ask for one call by tool_choice" in got.json()["error"]["message"]
+    client.device.text = ONE
+    for free in ({"tools": None}, {"tool_choice": "none"}):
+        assert chat(client, parallel_tool_calls=False, **free).status_code == 200
+
+
 def test_what_cannot_be_done_is_named():
     with service(fakes.FakeDevice(1)) as client:
         for asked, param in (
             ({}, "tool_choice"),  # nobody knows how this model writes calls
             ({"tools": None, "tool_choice": "required"}, "tool_choice"),
-            ({"parallel_tool_calls": False}, "parallel_tool_calls"),
         ):
             got = chat(client, **asked)
             assert got.status_code == 400, got.text
