@@ -256,13 +256,17 @@ class Adaptive:
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         seconds = costs.at([len(ran) * (1 + w) for w in (self.widths[0], width)], state.slots)
         plain = costs.without_draft(state.slots)
-        tokens = counts.sum() / jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
+        rows = jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
+        gain = state.offered.gains[:, self.widths.index(width)]
+        expected = jnp.where(ran, 1 + gain, 0.0).sum() / rows
+        # What one row's round has really given says little of its draft, the mean of many says
+        # more: a refused draft costs many times what drafting does.
+        tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
         rests = state.rests.after(tokens * plain - seconds[1], seconds[0] - plain)
         # What was not asked has not shown whether it pays.
         found: dict[str, Any] = {"rests": state.rests if self.is_plain else rests}
         gains = accepted = jnp.float32(0)
         if width:
-            gain = state.offered.gains[:, self.widths.index(width)]
             gains = jnp.where(ran, gain, 0.0).sum()
             accepted = jnp.where(ran, counts - 1, 0.0).sum()
         # A round without drafted nodes shows nothing: what was learnt of others fades.

@@ -1,9 +1,8 @@
 """Asking a drafter only while its drafts are worth the time that drafting takes.
 
 A draft that is not verified costs its own time still: little beside a large target, nearly half a
-round beside a tiny one. So what drafts have saved is summed up, by the tokens that came of them and
-not by what was expected, and where that is less than they cost, the drafter rests: for a round, and
-twice as long each time that it did not pay.
+round beside a tiny one. So what drafts save is summed up, and where that is less than they cost,
+the drafter rests: for a round, and twice as long each time that it did not pay.
 Meanwhile it goes on learning from every round; a rest ends by itself, and none is longer than 64.
 """
 
@@ -23,7 +22,7 @@ from jspec.manual_axes import vary
 _DECAY = 0.9
 """The share of what was saved that a round leaves."""
 _LONGEST = 64
-_PATIENCE = 0.125
+_PATIENCE = 0.25
 """The share of a draft's time that drafts may cost more than they save, lately."""
 
 
@@ -37,7 +36,7 @@ class Rests:
         ...     asked.append(bool(rests.over))
         ...     rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
         >>> "".join("x" if now else "." for now in asked)
-        'xx.x..x....x....'
+        'xxx.xx..xx....xx'
     """
 
     saved: Float[Array, ""]
@@ -61,8 +60,8 @@ class Rests:
         """The rests after this round.
 
         Args:
-            saved: the seconds that this round's draft has saved beside a round without one. Not
-                read in a rest.
+            saved: the seconds that this round's draft saves beside a round without one. Not read
+                in a rest.
             cost: the seconds of a draft; drafts that cost nothing are always made.
         """
         mean = _DECAY * self.saved + (1 - _DECAY) * saved
