@@ -120,14 +120,15 @@ def draft_unless(
         return vary(_drafted(offer, drafter, memory, others), resting, memory)
 
     shapes, held = jax.eval_shape(drafted), jax.tree.leaves(memory)
-    if not set(range(len(held))) <= set(shapes.places):
-        return offer(drafter, memory, *others)
 
     def nothing() -> Draft:
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return vary(zeros, resting, memory)
 
-    draft = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
+    if not set(range(len(held))) <= set(shapes.places):
+        draft = drafted()
+    else:
+        draft = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
     made = iter(draft.made)
     leaves = [next(made) if at is None else held[at] for at in draft.places]
     return draft.offered, jax.tree.unflatten(draft.structure, leaves)

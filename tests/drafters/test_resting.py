@@ -98,3 +98,25 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
         result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
         np.testing.assert_array_equal(result.tokens, plain.tokens)
         assert (int(result.drafter_state.rests.next) > 1) == rested
+
+
+@dataclass(frozen=True)
+class Hopeful(Counts):
+    """It is sure of its drafts, and always wrong."""
+
+    def draft(self, params, state, frame):
+        tree, _ = super().draft(params, state, frame)
+        return replace(tree, value=jnp.full(tree.tokens.shape, 0.95)), state
+
+
+def test_one_refused_draft_is_luck_and_many_are_none():
+    """The same round: alone a row goes by what was expected, beside others by what came of it."""
+    costs = jspec.CostCurve.of({1: 1.0, 3: 1.2, 8: 1.0, 24: 1.2}, undrafted=0.9)
+    for rows, tires in ((1, False), (8, True)):
+        result = jspec.decode(
+            MODEL, PARAMS, np.repeat(PROMPT, rows, axis=0), max_new_tokens=1,
+            drafter=jspec.adaptive(Hopeful(), (0, 2)),
+            drafter_params=jspec.AdaptiveParams(None, costs),
+        )  # fmt: skip
+        assert result.stats.num_draft_tokens[0] == 2 and result.stats.num_accepted_tokens[0] == 0
+        assert (float(result.drafter_state.rests.saved) < 0) == tires
