@@ -87,7 +87,7 @@ class Offered:
     probs: Float[Array, "B N"]
     """The estimated probability of each node given that its parent is accepted."""
     gains: Float[Array, "B W"]
-    """E(w) of each width."""
+    """E(w) of each width, as the chances add up."""
 
 
 @struct.dataclass
@@ -109,6 +109,14 @@ class AdaptiveState:
     """That of those that were."""
     rests: Rests
     offered: Offered | None
+
+    @property
+    def trust(self) -> Float[Array, ""]:
+        """The share of what is expected that comes.
+
+        Of estimates of equal quality, those are chosen that are too high.
+        """
+        return jnp.minimum(self.accepted / self.expected, 1.0)
 
 
 @dataclass(frozen=True)
@@ -214,7 +222,7 @@ class Adaptive:
             replace(state, drafter=None),
             frame,
         )
-        choice = self._choose(offered.gains, params.costs, state.slots, frame)
+        choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
         state = replace(state, drafter=drafting, offered=offered)
         return replace(offered.tree, choice=choice), state
 
@@ -258,7 +266,7 @@ class Adaptive:
         plain = costs.without_draft(state.slots)
         rows = jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
         gain = state.offered.gains[:, self.widths.index(width)]
-        expected = jnp.where(ran, 1 + gain, 0.0).sum() / rows
+        expected = jnp.where(ran, 1 + state.trust * gain, 0.0).sum() / rows
         # What one row's round has really given says little of its draft, the mean of many says
         # more: a refused draft costs many times what drafting does.
         tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
@@ -299,8 +307,6 @@ class Adaptive:
         chances = jnp.where(tree.valid, tree.value, 0.0).at[:, 0].set(0.0)
         best = jnp.cumsum(-jnp.sort(-chances, axis=1), axis=1)  # E(1), E(2), ..
         gains = jnp.pad(best, ((0, 0), (1, 0)))[:, jnp.array(self.widths)]
-        # Of estimates of equal quality, those are chosen that are too high.
-        gains = gains * jnp.minimum(state.accepted / state.expected, 1.0)
         return Offered(tree, buckets, probs, gains), drafting
 
     def _choose(

@@ -446,6 +446,8 @@ def test_what_was_expected_in_vain_is_expected_less_for_a_while():
         verified = trees.best(tree.replace(choice=None), width)
         return update(params, state, outcome(verified, tokens))
 
+    kept = after(state, 3, [9]).expected
+    assert after(half, 3, [9]).expected == kept, "a correction is not corrected by itself"
     for _ in range(9):
         state = after(state, 3, [9])
     wrong = float(state.accepted / state.expected)
