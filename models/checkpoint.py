@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import precision, records, sharding, stacking
+from jspec.models import columns, precision, records, sharding, stacking
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
@@ -66,6 +66,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "dtype": jnp.dtype(model.dtype).name,
         "param_dtype": jnp.dtype(model.param_dtype).name,
         "scan_layers": model.scan_layers,
+        "column_parts": model.column_parts,
     }
     (path / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -104,10 +105,13 @@ def restore(
             "jspec.models.save writes them"
         )
     record = settings.read(path / RECORD)
-    model = model or _rebuild(record)
+    wanted: Model = sharding.laid_out(model or _rebuild(record), mesh, rules)
     if mesh is not None and strict:
-        sharding.check(model, mesh, rules)
-    saved = model.clone(scan_layers=record.flag("scan_layers", False))
+        sharding.check(wanted, mesh, rules)
+    saved = wanted.clone(
+        scan_layers=record.flag("scan_layers", False),
+        column_parts=record.size("column_parts", 1),
+    )
     expected = shapes(saved)
     with ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.metadata(path / PARAMS).item_metadata
@@ -119,7 +123,8 @@ def restore(
             params = checkpointer.restore(path / PARAMS, _placed(expected, one))
     if mesh is not None:
         params = _restored_in_parts(path / PARAMS, expected, mesh, rules)
-    return model, params if saved == model else relaid(model, params)
+    params = columns.relaid(params, wanted.fused, saved.column_parts, wanted.column_parts)
+    return wanted, params if saved.scan_layers == wanted.scan_layers else relaid(wanted, params)
 
 
 def _restored_in_parts(folder: Path, expected: PyTree, mesh: Mesh, rules: sharding.Rules) -> PyTree:

@@ -1,5 +1,6 @@
 """The base of networks of transformer blocks: their sizes, a cache of these, and their blocks."""
 
+from collections.abc import Mapping
 from dataclasses import field
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from jspec import cache as caches
 from jspec.base import Cache, PyTree
 from jspec.models import streaming
 from jspec.models.attention import XLA, Implementation
+from jspec.models.columns import Fused
 
 
 class Decoder(nn.Module):
@@ -22,12 +24,20 @@ class Decoder(nn.Module):
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
+        column_parts: devices that the columns of products are laid out for which are one; see
+            `jspec.models.columns`. Loading onto a mesh says it.
     """
 
     config: Any
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
     attend_by: Implementation = field(default=XLA, kw_only=True)
+    column_parts: int = field(default=1, kw_only=True)
+
+    @property
+    def fused(self) -> Mapping[str, Fused]:
+        """The products of a layer that are one, by its name; empty: there are none."""
+        return {}
 
     @property
     def vocab_size(self) -> int:

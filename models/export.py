@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import eight_bits, stacking
+from jspec.models import columns, eight_bits, stacking
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import RopeFactors, RopeScaling
@@ -53,7 +53,8 @@ def save_hf(
     folder = Path(folder)
     settings = config(model.config, end, jnp.dtype(dtype).name)
     folder.mkdir(parents=True, exist_ok=True)
-    tensors, params = {}, stacking.unstacked(params)
+    plain = columns.relaid(params, model.fused, model.column_parts, 1)
+    tensors, params = {}, stacking.unstacked(plain)
     for weight in llama.weights(model.config):
         leaf = params["params"]
         for key in weight.path:

@@ -3,6 +3,7 @@
 import hashlib
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,24 +11,34 @@ import numpy as np
 
 from jspec.base import PyTree
 from jspec.models import stacking, streaming
+from jspec.models.columns import fused_of
 
 _SAMPLES = 4096
 """Values read of each parameter: enough that no training step leaves them all as they were."""
 
 
-def fingerprint(params: PyTree) -> str:
+def fingerprint(params: PyTree, model: Any = None) -> str:
     """64 hexadecimal digits for the weights of a model.
 
     They cover the name and shape of every parameter and values spread evenly over each, rounded to
     bfloat16: float32 and bfloat16 copies of one checkpoint have one fingerprint, and so has one
     whose layers are stacked.
+
+    Args:
+        params: the weights.
+        model: their network, which knows how the columns of products that are one are laid out for
+            the devices of a mesh; None: they are not.
     """
     digest = hashlib.sha256()
+    fused, devices = getattr(model, "fused", {}), getattr(model, "column_parts", 1)
     leaves = sorted(_single(params), key=lambda found: found[0])
     for path, leaf, layer in leaves:
         shape = leaf.shape[len(layer) :]
+        products = fused_of(path.strip("[]'").split("']['"), fused) if devices > 1 else None
+        columns = None if products is None else np.argsort(products.order(devices))
         digest.update(f"{path} {list(shape)}\n".encode())
-        digest.update(np.asarray(_sample(leaf, layer, shape)).astype(jnp.bfloat16).tobytes())
+        sample = np.asarray(_sample(leaf, layer, shape, columns))
+        digest.update(sample.astype(jnp.bfloat16).tobytes())
     return digest.hexdigest()
 
 
@@ -46,8 +57,12 @@ def _single(params: PyTree) -> Iterator[tuple[str, jax.Array | np.ndarray, tuple
 
 
 def _sample(
-    leaf: jax.Array | np.ndarray, layer: tuple[int, ...], shape: tuple[int, ...]
+    leaf: jax.Array | np.ndarray,
+    layer: tuple[int, ...],
+    shape: tuple[int, ...],
+    columns: np.ndarray | None,
 ) -> jax.Array | np.ndarray:
+    """Values of one layer; `columns`: where each column stands, if not in its place."""
     # Gathered where the parameter lies: a device keeps its gigabytes.
     if layer and streaming.on_host(leaf):
         leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))
@@ -55,4 +70,7 @@ def _sample(
     size = math.prod(shape)
     count = min(size, _SAMPLES)
     places = np.arange(count) * size // max(count, 1)
-    return leaf[(*layer, *np.unravel_index(places, shape))]
+    *rows, column = np.unravel_index(places, shape) if shape else (None,)
+    if column is None:
+        return leaf[layer]
+    return leaf[(*layer, *rows, column if columns is None else columns[column])]

@@ -1,5 +1,6 @@
 """The decoder before Llama, GPT-2 and OPT: learned positions, layer norms, a two-matrix MLP."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
+from jspec.models.columns import Fused
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import layer_norm
 from jspec.models.scanning import LayeredDecoder
@@ -48,11 +50,17 @@ class LearnedPositionConfig:
         return self.hidden_size // self.num_heads
 
 
+def qkv(config: LearnedPositionConfig) -> Fused:
+    """Queries, keys and values."""
+    return Fused((config.num_heads,) * 3, config.head_dim)
+
+
 class Block(nn.Module):
     config: LearnedPositionConfig
     dtype: Any
     param_dtype: Any
     attend_by: attention.Implementation = attention.XLA
+    column_parts: int = 1
 
     @nn.compact
     def __call__(
@@ -68,7 +76,8 @@ class Block(nn.Module):
 
         def mix(y: Array) -> tuple[Array, Array, Array]:
             # q, k and v are one product: fewer, larger weights.
-            q, k, v = jnp.split(_dense(self, 3 * config.hidden_size, "qkv")(y), 3, axis=-1)
+            fused = _dense(self, 3 * config.hidden_size, "qkv")(y)
+            q, k, v = qkv(config).apart(fused, self.column_parts)
             shape = (*y.shape[:2], config.num_heads, config.head_dim)
             k, v = k.reshape(shape).swapaxes(1, 2), v.reshape(shape).swapaxes(1, 2)
             mixed = attention.attend(q.reshape(shape), k, v, mask, past, by=self.attend_by)
@@ -95,6 +104,8 @@ class LearnedPositionDecoder(LayeredDecoder):
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
+        column_parts: devices that the columns of queries, keys and values are laid out for; see
+            `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
@@ -104,6 +115,10 @@ class LearnedPositionDecoder(LayeredDecoder):
     def features(self) -> int:
         """F, width of `Output.hidden`."""
         return self.config.embed_size
+
+    @property
+    def fused(self) -> Mapping[str, Fused]:
+        return {"qkv": qkv(self.config)}
 
     @nn.compact
     def __call__(
@@ -125,7 +140,8 @@ class LearnedPositionDecoder(LayeredDecoder):
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)
         dtypes = self.dtype, self.param_dtype
-        blocks = [Block(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
+        block = Block(config, *dtypes, self.attend_by, self.column_parts, parent=None)
+        blocks = [block] * config.num_layers
         ran = self.through_layers(blocks, x, (mask,), cache, nodes)
         x = ran.x
         if config.final_norm:

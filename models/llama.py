@@ -4,6 +4,7 @@ What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2
 OLMo 2, SmolLM3, Mixtral and Qwen3-MoE are each a `LlamaConfig`.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,7 @@ from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
+from jspec.models.columns import Fused
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, unembed
 from jspec.models.norms import RMSNorm
@@ -100,6 +102,15 @@ class LlamaConfig:
         return Rope(self.rope_theta, self.rope_scaling)
 
 
+def qkv(config: LlamaConfig) -> Fused:
+    """Queries, keys and values."""
+    return Fused((config.num_heads, config.num_kv_heads, config.num_kv_heads), config.head_dim)
+
+
+def gate_up(config: LlamaConfig) -> Fused:
+    return Fused((config.intermediate_size,) * 2)
+
+
 class Block(nn.Module):
     """Attention and an MLP, each added to the states."""
 
@@ -111,6 +122,7 @@ class Block(nn.Module):
     layer: Layer | None = None
     """None: one that sees all, with the config's `rope`."""
     attend_by: attention.Implementation = attention.XLA
+    column_parts: int = 1
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
@@ -165,7 +177,7 @@ class Block(nn.Module):
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
         fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
         fused = fused.reshape(batch, new, heads + 2 * kv_heads, dim)
-        q, k, v = jnp.split(fused, [heads, heads + kv_heads], axis=2)
+        q, k, v = qkv(config).apart(fused, self.column_parts, axis=2)
         if config.qk_norm:
             joint = (batch, new, -1)
             q, k = (
@@ -181,7 +193,7 @@ class Block(nn.Module):
             dtypes = self.dtype, self.param_dtype
             return RoutedExperts(experts, activation, *dtypes, name="experts")(read)
         both = self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(read)
-        gate, up = jnp.split(both, 2, axis=-1)
+        gate, up = gate_up(config).apart(both, self.column_parts)
         down = self.dense(config.hidden_size, "down", config.mlp_bias)
         return down(activation(gate) * up)
 
@@ -194,6 +206,8 @@ class Llama(LayeredDecoder):
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
+        column_parts: devices that the columns of queries, keys and values and those of gate and up
+            are laid out for; see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
             the head reads; some draft heads are trained on them (EAGLE-3).
@@ -237,6 +251,10 @@ class Llama(LayeredDecoder):
         return self.hidden_size * (len(self.taps) or 1)
 
     @property
+    def fused(self) -> Mapping[str, Fused]:
+        return {"qkv": qkv(self.config), "gate_up": gate_up(self.config)}
+
+    @property
     def kinds(self) -> tuple[Layer, ...]:
         """What each layer is."""
         return self.config.layers or (Layer(self.config.rope),) * self.num_layers
@@ -263,6 +281,7 @@ class Llama(LayeredDecoder):
                 *(config, self.dtype, self.param_dtype),
                 layer=layer,
                 attend_by=self.attend_by,
+                column_parts=self.column_parts,
                 parent=None,
             )
             for layer in self.kinds

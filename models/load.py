@@ -18,6 +18,7 @@ from jax.typing import DTypeLike
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models import (
+    columns,
     eight_bits,
     gguf,
     hub,
@@ -144,6 +145,7 @@ def load(
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
     model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    model = sharding.laid_out(model, mesh, rules)
     if mesh is not None and strict:
         sharding.check(model, mesh, rules)
     streaming_plan.check(model, layer_memory)
@@ -244,33 +246,40 @@ def read_weights(
             return there
         return (there or SingleDeviceSharding(jax.devices()[0])).with_memory_kind(layer_memory)
 
+    def joined(weight: weights.Weight, dtype: DTypeLike) -> np.ndarray:
+        one = {weight.path[-1]: weight.join(read, dtype)}
+        for key in reversed(weight.path[:-1]):
+            one = {key: one}
+        return jax.tree.leaves(columns.relaid(one, model.fused, 1, model.column_parts))[0]
+
     def placed(weight: weights.Weight) -> jax.Array:
         split = place(weight.path, weight.shape)
         if split is None:
-            return jax.device_put(weight.join(read, wide))
+            return jax.device_put(joined(weight, wide))
 
         # What is split across rows of the file needs all of them for each device: the last stay.
         @lru_cache(maxsize=1)
         def rows(name: str, first: int, end: int) -> np.ndarray:
             return files.rows(known[name], slice(first, end))
 
-        return sharding.assemble(
-            weight.shape,
-            split,
-            lambda index: weight.part(
-                index, lambda name, own: rows(name, own.start, own.stop), wide
-            ),
-        )
+        def part(index: tuple[slice, ...]) -> np.ndarray:
+            return weight.part(index, lambda name, own: rows(name, own.start, own.stop), wide)
+
+        fused = columns.fused_of(weight.path, model.fused)
+        if fused is None:
+            return sharding.assemble(weight.shape, split, part)
+        laid_out = columns.part(part, weight.shape, fused, model.column_parts, wide)
+        return sharding.assemble(weight.shape, split, laid_out)
 
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
         streams = layer_memory != streaming.DEVICE and bool(path) and path[0] in stacked
         if wide is not model.param_dtype and eight_bits.rounded(weight.path):
             # A factor is of all inputs, so that the whole is read first.
-            narrow, factors = eight_bits.quantised(weight.join(read, np.float32), model.param_dtype)
+            narrow, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
             arrays = {name: narrow, f"{name}{eight_bits.SUFFIX}": factors}
         elif streams:
-            arrays = {name: weight.join(read, wide)}
+            arrays = {name: joined(weight, wide)}
         else:
             return [(weight.path, placed(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}

@@ -41,6 +41,7 @@ class LayeredDecoder(Decoder):
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
+        column_parts: see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike.
     """
 

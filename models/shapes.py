@@ -57,6 +57,7 @@ def shapes(
     model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
     params = checkpoint.shapes(model)
     if mesh is not None:
+        model = sharding.laid_out(model, mesh)
         params = jax.tree.map(
             lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
             params,

@@ -12,12 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
+from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
 from jspec.base import Cache, PyTree
 from jspec.errors import InputError
 from jspec.mesh_axes import ROWS, WEIGHTS
-from jspec.models import eight_bits
+from jspec.models import columns, eight_bits
+from jspec.models.decoder import Decoder
 
 Axes = tuple[str | None, ...]
 
@@ -153,6 +154,47 @@ def cache(tree: Cache, mesh: Mesh, rules: Rules = TARGET) -> Cache:
         values=tuple(place(_CACHE, layer) for layer in tree.values),
         lengths=place(("rows",), tree.lengths),
     )
+
+
+def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET) -> Any:
+    """The network whose weights' columns lie with their heads on a mesh, as `load` makes it.
+
+    Args:
+        model: a network of the project; any other is given back as it is.
+        mesh: devices, which need not exist; None: one.
+        rules: as in `params`.
+
+    Example:
+        >>> import jax
+        >>> from jspec import models
+        >>> mesh = jax.sharding.AbstractMesh((2,), ("model",))
+        >>> model = models.load("jspec-800k").model
+        >>> laid_out(model, mesh).column_parts, laid_out(model, mesh, DRAFT).column_parts
+        (2, 1)
+    """
+    parts = 1 if mesh is None else dict(mesh.shape).get(rules.heads, 1)
+    if not isinstance(model, Decoder) or model.column_parts == parts:
+        return model
+    return model.clone(column_parts=parts)
+
+
+def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple[Any, PyTree]:
+    """A model that is loaded, and its weights, on a mesh as `load` would have read them onto it.
+
+    Args:
+        model: its network.
+        tree: its params.
+        mesh: devices.
+        rules: as in `params`.
+
+    Returns:
+        The network, whose columns are laid out for the mesh, and its params on their devices.
+    """
+    there = laid_out(model, mesh, rules)
+    placed = jax.device_put(tree, params(tree, mesh, rules))
+    if isinstance(model, Decoder):
+        placed = columns.relaid(placed, model.fused, model.column_parts, there.column_parts)
+    return there, placed
 
 
 def batch(arrays: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:

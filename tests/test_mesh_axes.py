@@ -46,13 +46,16 @@ def mesh_of(rows, parts):
     return jax.make_mesh((rows, parts), ("data", "model"), (AxisType.Auto, AxisType.Auto))
 
 
-def compiled(mesh, drafter, **options):
+def compiled(mesh, drafter, laid_out=True, **options):
     """The whole generation, with a batch and weights on a mesh: program and arguments."""
     model = tiny.model(**SHAPE)
     params = tiny.params(model)
     rows = NamedSharding(mesh, PartitionSpec("data"))
     prompts = jax.device_put(np.tile(tiny.PROMPTS[:1], (BATCH, 1)).astype(np.int32), rows)
-    weights = jax.device_put(params, sharding.params(params, mesh))
+    if laid_out:
+        model, weights = sharding.spread(model, params, mesh)
+    else:
+        weights = jax.device_put(params, sharding.params(params, mesh))
 
     def generate(params, prompts):
         return jspec.decode(
@@ -109,6 +112,21 @@ def test_no_gather_is_larger_than_a_row_of_the_vocabulary_for_each_node(both):
         assert size <= rows * NODES * VOCAB, (kind, name)
         # Indeed nothing comes near: a device gets the best of each part, and sums of states.
         assert size <= rows * NODES * max(tiny.model().hidden_size, 4 * RECYCLING.k), (kind, name)
+
+
+def test_a_layer_exchanges_two_sums_and_no_more(both):
+    """Behind attention and behind the MLP (Shoeybi et al. 2019), of a state for each node."""
+    states = BATCH // 2 * NODES * tiny.model().hidden_size
+    products = [each for each in in_the_loop(both) if "Block" in each[2]]
+    assert all(each[:2] == ("all-reduce", states) for each in products), products
+    assert len(products) == 2 * tiny.model().num_layers
+    assert not any(kind == "collective-permute" for kind, _, _ in exchanges(both))
+
+
+@pytest.mark.slow
+def test_columns_that_do_not_lie_with_their_heads_would_be_found():
+    found = in_the_loop(compiled(mesh_of(2, 4), RECYCLING, laid_out=False, **SAMPLED))
+    assert any(kind == "collective-permute" for kind, _, _ in found)
 
 
 def test_whole_logits_would_be_found():

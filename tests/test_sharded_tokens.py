@@ -35,8 +35,8 @@ def both(mesh, model, params, drafter, drafter_params=None, rules=sharding.DRAFT
     """The results of one device and of the mesh."""
     ask = dict(drafter=drafter, max_new_tokens=LIMIT, **options)
     one = jspec.decode(model, params, PROMPTS, LENGTHS, drafter_params=drafter_params, **ask)
-    places = sharding.params(params, mesh), sharding.params(drafter_params, mesh, rules)
-    split, own = jax.device_put((params, drafter_params), places)
+    model, split = sharding.spread(model, params, mesh)
+    own = jax.device_put(drafter_params, sharding.params(drafter_params, mesh, rules))
     prompts, lengths = sharding.batch((PROMPTS, LENGTHS), mesh)
     many = jspec.decode(model, split, prompts, lengths, drafter_params=own, **ask)
     assert many.tokens.sharding.spec[0] == "data"

@@ -10,8 +10,9 @@ from rich.table import Table
 
 from jspec.costs import devices
 from jspec.planning import Plan
-from jspec.planning.plan import COMPILED, Setting
+from jspec.planning.plan import COMPILED
 from jspec.planning.reachable import DECODE, ENGINE
+from jspec.planning.setting import Setting
 from jspec.planning.work import Work
 
 _WIDTH = 100

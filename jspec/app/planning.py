@@ -18,7 +18,7 @@ from jspec.errors import InputError
 from jspec.models.published_shapes import SHAPES
 from jspec.planning import Plan, compile_plan, plan
 from jspec.planning.nearest import nearest
-from jspec.planning.plan import Setting
+from jspec.planning.setting import Setting
 from jspec.planning.topology import Topology, mesh_here
 
 

@@ -1,5 +1,6 @@
 """What a generation will hold and take on every device, before there are weights or devices."""
 
-from jspec.planning.plan import Plan, compile_plan, plan
+from jspec.planning.ahead_of_time import compile_plan
+from jspec.planning.plan import Plan, plan
 
 __all__ = ["Plan", "compile_plan", "plan"]

@@ -16,6 +16,8 @@ from jspec.models import sharding
 from jspec.protocols import CausalLM, Drafter
 
 AXES = ("data", "model")
+_BORROWED = "target"
+"""The key of what a head's variables have of its target."""
 
 
 def mesh_of(data: int = 1, model: int = 1) -> AbstractMesh:
@@ -58,11 +60,32 @@ def spread(tree: PyTree, mesh: Any) -> PyTree:
     """The shapes of params, with the shardings by which `jspec.models.load` spreads them."""
 
     def place(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
-        # Beside weights a drafter's params hold records, such as what rounds cost.
-        keys = tuple(str(getattr(key, "key", "")) for key in path)
-        return with_sharding(leaf, sharding.parameter(keys, leaf.shape, mesh))
+        return with_sharding(leaf, sharding.parameter(_keys(path), leaf.shape, mesh))
 
     return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def spread_drafter(tree: PyTree, mesh: Any) -> PyTree:
+    """The shapes of a drafter's params: a draft model's whole, of a head what it has for every
+    token, and what either borrows of the target as the target's.
+    """
+    places = [_keys(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+    borrowing = {keys[: keys.index(_BORROWED)] for keys in places if _BORROWED in keys}
+    models = {keys[:-2] for keys in places if keys[-2:] == ("params", "embed")} - borrowing
+
+    def place(path: tuple[Any, ...], leaf: Any) -> jax.ShapeDtypeStruct:
+        keys = _keys(path)
+        rules = sharding.TARGET if _BORROWED in keys else sharding.HEAD
+        if "params" in keys and keys[: keys.index("params")] in models:
+            rules = sharding.DRAFT
+        return with_sharding(leaf, sharding.parameter(keys, leaf.shape, mesh, rules))
+
+    return jax.tree_util.tree_map_with_path(place, tree)
+
+
+def _keys(path: tuple[Any, ...]) -> tuple[str, ...]:
+    # Beside weights a drafter's params hold records, such as what rounds cost.
+    return tuple(str(getattr(key, "key", getattr(key, "idx", ""))) for key in path)
 
 
 def whole(tree: PyTree, mesh: Any) -> PyTree:

@@ -6,7 +6,9 @@ from dataclasses import replace
 from jspec.costs import devices
 from jspec.errors import InputError
 from jspec.planning import layout
-from jspec.planning.plan import Plan, Setting, held
+from jspec.planning.memory import held
+from jspec.planning.plan import Plan
+from jspec.planning.setting import Setting
 
 _MOST_DEVICES = 4096
 _SLOTS = 128

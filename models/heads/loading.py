@@ -121,7 +121,7 @@ def find(kind: str, target: Loaded) -> str:
         InputError: if there is none.
     """
     names = [name for name in bundled() if name.endswith(f"/{kind}")]
-    ours = fingerprint(target.params) if names else None
+    ours = fingerprint(target.params, target.model) if names else None
     for name in names:
         trained_for = settings.read(_bundled_folder(name) / store.RECORD).part("target")
         if trained_for.get("fingerprint") == ours:

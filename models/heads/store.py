@@ -96,7 +96,7 @@ def save(
             "target": {
                 "vocab_size": head.vocab_size,
                 "features": head.features,
-                "fingerprint": fingerprint(target.params),
+                "fingerprint": fingerprint(target.params, target.model),
             },
             "weights": _digest(part / WEIGHTS),
             "training": dict(training or {}),
@@ -124,7 +124,7 @@ def read(
     record = settings.read(folder / RECORD)
     head = _rebuild(record, target, dtype, only)
     check_target(str(folder), head, target.model)
-    found, ours = record.part("target").get("fingerprint"), fingerprint(target.params)
+    found, ours = record.part("target").get("fingerprint"), fingerprint(target.params, target.model)
     if found != ours:
         raise InputError(
             f"{folder} was trained for a model of the same shape with other weights (fingerprint "

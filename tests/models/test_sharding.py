@@ -14,7 +14,8 @@ from jax.sharding import AxisType, Mesh, PartitionSpec
 import jspec.models
 from jspec import cache as caches
 from jspec.errors import InputError
-from jspec.models import export, sharding
+from jspec.models import columns, export, sharding
+from jspec.models.fingerprint import fingerprint
 
 NAMES = (
     "llama_biases_grouped_tied",
@@ -43,9 +44,9 @@ def test_the_sharded_forward_is_the_forward(name, mesh, fixtures, causal):
     root = (tokens[:, :1], lengths[:, None], jnp.ones((4, 1, 1), bool))
     whole = forward(params, *root, cache)
 
-    split = jax.device_put(params, sharding.params(params, mesh))
     spread = jax.device_put(cache, sharding.cache(cache, mesh))
-    found = forward(split, *root, spread)
+    laid, split = sharding.spread(model, params, mesh)
+    found = jax.jit(laid.apply)(split, *root, spread)
     np.testing.assert_allclose(found.logits, whole.logits, atol=1e-5)
     np.testing.assert_allclose(found.keys[0], whole.keys[0], atol=1e-5)
 
@@ -64,9 +65,50 @@ def test_weights_are_loaded_onto_their_devices(mesh, fixtures):
 def test_a_checkpoint_is_restored_onto_its_devices(mesh, fixtures, tmp_path):
     model, params, _ = jspec.models.load(fixtures / "llama2", with_tokenizer=False)
     jspec.models.save(tmp_path / "model", model, params)
-    _, split = jspec.models.restore(tmp_path / "model", mesh=mesh)
+    found, split = jspec.models.restore(tmp_path / "model", mesh=mesh)
     assert split["params"]["head"].sharding.spec == PartitionSpec("model", None)
-    assert jax.tree.all(jax.tree.map(jnp.array_equal, split, params))
+    assert found.column_parts == 4
+    assert equal(split, laid_out(found, params))
+    # And back: saved as it lies there, restored on one device.
+    jspec.models.save(tmp_path / "split", found, split)
+    again, whole = jspec.models.restore(tmp_path / "split")
+    assert again == model
+    assert equal(whole, params)
+
+
+def equal(one, other):
+    return jax.tree.all(jax.tree.map(np.array_equal, one, other))
+
+
+def laid_out(model, params):
+    """The weights of one device as a model holds them that is on a mesh."""
+    host = jax.tree.map(np.asarray, params)
+    return columns.relaid(host, model.fused, 1, model.column_parts)
+
+
+def test_a_device_has_the_columns_of_its_own_heads():
+    """[q | k | v] of four and two heads, as two devices have them."""
+    heads = [f"{name}{number}" for name, count in zip("qkv", (4, 2, 2)) for number in range(count)]
+    fused = columns.Fused((4, 2, 2), size=3)
+    order = fused.order(2)
+    assert [heads[column // 3] for column in order[::3]] == "q0 q1 k0 v0 q2 q3 k1 v1".split()
+    assert (order % 3 == np.arange(24) % 3).all()
+    q, k, v = fused.apart(jnp.asarray(order), 2)
+    np.testing.assert_array_equal(np.concatenate([q, k, v]), np.arange(24))
+    # Of three devices none would have whole heads of all: one part.
+    assert (fused.order(3) == np.arange(24)).all()
+    there = columns.relaid({"qkv": {"bias": np.arange(24)}}, {"qkv": fused}, 1, 2)
+    np.testing.assert_array_equal(there["qkv"]["bias"], order)
+    back = columns.relaid(there, {"qkv": fused}, 2, 1)
+    np.testing.assert_array_equal(back["qkv"]["bias"], np.arange(24))
+
+
+def test_weights_are_known_however_their_columns_lie(mesh, fixtures):
+    path = fixtures / "llama_biases_grouped_tied"
+    one, many = (jspec.models.load(path, with_tokenizer=False, mesh=m) for m in (None, mesh))
+    assert many.model.column_parts == 4
+    assert fingerprint(many.params, many.model) == fingerprint(one.params)
+    assert fingerprint(many.params) != fingerprint(one.params)
 
 
 def test_what_does_not_divide_stays_whole(mesh):
@@ -173,9 +215,9 @@ def large(tmp_path_factory):
 
 
 LOADERS = {
-    "hf": lambda path, mesh: jspec.models.load(path, with_tokenizer=False, mesh=mesh).params,
-    "f.gguf": lambda path, mesh: jspec.models.load(path, with_tokenizer=False, mesh=mesh).params,
-    "orbax": lambda path, mesh: jspec.models.restore(path, mesh=mesh)[1],
+    "hf": lambda path, mesh: tuple(jspec.models.load(path, with_tokenizer=False, mesh=mesh))[:2],
+    "f.gguf": lambda path, mesh: LOADERS["hf"](path, mesh),
+    "orbax": lambda path, mesh: jspec.models.restore(path, mesh=mesh),
 }
 
 
@@ -189,8 +231,8 @@ def test_a_checkpoint_is_read_straight_into_its_parts(name, large, mesh):
     beside, loaded = allocated(lambda: load(mesh=mesh))
     assert beside <= largest + part + 2**18
     if name == "f.gguf":  # which holds other weights, in 8 bits
-        params = load(mesh=None)
-    assert jax.tree.all(jax.tree.map(jnp.array_equal, loaded, params))
+        _, params = load(mesh=None)
+    assert equal(loaded[1], laid_out(loaded[0], params))
 
 
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
@@ -202,9 +244,9 @@ def test_parts_are_those_of_the_whole(name, kind, fixtures, tmp_path):
     if kind == "gguf":
         path = tiny_gguf.convert(path, tmp_path / "f.gguf")
     whole, split = (
-        jspec.models.load(path, with_tokenizer=False, mesh=each).params for each in (None, mesh)
+        jspec.models.load(path, with_tokenizer=False, mesh=each) for each in (None, mesh)
     )
-    assert jax.tree.all(jax.tree.map(jnp.array_equal, split, whole))
+    assert equal(split.params, laid_out(split.model, whole.params))
 
 
 def test_a_model_that_is_read_whole_would_be_seen(large, mesh):

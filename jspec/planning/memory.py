@@ -1,0 +1,96 @@
+"""The bytes of a device: what is held, what is needed besides, and what a mesh cannot split."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jspec.base import PyTree, State
+from jspec.planning import layout
+from jspec.planning.layout import Held
+from jspec.planning.setting import Setting
+from jspec.planning.work import Work
+
+_SPARE = 1.25
+"""Estimated temporaries over the largest arrays that stand side by side."""
+
+
+def held(setting: Setting, state: State | None = None) -> Held:
+    """The bytes that one device holds.
+
+    Args:
+        setting: of the plan.
+        state: shapes of the generation's state; None: all but cache and drafter counts as nothing.
+    """
+    mesh = setting.mesh
+    params, drafter_params = setting.placed()
+    cache = layout.per_device(layout.cache_of(setting.model, setting.rows, setting.slots, mesh))
+    memory = layout.per_device(layout.memory_of(setting.drafter, setting.rows, setting.slots, mesh))
+    rest = 0
+    if state is not None:
+        plain = layout.per_device(replace(state, cache=None, drafter_state=None))
+        # The prompt, which is as long as a row.
+        rest = plain + setting.rows // setting.data * (setting.slots + 1) * 4
+    shared = {id(leaf) for leaf in jax.tree.leaves(setting.params)}
+    own = [
+        placed
+        for leaf, placed in zip(
+            jax.tree.leaves(setting.drafter_params), jax.tree.leaves(drafter_params), strict=True
+        )
+        if id(leaf) not in shared
+    ]
+    return Held(
+        weights=layout.per_device(params),
+        drafter_weights=layout.per_device(own),
+        cache=cache,
+        drafter_state=memory,
+        rest=rest,
+    )
+
+
+def estimated(setting: Setting, widest: Work, piece: Work, params: PyTree) -> int:
+    """Temporaries without a compiler: the scores of all tokens, and the widest of the layers."""
+    model: Any = setting.model
+    shares = max(
+        (
+            layout.parts(leaf)
+            for leaf in jax.tree.leaves(params)
+            if leaf.shape and leaf.shape[0] == model.vocab_size
+        ),
+        default=1,
+    )
+    scores = 4 * widest.tokens * model.vocab_size / shares
+    return int(_SPARE * max(scores + widest.widest, piece.widest))
+
+
+def notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
+    """What the mesh cannot split evenly, so that every device holds all of it."""
+    count, model = setting.model_parallel, setting.model
+    found = []
+    if count == 1:
+        return ()
+    heads = getattr(getattr(model, "config", None), "num_kv_heads", count)
+    if heads % count:
+        found.append(
+            f"the key-value heads ({heads}) do not divide over model={count} devices: each holds "
+            f"the whole cache of its rows; take model={_largest_divisor(heads, count)}"
+        )
+    size = model.vocab_size
+    whole = [
+        leaf
+        for leaf in jax.tree.leaves(params)
+        if leaf.shape and leaf.shape[0] == size and layout.parts(leaf) == 1
+    ]
+    if whole and size % count:
+        held = sum(map(layout.shard_bytes, whole))
+        found.append(
+            f"a vocabulary of {size} does not divide over model={count} devices: each holds all "
+            f"{held / 1e6:.0f} MB of its weights and computes all scores; take "
+            f"model={_largest_divisor(size, count)}"
+        )
+    return tuple(found)
+
+
+def _largest_divisor(size: int, most: int) -> int:
+    """The largest number of devices up to `most` over which a size divides."""
+    return max(number for number in range(1, most + 1) if size % number == 0)

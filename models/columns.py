@@ -1,0 +1,148 @@
+"""Products that are one, and their columns where devices share them.
+
+Queries, keys and values are one product of a layer, gate and up another: few large products are
+faster than many small ones. Their columns stand one product behind the other, [q | k | v]. An even
+share of such columns is not a share of each product, so that devices which share them would
+exchange what they computed. For so many devices the columns are laid out in as many parts, each
+with its share of every product: [q0 k0 v0 | q1 k1 v1].
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
+from jaxtyping import Array, Shaped
+
+from jspec.base import PyTree
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Fused:
+    """Products that are one.
+
+    Example:
+        >>> qkv = Fused((4, 2, 2), size=8)
+        >>> qkv.parts(2), qkv.parts(3)
+        (2, 1)
+        >>> [(run.start, run.stop) for run in qkv.runs(2)]
+        [(0, 16), (32, 40), (48, 56), (16, 32), (40, 48), (56, 64)]
+    """
+
+    counts: tuple[int, ...]
+    """What each product has: heads of queries, keys and values, or lanes of gate and up."""
+    size: int = 1
+    """Columns of each of these."""
+
+    def parts(self, devices: int) -> int:
+        """Parts of the columns for so many devices: the most, of which each has whole heads."""
+        return gcd(devices, *self.counts)
+
+    def runs(self, devices: int) -> Iterator[slice]:
+        """Columns as they stand one behind the other for one device, in their order for many."""
+        parts = self.parts(devices)
+        starts = self.size * np.cumsum((0, *self.counts[:-1]))
+        for part in range(parts):
+            for start, count in zip(starts.tolist(), self.counts, strict=True):
+                share = self.size * count // parts
+                yield slice(start + part * share, start + (part + 1) * share)
+
+    def order(self, devices: int) -> np.ndarray:
+        """Of each column for so many devices, its place among those for one."""
+        return np.concatenate([np.arange(run.start, run.stop) for run in self.runs(devices)])
+
+    def apart(
+        self, x: Shaped[Array, "..."], devices: int, axis: int = -1
+    ) -> list[Shaped[Array, "..."]]:
+        """The products, from the axis of all of them: of their columns, or of their heads."""
+        parts, axis = self.parts(devices), axis % x.ndim
+        each = x.shape[axis] // sum(self.counts)
+        ends = np.cumsum([each * count // parts for count in self.counts])[:-1].tolist()
+        if parts == 1:
+            return jnp.split(x, ends, axis)
+        lead, behind = x.shape[:axis], x.shape[axis + 1 :]
+        split = jnp.split(x.reshape(*lead, parts, -1, *behind), ends, axis + 1)
+        return [product.reshape(*lead, -1, *behind) for product in split]
+
+
+def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
+    """Where the columns `run`, counted over the runs, stand: here, and where the runs say.
+
+    Example:
+        >>> list(within(slice(1, 4), iter([slice(10, 12), slice(30, 33)])))
+        [(slice(0, 1, None), slice(11, 12, None)), (slice(1, 3, None), slice(30, 32, None))]
+    """
+    start = 0
+    for there in runs:
+        first, end = max(run.start, start), min(run.stop, start + there.stop - there.start)
+        if first < end:
+            moved = there.start - start
+            yield slice(first - run.start, end - run.start), slice(first + moved, end + moved)
+        start += there.stop - there.start
+
+
+def part(
+    read: Callable[[tuple[slice, ...]], np.ndarray],
+    shape: Sequence[int],
+    fused: Fused,
+    devices: int,
+    dtype: DTypeLike,
+) -> Callable[[tuple[slice, ...]], np.ndarray]:
+    """Reads parts of a parameter as it is laid out for so many devices.
+
+    Args:
+        read: a part of it as it is laid out for one.
+        shape: its own.
+        fused: the products that it is of.
+        devices: that it is to be laid out for.
+        dtype: of its numbers.
+    """
+
+    def of(index: tuple[slice, ...]) -> np.ndarray:
+        *lead, run = (
+            slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True)
+        )
+        found = np.empty([cut.stop - cut.start for cut in (*lead, run)], dtype)
+        for here, there in within(run, fused.runs(devices)):
+            found[..., here] = read((*lead, there))
+        return found
+
+    return of
+
+
+def fused_of(path: Sequence[str], fused: Mapping[str, Fused]) -> Fused | None:
+    """The products that a parameter is of; None: one product."""
+    return fused.get(path[-2]) if len(path) > 1 else None
+
+
+def relaid(params: PyTree, fused: Mapping[str, Fused], held: int, wanted: int) -> PyTree:
+    """Weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
+
+    Args:
+        params: {"params": ..}, or a part of it.
+        fused: the products that are one, by the name of their layer.
+        held: devices.
+        wanted: devices.
+    """
+
+    def move(path, leaf):
+        keys = [str(getattr(key, "key", "")) for key in path]
+        products = fused_of(keys, fused)
+        if products is None or products.parts(held) == products.parts(wanted):
+            return leaf
+        # Place of each wanted column among those that are held.
+        order = np.argsort(products.order(held))[products.order(wanted)]
+        return _taken(leaf, order)
+
+    return jax.tree_util.tree_map_with_path(move, params)
+
+
+def _taken(leaf: Shaped[Array, "... O"], order: np.ndarray) -> Shaped[Array, "... O"]:
+    if isinstance(leaf, np.ndarray):
+        return leaf[..., order]
+    return jax.device_put(jnp.take(leaf, order, axis=-1), leaf.sharding)
