@@ -12,7 +12,7 @@ from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.columns import Fused
-from jspec.models.linear import Linear, unembed
+from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import layer_norm
 from jspec.models.scanning import LayeredDecoder
 
@@ -76,7 +76,7 @@ class Block(nn.Module):
 
         def mix(y: Array) -> tuple[Array, Array, Array]:
             # q, k and v are one product: fewer, larger weights.
-            fused = _dense(self, 3 * config.hidden_size, "qkv")(y)
+            fused = as_laid_out(_dense(self, 3 * config.hidden_size, "qkv")(y))
             q, k, v = qkv(config).apart(fused, self.column_parts)
             shape = (*y.shape[:2], config.num_heads, config.head_dim)
             k, v = k.reshape(shape).swapaxes(1, 2), v.reshape(shape).swapaxes(1, 2)

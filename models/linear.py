@@ -65,6 +65,17 @@ def table_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[A
     return jnp.moveaxis(jax.lax.optimization_barrier(scores), 0, -1)
 
 
+def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
+    """The same; the weights that y is a product with stay as they are laid out.
+
+    XLA for a TPU lets the heads of attention choose the layout of the weights of queries, keys and
+    values, and so copies those of all layers before the loop: 6 MB a layer of an eighth of Llama 8B.
+    """
+    return jax.lax.platform_dependent(
+        y, tpu=jax.lax.optimization_barrier, default=lambda y: y
+    )
+
+
 def multiply(
     x: Float[Array, "... I"], kernel: Float[Array, "I O"] | eight_bits.Narrow
 ) -> Float[Array, "... O"]:

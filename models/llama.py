@@ -18,7 +18,7 @@ from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.columns import Fused
 from jspec.models.experts import Experts, RoutedExperts
-from jspec.models.linear import Linear, unembed
+from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import RMSNorm
 from jspec.models.online_softmax import capped
 from jspec.models.rope import Rope, Scaling, rotate, turns
@@ -175,7 +175,9 @@ class Block(nn.Module):
         config = self.config
         batch, new, _ = read.shape
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        fused = self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
+        fused = as_laid_out(
+            self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
+        )
         fused = fused.reshape(batch, new, heads + 2 * kv_heads, dim)
         q, k, v = qkv(config).apart(fused, self.column_parts, axis=2)
         if config.qk_norm:

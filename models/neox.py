@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
-from jspec.models.linear import Linear, unembed
+from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import layer_norm
 from jspec.models.rope import Rope, rotate, turns
 from jspec.models.scanning import LayeredDecoder
@@ -62,7 +62,7 @@ class NeoXBlock(nn.Module):
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         width, heads, dim = config.hidden_size, config.num_heads, config.head_dim
         read = layer_norm(config.norm_eps, True, *dtypes, name="attention_norm")(x)
-        fused = Linear(3 * width, config.attention_bias, *dtypes, name="qkv")(read)
+        fused = as_laid_out(Linear(3 * width, config.attention_bias, *dtypes, name="qkv")(read))
         # The three of a head stand side by side.
         q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
         turn = turns(config.rope, dim, config.context, positions)
