@@ -7,7 +7,8 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
+import numpy as np
+from jax.sharding import Mesh, Sharding
 
 from jspec.base import PyTree
 from jspec.errors import InputError
@@ -23,6 +24,10 @@ _KINDS = {
     "LearnedPositionDecoder": (LearnedPositionDecoder, LearnedPositionConfig),
     "GPTNeoX": (GPTNeoX, GPTNeoXConfig),
 }
+
+_PIECE = 4 << 20
+"""Most bytes of a parameter that are stored as one. What reads a part of a parameter reads all of
+such a piece, so that a device's part needs not all of the parameter at once."""
 
 RECORD = "model.json"
 PARAMS = "params"
@@ -59,7 +64,8 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         raise InputError(f"{folder} already holds a checkpoint; name another folder or delete it")
     path.mkdir(parents=True, exist_ok=True)
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save(path / PARAMS, params)
+        pieces = ocp.SaveArgs(chunk_byte_size=_PIECE)
+        checkpointer.save(path / PARAMS, params, save_args=jax.tree.map(lambda _: pieces, params))
     record = {
         "model": type(model).__name__,
         "config": asdict(model.config),
@@ -84,8 +90,8 @@ def restore(
         folder: what `save` wrote.
         model: the model that the weights are for, to choose other dtypes than those saved, or to
             scan its layers or not; by default the saved one.
-        mesh: devices to spread the weights over as `sharding.TABLES` says, one tensor at a time; by
-            default one device.
+        mesh: devices to spread the weights over as `sharding.TABLES` says, read one part at a time;
+            by default one device.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
         strict: True refuses a mesh that does not divide what the rules would split.
 
@@ -121,31 +127,45 @@ def restore(
         if mesh is None:
             one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             params = checkpointer.restore(path / PARAMS, _placed(expected, one))
+            params = columns.relaid(params, wanted.fused, saved.column_parts, wanted.column_parts)
     if mesh is not None:
-        params = _restored_in_parts(path / PARAMS, expected, mesh, rules)
-    params = columns.relaid(params, wanted.fused, saved.column_parts, wanted.column_parts)
+        place = sharding.params(expected, mesh, rules)
+        params = _restored_in_parts(path / PARAMS, expected, saved, wanted, place)
     return wanted, params if saved.scan_layers == wanted.scan_layers else relaid(wanted, params)
 
 
-def _restored_in_parts(folder: Path, expected: PyTree, mesh: Mesh, rules: sharding.Rules) -> PyTree:
-    """The weights on their devices. Orbax reads all that it is asked for at once: so one each."""
-    import orbax.checkpoint as ocp
+def _restored_in_parts(
+    folder: Path, expected: PyTree, saved: Model, wanted: Model, place: PyTree
+) -> PyTree:
+    """The weights on their devices, read a part at a time, with the columns of the mesh.
 
-    leaves, tree = jax.tree_util.tree_flatten_with_path(expected)
-    places = jax.tree.leaves(sharding.params(expected, mesh, rules))
-    read = []
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as checkpointer:
-        for (path, leaf), place in zip(leaves, places, strict=True):
-            item: Any = _placed(leaf, place)
-            for key in reversed(path):
-                item = {key.key: item}
-            asked = ocp.args.PyTreeRestore(
-                item=item,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(item),
-                partial_restore=True,
-            )
-            read += jax.tree.leaves(checkpointer.restore(folder, args=asked))
-    return jax.tree.unflatten(tree, read)
+    Orbax would hold some copies of each parameter. What it writes are arrays of TensorStore, from
+    which a part can be read alone.
+    """
+    import tensorstore
+
+    # What was read is not kept.
+    context = tensorstore.Context({"cache_pool": {"total_bytes_limit": 0}})
+
+    def restored(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, there: Sharding) -> jax.Array:
+        keys = [key.key for key in path]
+        stored = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": ".".join(keys) + "/"}
+        array = tensorstore.open(
+            {"driver": "zarr", "kvstore": stored}, open=True, context=context
+        ).result()
+
+        def read(index: tuple[slice, ...]) -> np.ndarray:
+            return np.asarray(array[index].read().result(), leaf.dtype)
+
+        fused = columns.fused_of(keys, wanted.fused)
+        if fused is None:
+            return sharding.assemble(leaf.shape, there, read)
+        moved = columns.part(
+            *(read, leaf.shape, fused, wanted.column_parts, leaf.dtype, saved.column_parts)
+        )
+        return sharding.assemble(leaf.shape, there, moved)
+
+    return jax.tree_util.tree_map_with_path(restored, expected, place)
 
 
 def _placed(shapes: PyTree, place: jax.sharding.Sharding) -> PyTree:

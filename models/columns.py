@@ -43,18 +43,20 @@ class Fused:
         """Parts of the columns for so many devices: the most, of which each has whole heads."""
         return gcd(devices, *self.counts)
 
-    def runs(self, devices: int) -> Iterator[slice]:
-        """Columns as they stand one behind the other for one device, in their order for many."""
+    def order(self, devices: int, held: int = 1) -> np.ndarray:
+        """Of each column as so many devices have it, its place where it is laid out for `held`."""
         parts = self.parts(devices)
-        starts = self.size * np.cumsum((0, *self.counts[:-1]))
-        for part in range(parts):
-            for start, count in zip(starts.tolist(), self.counts, strict=True):
-                share = self.size * count // parts
-                yield slice(start + part * share, start + (part + 1) * share)
+        ends = self.size * np.cumsum(self.counts)[:-1]
+        products = np.split(np.arange(self.size * sum(self.counts)), ends)
+        order = np.concatenate([product.reshape(parts, -1) for product in products], 1).ravel()
+        return order if held == 1 else np.argsort(self.order(held))[order]
 
-    def order(self, devices: int) -> np.ndarray:
-        """Of each column for so many devices, its place among those for one."""
-        return np.concatenate([np.arange(run.start, run.stop) for run in self.runs(devices)])
+    def runs(self, devices: int, held: int = 1) -> Iterator[slice]:
+        """The same as runs of columns that stand side by side."""
+        order = self.order(devices, held)
+        breaks = np.flatnonzero(np.diff(order) != 1) + 1
+        for run in np.split(order, breaks):
+            yield slice(int(run[0]), int(run[-1]) + 1)
 
     def apart(
         self, x: Shaped[Array, "..."], devices: int, axis: int = -1
@@ -92,15 +94,17 @@ def part(
     fused: Fused,
     devices: int,
     dtype: DTypeLike,
+    held: int = 1,
 ) -> Callable[[tuple[slice, ...]], np.ndarray]:
     """Reads parts of a parameter as it is laid out for so many devices.
 
     Args:
-        read: a part of it as it is laid out for one.
+        read: a part of it as it is held.
         shape: its own.
         fused: the products that it is of.
         devices: that it is to be laid out for.
         dtype: of its numbers.
+        held: devices that it is laid out for where it is read.
     """
 
     def of(index: tuple[slice, ...]) -> np.ndarray:
@@ -108,7 +112,7 @@ def part(
             slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True)
         )
         found = np.empty([cut.stop - cut.start for cut in (*lead, run)], dtype)
-        for here, there in within(run, fused.runs(devices)):
+        for here, there in within(run, fused.runs(devices, held)):
             found[..., here] = read((*lead, there))
         return found
 
@@ -135,9 +139,7 @@ def relaid(params: PyTree, fused: Mapping[str, Fused], held: int, wanted: int) -
         products = fused_of(keys, fused)
         if products is None or products.parts(held) == products.parts(wanted):
             return leaf
-        # Place of each wanted column among those that are held.
-        order = np.argsort(products.order(held))[products.order(wanted)]
-        return _taken(leaf, order)
+        return _taken(leaf, products.order(wanted, held))
 
     return jax.tree_util.tree_map_with_path(move, params)
 

@@ -129,6 +129,20 @@ def test_columns_that_do_not_lie_with_their_heads_would_be_found():
     assert any(kind == "collective-permute" for kind, _, _ in found)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rsd_s", "dyspec"])
+def test_trees_as_published_gather_less_than_a_row_of_the_vocabulary(name):
+    """Their draft draws without replacement, their rule from what is left of a distribution."""
+    draft = tiny.draft(**SHAPE)
+    drafter = {
+        "rsd_s": jspec.RSDS.published(draft, beam=2, max_depth=2),
+        "dyspec": jspec.DySpec.published(draft, num_speculative_tokens=4, max_depth=3),
+    }[name]
+    text = compiled(mesh_of(2, 4), drafter, drafter_params=tiny.params(draft), **SAMPLED)
+    # A device of this mesh has four rows.
+    assert max(size for _, size, _ in in_the_loop(text)) < BATCH // 2 * VOCAB
+
+
 def test_whole_logits_would_be_found():
     """Here they are asked for."""
     mesh = mesh_of(2, 4)

@@ -88,7 +88,9 @@ def laid_out(model, params):
 
 def test_a_device_has_the_columns_of_its_own_heads():
     """[q | k | v] of four and two heads, as two devices have them."""
-    heads = [f"{name}{number}" for name, count in zip("qkv", (4, 2, 2)) for number in range(count)]
+    heads = [
+        f"{name}{number}" for name, count in dict(q=4, k=2, v=2).items() for number in range(count)
+    ]
     fused = columns.Fused((4, 2, 2), size=3)
     order = fused.order(2)
     assert [heads[column // 3] for column in order[::3]] == "q0 q1 k0 v0 q2 q3 k1 v1".split()
