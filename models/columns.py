@@ -9,7 +9,6 @@ with its share of every product: [q0 k0 v0 | q1 k1 v1].
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import gcd
 
 import jax
 import jax.numpy as jnp
@@ -40,8 +39,11 @@ class Fused:
     """Columns of each of these."""
 
     def parts(self, devices: int) -> int:
-        """Parts of the columns for so many devices: the most, of which each has whole heads."""
-        return gcd(devices, *self.counts)
+        """Parts of the columns for so many devices: as many, if each has whole heads, else one.
+
+        Fewer parts than devices would be worse than one: XLA would gather the weights.
+        """
+        return 1 if any(count % devices for count in self.counts) else devices
 
     def order(self, devices: int, held: int = 1) -> np.ndarray:
         """Of each column as so many devices have it, its place where it is laid out for `held`."""
