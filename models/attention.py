@@ -258,16 +258,17 @@ def by_blocks(
 ) -> Softmax:
     """`with_past` in blocks of `size` slots; all slots at once where most of them are live.
 
-    A block is copied before it is read, the whole cache is not.
+    A block is copied before it is read, the whole cache is not. So few queries see half a block
+    where no row has more.
     """
     lengths, last = cached.lengths, cached.slots - size
 
-    def with_block(number: Int[Array, ""] | int, softmax: Softmax) -> Softmax:
-        # The last block begins earlier where blocks do not divide the slots, and so sees some
-        # slots again, which are masked.
-        start = jnp.minimum(number * size, last)
+    def with_slots(
+        start: Int[Array, ""] | int, size: int, first: Int[Array, ""] | int, softmax: Softmax
+    ) -> Softmax:
+        """Joined by `size` slots from `start` on, of which those before `first` are masked."""
         slots = start + jnp.arange(size, dtype=jnp.int32)
-        live = (slots >= number * size) & (slots < lengths[:, None])
+        live = (slots >= first) & (slots < lengths[:, None])
         live = live[:, None, None]
         if oldest is not None:
             live = live & (slots >= oldest[:, None, :, None])
@@ -278,7 +279,7 @@ def by_blocks(
         return joined(softmax, scores, mixed)
 
     if last == 0:
-        return with_block(0, softmax)
+        return with_slots(0, size, 0, softmax)
     end = (lengths.max() + size - 1) // size
     first = jnp.zeros_like(end) if oldest is None else jnp.maximum(oldest.min(), 0) // size
     first, softmax = vary((first, softmax), queries, cached, oldest)
@@ -287,18 +288,23 @@ def by_blocks(
         return carry[0] < end
 
     def body(carry):
-        return carry[0] + 1, with_block(*carry)
+        # The last block begins earlier where blocks do not divide the slots, and so sees some
+        # slots again, which are masked.
+        number, softmax = carry
+        start = jnp.minimum(number * size, last)
+        return number + 1, with_slots(start, size, number * size, softmax)
 
     def live_blocks(softmax):
         return jax.lax.while_loop(going, body, (first, softmax))[1]
 
     if queries.shape[2] >= _MANY_QUERIES:
         return live_blocks(softmax)
-    whole = partial(by_blocks, cached.slots, soft_cap)
+    half = partial(with_slots, 0, size // 2, 0)
+    whole = partial(with_slots, 0, cached.slots, 0)
+    short = lengths.max() <= size // 2
     most = 2 * size * (end - first) > cached.slots
-    return jax.lax.cond(
-        most, lambda softmax: whole(softmax, queries, cached, oldest), live_blocks, softmax
-    )
+    branch = jnp.where(short, 0, 1 + most.astype(jnp.int32))
+    return jax.lax.switch(branch, (half, live_blocks, whole), softmax)
 
 
 def near(
