@@ -113,19 +113,22 @@ class Exchange:
             Gone: if the client went away, or takes nothing.
         """
 
-        async def event(data: str) -> None:
-            body = f"data: {data}\n\n".encode()
+        async def give(message: Message) -> None:
             try:
                 async with asyncio.timeout(SLOW_SECONDS):
-                    await send({"type": "http.response.body", "body": body, "more_body": True})
+                    await send(message)
             except (TimeoutError, OSError):
                 raise Gone from None
+
+        async def event(data: str) -> None:
+            body = f"data: {data}\n\n".encode()
+            await give({"type": "http.response.body", "body": body, "more_body": True})
 
         async def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> None:
             await event(_json(self._form.chunk(choices, usage)))
 
         headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await give({"type": "http.response.start", "status": 200, "headers": headers})
         firsts = [self._form.first(answer) for answer in self.answers]
         if opening := [first for first in firsts if first is not None]:
             await chunk(opening, None)
@@ -141,7 +144,7 @@ class Exchange:
             if with_usage:
                 await chunk([], self._usage())
         await event("[DONE]")
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await give({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _arriving(
         self, receive: Receive, show: bool

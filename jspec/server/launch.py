@@ -123,6 +123,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     from jspec.server.compiled import Compiled
     from jspec.server.forms import Bounds
     from jspec.server.intake import Intake
+    from jspec.server.protocol import Protocol
     from jspec.server.scheduler import Scheduler
     from jspec.server.service import Served, Service
     from jspec.server.warming import choose_widths, warm_up
@@ -161,6 +162,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     logging.basicConfig(format="jspec: %(message)s", stream=sys.stderr)
     config = uvicorn.Config(
         service.application(),
+        http=Protocol,
         log_config=None,
         log_level="critical",
         access_log=False,

@@ -170,6 +170,10 @@ def test_errors_are_those_of_the_client(server, client):
             b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
         )
         assert client.completions.create(**ask).choices[0].text
+    with socket.create_connection(("127.0.0.1", port), 20) as other:
+        other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        head, _, body = other.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["message"]
 
 
 def test_a_port_in_use_is_one_sentence(server):

@@ -9,7 +9,7 @@ import fakes
 import pytest
 from desk import events, service
 
-from jspec.server import responses
+from jspec.server import exchange, responses
 from jspec.server.jobs import RowSettings
 
 
@@ -410,8 +410,11 @@ def test_a_failure_is_told_and_hurts_no_other(client):
     assert complete(client).status_code == 200
 
 
-async def _ask(application, body, then):
-    """Calls the application as a server would; the client goes away when `then` returns."""
+async def _ask(application, body, then, taken=None):
+    """Calls the application as a server would; the client goes away when `then` returns.
+
+    It takes each message, or waits for `taken`.
+    """
     sent, first = [], []
 
     async def receive():
@@ -423,6 +426,8 @@ async def _ask(application, body, then):
 
     async def send(message):
         sent.append(message)
+        if taken is not None:
+            await taken()
 
     scope = {
         "type": "http", "method": "POST", "path": "/v1/completions", "headers": [],
@@ -449,5 +454,21 @@ def test_a_client_that_goes_away_frees_its_row(stream):
         device.go.set()
         assert complete(client, max_tokens=3).status_code == 200
         assert sum(call[0] == "step" for call in device.calls) < 50, "it did not run to its end"
+        assert client.lines[0]["status"] == 499
+        assert client.service.scheduler.num_running == 0
+
+
+def test_a_client_that_takes_nothing_frees_its_row(monkeypatch):
+    monkeypatch.setattr(exchange, "SLOW_SECONDS", 0.05)
+    device = fakes.FakeDevice(1, pace=1)
+    with service(device) as client:
+        body = {"model": "bytes", "prompt": "Hi", "max_tokens": 100, "stream": True}
+
+        async def never():
+            await asyncio.sleep(30)
+
+        asked = _ask(client.app, body, never, never)
+        asyncio.run_coroutine_threadsafe(asked, client.service._loop).result(20)
+        assert complete(client, max_tokens=3).status_code == 200
         assert client.lines[0]["status"] == 499
         assert client.service.scheduler.num_running == 0
