@@ -51,9 +51,10 @@ class Unrolled:
         state_weight: alpha.
         token_weight: beta.
         decay: weight of each step against the one before.
-        places: of a row at which tokens are scored, drawn anew at every step of the
-            training; 0 is all. The states are compared at all: their product with a large
-            vocabulary is most of the work.
+        places: of a row at which tokens are scored and steps after the first are made, drawn anew
+            at every step of the training; 0 is all. The first step's states are made and compared
+            at all. A product with a large vocabulary is most of the work, and a further step's
+            pair sees the true ones and itself alone, so a few places cost a few places' time.
     """
 
     target: CausalLM
@@ -86,20 +87,24 @@ class Unrolled:
         if self.places:
             at, chosen = draw_anchors(batch, self.places)
 
-        def scored(values: Shaped[Array, "B T *S"]) -> Shaped[Array, "B A *S"]:
+        def placed(values: Shaped[Array, "B T *S"]) -> Shaped[Array, "B A *S"]:
             return jax.vmap(lambda row, at: row[at])(values, at)
 
         right = jnp.ones(at.shape, bool)
         weight, total, told = 1.0, jnp.float32(0), []
-        for step, output in enumerate(self.predictions(variables, states, batch.tokens)):
+        for step, output in enumerate(self.predictions(variables, states, batch.tokens, at)):
             assert output.hidden is not None, "a head predicts states"
+            hidden, true = output.hidden, ahead(states, step)
             live = ahead(batch.live, step) & (pairs < len(pairs) - step)
-            true = ahead(states, step)
-            state_loss = _mean(self.state_loss(output.hidden, true).mean(-1), live)
-            tokens, live = scored(ahead(batch.tokens, step)), scored(live) & chosen
-            probs = jax.nn.softmax(self.head.score(variables, scored(true)))
-            logits = self.head.score(variables, scored(output.hidden))
-            logits = self.head.inform(variables, logits, tokens)
+            if step == 0:
+                state_loss = _mean(self.state_loss(hidden, true).mean(-1), live)
+                hidden = placed(hidden)
+            true, live, tokens = placed(true), placed(live) & chosen, ahead(batch.tokens, step)
+            if step > 0:
+                state_loss = _mean(self.state_loss(hidden, true).mean(-1), live)
+            probs = jax.nn.softmax(self.head.score(variables, true))
+            logits = self.head.score(variables, hidden)
+            logits = self.head.inform(variables, logits, placed(tokens))
             losses = state_loss, _mean(optax.softmax_cross_entropy(logits, probs), live)
             total += weight * (self.state_weight * losses[0] + self.token_weight * losses[1])
             weight *= self.decay
@@ -113,30 +118,40 @@ class Unrolled:
         variables: PyTree,
         states: Float[Array, "B T+1 F"],
         tokens: Int[Array, "B T+1"],
+        at: Int[Array, "B A"],
     ) -> Iterator[Output]:
-        """The head's outputs for every pair j = 0 .. T - 1, step by step.
+        """The head's outputs by step: the first of every pair j = 0 .. T - 1, the others of some.
 
         Step s (from 0) of pair j stands at position j + s and predicts the state at j + 1 + s.
+
+        Args:
+            variables: the head's.
+            states: the target's.
+            tokens: the text.
+            at: the pairs of the steps after the first.
         """
         rows, pairs = tokens.shape[0], tokens.shape[1] - 1
-        causal, own = jnp.tril(jnp.ones((pairs, pairs), bool)), jnp.eye(pairs, dtype=bool)
-        hidden, nodes, method = states[:, :-1], None, "__call__"
-        for step in range(self.steps):
-            mask = jnp.concatenate([causal, *[own] * step], axis=1)
+        every = jnp.broadcast_to(jnp.arange(pairs), (rows, pairs))
+        causal = jnp.tril(jnp.ones((pairs, pairs), bool))
+        output = self.head.apply(
+            *(variables, states[:, :-1], ahead(tokens, 0), every),
+            jnp.broadcast_to(causal, (rows, pairs, pairs)),
+        )
+        yield output
+        nodes = TreeKV(output.keys, output.values)
+        hidden = jnp.take_along_axis(output.hidden, at[..., None], axis=1)
+        own = jnp.eye(at.shape[1], dtype=bool)
+        own = jnp.broadcast_to(own, (rows, *own.shape))
+        mask = causal[at]
+        for step in range(1, self.steps):
+            mask = jnp.concatenate([mask, own], axis=-1)
+            following = jnp.take_along_axis(ahead(tokens, step), at, axis=1)
             output = self.head.apply(
-                variables,
-                hidden,
-                ahead(tokens, step),
-                jnp.broadcast_to(jnp.arange(pairs) + step, (rows, pairs)),
-                jnp.broadcast_to(mask, (rows, *mask.shape)),
-                None,
-                nodes,
-                method=method,
+                *(variables, hidden, following, at + step, mask, None, nodes), method="further"
             )
             yield output
-            new = TreeKV(output.keys, output.values)
-            nodes = new if nodes is None else nodes.concat(new)
-            hidden, method = output.hidden, "further"
+            nodes = nodes.concat(TreeKV(output.keys, output.values))
+            hidden = output.hidden
 
 
 def draw_anchors(batch: Batch, count: int) -> tuple[Int[Array, "B A"], Bool[Array, "B A"]]:

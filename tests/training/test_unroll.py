@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import tiny
 
+from jspec.training.laws import observe
 from jspec.training.unroll import Batch, Unrolled
 
 HEAD = tiny.lyanna()
@@ -25,5 +26,24 @@ def test_all_places_drawn_are_all_and_some_are_some():
     np.testing.assert_allclose(drawn, loss, rtol=1e-5)
     for name in whole:
         np.testing.assert_allclose(same[name], whole[name], rtol=1e-5)
-    np.testing.assert_allclose(some["state_loss"], whole["state_loss"], rtol=1e-5)
+    # The first step's states are compared at all places, those of further steps where drawn.
+    np.testing.assert_allclose(some["state_loss"][0], whole["state_loss"][0], rtol=1e-5)
+    assert not np.allclose(some["state_loss"][1], whole["state_loss"][1])
     assert not np.allclose(some["token_loss"], whole["token_loss"])
+
+
+def test_further_steps_of_some_pairs_are_those_of_all():
+    held, target = tiny.variables(HEAD), tiny.model()
+    states = observe(target, tiny.params(target), BATCH.tokens, 0).hidden
+    at = jnp.array([[1, 5, 7], [0, 2, 4]])
+
+    @jax.jit
+    def unrolled(at):
+        steps = Unrolled(target, HEAD, steps=3).predictions(held, states, BATCH.tokens, at)
+        return [step.hidden for step in steps]
+
+    every = jnp.broadcast_to(jnp.arange(8), (2, 8))
+    for some, whole in zip(unrolled(at)[1:], unrolled(every)[1:], strict=True):
+        np.testing.assert_allclose(
+            some, jnp.take_along_axis(whole, at[..., None], axis=1), rtol=1e-5, atol=1e-6
+        )

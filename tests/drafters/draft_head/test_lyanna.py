@@ -182,7 +182,8 @@ def test_the_chain_is_the_one_that_training_unrolls(begun):
     @jax.jit
     def unrolled(params, variables):
         states = observe(target, params, tokens, 0).hidden
-        steps = Unrolled(target, module, LEVELS).predictions(variables, states, tokens)
+        every = jnp.broadcast_to(jnp.arange(tokens.shape[1] - 1), tokens[:, 1:].shape)
+        steps = Unrolled(target, module, LEVELS).predictions(variables, states, tokens, every)
         return jnp.stack([step.hidden for step in steps], axis=1)
 
     steps = unrolled(tiny.params(target), variables)
