@@ -90,9 +90,10 @@ def _lyanna(target: Loaded, hot_tokens: int | None, **shape: Any) -> LyannaHead:
     return LyannaHead(LyannaConfig(**_layer(target), **shape, hot_tokens=hot))
 
 
-def _medusa(target: Loaded, **shape: Any) -> MedusaHeads:
+def _medusa(target: Loaded, hot_tokens: int | None, **shape: Any) -> MedusaHeads:
     model: Any = target.model
-    return MedusaHeads(MedusaConfig(model.vocab_size, model.features, **shape))
+    hot = _hot(target, hot_tokens, _FEW_HOT)
+    return MedusaHeads(MedusaConfig(model.vocab_size, model.features, **shape, hot_tokens=hot))
 
 
 def _block(
@@ -118,7 +119,7 @@ def _block(
     read = layer["hidden_size"] + markov_rank if confidence else 0
     own: dict[str, Any] = {"qk_norm": True, "taps": block_taps(layers, num_taps)}
     own |= {"markov_rank": markov_rank, "markov_tables": markov_tables, "confidence_width": read}
-    hot = _hot(target, hot_tokens, _BLOCK_HOT)
+    hot = _hot(target, hot_tokens, _FEW_HOT)
     return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
 
 
@@ -126,9 +127,15 @@ def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
     return Blocks(with_taps(target.model, head), head, **loss)
 
 
-def _ahead(target: Loaded, head: Any, **loss: Any) -> Objective:
-    model: Any = target.model
-    return Ahead(model, head, **loss)
+def _ahead(target: Loaded, head: Any, places: int | None, **loss: Any) -> Objective:
+    return Ahead(target.model, head, places=_places(target, places), **loss)
+
+
+def _places(target: Loaded, places: int | None) -> int:
+    """How many places of a row are scored: by default some of a large vocabulary, else all (0)."""
+    if places is None:
+        return _SCORED if target.model.vocab_size > _LARGE else 0
+    return places
 
 
 def _token_info(head: LyannaHead) -> list[str]:
@@ -149,9 +156,7 @@ def _unrolled(
     if state_loss not in STATE_LOSSES:
         raise InputError(f"state_loss is {state_loss!r}; use one of {', '.join(STATE_LOSSES)}")
     model: Any = target.model
-    if places is None:
-        places = _SCORED if model.vocab_size > _LARGE else 0
-    losses = STATE_LOSSES[state_loss]
+    losses, places = STATE_LOSSES[state_loss], _places(target, places)
     return Unrolled(model, head, steps=unroll, state_loss=losses, places=places, **loss)
 
 
@@ -167,9 +172,9 @@ _RECIPE = Recipe(steps=2000)
 _LARGE, _HOT = 40_000, 32_000
 """Above so many tokens Lyanna's paper gives token info to so many alone (section 6.1)."""
 _SCORED = 32
-"""Above as many, the places of a row at which EAGLE's and Lyanna's heads score tokens."""
-_BLOCK_HOT = 8192
-"""Above as many, the tokens that a block head scores: with all, their product would dominate."""
+"""Above as many, the places of a row at which EAGLE's, Lyanna's and Medusa's heads score tokens."""
+_FEW_HOT = 8192
+"""Above as many, the tokens that block and Medusa heads score: products with all would dominate."""
 
 KINDS: Mapping[str, Kind] = {
     "eagle": Kind(HeadJob(_RECIPE, {}, _UNROLLED), _eagle, _unrolled),
@@ -182,8 +187,8 @@ KINDS: Mapping[str, Kind] = {
     "medusa": Kind(
         HeadJob(
             replace(_RECIPE, learning_rate=1e-3),
-            {"num_heads": 4, "num_layers": 1},
-            {"decay": 0.8},
+            {"num_heads": 4, "num_layers": 1, "hot_tokens": None},
+            {"decay": 0.8, "places": None},
         ),
         _medusa,
         _ahead,

@@ -104,18 +104,19 @@ _HEAD = (
     _SEED,
     Setting("heldout", 0.05, "Share of the text that is only scored."),
 )
+_PLACES = Setting(
+    "places",
+    "32 of more than 40000 tokens, else all",
+    "Places of a sequence that tokens are scored at; 0 is all.",
+    kind=int,
+)
 _UNROLLED = (
     Setting("unroll", 3, "Draft steps on the head's own states."),
     Setting("state_loss", "squared", "Loss of the states: squared or smooth."),
     Setting("state_weight", 1.0, "Weight of the states' loss."),
     Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
     Setting("decay", 0.8, "Weight of a draft step relative to the one before."),
-    Setting(
-        "places",
-        "32 of more than 40000 tokens, else all",
-        "Places of a sequence that tokens are scored at; 0 is all.",
-        kind=int,
-    ),
+    _PLACES,
 )
 
 
@@ -172,4 +173,11 @@ MEDUSA = (
     Setting("decay", 0.8, "Weight of a head relative to the one before."),
     Setting("num_heads", 4, "Heads, of which each drafts one place.", flag="heads"),
     Setting("num_layers", 1, "Residual blocks of a head.", flag="layers"),
+    Setting(
+        "hot_tokens",
+        "8192 of more than 40000, else all",
+        "Most frequent tokens, drafted by the target's own head; 0: all, by heads of their own.",
+        kind=int,
+    ),
+    _PLACES,
 )

@@ -1,8 +1,9 @@
 """The objective of Medusa's heads: the text's tokens, each head's one place further on."""
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
@@ -11,24 +12,28 @@ from jspec.base import PyTree
 from jspec.protocols import CausalLM
 from jspec.sampling import top_k
 from jspec.training.loop import Metrics
-from jspec.training.unroll import Batch, observed
+from jspec.training.unroll import Batch, draw_anchors, observed
 
 
 @dataclass(frozen=True)
 class Ahead:
     """Medusa-1 (arXiv:2401.10774, section 2.2.1): the target is frozen, the heads learn alone.
 
-    The sum over heads of decay^i * CE of head i at position j with the token at j + 2 + i.
+    The sum over heads of decay^i * CE of head i at position j with the token at j + 2 + i. Heads
+    that score some tokens alone learn from those, and of all others are wrong.
 
     Args:
         target: the model that drafts are for.
         head: the heads, see `jspec.models.heads.medusa.MedusaHeads`.
         decay: weight of each head against the one before.
+        places: positions of a row that the heads are scored at, drawn anew at every step of the
+            training; 0 is all. Their products with a large vocabulary are nearly all of the work.
     """
 
     target: CausalLM
     head: Any
     decay: float = 0.8
+    places: int = 0
 
     def loss(
         self, params: PyTree, frozen: PyTree, batch: Batch
@@ -37,18 +42,21 @@ class Ahead:
 
         Args:
             params: the heads' weights.
-            frozen: `target`, the target's weights; not read where the batch has its states.
+            frozen: `target`, the target's weights, not read where the batch has its states; and
+                `borrowed`, the heads' other collections, if they have any.
             batch: text.
 
         Returns:
             The loss, and per head the metrics `accuracy`, of the likeliest token; `acceptance`, the
             same where all heads before it are right; and `token_loss`.
         """
-        scores, tokens, live = _ahead(self.target, self.head, params, frozen, batch)
-        losses = optax.softmax_cross_entropy_with_integer_labels(scores, tokens)
-        right = scores.argmax(-1) == tokens
+        ahead = _ahead(self.target, self.head, params, frozen, batch, self.places)
+        size = ahead.scores.shape[-1]
+        inside = jnp.minimum(ahead.tokens, size - 1)
+        losses = optax.softmax_cross_entropy_with_integer_labels(ahead.scores, inside)
+        right, live = ahead.scores.argmax(-1) == ahead.tokens, ahead.live
         before = jnp.roll(jnp.cumprod(right, axis=2), 1, axis=2).at[:, :, 0].set(1) > 0
-        token_loss = _mean(losses, live)
+        token_loss = _mean(losses, live & (ahead.tokens < size))
         weights = self.decay ** jnp.arange(token_loss.shape[0])
         return (weights * token_loss).sum(), {
             "accuracy": _mean(right, live),
@@ -61,21 +69,41 @@ def accuracies(
     target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch, ranks: int
 ) -> Float[Array, "K R"]:
     """The share of right tokens for each head and rank, which a tree is fitted to."""
-    scores, tokens, live = _ahead(target, head, params, frozen, batch)
-    _, likely = top_k(scores, ranks)
-    right = likely == tokens[..., None]
-    return _mean(right, live[..., None])
+    ahead = _ahead(target, head, params, frozen, batch)
+    _, likely = top_k(ahead.scores, ranks)
+    right = likely == ahead.tokens[..., None]
+    return _mean(right, ahead.live[..., None])
+
+
+class _Ahead(NamedTuple):
+    """What K heads say at A positions of each row, and what they should."""
+
+    scores: Float[Array, "B A K d"]
+    tokens: Int[Array, "B A K"]
+    """The text's, as places among the d that the heads score; d for those that they do not."""
+    live: Bool[Array, "B A K"]
+    """Which of them are there."""
 
 
 def _ahead(
-    target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch
-) -> tuple[Float[Array, "B T K V"], Int[Array, "B T K"], Bool[Array, "B T K"]]:
-    """Scores, the tokens that they are of, and which of these are there."""
-    scores = head.apply({"params": params}, observed(target, frozen, batch).hidden)
-    length, heads = batch.tokens.shape[1], scores.shape[2]
-    places = jnp.arange(length)[:, None] + 2 + jnp.arange(heads)
-    inside = jnp.minimum(places, length - 1)
-    return scores, batch.tokens[:, inside], batch.live[:, inside] & (places < length)
+    target: CausalLM, head: Any, params: PyTree, frozen: PyTree, batch: Batch, places: int = 0
+) -> _Ahead:
+    """The heads' scores at some positions of each row, drawn; 0: at all."""
+    variables = {**frozen.get("borrowed", {}), "params": params}
+    states, length = observed(target, frozen, batch).hidden, batch.tokens.shape[1]
+    at = jnp.broadcast_to(jnp.arange(length), batch.tokens.shape)
+    chosen = jnp.ones(at.shape, bool)
+    if places:
+        at, chosen = draw_anchors(batch, places)
+    scores = head.apply(variables, jnp.take_along_axis(states, at[..., None], axis=1))
+    ahead = at[..., None] + 2 + jnp.arange(scores.shape[2])
+    inside = jnp.minimum(ahead, length - 1)
+    tokens, live = (
+        jax.vmap(lambda row, at: row[at])(a, inside) for a in (batch.tokens, batch.live)
+    )
+    ids = head.scored(variables)
+    of_token = jnp.full(head.vocab_size, len(ids)).at[ids].set(jnp.arange(len(ids)))
+    return _Ahead(scores, of_token[tokens], live & (ahead < length) & chosen[..., None])
 
 
 def _mean(values: Array, live: Array) -> Array:

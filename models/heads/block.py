@@ -365,8 +365,13 @@ class BlockHead(Decoder):
         return self.certainty(read)[..., 0].astype(jnp.float32)
 
 
-def gathered(head: BlockHead, variables: PyTree) -> PyTree:
-    """The variables with the rows of the hot tokens, which decoding then need not gather."""
+def gathered(head: Any, variables: PyTree) -> PyTree:
+    """The variables with the rows of the hot tokens, which decoding then need not gather.
+
+    Args:
+        head: a block head, or Medusa's.
+        variables: as they were trained.
+    """
     if not head.config.hot_tokens:
         return variables
     return {**variables, "hot": head.apply(variables, method="hot_rows")}

@@ -5,24 +5,42 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models.linear import Linear, product
+from jspec.models.linear import Linear, product, unembed
 
 
 @dataclass(frozen=True)
 class MedusaConfig:
-    """Shape of the heads; vocabulary and width are the target's."""
+    """Shape of the heads; vocabulary and width are the target's.
+
+    Args:
+        vocab_size: tokens of the target.
+        hidden_size: width of the target's states.
+        num_heads: heads.
+        num_layers: residual blocks of a head.
+        hot_tokens: tokens that the heads score by their rows of the target's own head, so that
+            the residual blocks alone are trained (vLLM reads such heads by `original_lm_head` and
+            `truncated_vocab_size`); 0: each has a product of its own over all tokens, as published.
+
+    Raises:
+        InputError: if a size is no size.
+    """
 
     vocab_size: int
     hidden_size: int
     num_heads: int = 4
     num_layers: int = 1
-    """Residual blocks of a head."""
+    hot_tokens: int = 0
 
     def __post_init__(self):
+        if not 0 <= self.hot_tokens <= self.vocab_size:
+            raise InputError(
+                f"hot_tokens of the Medusa heads is {self.hot_tokens}; use at most the "
+                f"{self.vocab_size} tokens of the vocabulary, or 0"
+            )
         for name in ("vocab_size", "hidden_size", "num_heads", "num_layers"):
             if (value := getattr(self, name)) < 1:
                 raise InputError(f"{name} of the Medusa heads is {value}; it has to be at least 1")
@@ -47,10 +65,18 @@ class MedusaHeads(nn.Module):
 
     The target's own head scores the token at j + 1, so Medusa has none for it.
 
+    With hot tokens there are two collections beside `params`: `target` holds the target's own head,
+    and `scored` the ids of the tokens that the heads score.
+
     Args:
         config: shape of the heads.
         dtype: dtype of activations; scores are float32.
         param_dtype: that weights are created in.
+
+    Example:
+        >>> heads = MedusaHeads(MedusaConfig(49152, 576, num_heads=4, hot_tokens=8192))
+        >>> heads.num_heads, heads.num_scored
+        (4, 8192)
     """
 
     config: MedusaConfig
@@ -70,17 +96,42 @@ class MedusaHeads(nn.Module):
     def num_heads(self) -> int:
         return self.config.num_heads
 
+    @property
+    def num_scored(self) -> int:
+        """The number d of tokens that the heads score."""
+        return self.config.hot_tokens or self.config.vocab_size
+
+    @nn.nowrap
+    def scored(self, params: PyTree) -> Int[Array, " d"]:
+        """The tokens that the heads score."""
+        return params["scored"]["ids"] if self.config.hot_tokens else jnp.arange(self.vocab_size)
+
     @nn.compact
-    def __call__(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N K V"]:
+    def __call__(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N K d"]:
         """Scores of K heads."""
         config, dtypes = self.config, (self.dtype, self.param_dtype)
+        if config.hot_tokens:
+            table = (config.vocab_size, config.hidden_size)
+            self.variable("target", "head", jnp.zeros, table, self.param_dtype)
+            self.variable("scored", "ids", jnp.arange, config.hot_tokens)
+            # Gathered once for decoding, see `block.gathered`.
+            found = self.has_variable("hot", "head")
+            rows = self.get_variable("hot", "head") if found else self.hot_rows()["head"]
         scores = []
         for head in range(config.num_heads):
             x = hidden.astype(self.dtype)
             for layer in range(config.num_layers):
                 x = ResBlock(*dtypes, name=f"block_{head}_{layer}")(x)
-            scores.append(Linear(config.vocab_size, False, *dtypes, name=f"head_{head}")(x))
+            if config.hot_tokens:
+                scores.append(unembed(x, rows))
+            else:
+                scores.append(Linear(config.vocab_size, False, *dtypes, name=f"head_{head}")(x))
         return jnp.stack(scores, axis=2).astype(jnp.float32)
+
+    def hot_rows(self) -> dict[str, Array]:
+        """The rows of the target's head that the heads score by, one behind the other."""
+        table, ids = self.get_variable("target", "head"), self.get_variable("scored", "ids")
+        return {"head": table[ids]}
 
 
 def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
@@ -95,7 +146,8 @@ def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
     zero = jnp.zeros((heads.features, heads.features), heads.param_dtype)
     params = {}
     for head in range(heads.num_heads):
-        params[f"head_{head}"] = {"kernel": jnp.copy(scores)}
+        if not heads.config.hot_tokens:
+            params[f"head_{head}"] = {"kernel": jnp.copy(scores)}
         for layer in range(heads.config.num_layers):
             params[f"block_{head}_{layer}"] = {"kernel": jnp.copy(zero), "bias": zero[0].copy()}
     return params

@@ -46,7 +46,7 @@ HEAD_KINDS: Mapping[str, HeadKind] = {
     "eagle": HeadKind(EAGLEHead),
     "eagle3": HeadKind(EAGLE3Head),
     "lyanna": HeadKind(LyannaHead, prepare=collapse),
-    "medusa": HeadKind(MedusaHeads, reads_tokens=False),
+    "medusa": HeadKind(MedusaHeads, reads_tokens=False, prepare=gathered),
 }
 
 

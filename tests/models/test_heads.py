@@ -105,6 +105,24 @@ def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
     assert jax.tree.structure(params) == jax.tree.structure(variables)
 
 
+def test_medusa_heads_of_hot_tokens_are_their_blocks_alone(tmp_path):
+    head = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2, hot_tokens=7))
+    variables = weights(head)
+    heads.save(tmp_path / "head", head, variables, TARGET)
+    assert variables["params"].keys() == {"block_0_0", "block_1_0"}
+    found, params, _ = heads.load(tmp_path / "head", TARGET)
+    assert found == head
+    # Decoding reads rows that were gathered once, and training gathers them itself.
+    assert params["hot"]["head"].shape == (7, 16)
+    np.testing.assert_array_equal(found.scored(params), variables["scored"]["ids"])
+    assert params["target"].keys() == {"head"}
+    bare = {name: part for name, part in params.items() if name != "hot"}
+    state = jnp.ones((1, 1, 16))
+    np.testing.assert_allclose(found.apply(params, state), found.apply(bare, state), rtol=1e-6)
+    with pytest.raises(ValueError, match="hot_tokens of the Medusa heads is 24; use at most the"):
+        MedusaConfig(tiny.VOCAB, 16, hot_tokens=24)
+
+
 def test_a_tied_target_lends_its_embedding_as_head():
     target = loaded(tied=True)
     lent = heads.borrow(HEADS["eagle"], target.params)
@@ -120,7 +138,7 @@ def test_the_record_says_how_it_was_trained_and_the_file_keeps_its_dtype(tmp_pat
     record = json.loads((tmp_path / "head" / store.RECORD).read_text())
     assert record["training"] == {"steps": 3}
     assert record["config"] == {
-        "vocab_size": 23, "hidden_size": 16, "num_heads": 2, "num_layers": 1
+        "vocab_size": 23, "hidden_size": 16, "num_heads": 2, "num_layers": 1, "hot_tokens": 0
     }  # fmt: skip
     size = sum(leaf.size for leaf in jax.tree.leaves(weights(head)))
     assert (tmp_path / "head" / store.WEIGHTS).stat().st_size < 2 * size + 2000

@@ -8,12 +8,14 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Tree
-from jspec.drafters.draft_head.base import check_head, check_is_head, child_probability, top_k_draw
+from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree
+from jspec.drafters.draft_head.base import check_head, check_is_head, child_probability
 from jspec.drafters.growth.template import check_template
 from jspec.errors import InputError
 from jspec.protocols import Verifier
 from jspec.tree import Template, best_paths
+from jspec.verify import proposals
+from jspec.verify.proposals import Scored
 from jspec.verify.schemes import COUPLED
 
 # `mc_sim_7b_63` of the authors' code, in their order: nodes of falling worth, as measured for a
@@ -55,8 +57,17 @@ class ParallelHeads(Protocol):
     @property
     def num_heads(self) -> int: ...
 
+    @property
+    def num_scored(self) -> int:
+        """The number d of tokens that the heads score, and so of those that are drafted."""
+        ...
+
+    def scored(self, params: PyTree) -> Int[Array, " d"]:
+        """The tokens that the heads score."""
+        ...
+
     def apply(self, params: PyTree, hidden: Float[Array, "B N E"]) -> Any:
-        """Scores [B, N, K, V]: head i's at position j are of the token at j + 2 + i."""
+        """Scores [B, N, K, d]: head i's at position j are of the token at j + 2 + i."""
         ...
 
 
@@ -95,7 +106,7 @@ class Medusa:
 
     def __post_init__(self):
         check_is_head(self.head, ParallelHeads, "Medusa's heads")
-        check_template(self.template, self.head.vocab_size)
+        check_template(self.template, self.head.num_scored)
         if self.template.depth > self.head.num_heads:
             raise InputError(
                 f"the draft's tree has {self.template.depth} levels and there are "
@@ -123,12 +134,15 @@ class Medusa:
     ) -> tuple[Tree, Float[Array, "B E"]]:
         template = self.template
         logits = self.head.apply(params, state[:, None])[:, 0]
+        ids, few = self.head.scored(params), self.head.num_scored < self.head.vocab_size
+        among = Scored(ids, self.head.vocab_size) if few else None
         tokens, value = frame.root[:, None], jnp.ones_like(state[:, :1])
         for level, nodes in enumerate(template.levels):
             ranks, parents = template.ranks[nodes], template.parents[nodes]
             size = int(ranks.max()) + 1
-            drawn = top_k_draw(logits[:, level : level + 1], None, frame, level, size)
-            tokens = jnp.concatenate([tokens, drawn.tokens[:, 0, ranks]], axis=1)
+            at_level = logits[:, level : level + 1]
+            drawn = proposals.coupled(at_level, Sampling(), frame, level, size, among)
+            tokens = jnp.concatenate([tokens, ids[drawn.tokens[:, 0, ranks]]], axis=1)
             chances = child_probability(drawn)[:, 0, ranks]
             value = jnp.concatenate([value, value[:, parents] * chances], axis=1)
         tree = template.fill(tokens)

@@ -10,21 +10,25 @@ from oracle import medusa as oracle
 import jspec
 from jspec.base import Frame
 from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fitted, published
+from jspec.models.heads import borrow
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 
 LIMIT = 30
 HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2))
+HOT = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2, hot_tokens=11))
+IDS = np.sort(np.random.default_rng(5).permutation(tiny.VOCAB)[:11])
 SMALL = jspec.Template(((0,), (1,), (2,), (0, 0), (0, 1), (2, 0), (0, 0, 0)))
 
 
-def weights(seed=3, scale=0.5):
-    draw = np.random.default_rng(seed)
-    like = fresh(HEADS, tiny.params(tiny.model()))
-    return {
-        "params": jax.tree.map(
-            lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), jnp.float32), like
-        )
-    }
+def weights(seed=3, scale=0.5, heads=HEADS):
+    draw, target = np.random.default_rng(seed), tiny.params(tiny.model())
+    drawn = jax.tree.map(
+        lambda leaf: jnp.asarray(scale * draw.normal(size=leaf.shape), jnp.float32),
+        fresh(heads, target),
+    )
+    if not heads.config.hot_tokens:
+        return {"params": drawn}
+    return {"params": drawn, "target": borrow(heads, target), "scored": {"ids": jnp.asarray(IDS)}}
 
 
 @pytest.fixture(scope="module")
@@ -52,15 +56,26 @@ def by_hand(variables):
         ]
         for i in range(4)
     ]
-    matrices = [params[f"head_{i}"]["kernel"].T for i in range(4)]
-    return lambda state: oracle.scores(state, blocks, matrices)
+    if "scored" not in variables:
+        matrices = [params[f"head_{i}"]["kernel"].T for i in range(4)]
+        return lambda state: oracle.scores(state, blocks, matrices)
+    table = np.float64(variables["target"]["head"])
+    cold = np.isin(np.arange(tiny.VOCAB), IDS, invert=True)
+    return lambda state: np.where(cold, -np.inf, oracle.scores(state, blocks, [table] * 4))
 
 
-@pytest.mark.parametrize("template", [PUBLISHED, SMALL], ids=["published", "small"])
-def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, template):
-    variables = weights()
+@pytest.mark.parametrize(
+    ("module", "template"),
+    [
+        pytest.param(HEADS, PUBLISHED, id="published", marks=pytest.mark.slow),
+        pytest.param(HEADS, SMALL, id="small"),
+        pytest.param(HOT, SMALL, id="hot"),
+    ],
+)
+def test_a_greedy_decode_is_the_oracles_round_by_round(target, forward, module, template):
+    variables = weights(heads=module)
     heads = by_hand(variables)
-    drafter = Medusa(HEADS, template)
+    drafter = Medusa(module, template)
     result = jspec.decode(
         *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         max_new_tokens=LIMIT,
@@ -129,6 +144,19 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
     np.testing.assert_array_equal(tree.tokens[:, 1], noise.argmax(-1))
 
 
+def test_hot_tokens_are_ranked_by_their_own_noise_and_no_others_drafted(target):
+    variables = {**weights(heads=HOT), "params": fresh(HOT, target[1])}
+    keys = jax.random.split(jax.random.key(3), 3)
+    positions = jnp.array([4, 5, 6])
+    ones = jnp.ones(3)
+    sampling = jspec.Sampling(1.5 * ones, jnp.zeros(3, jnp.int32), ones, 0 * ones)
+    frame = Frame(jnp.zeros(3, jnp.int32), positions, keys, sampling, jnp.zeros(3, bool))
+    tree, _ = jax.jit(Medusa(HOT, SMALL).draft)(variables, jnp.zeros((3, 16)), frame)
+    noise = jspec.sampling.gumbel(keys, positions, tiny.VOCAB)
+    np.testing.assert_array_equal(tree.tokens[:, 1], IDS[noise[:, IDS].argmax(-1)])
+    assert np.isin(tree.tokens[:, 1:], IDS).all()
+
+
 def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
     variables = weights()
     state = jspec.prefill(
@@ -178,6 +206,8 @@ def test_what_is_no_head_is_refused(head):
 def test_options_that_do_not_fit_are_refused(target):
     with pytest.raises(ValueError, match=r"has 5 levels and there are 4 Medusa heads"):
         Medusa(HEADS, jspec.tree.chain(5))
+    with pytest.raises(ValueError, match=r"12 children"):
+        Medusa(HOT, jspec.Template(tuple((rank,) for rank in range(12))))
     with pytest.raises(ValueError, match=r"nodes is 16 and a tree .* has 1 \.\. 15"):
         fitted([[0.5] * 3, [0.5], [0.5] * 3], 16)
     with pytest.raises(ValueError, match=r"pass probabilities"):
