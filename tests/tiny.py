@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec.models.heads.block import BlockConfig, BlockHead
-from jspec.models.heads.eagle import EAGLEHead
+from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.llama import Llama, LlamaConfig
 
@@ -68,8 +68,8 @@ def _shapes(module: nn.Module, features: int | None):
     return jax.eval_shape(module.init, jax.random.key(0), *inputs)
 
 
-def eagle() -> EAGLEHead:
-    return EAGLEHead(draft().config)
+def eagle(hot_tokens: int = 0) -> EAGLEHead:
+    return EAGLEHead(EAGLEConfig(**asdict(draft().config), hot_tokens=hot_tokens))
 
 
 def block(**changes) -> BlockHead:

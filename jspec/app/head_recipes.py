@@ -10,11 +10,10 @@ import optax
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
-from jspec.models.heads.eagle import EAGLEHead
+from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.registry import with_taps
-from jspec.models.llama import LlamaConfig
 from jspec.models.load import Loaded
 from jspec.training.block import Blocks
 from jspec.training.head_jobs import HeadJob
@@ -64,8 +63,9 @@ def _layer(target: Loaded) -> dict[str, Any]:
     return {**attention, **shape, "num_layers": 1, "hidden_size": model.features}
 
 
-def _eagle(target: Loaded) -> EAGLEHead:
-    return EAGLEHead(LlamaConfig(**_layer(target)))
+def _eagle(target: Loaded, hot_tokens: int | None) -> EAGLEHead:
+    hot = _hot(target, hot_tokens, _FEW_HOT)
+    return EAGLEHead(EAGLEConfig(**_layer(target), hot_tokens=hot))
 
 
 def _hot(target: Loaded, hot_tokens: int | None, default: int) -> int:
@@ -174,10 +174,10 @@ _LARGE, _HOT = 40_000, 32_000
 _SCORED = 32
 """Above as many, the places of a row at which EAGLE's, Lyanna's and Medusa's heads score tokens."""
 _FEW_HOT = 8192
-"""Above as many, the tokens that block and Medusa heads score: products with all would dominate."""
+"""Above as many, the tokens that all but Lyanna's heads score: products with all would dominate."""
 
 KINDS: Mapping[str, Kind] = {
-    "eagle": Kind(HeadJob(_RECIPE, {}, _UNROLLED), _eagle, _unrolled),
+    "eagle": Kind(HeadJob(_RECIPE, {"hot_tokens": None}, _UNROLLED), _eagle, _unrolled),
     "lyanna": Kind(
         HeadJob(_RECIPE, {"rank": 64, "hot_tokens": None, "first_token": True}, _UNROLLED),
         _lyanna,

@@ -127,7 +127,13 @@ def _with(settings: tuple[Setting, ...], defaults: Mapping[str, Any]) -> tuple[S
     )
 
 
-EAGLE = (*_HEAD, *_UNROLLED)
+_DRAFTED = Setting(
+    "hot_tokens",
+    "8192 of more than 40000, else all",
+    "Most frequent tokens, which alone it drafts; 0 is all.",
+    kind=int,
+)
+EAGLE = (*_HEAD, *_UNROLLED, _DRAFTED)
 LYANNA = (
     *_HEAD,
     *_UNROLLED,
@@ -154,12 +160,7 @@ BLOCK = (
         kind=bool,
     ),
     Setting("confidence", True, "Train a head that says how sure it is."),
-    Setting(
-        "hot_tokens",
-        "8192 of more than 40000, else all",
-        "Most frequent tokens, which alone it drafts; 0 is all.",
-        kind=int,
-    ),
+    _DRAFTED,
     Setting("intermediate_size", 0, "Width inside its MLPs; 0 is the target's."),
     Setting("anchors", 32, "Blocks of a sequence at each update."),
     Setting("decay", 4.0, "Tokens over which a place's weight falls to a third."),

@@ -39,6 +39,8 @@ class Unrolled:
     EAGLE-3, arXiv:2503.01840; HASS). One step is EAGLE-1's teacher forcing; unrolling stands
     in for the noise that EAGLE-1 adds to true states.
 
+    Of a head with hot tokens only their scores are compared, as laws of these alone.
+
     Per step, with h, l of the head and H, L of the target (Lyanna section 4.1, EAGLE section 4.2):
 
         state_weight * state_loss(h, H) + token_weight * CE(softmax(l), softmax(L))
@@ -90,6 +92,10 @@ class Unrolled:
         def placed(values: Shaped[Array, "B T *S"]) -> Shaped[Array, "B A *S"]:
             return jax.vmap(lambda row, at: row[at])(values, at)
 
+        # Where the text goes on with a token that is not hot, the hot ones have no law to learn.
+        known, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
+        if hot is not None:
+            known = jnp.zeros(self.head.vocab_size, bool).at[hot].set(True)[batch.tokens]
         right = jnp.ones(at.shape, bool)
         weight, total, told = 1.0, jnp.float32(0), []
         for step, output in enumerate(self.predictions(variables, states, batch.tokens, at)):
@@ -102,16 +108,31 @@ class Unrolled:
             true, live, tokens = placed(true), placed(live) & chosen, ahead(batch.tokens, step)
             if step > 0:
                 state_loss = _mean(self.state_loss(hidden, true).mean(-1), live)
-            probs = jax.nn.softmax(self.head.score(variables, true))
-            logits = self.head.score(variables, hidden)
-            logits = self.head.inform(variables, logits, placed(tokens))
-            losses = state_loss, _mean(optax.softmax_cross_entropy(logits, probs), live)
+            probs, logits = self._scored(variables, true, hidden, placed(tokens))
+            told_of = placed(ahead(known, step + 1))
+            crossed = optax.softmax_cross_entropy(logits, probs)
+            losses = state_loss, _mean(crossed, live & told_of)
             total += weight * (self.state_weight * losses[0] + self.token_weight * losses[1])
             weight *= self.decay
-            before, right = right, right & (logits.argmax(-1) == probs.argmax(-1))
+            before, right = right, right & told_of & (logits.argmax(-1) == probs.argmax(-1))
             told.append((_mean(right, live & before), *losses))
         names = "acceptance", "state_loss", "token_loss"
         return total, dict(zip(names, map(jnp.stack, zip(*told, strict=True)), strict=True))
+
+    def _scored(
+        self,
+        variables: PyTree,
+        true: Float[Array, "B A E"],
+        hidden: Float[Array, "B A E"],
+        tokens: Int[Array, "B A"],
+    ) -> tuple[Float[Array, "B A d"], Float[Array, "B A d"]]:
+        """The target's law after true states, and the head's scores: of the hot tokens, or all."""
+        head = self.head
+        if head.hot(variables) is not None:
+            law = jax.nn.softmax(head.score_hot(variables, true))
+            return law, head.score_hot(variables, hidden, tokens)
+        law = jax.nn.softmax(head.score(variables, true))
+        return law, head.inform(variables, head.score(variables, hidden), tokens)
 
     def predictions(
         self,

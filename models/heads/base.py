@@ -50,6 +50,23 @@ class TransformerHead(Decoder):
         informed: Any = self.apply(params, logits, tokens, method="informed")
         return informed
 
+    @nn.nowrap
+    def hot(self, params: PyTree) -> Int[Array, " d"] | None:
+        """The tokens whose scores are compared in training; None: all."""
+        del params
+        return None
+
+    @nn.nowrap
+    def score_hot(
+        self,
+        params: PyTree,
+        hidden: Float[Array, "B N E"],
+        tokens: Int[Array, "B N"] | None = None,
+    ) -> Float[Array, "B N d"]:
+        """The scores of the hot tokens alone; after `tokens`, where these are given."""
+        scores: Any = self.apply(params, hidden, tokens, method="hot_scores")
+        return scores
+
     def setup(self):
         shape = (self.config.vocab_size, self.config.hidden_size)
         self.target_embed = self.variable("target", "embed", jnp.zeros, shape, self.param_dtype)

@@ -1,27 +1,51 @@
 """EAGLE's draft head (Li et al. 2024): one transformer layer from state and token to next state."""
 
+from dataclasses import dataclass
+
+import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Output, TreeKV
+from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
-from jspec.models.linear import Linear
-from jspec.models.llama import Block
+from jspec.models.linear import Linear, unembed
+from jspec.models.llama import Block, LlamaConfig
+
+
+@dataclass(frozen=True)
+class EAGLEConfig(LlamaConfig):
+    """Shape of the layer, and of what it scores.
+
+    Args:
+        hot_tokens: tokens that it scores, and so drafts, by their rows of the target's head
+            (FR-Spec, Zhao et al. 2025, arXiv:2502.14856); 0 is all, as published.
+    """
+
+    hot_tokens: int = 0
 
 
 class EAGLEHead(TransformerHead):
     """EAGLE-1 and EAGLE-2.
 
     Its states live where the target's head reads them, after the final norm. So the layer has no
-    norm at its entrance, and its output goes to the target's head as it is.
+    norm at its entrance, and its output goes to the target's head as it is. Tokens that it does not
+    score get -inf; which it scores stands in the collection `scored`, if these are not all.
     """
+
+    config: EAGLEConfig
+
+    @nn.nowrap
+    def hot(self, params: PyTree) -> Int[Array, " d"] | None:
+        return params["scored"]["ids"] if self.config.hot_tokens else None
 
     def setup(self):
         super().setup()
         dtypes = self.dtype, self.param_dtype
         self.fuse = Linear(self.config.hidden_size, True, *dtypes)
         self.layer = Block(self.config, *dtypes, input_norm=False)
+        if self.config.hot_tokens:
+            self.ids = self.variable("scored", "ids", jnp.arange, self.config.hot_tokens)
 
     def __call__(
         self,
@@ -36,3 +60,25 @@ class EAGLEHead(TransformerHead):
         past = attention.past(cache, nodes, 0)
         x, k, v = self.layer(self.fuse(pair), positions, mask, past)
         return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))
+
+    def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
+        """The target's scores after states, -inf for tokens that it does not score."""
+        if not self.config.hot_tokens:
+            return super().logits(hidden)
+        scores = self.hot_scores(hidden)
+        wide = jnp.full((*scores.shape[:-1], self.vocab_size), -jnp.inf, scores.dtype)
+        return wide.at[..., self.ids.value].set(scores, unique_indices=True)
+
+    def hot_scores(
+        self, hidden: Float[Array, "B N E"], tokens: Int[Array, "B N"] | None = None
+    ) -> Float[Array, "B N d"]:
+        """The scores of the hot tokens, whatever is before: these states know it."""
+        del tokens
+        # Gathered once for decoding, see `block.gathered`.
+        found = self.has_variable("hot", "head")
+        rows = self.get_variable("hot", "head") if found else self.hot_rows()["head"]
+        return unembed(hidden.astype(self.dtype), rows)
+
+    def hot_rows(self) -> dict[str, Array]:
+        """The rows of the target's head that it scores by, one behind the other."""
+        return {"head": self.target_head.value[self.ids.value]}

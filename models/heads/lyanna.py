@@ -11,7 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
-from jspec.models.linear import Linear
+from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
 
 _EPS = 1e-6
@@ -47,6 +47,11 @@ class LyannaHead(TransformerHead):
     """
 
     config: LyannaConfig
+
+    @nn.nowrap
+    def hot(self, params: PyTree) -> Int[Array, " d"] | None:
+        """The tokens that have token info, if not all have."""
+        return params["hot"]["info"]["ids"] if self.config.hot_tokens * self.config.rank else None
 
     def setup(self):
         super().setup()
@@ -98,6 +103,14 @@ class LyannaHead(TransformerHead):
             return logits
         return self.info(logits, tokens, self.target_embed.value)
 
+    def hot_scores(
+        self, hidden: Float[Array, "B N E"], tokens: Int[Array, "B N"] | None = None
+    ) -> Float[Array, "B N d"]:
+        """The scores of the hot tokens alone."""
+        rows = self.target_head.value[self.info.ids.value]
+        scores = unembed(hidden.astype(self.dtype), rows)
+        return scores if tokens is None else scores + self.info.of(tokens, self.target_embed.value)
+
     def table(self) -> dict[str, Array]:
         """The token info of every hot token (section 5.1), and where each token's row is."""
         embedded, size = self.info.hot(self.target_embed.value), self.config.hot_tokens
@@ -130,19 +143,24 @@ class TokenInfo(nn.Module):
         tokens: Int[Array, "B N"],
         embed: Float[Array, "V E"],
     ) -> Float[Array, "B N V"]:
-        if self.has_variable("table", "rows"):
-            info = self._read("rows", tokens)
-        elif self.has_variable("table", "codes"):
-            info = self._read("codes", tokens) @ self.get_variable("table", "up")
-        else:
-            info = self.rows(embed[tokens])
-            if self.config.hot_tokens:
-                cold = self.places()[tokens] == self.config.hot_tokens
-                info = jnp.where(cold[..., None], 0, info)
-        info = info.astype(logits.dtype)
+        info = self.of(tokens, embed).astype(logits.dtype)
         if not self.config.hot_tokens:
             return logits + info
         return logits.at[..., self.ids.value].add(info, unique_indices=True)
+
+    def of(
+        self, tokens: Int[Array, "B N"], embed: Float[Array, "V E"]
+    ) -> Float[Array, "B N hot"]:
+        """What each token adds to the scores of the hot ones; 0 if it is none of them."""
+        if self.has_variable("table", "rows"):
+            return self._read("rows", tokens)
+        if self.has_variable("table", "codes"):
+            return self._read("codes", tokens) @ self.get_variable("table", "up")
+        info = self.rows(embed[tokens])
+        if not self.config.hot_tokens:
+            return info
+        cold = self.places()[tokens] == self.config.hot_tokens
+        return jnp.where(cold[..., None], 0, info)
 
     def _read(self, name: str, tokens: Int[Array, "B N"]) -> Float[Array, "B N w"]:
         """The rows of tokens in a part of the table; 0 for those that are not hot."""

@@ -20,6 +20,7 @@ from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models import hub, precision
 from jspec.models.heads import block_layouts
+from jspec.models.heads.eagle import EAGLEConfig
 from jspec.models.heads.eagle3 import Eagle3Config
 from jspec.models.heads.medusa import MedusaConfig
 from jspec.models.heads.registry import HEAD_KINDS, TARGET, borrow, check_kind, check_target
@@ -137,7 +138,9 @@ def _shape(folder: Path, model: Any) -> LlamaConfig:
 
 def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
     bias = "layers.0.self_attn.q_proj.bias" in names.held
-    config = replace(_shape(folder, model), qkv_bias=bias)
+    shape = _shape(folder, model)
+    given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
+    config = EAGLEConfig(**given)
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
     return Layout(config, list(table), (EMBED,))
 

@@ -43,7 +43,7 @@ class HeadKind:
 
 HEAD_KINDS: Mapping[str, HeadKind] = {
     "block": HeadKind(BlockHead, prepare=gathered),
-    "eagle": HeadKind(EAGLEHead),
+    "eagle": HeadKind(EAGLEHead, prepare=gathered),
     "eagle3": HeadKind(EAGLE3Head),
     "lyanna": HeadKind(LyannaHead, prepare=collapse),
     "medusa": HeadKind(MedusaHeads, reads_tokens=False, prepare=gathered),

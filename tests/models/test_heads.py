@@ -13,7 +13,7 @@ import jspec.models
 from jspec.models import heads
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads import registry, store
-from jspec.models.heads.eagle import EAGLEHead
+from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 from jspec.models.rope import RopeScaling
@@ -28,10 +28,11 @@ def loaded(seed=0, **changes) -> jspec.models.Loaded:
 
 TARGET = loaded()
 SHAPE = dataclasses.replace(TARGET.model.config, num_layers=1, rope_scaling=SCALING)
-LYANNA = LyannaConfig(**(dataclasses.asdict(SHAPE) | {"rope_scaling": SCALING}), hot_tokens=7)
+GIVEN = dataclasses.asdict(SHAPE) | {"rope_scaling": SCALING}
+EAGLE, LYANNA = EAGLEConfig(**GIVEN), LyannaConfig(**GIVEN, hot_tokens=7)
 HEADS = {
     "block": tiny.block(),
-    "eagle": EAGLEHead(SHAPE),
+    "eagle": EAGLEHead(EAGLE),
     "lyanna": LyannaHead(LYANNA),
     "medusa": MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=2)),
 }

@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import tiny
 
 from jspec.training.laws import observe
@@ -47,3 +48,47 @@ def test_further_steps_of_some_pairs_are_those_of_all():
         np.testing.assert_allclose(
             some, jnp.take_along_axis(whole, at[..., None], axis=1), rtol=1e-5, atol=1e-6
         )
+
+
+@pytest.mark.parametrize(
+    ("head", "ids"),
+    [
+        (tiny.eagle(hot_tokens=9), lambda held: held["scored"]["ids"]),
+        (tiny.lyanna(hot_tokens=9), lambda held: held["hot"]["info"]["ids"]),
+    ],
+    ids=["eagle", "lyanna"],
+)
+def test_laws_of_hot_tokens_are_compared_where_the_text_goes_on_with_one(head, ids):
+    """Against the scores of all tokens, cut to the hot ones."""
+    chosen = jnp.asarray(np.random.default_rng(1).permutation(tiny.VOCAB)[:9])
+    held, target = tiny.variables(head), tiny.model()
+    held = jax.tree_util.tree_map_with_path(
+        lambda path, leaf: chosen if path[-1].key == "ids" else leaf, held
+    )
+    np.testing.assert_array_equal(ids(held), chosen)
+    borrowed = {name: part for name, part in held.items() if name != "params"}
+    frozen = {"target": tiny.params(target), "borrowed": borrowed}
+    objective = Unrolled(target, head, steps=1, state_weight=0.0, token_weight=1.0)
+    loss, told = jax.jit(objective.loss)(held["params"], frozen, BATCH)
+
+    @jax.jit
+    def scores(true, tokens):
+        every = jnp.broadcast_to(jnp.arange(8), (2, 8))
+        (first,) = objective.predictions(held, true, tokens, every)
+        informed = head.inform(held, head.score(held, first.hidden), tokens[:, 1:])
+        return head.score(held, true[:, 1:]), informed
+
+    true = observe(target, frozen["target"], BATCH.tokens, 0).hidden
+    laws, found = (np.float64(part)[..., np.asarray(chosen)] for part in scores(true, BATCH.tokens))
+    losses, right = [], []
+    for row, pair in np.ndindex(2, 8):
+        if not LIVE[row, pair + 1]:
+            continue
+        hot = np.isin(TOKENS[row, (pair + 2) % 9], chosen)
+        p, q = (np.exp(one[row, pair]) / np.exp(one[row, pair]).sum() for one in (laws, found))
+        right.append(hot and p.argmax() == q.argmax())
+        if hot:
+            losses.append(-(p * np.log(q)).sum())
+    assert 0 < len(losses) < len(right)
+    np.testing.assert_allclose(loss, np.mean(losses), rtol=1e-4)
+    np.testing.assert_allclose(told["acceptance"], [np.mean(right)], rtol=1e-6)

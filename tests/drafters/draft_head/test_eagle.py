@@ -15,12 +15,12 @@ from jspec.base import Frame, PromptChunk
 from jspec.drafters.draft_head.base import child_probability
 from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.models import heads
-from jspec.models.heads.eagle import EAGLEHead
 from jspec.tree import Template
 from jspec.verify.proposals import Candidates
 
 TARGET = tiny.model()
-HEAD = EAGLEHead(tiny.draft().config)
+HEAD, HOT = tiny.eagle(), tiny.eagle(hot_tokens=11)
+IDS = np.sort(np.random.default_rng(5).permutation(tiny.VOCAB)[:11])
 ROWS = range(len(tiny.PROMPTS))
 
 
@@ -126,12 +126,26 @@ def test_the_published_template_is_the_oracle_s():
     assert list(PUBLISHED.paths) == oracle.TEMPLATE
 
 
-@pytest.mark.parametrize("template", [PUBLISHED, Template(((0,), (2,), (0, 1), (0, 1, 0)))])
-def test_static_trees(params, variables, scores, template):
-    found = proposed(EAGLE(HEAD, template), params, variables)
+def test_static_trees(params, variables, scores):
+    found = proposed(EAGLE(HEAD), params, variables)
     for row in ROWS:
-        expected = oracle.static(scores[row], list(template.paths))
+        expected = oracle.static(scores[row], list(PUBLISHED.paths))
         assert found[row] == [path for path, _ in expected]
+
+
+def test_a_head_of_hot_tokens_drafts_the_likeliest_of_these(params, variables, scores):
+    template = Template(((0,), (2,), (0, 1), (0, 1, 0)))
+    held = variables | {"scored": {"ids": jnp.asarray(IDS)}}
+    found = proposed(EAGLE(HOT, template), params, held)
+    cold = np.isin(np.arange(tiny.VOCAB), IDS, invert=True)
+
+    def of_hot(row):
+        return lambda path: np.where(cold, -np.inf, scores[row](path))
+
+    for row in ROWS:
+        expected = oracle.static(of_hot(row), list(template.paths))
+        assert found[row] == [path for path, _ in expected]
+        assert found[row] != [path for path, _ in oracle.static(scores[row], list(template.paths))]
 
 
 @pytest.mark.parametrize(("nodes", "depth", "beam"), [(7, 3, 3), (12, 4, 4), (20, 3, 4), (3, 1, 3)])
@@ -201,7 +215,7 @@ def test_a_sharpness_out_of_range_is_refused(sharpness):
 
 
 @pytest.mark.parametrize("drafter", [EAGLE, EAGLE2])
-@pytest.mark.parametrize("head", [None, EAGLEHead, "jspec-7m/eagle", TARGET])
+@pytest.mark.parametrize("head", [None, type(HEAD), "jspec-7m/eagle", TARGET])
 def test_what_is_no_head_is_refused(drafter, head):
     with pytest.raises(jspec.InputError, match=r"^head is .*; pass a jspec.protocols.DraftHead,"):
         drafter(head)
