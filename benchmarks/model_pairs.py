@@ -58,7 +58,11 @@ class Pair(Subject):
 
 
 def subject(
-    model: str | None, questions: Path | None, prompts: Path | None, classes: str
+    model: str | None,
+    questions: Path | None,
+    prompts: Path | None,
+    classes: str,
+    scan_layers: bool = False,
 ) -> Subject:
     """Loads a target, and finds its texts.
 
@@ -67,12 +71,13 @@ def subject(
         questions: a file in Spec-Bench's schema, if one was given.
         prompts: a file of prompts, if one was given.
         classes: of the shared texts, where there is neither.
+        scan_layers: whether layers are scanned: for benches that count, and compile much.
 
     Raises:
         InputError: if one of them cannot be used.
     """
-    found = texts.find(questions, prompts, classes)
-    return Subject(_short(model or BUNDLED), load(model or BUNDLED), found)
+    found, name = texts.find(questions, prompts, classes), model or BUNDLED
+    return Subject(_short(name), load(name, scan_layers=scan_layers), found)
 
 
 def pair(
