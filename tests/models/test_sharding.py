@@ -238,7 +238,13 @@ def test_a_checkpoint_is_read_straight_into_its_parts(name, large, mesh):
 
 
 @pytest.mark.parametrize("kind", ["hf", "gguf"])
-@pytest.mark.parametrize("name", ["gpt2", "mixtral", "llama_biases_grouped_tied", "olmo2"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("gpt2", "mixtral", "llama_biases_grouped_tied"),
+        pytest.param("olmo2", marks=pytest.mark.slow),
+    ],
+)
 def test_parts_are_those_of_the_whole(name, kind, fixtures, tmp_path):
     """Parts that begin within a head or an expert's stack, matrices stored the other way round."""
     mesh = jax.make_mesh((1, 8), ("data", "model"), (AxisType.Auto, AxisType.Auto))
