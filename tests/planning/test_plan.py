@@ -181,6 +181,18 @@ def test_drafters_weights_count_once_where_they_are_shared():
     assert again.held.drafter_weights == 0
 
 
+def test_a_draft_model_is_whole_and_what_a_head_borrows_is_split_as_the_target():
+    shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+    layer = {"qkv": {"kernel": shape}}
+    draft = {"params": {"embed": shape, "layers_0": layer}}
+    head = {"params": {"info": {"up": shape}, "layer": layer}, "target": {"embed": shape}}
+    placed = layout.spread_drafter((draft, head), layout.mesh_of(model=2))
+    assert [layout.parts(leaf) for leaf in jax.tree.leaves(placed)] == [1, 1, 2, 1, 2]
+    # A target by itself is split: the network of a plan is the one that loading would give.
+    assert layout.parts(layout.spread(draft, layout.mesh_of(model=2))["params"]["embed"]) == 2
+    assert tiny_plan(model=2).setting.model.column_parts == 2
+
+
 def test_the_curve_rises_with_the_width_and_goes_into_a_drafter():
     target = models.shapes("llama-8b", dtype="bfloat16", num_layers=4)
     drafter = jspec.PromptLookup(num_speculative_tokens=63)
