@@ -149,7 +149,8 @@ def _restored_in_parts(
 
     def restored(path: tuple[Any, ...], leaf: jax.ShapeDtypeStruct, there: Sharding) -> jax.Array:
         keys = [key.key for key in path]
-        stored = {"driver": "ocdbt", "base": {"driver": "file", "path": f"{folder}/"}, "path": ".".join(keys) + "/"}
+        base = {"driver": "file", "path": f"{folder}/"}
+        stored = {"driver": "ocdbt", "base": base, "path": ".".join(keys) + "/"}
         array = tensorstore.open(
             {"driver": "zarr", "kvstore": stored}, open=True, context=context
         ).result()

@@ -110,9 +110,7 @@ def part(
     """
 
     def of(index: tuple[slice, ...]) -> np.ndarray:
-        *lead, run = (
-            slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True)
-        )
+        *lead, run = (slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True))
         found = np.empty([cut.stop - cut.start for cut in (*lead, run)], dtype)
         for here, there in within(run, fused.runs(devices, held)):
             found[..., here] = read((*lead, there))

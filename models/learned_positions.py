@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Cache, Output, TreeKV

@@ -69,11 +69,9 @@ def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
     """The same; the weights that y is a product with stay as they are laid out.
 
     XLA for a TPU lets the heads of attention choose the layout of the weights of queries, keys and
-    values, and so copies those of all layers before the loop: 6 MB a layer of an eighth of Llama 8B.
+    values, and so copies those of all layers before the loop: 6 MB a layer of an eighth of 8B.
     """
-    return jax.lax.platform_dependent(
-        y, tpu=jax.lax.optimization_barrier, default=lambda y: y
-    )
+    return jax.lax.platform_dependent(y, tpu=jax.lax.optimization_barrier, default=lambda y: y)
 
 
 def multiply(

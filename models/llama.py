@@ -175,9 +175,7 @@ class Block(nn.Module):
         config = self.config
         batch, new, _ = read.shape
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        fused = as_laid_out(
-            self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read)
-        )
+        fused = as_laid_out(self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read))
         fused = fused.reshape(batch, new, heads + 2 * kv_heads, dim)
         q, k, v = qkv(config).apart(fused, self.column_parts, axis=2)
         if config.qk_norm:
