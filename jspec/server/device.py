@@ -115,7 +115,7 @@ class EngineDevice:
                     tokens[row, :count].tolist(),
                     status[row],
                     int(news.stop_bytes[row]) if ended and news.stop_bytes is not None else 0,
-                    _logprobs(news.logprobs, row, count),
+                    log_probabilities(news.logprobs, row, count),
                     _rounds(news.stats, row) if ended else None,
                 )
             )
@@ -194,12 +194,13 @@ def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
     )
 
 
-def _logprobs(known: Any, row: int, count: int) -> TokenLogprobs | None:
+def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
+    """Those of the tokens that a row has got in a step, of the news of all rows."""
     if known is None:
         return None
-    top_tokens = None if known.top_tokens is None else known.top_tokens[row, :count]
-    top = None if known.top is None else known.top[row, :count]
-    return TokenLogprobs(known.emitted[row, :count], top_tokens, top)
+    # Copies: an answer keeps its own, and not what all rows have got in each of its steps.
+    parts = known.emitted, known.top_tokens, known.top
+    return TokenLogprobs(*(part if part is None else part[row, :count].copy() for part in parts))
 
 
 def _rounds(stats: Stats, row: int) -> metrics.Metrics:

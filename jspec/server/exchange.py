@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any
 
 from jspec.metrics import Metrics
@@ -60,7 +61,7 @@ class Exchange:
                 job = Job(
                     prompt,
                     numbered(order.settings, row),
-                    lambda piece, index=index: self._pieces.put_nowait((index, piece)),
+                    partial(_put, self._pieces, index),
                     shared=len(prompt) - 1 if several else 0,
                     goes_on=order.goes_on,
                 )
@@ -201,6 +202,13 @@ class Exchange:
             "first_token_seconds": round(min(firsts) - began, 6) if firsts else None,
             "tokens_per_round": round(rounds.tokens_per_round, 3),
         }
+
+
+def _put(pieces: asyncio.Queue[tuple[int, Piece] | None], index: int, piece: Piece) -> None:
+    """Of the queue alone: a job that had its exchange would be a cycle, and wait for a collection
+    with all that it holds.
+    """
+    pieces.put_nowait((index, piece))
 
 
 async def _departure(receive: Receive) -> None:

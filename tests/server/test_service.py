@@ -1,16 +1,20 @@
 """The server's answers and refusals, over a device that is none."""
 
 import asyncio
+import gc
 import json
 import threading
 import time
 
 import fakes
+import numpy as np
 import pytest
 from desk import events, service
 
+from jspec.base import Logprobs
 from jspec.server import exchange, responses
-from jspec.server.jobs import RowSettings
+from jspec.server.device import log_probabilities
+from jspec.server.jobs import Job, RowSettings
 
 
 @pytest.fixture(scope="module")
@@ -472,3 +476,25 @@ def test_a_client_that_takes_nothing_frees_its_row(monkeypatch):
         assert complete(client, max_tokens=3).status_code == 200
         assert client.lines[0]["status"] == 499
         assert client.service.scheduler.num_running == 0
+
+
+def test_a_request_leaves_nothing_for_the_collector(client):
+    """Full collections are rare in a server: what waits for one is memory that grows."""
+    complete(client)
+    gc.collect()
+    gc.disable()
+    try:
+        for stream in (False, True) * 4:
+            complete(client, stream=stream)
+        left = sum(isinstance(one, Job) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left <= 1, "the last one may still be on its way"
+
+
+def test_an_answer_keeps_the_log_probabilities_of_its_row_alone():
+    of_all = Logprobs(np.zeros((8, 48)), np.zeros((8, 48, 20), int), np.zeros((8, 48, 20)))
+    kept = log_probabilities(of_all, 3, 2)
+    parts = kept.emitted, kept.top_tokens, kept.top
+    assert [part.base for part in parts] == [None] * 3
+    assert [part.shape for part in parts] == [(2,), (2, 20), (2, 20)]
