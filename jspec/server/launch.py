@@ -27,6 +27,9 @@ _CONTEXT = 2048
 _FEW_ROWS = 4
 _NARROW = (0, 3)
 """Drafted nodes that a round of each row may verify where there are more rows."""
+_IDLE_SECONDS = 75
+"""After which a connection without a request is closed: later than clients close it themselves
+(those of `openai` after 5), since a request that crosses the closing is lost."""
 _STOP_STATES = 512
 _STOP_CLASSES = 128
 
@@ -167,6 +170,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         log_level="critical",
         access_log=False,
         server_header=False,
+        timeout_keep_alive=_IDLE_SECONDS,
         timeout_graceful_shutdown=settings.drain_seconds,
     )
     address, port = listening.getsockname()[:2]
