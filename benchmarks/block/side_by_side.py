@@ -87,22 +87,22 @@ def chosen(
 
 def contenders(
     subject: Subject, named: Sequence[str], alone: bool
-) -> Iterator[tuple[str, str, dict[str, str]]]:
+) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name, method and options of all that is compared; retrieval alone is the first."""
     yield "retrieval", RETRIEVAL, {}
     for name in named:
         kind = heads.kind_of(heads.load(name, subject.target).head)
-        where = {"head": name}
+        where: dict[str, Any] = {"head": name}
         if alone:
             yield f"{kind}: {Path(name).name}", ALONE[kind], where
         yield f"{kind}: {Path(name).name}, with retrieval", RETRIEVAL, where
 
 
 def drafting(
-    subject: Subject, method: str, given: dict[str, str], size: int, new_tokens: int
+    subject: Subject, method: str, given: dict[str, Any], size: int, new_tokens: int
 ) -> Decoding:
     """A method with a budget of nodes that every round verifies."""
-    fixed = {"widths": (size,)} if method == RETRIEVAL else {}
+    fixed: dict[str, Any] = {"widths": (size,)} if method == RETRIEVAL else {}
     built = jspec.methods.build(
         method, subject.target, num_speculative_tokens=size, **fixed, **given
     )
