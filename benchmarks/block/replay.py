@@ -5,7 +5,7 @@ python -m benchmarks.block.replay rows.jsonl --model smollm2-135m --head runs/bl
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -116,6 +116,7 @@ def main(
     written = [
         pick(text, target, heldout, float(one), rows, shortest) for one in temperatures.split(",")
     ]
+    written = alike(written)
     headline(f"{text}: {', '.join(f'{len(w.numbers)} rows at {w.temperature:g}' for w in written)}")
     for one in written:
         console.print(
@@ -147,7 +148,7 @@ def main(
                                 states[one.temperature],
                                 drafter,
                                 built.drafter_params,
-                                int(one.wanted.max()),
+                                max(int(other.wanted.max()) for other in written),
                             )
                             found = made.count(
                                 one.prompts,
@@ -184,6 +185,23 @@ def pick(
         texts.pad([row["tokens"][: row["prompt_tokens"]] for _, row in found]),
         texts.pad([row["tokens"] for _, row in found]),
     )
+
+
+def alike(written: Sequence[Written]) -> list[Written]:
+    """The same in arrays of one width, so that all temperatures run one program."""
+
+    def wider(prompts: Prompts, size: int) -> Prompts:
+        more = ((0, 0), (0, size - prompts.tokens.shape[1]))
+        return Prompts(np.pad(prompts.tokens, more), prompts.lengths)
+
+    asked, told = (
+        max(part.tokens.shape[1] for part in parts)
+        for parts in ([one.prompts for one in written], [one.texts for one in written])
+    )
+    return [
+        replace(one, prompts=wider(one.prompts, asked), texts=wider(one.texts, told))
+        for one in written
+    ]
 
 
 def replayed(target: Loaded, written: Written) -> PyTree:
