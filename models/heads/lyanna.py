@@ -148,9 +148,7 @@ class TokenInfo(nn.Module):
             return logits + info
         return logits.at[..., self.ids.value].add(info, unique_indices=True)
 
-    def of(
-        self, tokens: Int[Array, "B N"], embed: Float[Array, "V E"]
-    ) -> Float[Array, "B N hot"]:
+    def of(self, tokens: Int[Array, "B N"], embed: Float[Array, "V E"]) -> Float[Array, "B N hot"]:
         """What each token adds to the scores of the hot ones; 0 if it is none of them."""
         if self.has_variable("table", "rows"):
             return self._read("rows", tokens)
