@@ -128,6 +128,27 @@ def decode(
         processors=processors, grammar=grammar, stop=stop, stop_token_ids=stop_token_ids,
         logprobs=logprobs, logprobs_mode=logprobs_mode,
     )  # fmt: skip
+    return finish(model, params, state, drafter, drafter_params, max_new_tokens)
+
+
+def finish(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    max_new_tokens: int,
+) -> Result:
+    """What `decode` returns: the rounds that are left, until every row has ended. Donates `state`.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        state: of `prefill`, or after any rounds.
+        drafter: the one that the state was made for.
+        drafter_params: its weights.
+        max_new_tokens: of the call: the width of the result.
+    """
     state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
     return Result(
         tokens=state.out[:, :max_new_tokens],

@@ -47,6 +47,8 @@ class Outcome:
     metrics: Metrics
     seconds: float
     """The seconds that its group took."""
+    first_token_seconds: float
+    """Those of them before all rows of its group had a token."""
     stop_bytes: int = 0
     """The bytes at the end of its text that are of a stop string."""
     logprobs: "Logprobs | None" = None
@@ -97,6 +99,7 @@ class Runner:
         import jax
 
         import jspec
+        from jspec.engine import finish
 
         arguments = self.arguments(group)
         if (key := program_of(group, self._settings)) not in self._compiled:
@@ -105,10 +108,23 @@ class Runner:
             interruptible(lambda: jax.block_until_ready(jspec.decode(**idle)))
             self._compiled.add(key)
         begin = time.perf_counter()
-        result = interruptible(lambda: jax.block_until_ready(jspec.decode(**arguments)))
+        state = interruptible(lambda: jax.block_until_ready(jspec.prefill(**arguments)))
+        model, params = arguments["model"], arguments["params"]
+        drafting = {name: arguments[name] for name in ("drafter", "drafter_params")}
+        # The programs of `jspec.decode`; the first round alone shows when the first token is there.
+        state = interruptible(
+            lambda: jax.block_until_ready(jspec.step(model, params, state, **drafting))
+        )
+        first = time.perf_counter() - begin
+        most = arguments["max_new_tokens"]
+        result = interruptible(
+            lambda: jax.block_until_ready(
+                finish(model, params, state, **drafting, max_new_tokens=most)
+            )
+        )
         seconds = time.perf_counter() - begin
         self._state = result.drafter_state
-        return outcomes(group, jax.device_get(result), seconds)
+        return outcomes(group, jax.device_get(result), seconds, first)
 
     def arguments(self, group: Group) -> dict[str, Any]:
         """The arguments of `jspec.decode` and `jspec.stream`."""
@@ -173,7 +189,9 @@ def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Grou
         yield Group(members, padded, lengths, limits.astype(np.int32))
 
 
-def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
+def outcomes(
+    group: Group, result: "Result", seconds: float, first_token_seconds: float
+) -> list[Outcome]:
     """One per row of the group that is not filling; the result is on the host."""
     import jax
 
@@ -186,6 +204,7 @@ def outcomes(group: Group, result: "Result", seconds: float) -> list[Outcome]:
             status=int(result.status[place]),
             metrics=rows[place],
             seconds=seconds,
+            first_token_seconds=first_token_seconds,
             stop_bytes=0 if result.stop_bytes is None else int(result.stop_bytes[place]),
             logprobs=jax.tree.map(
                 lambda values, place=place: values[place][None, : result.lengths[place]],

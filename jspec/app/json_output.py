@@ -40,6 +40,7 @@ def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
         "text": without_end(text, outcome.stop_bytes),
         "finish_reason": finish_reason(outcome.status),
         "seconds": outcome.seconds,
+        "first_token_seconds": outcome.first_token_seconds,
         "metrics": outcome.metrics.as_dict(),
     } | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
 

@@ -73,7 +73,7 @@ def test_plain_decoding_is_compared_with_nothing(command, folder):
 
 
 def outcome(tokens):
-    return Outcome(0, [1], tokens, 2, Metrics((len(tokens),)), 1.0)
+    return Outcome(0, [1], tokens, 2, Metrics((len(tokens),)), 1.0, 0.1)
 
 
 def test_other_tokens_than_plain_decodings_are_reported():
@@ -124,7 +124,7 @@ def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
 def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
     def rounds(*histogram):
         run = Metrics(histogram, num_drafts=sum(histogram), num_draft_tokens=9 * sum(histogram))
-        return [Outcome(0, [1], [2], 2, run, 1.0)]
+        return [Outcome(0, [1], [2], 2, run, 1.0, 0.1)]
 
     assert "mean acceptance length of 1.05" in text_output.doubt(rounds(19, 1))
     assert text_output.doubt(rounds(17, 3)) is None

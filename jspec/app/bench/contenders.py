@@ -116,7 +116,7 @@ class Drafting:
         import jax
 
         result = jax.device_get(answer.replace(drafter_state=None))
-        found = outcomes(group, result, 0.0)
+        found = outcomes(group, result, 0.0, 0.0)
         return [
             Reply(
                 outcome.tokens,
