@@ -169,15 +169,15 @@ def test_an_end_token_stops(records, folder, monkeypatch):
 
 
 def test_a_group_is_written_before_the_next_one_runs(command, folder, batch, monkeypatch, capsys):
-    decode, calls = jspec.decode, []
+    prefill, calls = jspec.prefill, []
 
     def interrupted(**arguments):
-        calls.append(arguments["limits"].any())
-        if sum(calls) == 3:
+        calls.append(arguments)
+        if len(calls) == 3:
             raise KeyboardInterrupt
-        return decode(**arguments)
+        return prefill(**arguments)
 
-    monkeypatch.setattr(jspec, "decode", interrupted)
+    monkeypatch.setattr(jspec, "prefill", interrupted)
     asked = ("--max-new-tokens", 12, "--batch-file", batch, *QUICK)
     ran = command("generate", "--json", "--model", folder, *asked)
     assert ran.code == 130 and ran.err == ""
