@@ -16,7 +16,7 @@ from rich.table import Table
 
 import jspec
 from benchmarks import options
-from benchmarks.block.replay import ALONE
+from benchmarks.block.side_by_side import ALONE
 from benchmarks.harness import command, console, headline, paired, record
 from jspec.base import Frame, Output, PromptChunk, PyTree
 from jspec.methods import BUNDLED

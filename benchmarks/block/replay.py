@@ -20,6 +20,7 @@ from rich.table import Table
 import jspec
 from benchmarks import options, texts
 from benchmarks.block.acceptance import Independent, Unranked
+from benchmarks.block.side_by_side import ALONE
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.texts import Prompts
@@ -34,8 +35,6 @@ from jspec.training import sequences
 from jspec.training.laws import observe
 from jspec.training.lm import forward
 
-ALONE = {"block": "block", "eagle": "eagle2", "lyanna": "lyanna", "medusa": "medusa"}
-"""The method of each kind of head."""
 VARIANTS = {"likeliest paths": Unranked, "drawn independently": Independent}
 """A block head's trees that do not know the target's noise."""
 SPARE = 12

@@ -101,27 +101,23 @@ class Runner:
         import jspec
         from jspec.engine import finish
 
+        def done(work: Callable[[], T]) -> T:
+            return interruptible(lambda: jax.block_until_ready(work()))
+
         arguments = self.arguments(group)
         if (key := program_of(group, self._settings)) not in self._compiled:
             # With limits of 0 the same program is compiled and emits nothing.
             idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
-            interruptible(lambda: jax.block_until_ready(jspec.decode(**idle)))
+            done(lambda: jspec.decode(**idle))
             self._compiled.add(key)
-        begin = time.perf_counter()
-        state = interruptible(lambda: jax.block_until_ready(jspec.prefill(**arguments)))
-        model, params = arguments["model"], arguments["params"]
+        model, params, most = (arguments[name] for name in ("model", "params", "max_new_tokens"))
         drafting = {name: arguments[name] for name in ("drafter", "drafter_params")}
+        begin = time.perf_counter()
         # The programs of `jspec.decode`; the first round alone shows when the first token is there.
-        state = interruptible(
-            lambda: jax.block_until_ready(jspec.step(model, params, state, **drafting))
-        )
+        state = done(lambda: jspec.prefill(**arguments))
+        state = done(lambda: jspec.step(model, params, state, **drafting))
         first = time.perf_counter() - begin
-        most = arguments["max_new_tokens"]
-        result = interruptible(
-            lambda: jax.block_until_ready(
-                finish(model, params, state, **drafting, max_new_tokens=most)
-            )
-        )
+        result = done(lambda: finish(model, params, state, **drafting, max_new_tokens=most))
         seconds = time.perf_counter() - begin
         self._state = result.drafter_state
         return outcomes(group, jax.device_get(result), seconds, first)

@@ -98,3 +98,15 @@ class TransformerHead(Decoder):
         """The scores as they are: these states know their tokens."""
         del tokens
         return logits
+
+
+def gathered(head: Any, variables: PyTree) -> PyTree:
+    """The variables with the rows of the hot tokens, which decoding then need not gather.
+
+    Args:
+        head: a block head, EAGLE's or Medusa's.
+        variables: as they were trained.
+    """
+    if not head.config.hot_tokens:
+        return variables
+    return {**variables, "hot": head.apply(variables, method="hot_rows")}

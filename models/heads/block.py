@@ -325,7 +325,7 @@ class BlockHead(Decoder):
             return self.head
         if not self._is_narrow:
             return self.target_head.value
-        # Gathered once for decoding, see `gathered`.
+        # Gathered once for decoding, see `base.gathered`.
         if self.has_variable("hot", "head"):
             return self.get_variable("hot", "head")
         return self.hot_rows()["head"]
@@ -363,15 +363,3 @@ class BlockHead(Decoder):
         if config.confidence_width > config.hidden_size:
             read = jnp.concatenate([read, self._before(tokens)], axis=-1)
         return self.certainty(read)[..., 0].astype(jnp.float32)
-
-
-def gathered(head: Any, variables: PyTree) -> PyTree:
-    """The variables with the rows of the hot tokens, which decoding then need not gather.
-
-    Args:
-        head: a block head, EAGLE's or Medusa's.
-        variables: as they were trained.
-    """
-    if not head.config.hot_tokens:
-        return variables
-    return {**variables, "hot": head.apply(variables, method="hot_rows")}

@@ -74,7 +74,7 @@ class EAGLEHead(TransformerHead):
     ) -> Float[Array, "B N d"]:
         """The scores of the hot tokens, whatever is before: these states know it."""
         del tokens
-        # Gathered once for decoding, see `block.gathered`.
+        # Gathered once for decoding, see `base.gathered`.
         found = self.has_variable("hot", "head")
         rows = self.get_variable("hot", "head") if found else self.hot_rows()["head"]
         return unembed(hidden.astype(self.dtype), rows)

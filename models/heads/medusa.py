@@ -114,7 +114,7 @@ class MedusaHeads(nn.Module):
             table = (config.vocab_size, config.hidden_size)
             self.variable("target", "head", jnp.zeros, table, self.param_dtype)
             self.variable("scored", "ids", jnp.arange, config.hot_tokens)
-            # Gathered once for decoding, see `block.gathered`.
+            # Gathered once for decoding, see `base.gathered`.
             found = self.has_variable("hot", "head")
             rows = self.get_variable("hot", "head") if found else self.hot_rows()["head"]
         scores = []

@@ -11,7 +11,8 @@ from flax.traverse_util import unflatten_dict
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models.heads.block import BlockHead, gathered
+from jspec.models.heads.base import gathered
+from jspec.models.heads.block import BlockHead
 from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.eagle3 import EAGLE3Head
 from jspec.models.heads.lyanna import LyannaHead, collapse
