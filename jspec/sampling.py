@@ -4,9 +4,11 @@ The target, every draft model and the plain baseline go through the same `probab
 Two copies of this transform that differ in order are how engines lose losslessness.
 """
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import mesh_axes
 from jspec.base import Sampling
@@ -14,6 +16,8 @@ from jspec.manual_axes import vary
 
 _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""
+_PIECE = 1 << 22
+"""Entries that an accelerator searches at a time; 16 MiB."""
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
@@ -204,7 +208,44 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
         >>> tokens.tolist()
         [1, 2]
     """
-    return mesh_axes.of_parts(_by_groups, x, k)
+    return mesh_axes.of_parts(_by_pieces, x, k)
+
+
+def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
+    """`top_k` of an array that is whole, which an accelerator searches some nodes at a time.
+
+    XLA for TPUs copies what it takes groups from, three times with its padding. Of the logits of a
+    wide tree for many rows these copies were the largest arrays beside weights and cache.
+    """
+    num_nodes = x.shape[-2] if x.ndim > 2 else 1
+    size = max(num_nodes * _PIECE // max(x.size, 1), 1)
+    if size >= num_nodes:
+        return _by_groups(x, k)
+    # A processor's cores share the work on all of it better than that on pieces.
+    return jax.lax.platform_dependent(
+        x, cpu=partial(_by_groups, k=k), default=partial(_some_nodes, size=size, k=k)
+    )
+
+
+def _some_nodes(
+    x: Float[Array, "*S N V"], size: int, k: int
+) -> tuple[Float[Array, "*S N k"], Int[Array, "*S N k"]]:
+    """`_by_groups` in a loop over nodes, `size` of them at a time."""
+    count = x.shape[-2]
+    pieces = -(-count // size)
+    again = pieces * size - count  # the last piece begins earlier, with nodes of the one before it
+
+    def search(start: Int[Array, ""]) -> tuple[Float[Array, "*S n k"], Int[Array, "*S n k"]]:
+        return _by_groups(jax.lax.dynamic_slice_in_dim(x, start, size, axis=-2), k)
+
+    def joined(found: Shaped[Array, "P *S n k"]) -> Shaped[Array, "*S N k"]:
+        found = jnp.moveaxis(found, 0, -3)
+        before = found[..., :-1, :, :].reshape(*x.shape[:-2], -1, k)
+        return jnp.concatenate([before, found[..., -1, again:, :]], axis=-2)
+
+    starts = jnp.minimum(jnp.arange(pieces, dtype=jnp.int32) * size, count - size)
+    values, places = jax.lax.map(search, starts)
+    return joined(values), joined(places)
 
 
 def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:

@@ -71,6 +71,14 @@ def test_two_stage_top_k_is_exact_to_the_last_tie(size, k):
         np.testing.assert_array_equal(got[1], want[1])
 
 
+@pytest.mark.parametrize("size", [1, 2, 3])  # the last piece may see nodes again
+def test_nodes_may_be_searched_a_few_at_a_time(size):
+    x = jnp.asarray(np.random.default_rng(0).integers(0, 9, (2, 5, 300)), jnp.float32)
+    got, want = samplings._some_nodes(x, size, 2), jax.lax.top_k(x, 2)
+    np.testing.assert_array_equal(got[0], want[0])
+    np.testing.assert_array_equal(got[1], want[1])
+
+
 def test_noise_depends_on_row_and_position_alone():
     key = jax.random.key(1)
     together = samplings.gumbel(samplings.row_keys(key, jnp.array([4, 9])), jnp.array([10, 20]), 5)
