@@ -120,14 +120,14 @@ def confidence(head, block):
 def log_shares(after, depth, before, noise, weights, confident=None):
     """log chances [V] that each token is the target's: a logit over log q and the position's noise.
 
-    weights = (a, b, _, _): a log q(x | before) + b T G(x), among all tokens. With a = b = 1 it is
-    the noise-ranked draft, with b = 0 the published one.
+    weights = (a, b, _, _): a (log q(x | before) + T G(x)) + b T G(x), among all tokens. With a = 1
+    and b = 0 it is the noise-ranked draft, with b = -a the published one.
     """
     del confident
     logits = after(depth, before)
     shifted = logits - logits.max()
     log_q = shifted - np.log(np.exp(shifted).sum())
-    mixed = weights[0] * log_q + weights[1] * noise[depth]
+    mixed = weights[0] * (log_q + noise[depth]) + weights[1] * noise[depth]
     top = mixed.max()
     return mixed - top - np.log(np.exp(mixed - top).sum())
 

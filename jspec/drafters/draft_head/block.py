@@ -168,9 +168,9 @@ class BlockDrafter:
     tokens at once. Each law is cut to the candidates that it and its position's noise rank first:
     the very noise G that will decide the target's token there, as argmax(log p + G). The tree is
     grown best first by the product of the candidates' chances, which depend on the token before
-    where the head knows that (DSpark's Markov map). How much the noise counts beside the head is
-    learnt, depth by depth, see `jspec.drafters.draft_head.block_chances`. With a beam of 1 the tree
-    is a chain, as DFlash and DSpark draft it.
+    where the head knows that (DSpark's Markov map). How sharp the laws are, and how much the noise
+    counts beside them, is learnt, depth by depth, see `jspec.drafters.draft_head.block_chances`.
+    With a beam of 1 the tree is a chain, as DFlash and DSpark draft it.
 
     After a round the head reads the states of the accepted tokens alone. What it computed for a
     block is never kept, so nothing has to be rolled back.

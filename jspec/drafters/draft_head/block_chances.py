@@ -5,14 +5,19 @@ D: tokens of a block. K: candidates of a depth. M: tokens that candidates are to
 At each depth d the head gives one law q_d of the token there, and the position's noise G is known.
 A candidate x, after the token y before it, competes with the others and with "none of them":
 
-    s(x) = a_d (log q_d(x) + W[y, x]) + b_d T G(x)
+    s(x) = a_d (log q_d(x) + W[y, x] + T G(x)) + b_d T G(x)
     s(none) = a_d log(q_d of all other tokens) + c_d - e_d confidence(y)
 
 and its chance is the softmax of these. W is the head's Markov map and 0 without one, T the target's
-temperature. The ratio of b to a says how far the noise is trusted against the head: with b = 0
-candidates are ranked as DFlash's and JetSpec's are, with b = a as the coupled rule would rank them
-if q were p. A block's law is a mixture over what may come before, so it is flatter than the
-target's, more so with every depth. What fits is learnt, depth by depth, from the emitted tokens.
+temperature. With b = 0 candidates are ranked as the coupled rule would rank them if q were p, with
+b = -a as DFlash's and JetSpec's are, by the head alone. How sharp a head's laws are depends on the
+head and its depth, so a follows the emitted tokens quickly. The ratio of noise and head decides
+which candidates come first, and what a text alone teaches of it is uncertain: b follows slowly.
+
+On 24 held-out texts of SmolLM2's block head, each with weights of its own, this drafted 1.71 tokens
+a round at temperature 1 and 1.95 in greedy decoding. Weights for the head and for the noise, both 2
+at first and learnt alike, drafted 1.63 and 1.91 (15 nodes, 2026-11-23). The sharper head of
+jspec-7m, for which these had been chosen: 2.41 and 2.15, with them 2.36 and 2.16 (7 nodes).
 """
 
 from typing import Any, NamedTuple
@@ -25,17 +30,17 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Frame, PyTree, Sampling
 from jspec.verify import proposals
 
-_FIRST = (2.0, 2.0, 0.0, 0.25)
+_FIRST = (1.0, 0.0, 0.0, 0.25)
 """The first weights a, b, c, e."""
-_RANGE = ((0.25, 0.0, -8.0, 0.0), (8.0, 8.0, 8.0, 4.0))
-_PRIOR = 10.0
-"""The curvature that the first weights count for."""
+_RANGE = ((0.25, -8.0, -8.0, 0.0), (8.0, 8.0, 8.0, 4.0))
+_PRIOR = (10.0, 1000.0, 10.0, 10.0)
+"""The curvature that the first weights count for: b is all but fixed for some hundred tokens."""
 _MEMORY = 0.99
 """The share of the curvature that remains after a token."""
 _STEP_SIZE, _MAX_STEP = 0.5, 0.5
 """The share of a Newton step taken, since the weights mend the same error; and the largest step."""
 _RATIOS = (0.25, 4.0)
-"""The range of a / b by which candidates are chosen."""
+"""The range of a / (a + b) by which candidates are chosen."""
 _LEAST = 1e-9
 """The least mass of all tokens that are no candidates."""
 _LOWEST = -30.0
@@ -54,14 +59,15 @@ class ChanceWeights:
 
     @staticmethod
     def init(batch: int, depth: int) -> "ChanceWeights":
-        values = jnp.broadcast_to(jnp.array(_FIRST, jnp.float32), (batch, depth, 4))
-        return ChanceWeights(values, jnp.full_like(values, _PRIOR))
+        first, prior = (jnp.array(one, jnp.float32) for one in (_FIRST, _PRIOR))
+        shape = batch, depth, 4
+        return ChanceWeights(jnp.broadcast_to(first, shape), jnp.broadcast_to(prior, shape))
 
     @property
     def ratio(self) -> Float[Array, "B D"]:
-        """a / b: how much the head counts beside the noise."""
-        values = self.values
-        return jnp.clip(values[..., 0] / jnp.maximum(values[..., 1], 1e-3), *_RATIOS)
+        """a / (a + b): how much the head counts beside the noise."""
+        head, noise = self.values[..., 0], self.values[..., :2].sum(-1)
+        return jnp.clip(head / jnp.maximum(noise, 1e-3), *_RATIOS)
 
 
 @struct.dataclass
@@ -158,7 +164,7 @@ def chances(
     log_q = laws.log_q + head.transition(params, before, laws.tokens)
     doubt = -head.confidence(params, laws.hidden, before)
     zero, none = jnp.zeros_like(log_q), jnp.zeros_like(laws.log_rest)
-    known = jnp.stack([log_q, laws.noise, zero, zero], axis=-1)
+    known = jnp.stack([log_q + laws.noise, laws.noise, zero, zero], axis=-1)
     rest = jnp.stack([laws.log_rest, none, none + 1, doubt], axis=-1)
     features = jnp.concatenate([known, rest[:, :, None]], axis=2)
     scores = jnp.einsum("bmkf,bmf->bmk", features, weights)

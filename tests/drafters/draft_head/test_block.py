@@ -112,7 +112,7 @@ TEMPERATURES = [0.0, 0.7, 1.0]
 
 def test_trees_are_the_best_paths_by_head_and_noise(drafted):
     head, held, state, root, _, _, expected, (known, table) = drafted
-    weights = (1.5, 1.0, 0.0, 0.0)
+    weights = (1.5, -0.5, 0.0, 0.0)
     values = jnp.broadcast_to(jnp.array(weights), state.weights.values.shape)
     row = jnp.ones(3)
     sampling = jspec.Sampling(jnp.array(TEMPERATURES), jnp.zeros(3, int), row, 0 * row)
@@ -241,9 +241,10 @@ def test_weights_follow_what_is_emitted_depth_by_depth():
     """Tokens drawn by weights of our own are learnt to come from about these."""
     rng, rounds = np.random.default_rng(1), 1500
     laws = laws_of(rng, rounds)
-    true = np.array([[3.0, 2.0, 0.5, 0.0], [1.0, 0.2, -0.5, 0.0]])
+    true = np.array([[3.0, -1.0, 0.5, 0.0], [1.0, -0.8, -0.5, 0.0]])
     known = {name: np.asarray(array) for name, array in laws.items()}
-    scores = known["log_q"] * true[:, 0, None] + known["noise"] * true[:, 1, None]
+    sharp, noisy = true[:, 0, None], true[:, 1, None]
+    scores = sharp * (known["log_q"] + known["noise"]) + noisy * known["noise"]
     none = known["log_rest"] * true[:, 0] + true[:, 2]
     scores = np.concatenate([scores, none[..., None]], axis=-1)
     emitted = jnp.asarray((scores + rng.gumbel(size=scores.shape)).argmax(-1), jnp.int32)
@@ -255,13 +256,16 @@ def test_weights_follow_what_is_emitted_depth_by_depth():
             laws, emitted = one
             before, counts = jnp.zeros_like(emitted), jnp.array([2])
             known = BlockLaws(**laws)
-            return block_chances.learn(head, empty, known, weights, before, emitted, counts), None
+            weights = block_chances.learn(head, empty, known, weights, before, emitted, counts)
+            return weights, weights.values[0]
 
-        return jax.lax.scan(step, weights, (laws, emitted))[0]
+        return jax.lax.scan(step, weights, (laws, emitted))[1]
 
-    learnt = follow(ChanceWeights.init(1, 2)).values[0]
-    np.testing.assert_allclose(learnt[:, :3], true[:, :3], atol=0.6)
-    assert learnt[0, 0] > learnt[1, 0] + 1 and learnt[0, 1] > learnt[1, 1] + 1
+    learnt = follow(ChanceWeights.init(1, 2))
+    np.testing.assert_allclose(learnt[-1, :, :3], true[:, :3], atol=0.6)
+    assert (learnt[-1, :, 1] < -0.5).all()
+    # How sharp the laws are moves long before what the noise counts beside them.
+    assert learnt[60, 0, 0] > 1.3 and (abs(learnt[60, :, 1]) < 0.1).all(), learnt[60]
 
 
 def test_what_is_no_number_or_was_not_emitted_teaches_nothing():
