@@ -100,14 +100,13 @@ class Unrolled:
         weight, total, told = 1.0, jnp.float32(0), []
         for step, output in enumerate(self.predictions(variables, states, batch.tokens, at)):
             assert output.hidden is not None, "a head predicts states"
-            hidden, true = output.hidden, ahead(states, step)
-            live = ahead(batch.live, step) & (pairs < len(pairs) - step)
-            if step == 0:
-                state_loss = _mean(self.state_loss(hidden, true).mean(-1), live)
-                hidden = placed(hidden)
-            true, live, tokens = placed(true), placed(live) & chosen, ahead(batch.tokens, step)
-            if step > 0:
-                state_loss = _mean(self.state_loss(hidden, true).mean(-1), live)
+            every = ahead(states, step), ahead(batch.live, step) & (pairs < len(pairs) - step)
+            true, live = placed(every[0]), placed(every[1]) & chosen
+            # The first step's states are made of all pairs, and compared at all of them.
+            compared = every if step == 0 else (true, live)
+            state_loss = _mean(self.state_loss(output.hidden, compared[0]).mean(-1), compared[1])
+            hidden = placed(output.hidden) if step == 0 else output.hidden
+            tokens = ahead(batch.tokens, step)
             probs, logits = self._scored(variables, true, hidden, placed(tokens))
             told_of = placed(ahead(known, step + 1))
             crossed = optax.softmax_cross_entropy(logits, probs)

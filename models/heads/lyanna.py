@@ -15,6 +15,12 @@ from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
 
 _EPS = 1e-6
+_FIRST_GAIN = 0.1
+"""The gain of the norm over token info before training.
+
+The norm makes each token's info as large as this, whatever the two matrices are. With 1 a new head
+would add noise of deviation 1 to every score; with 0 the matrices would get no gradient.
+"""
 TABLE_BYTES = 64 * 2**20
 """The largest table of token info that is made; of more hot tokens its two factors are kept."""
 
@@ -133,7 +139,8 @@ class TokenInfo(nn.Module):
         init = nn.initializers.normal(0.02)
         self.down = self.param("down", init, (config.hidden_size, config.rank), self.param_dtype)
         self.up = self.param("up", init, (config.rank, size), self.param_dtype)
-        self.scale = self.param("scale", nn.initializers.constant(0.1), (size,), self.param_dtype)
+        gain = nn.initializers.constant(_FIRST_GAIN)
+        self.scale = self.param("scale", gain, (size,), self.param_dtype)
         if config.hot_tokens:
             self.ids = self.variable("hot", "ids", jnp.arange, size)
 
