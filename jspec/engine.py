@@ -446,10 +446,12 @@ def _round(
     model: CausalLM, params: PyTree, state: State, drafter: Drafter, drafter_params: PyTree
 ) -> State:
     """Runs one round: draft, score, verify, commit."""
-    now = frame(state)
-    tree, drafting = drafter.draft(drafter_params, state.drafter_state, now)
+    tree, drafting = drafter.draft(drafter_params, state.drafter_state, frame(state))
     _check_same_trees(tree, state)
-    tree = admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
+
+    def admitted(tree: Tree, state: State) -> Tree:
+        now = frame(state)
+        return admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
 
     def verify(tree: Tree, state: State, drafting: PyTree) -> State:
         now = frame(state)
@@ -459,7 +461,7 @@ def _round(
         state, feedback = settle(state, tree, output, verdict, processed)
         return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
 
-    return at_chosen_width(verify, tree, state, drafting)
+    return at_chosen_width(verify, admitted, tree, state, drafting)
 
 
 def check_same_memory(drafter: Drafter, state: State) -> None:

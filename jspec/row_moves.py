@@ -88,9 +88,10 @@ def check_arrival(state: State, arrival: State) -> None:
             "the arrival holds other things than the engine's rows; pass a request that this "
             "engine's prefill made"
         )
-    own, its = jax.tree.leaves_with_path(_by_row(state)), jax.tree.leaves(_by_row(arrival))
-    for (path, leaf), new in zip(own, its, strict=True):
+    own, its = jax.tree.leaves(_by_row(state)), jax.tree.leaves(_by_row(arrival))
+    for number, (leaf, new) in enumerate(zip(own, its, strict=True)):
         if (new.shape, new.dtype) != ((1, *leaf.shape[1:]), leaf.dtype):
+            path, _ = jax.tree.leaves_with_path(_by_row(state))[number]
             raise InputError(
                 f"the arrival's {jax.tree_util.keystr(path)} has shape {new.shape} of {new.dtype} "
                 f"and the engine's rows have {leaf.shape[1:]} of {leaf.dtype}; pass a request that "

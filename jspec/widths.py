@@ -29,24 +29,31 @@ def cut(tree: Tree, width: int) -> Tree:
 def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
     """The ids of the nodes that `cut` keeps, rising."""
     batch, size = tree.tokens.shape
+    if not width:
+        return jnp.zeros((batch, 1), jnp.int32)
     if width >= size - 1:
         return jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32), (batch, size))
     return trees.best_nodes(tree, width)
 
 
 def at_chosen_width(
-    verify: Callable[[Tree, State, PyTree], State], tree: Tree, state: State, drafting: PyTree
+    verify: Callable[[Tree, State, PyTree], State],
+    admitted: Callable[[Tree, State], Tree],
+    tree: Tree,
+    state: State,
+    drafting: PyTree,
 ) -> State:
     """The state after `verify(cut, state, drafting)` with the tree cut to the width of its choice.
 
     Args:
         verify: the rest of the round.
-        tree: an admitted one.
+        admitted: takes for absent what is no tree. In plain decoding there is nothing to ask.
+        tree: as drafted.
         state: before the round.
         drafting: what `draft` left for `update`.
     """
     if tree.choice is None:
-        return verify(tree, state, drafting)
+        return verify(admitted(tree, state), state, drafting)
     # Most of what the drafter remembers it drafts without touching: that is held once, as part of
     # the state, so that `update` can write into it.
     leaves, structure = jax.tree.flatten(drafting)
@@ -60,7 +67,8 @@ def at_chosen_width(
             tree, drafted = given
             held, rest = jax.tree.leaves(state.drafter_state), iter(drafted)
             drafting = [next(rest) if at is None else held[at] for at in places]
-            return verify(cut(tree, width), state, jax.tree.unflatten(structure, drafting))
+            part = cut(admitted(tree, state), width) if width else trees.root_only(state.root)
+            return verify(part, state, jax.tree.unflatten(structure, drafting))
 
         return branch
 

@@ -36,6 +36,7 @@ _KINDS: dict[str, dict[str, Any]] = {
     "text": _FREE,
     "drawn": {**_FREE, "temperature": 0.8, "top_p": 0.95, "seed": 1},
     "short": {**_FREE, "max_tokens": 32},
+    "mixed": {**_FREE, "max_tokens": [16, 64, 32, 96]},
     "schema": {**_FORM, "structured_outputs": {"json": SCHEMA}},
     "record": {**_FORM, "structured_outputs": {"json": RECORD}},
 }
@@ -50,6 +51,9 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 3,
     kinds: Annotated[str, typer.Option(help="of requests, with commas")] = ",".join(_KINDS),
     together: Annotated[int, typer.Option(min=0, help="requests at a time; 0: 2 a row")] = 0,
+    bare: Annotated[
+        bool, typer.Option("--bare", help="of plain decoding nothing more can be asked")
+    ] = False,
     serve: Annotated[str, typer.Option(help="more options of jspec serve")] = "",
 ) -> None:
     """All servers are up; one is asked at a time, and the others sleep."""
@@ -64,11 +68,12 @@ def main(
     waited = {key: [] for key in speeds}
     rounds, prompts_share = ({key: [] for key in speeds} for _ in range(2))
     with ExitStack() as stack:
-        # Plain decoding as whoever wants nothing else would start it.
-        bare = ["--no-penalties", "--max-grammar-states", "0", "--max-logprobs", "-1"]
+        # As whoever wants nothing else would start it.
+        less = ["--no-penalties", "--max-grammar-states", "0", "--max-logprobs", "-1"]
+        more = {PLAIN: less if bare else []}
         servers = {
             name: stack.enter_context(
-                ServerProcess([*shared, "--method", name, *(bare if name == PLAIN else [])])
+                ServerProcess([*shared, "--method", name, *more.get(name, [])])
             )
             for name in names
         }
@@ -77,7 +82,7 @@ def main(
             first = 0 if not repeat else rows + (repeat - 1) * requests
             some = prompts[first : rows + repeat * requests]
             for kind, fields in chosen.items():
-                bodies = [{"model": model, "prompt": prompt, **fields} for prompt in some]
+                bodies = [_body(model, prompt, fields, place) for place, prompt in enumerate(some)]
                 for name, server in servers.items():
                     if name == PLAIN and "structured_outputs" in bodies[0]:
                         continue
@@ -108,6 +113,13 @@ def main(
                     f"prompts {np.median(prompts_share[name, kind]):.0%}"
                 )
     console.print("(schema and record: over free texts of plain decoding, `short`)")
+
+
+def _body(model: str, prompt: list[int], fields: dict[str, Any], place: int) -> dict[str, Any]:
+    """A request; of several sizes each has its own in turn, so that rows end one by one."""
+    sizes = fields["max_tokens"]
+    size = sizes[place % len(sizes)] if isinstance(sizes, list) else sizes
+    return {"model": model, "prompt": prompt, **fields, "max_tokens": size}
 
 
 class _Busy:

@@ -233,7 +233,9 @@ class Adaptive:
         assert offered is not None, "what is updated was drafted"
         tree = offered.tree
         width = feedback.tree.tokens.shape[1] - 1
-        own = own_view(_places(tree, width), feedback, others=False)
+        # Where plain decoding is the only choice, nothing counts the rounds of a rest.
+        told = feedback if self.is_plain else replace(feedback, sparing=state.rests.sparing)
+        own = own_view(_places(tree, width), told, others=False)
 
         def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
             depths = trees.depths(tree)

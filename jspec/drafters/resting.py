@@ -3,7 +3,9 @@
 A draft that is not verified costs its own time still: little beside a large target, nearly half a
 round beside a tiny one. So what drafts save is summed up, and where that is less than they cost,
 the drafter rests: for a round, and twice as long each time that it did not pay.
-Meanwhile it goes on learning from every round; a rest ends by itself, and none is longer than 64.
+A rest ends by itself, and none is longer than 64. Meanwhile the drafter goes on learning: in short
+rests from every round, in long ones from all of the text, and from what takes a pass over the
+vocabulary in every fourth round alone.
 """
 
 from collections.abc import Callable
@@ -22,6 +24,8 @@ from jspec.manual_axes import vary
 _DECAY = 0.9
 """The share of what was saved that a round leaves."""
 _LONGEST = 64
+_LONG, _SPARED = 16, 4
+"""Rests of so many rounds spare what takes long to learn, in all rounds but each fourth."""
 _PATIENCE = 0.25
 """The share of a draft's time that drafts may cost more than they save, lately."""
 
@@ -55,6 +59,11 @@ class Rests:
     def over(self) -> Bool[Array, ""]:
         """Whether the drafter is asked in this round."""
         return self.left == 0
+
+    @property
+    def sparing(self) -> Bool[Array, ""]:
+        """Whether what takes long to learn may be left out of this round."""
+        return (self.next > _LONG) & (self.left % _SPARED != 0)
 
     def after(self, saved: Float[Array, ""], cost: Float[Array, ""]) -> "Rests":
         """The rests after this round.
@@ -145,6 +154,27 @@ def _drafted(
     places = tuple(place.get(id(leaf)) for leaf in leaves)
     made = [leaf for leaf, at in zip(leaves, places, strict=True) if at is None]
     return Draft(offered, made, places, structure)
+
+
+def unless_sparing(
+    sparing: Bool[Array, ""] | None, learn: Callable[[], PyTree], known: PyTree
+) -> PyTree:
+    """What is learnt of a round; `known`, and no work, in one that spares it.
+
+    Args:
+        sparing: of the feedback.
+        learn: gives the like of `known`.
+        known: small, since it is copied.
+    """
+    if sparing is None:
+        return learn()
+    learnt = jax.eval_shape(learn)
+
+    def like_rows(tree: PyTree) -> PyTree:
+        # Under `shard_map` both branches have to vary as the rows do.
+        return vary(tree, sparing, known, learnt)
+
+    return jax.lax.cond(sparing, lambda: like_rows(known), lambda: like_rows(learn()))
 
 
 def if_any_drafted(valid: Bool[Array, "B N"], learn: Callable[[], PyTree], known: PyTree) -> PyTree:

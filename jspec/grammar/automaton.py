@@ -6,6 +6,7 @@ They are one *class*, and a table has a column for each class instead of one for
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Protocol
 
 import jax
@@ -17,6 +18,7 @@ from jaxtyping import Array, Bool, Int
 from jspec.arguments import check_integer
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 
 NONE = -1
 """The entry of a table where a token leads nowhere."""
@@ -249,6 +251,29 @@ def stack(
     Raises:
         InputError: if an automaton is larger than the room.
     """
+    if room is not None and all(row is None for row in rows):
+        return _nobodys(len(rows), vocab_size, tuple(free.items()), room)
+    return _stacked(rows, vocab_size, free, room)
+
+
+@lru_cache(maxsize=16)
+def _nobodys(
+    count: int, vocab_size: int, free: tuple[tuple[str, int | bool], ...], room: Room
+) -> tuple[Automata, dict[str, Any]]:
+    """Those of rows that have none, made once: most requests have none."""
+    known = _stacked([None] * count, vocab_size, dict(free), room)
+    for leaf in jax.tree.leaves(known):
+        leaf.setflags(write=False)
+    return known
+
+
+def _stacked(
+    rows: Sequence[HasAutomaton | None],
+    vocab_size: int,
+    free: Mapping[str, int | bool],
+    room: Room | None,
+) -> tuple[Automata, dict[str, Any]]:
+    """See `stack`."""
     distinct = list({id(one): one for one in rows if one is not None}.values())
     parts = [one.automaton for one in distinct]
     ends = np.cumsum([1, *(len(part.table) for part in parts)])
@@ -319,20 +344,31 @@ def put(
         its_values: of its states.
     """
     room = _room_of(automata)
-    first = 1 + row * room.states
 
-    def write(leaf: Array, new: Array, place: Any = row) -> Array:
+    def write(leaf: Array, new: Array, place: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(leaf, jnp.asarray(new), place, axis=0)
 
-    return (
-        replace(
-            automata,
-            table=write(automata.table, moved(one.table[1:], row, room), first),
-            classes=write(automata.classes, one.classes),
-            starts=write(automata.starts, moved(one.starts, row, room)),
-        ),
-        jax.tree.map(lambda leaf, new: write(leaf, new[1:], first), values, its_values),
-    )
+    def written(turn: Array, held: PyTree) -> PyTree:
+        # Of the loop's number, which is 0, so that XLA makes none of it before the loop.
+        place = row + turn
+        first = 1 + place * room.states
+        table, classes, known = held
+        return (
+            write(table, moved(jnp.asarray(one.table)[1:], place, room), first),
+            write(classes, one.classes, place),
+            jax.tree.map(
+                lambda leaf, new: write(leaf, jnp.asarray(new)[1:], first), known, its_values
+            ),
+        )
+
+    # In most requests there is none, whose part nobody reads. A loop writes in place where a
+    # condition would copy.
+    held = automata.table, automata.classes, values
+    times = (jnp.asarray(one.starts)[0] != FREE).astype(jnp.int32)
+    held = vary(held, (held, row, one, its_values))
+    table, classes, known = jax.lax.fori_loop(0, times, written, held)
+    starts = write(automata.starts, moved(one.starts, row, room), row)
+    return replace(automata, table=table, classes=classes, starts=starts), known
 
 
 def moved(states: Int[Array, "*S"], row: Int[Array, ""], room: Room) -> Int[Array, "*S"]:

@@ -1,6 +1,7 @@
 """Drafters that rest while their drafts are not worth the time that drafting takes."""
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -28,6 +29,42 @@ def test_rests_grow_and_end():
         rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
     rests = rests.after(jnp.float32(9.0), jnp.float32(1.0))
     assert rests.over and rests.next == 1
+
+
+def test_long_rests_spare_three_rounds_of_four():
+    rests, spared, left = Rests.none(), [], []
+    for _ in range(300):
+        spared.append(bool(rests.sparing))
+        left.append(int(rests.left))
+        rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
+    assert not any(spared[: left.index(16)]), "short rests learn from every round"
+    long = spared[left.index(64) : left.index(64) + 64]
+    assert sum(long) == 48 and not rests.none().sparing
+
+
+def test_a_spared_round_leaves_a_matrix_as_it_was():
+    drafter = jspec.DynamicTokenRecycling(23, num_speculative_tokens=2, k=2)
+    rng = np.random.default_rng(0)
+    state, logits = drafter.init(1, 0, None), jnp.asarray(rng.normal(size=(1, 1, 23)), jnp.float32)
+    tree = jspec.tree.root_only(jnp.array([5]))
+    scored = SimpleNamespace(
+        tree=tree,
+        output=SimpleNamespace(logits=logits),
+        verdict=SimpleNamespace(path=jnp.array([[0]])),
+    )
+    for sparing in (None, jnp.bool_(False), jnp.bool_(True)):
+        told = SimpleNamespace(
+            scored=scored,
+            sparing=sparing,
+            done=jnp.array([False]),
+            emitted=jnp.array([[7]]),
+            counts=jnp.array([1]),
+        )
+        after = drafter.update(None, state, told)
+        assert after.before.tolist() == [5]
+        learnt = replace(after, before=state.before)
+        same = all(map(np.array_equal, jax.tree.leaves(learnt), jax.tree.leaves(state)))
+        assert same == bool(sparing)
 
 
 @pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.1, 1.0)])

@@ -99,7 +99,7 @@ class MatrixDrafter(ABC):
         logits: Float[Array, "B N V"],
         live: Bool[Array, "B N"],
     ) -> PyTree:
-        """The state after the target scored these tokens."""
+        """The state after the target scored these tokens; as it was if none of them is live."""
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
         """The state after a piece of the prompt, which teaches only with `update_on_prefill`."""
@@ -119,4 +119,6 @@ class MatrixDrafter(ABC):
         del params
         scored = feedback.scored
         live = scored.tree.valid & ~feedback.done[:, None]
+        if feedback.sparing is not None:
+            live &= ~feedback.sparing
         return self.recycle(state, scored.tree.tokens, scored.output.logits, live)
