@@ -106,6 +106,8 @@ class Counted:
     num_levels: Int[np.ndarray, " B"]
     texts: Int[np.ndarray, "B T"]
     """What was written, the tokens of the rounds that did not count among it."""
+    memory: PyTree
+    """What the drafter knows at the end, the `drafter_state` of a next batch."""
 
     @property
     def rounds(self) -> Int[np.ndarray, " B"]:
@@ -162,6 +164,7 @@ class Decoding:
         wanted = self.new_tokens if wanted is None else wanted
         asked = np.broadcast_to(wanted, prompts.count)
         result = self.run(prompts, asked + DEEPEST, asked, drafter_state, **request)
+        memory = result.drafter_state.inner
         tally = replace(result.drafter_state, inner=None)
         tally, texts = jax.device_get((tally, result.tokens))
-        return Counted(tally.histogram, tally.num_draft_tokens, tally.num_levels, texts)
+        return Counted(tally.histogram, tally.num_draft_tokens, tally.num_levels, texts, memory)

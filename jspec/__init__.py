@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jspec.drafters.draft_model import acceptance_vector as acceptance_vector
     from jspec.drafters.draft_model import sequoia_tree as sequoia_tree
     from jspec.drafters.retrieval import datastore as datastore
+    from jspec.drafters.retrieval import ngrams as ngrams
     from jspec.public import *  # noqa: F403
     from jspec.verify import proposals as proposals
     from jspec.verify import rules as rules
@@ -54,8 +55,8 @@ __all__ = [  # noqa: RUF022
     "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto", "merge",
     # modules
     "acceptance_vector", "costs", "datastore", "grammar", "hosts", "memory", "methods", "metrics",
-    "models", "planning", "processors", "proposals", "round", "rules", "sampling", "schemes",
-    "sequoia_tree", "testing", "training", "tree",
+    "models", "ngrams", "planning", "processors", "proposals", "round", "rules", "sampling",
+    "schemes", "sequoia_tree", "testing", "training", "tree",
     "__version__",
 ]
 # fmt: on
@@ -70,6 +71,7 @@ _MODULES = {
     "memory": "jspec.memory",
     "metrics": "jspec.metrics",
     "models": "jspec.models",
+    "ngrams": "jspec.drafters.retrieval.ngrams",
     "planning": "jspec.planning",
     "processors": "jspec.processors",
     "proposals": "jspec.verify.proposals",

@@ -51,15 +51,15 @@ def test_the_zoo_is_the_checkouts():
     installed = files(ZOO)
     assert installed == files(ROOT / "jspec" / "models" / "zoo")
     assert "recipe.toml" in installed
-    assert sum(installed.values()) < 42e6, "the wheel, which compresses them, is to be below 40 MB"
+    assert sum(installed.values()) < 48e6, "the wheel, which compresses them, is to be below 40 MB"
 
 
 @pytest.mark.parametrize("folder", [p.name for p in ZOO.iterdir() if p.is_dir()])
 def test_a_bundled_model_is_whole(folder):
-    """Heads of a model that comes from elsewhere stand alone."""
+    """Of a model that comes from elsewhere there is only what drafts for it."""
     names = {entry.name for entry in (ZOO / folder).iterdir()}
     whole = {"config.json", "model.safetensors", "tokenizer.json"} <= names
-    assert whole or names == {"heads"}
+    assert whole or names == {"heads", "ngrams.safetensors"}
     assert whole == (folder in jspec.models.bundled())
 
 

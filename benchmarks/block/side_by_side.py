@@ -24,8 +24,12 @@ from jspec.models import heads
 
 ALONE = {"block": "block", "eagle": "eagle2", "lyanna": "lyanna", "medusa": "medusa"}
 """The method of each kind of head."""
-RETRIEVAL = "auto"
-"""The method of retrieval, which takes a head of any kind up into its trees."""
+JOINED = {
+    "auto": "auto",
+    "dynamic_token_recycling": "{}+token_recycling",
+    "suffix": "{}+suffix",
+}
+"""Methods of retrieval, each with the method that unites its tree with that of a head's method."""
 
 
 def main(
@@ -37,11 +41,15 @@ def main(
     nodes: Annotated[str, typer.Option(help="Drafted nodes, comma-separated.")] = "15,63",
     temperatures: Annotated[str, typer.Option(help="Comma-separated.")] = "0,1",
     alone: Annotated[bool, typer.Option(help="Each head without retrieval too.")] = True,
+    partner: Annotated[str, typer.Option(help=f"Retrieval: {', '.join(JOINED)}.")] = "auto",
     count: options.Count = 1,
     longest: Annotated[int, typer.Option(help="Prompts of more tokens are left out.")] = 96,
     prompt_tokens: options.PromptTokens = 24,
     new_tokens: options.NewTokens = 48,
     batch_size: Annotated[int, typer.Option(min=1, help="Prompts decoded together.")] = 4,
+    remember: Annotated[
+        bool, typer.Option(help="Keep a drafter's memory from batch to batch, as a chat does.")
+    ] = False,
     out: options.Out = None,
 ) -> None:
     """Counts the rounds of the same prompts, up to the one that reaches the limit, whole."""
@@ -57,16 +65,21 @@ def main(
         bench="side_by_side", **subject.about, count=count, longest=longest,
         prompt_tokens=prompt_tokens, new_tokens=new_tokens,
     )  # fmt: skip
+    if remember:
+        about |= {"remembers": batch_size}
+    if partner != "auto":
+        about |= {"retrieval": partner}
     warm = [float(one) for one in temperatures.split(",")]
     rows: list[dict[str, Any]] = []
     for size in map(int, nodes.split(",")):
-        for name, method, given in contenders(subject, head, alone):
+        for name, method, given in contenders(subject, head, alone, partner):
             for temperature in warm:
                 one = dict(about, nodes=size, drafter=name, temperature=temperature)
                 if not ledger.find(**one):
                     with console.status(f"{name}, {size} nodes, T {temperature:g}"):
                         made = drafting(subject, method, given, size, new_tokens)
-                        found = counted(made, [ids for _, ids in asked], batch_size, temperature)
+                        ids = [ids for _, ids in asked]
+                        found = counted(made, ids, batch_size, temperature, remember)
                     ledger.add(**one, **found)
                 rows.append(ledger.find(**one)[-1])
     console.print(table(rows, warm))
@@ -86,23 +99,27 @@ def chosen(
 
 
 def contenders(
-    subject: Subject, named: Sequence[str], alone: bool
+    subject: Subject, named: Sequence[str], alone: bool, partner: str
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Name, method and options of all that is compared; retrieval alone is the first."""
-    yield "retrieval", RETRIEVAL, {}
+    yield "retrieval", partner, {}
     for name in named:
         kind = heads.kind_of(heads.load(name, subject.target).head)
         where: dict[str, Any] = {"head": name}
         if alone:
             yield f"{kind}: {Path(name).name}", ALONE[kind], where
-        yield f"{kind}: {Path(name).name}, with retrieval", RETRIEVAL, where
+        yield (
+            f"{kind}: {Path(name).name}, with retrieval",
+            JOINED[partner].format(ALONE[kind]),
+            where,
+        )
 
 
 def drafting(
     subject: Subject, method: str, given: dict[str, Any], size: int, new_tokens: int
 ) -> Decoding:
     """A method with a budget of nodes that every round verifies."""
-    fixed: dict[str, Any] = {"widths": (size,)} if method == RETRIEVAL else {}
+    fixed: dict[str, Any] = {"widths": (size,)} if method == "auto" else {}
     built = jspec.methods.build(
         method, subject.target, num_speculative_tokens=size, **fixed, **given
     )
@@ -111,10 +128,14 @@ def drafting(
 
 
 def counted(
-    one: Decoding, prompts: Sequence[Sequence[int]], batch_size: int, temperature: float
+    one: Decoding,
+    prompts: Sequence[Sequence[int]],
+    batch_size: int,
+    temperature: float,
+    remember: bool,
 ) -> dict[str, list[int]]:
     """Tokens and rounds of each prompt; every batch runs the same program."""
-    width = max(map(len, prompts))
+    width, memory = max(map(len, prompts)), None
     found = []
     for first in range(0, len(prompts), batch_size):
         part = list(prompts[first : first + batch_size])
@@ -122,7 +143,9 @@ def counted(
         tokens = np.zeros((batch_size, width), np.int32)
         tokens[:, : filled.tokens.shape[1]] = filled.tokens
         sampling = jspec.Sampling(temperature)
-        told = one.count(Prompts(tokens, filled.lengths), sampling=sampling, key=0)
+        asked = Prompts(tokens, filled.lengths)
+        told = one.count(asked, drafter_state=memory, sampling=sampling, key=0)
+        memory = told.memory if remember else None
         found.append([values[: len(part)] for values in (told.tokens, told.rounds)])
     tokens, rounds = (np.concatenate(values).tolist() for values in zip(*found, strict=True))
     return {"tokens": tokens, "rounds": rounds}

@@ -15,6 +15,16 @@ DataFolder = Annotated[
     Path | None,
     typer.Option(help="Folder that the recipe's paths start from.", show_default="."),
 ]
+Written = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Files of `jspec train data`, text files or folders; CLASS=PATH names one."
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(help="The target: folder or hub id.", show_default="the bundled model"),
+]
 Resume = Annotated[
     bool,
     typer.Option(
@@ -141,16 +151,8 @@ def head_command(kind: str, summary: str, settings: tuple[Setting, ...]) -> None
     def train(
         out: Annotated[Path, typer.Option(help="Folder of the run: checkpoints, curve, head.")],
         changes: Mapping[str, Any],
-        text: Annotated[
-            list[str] | None,
-            typer.Argument(
-                help="Files of `jspec train data`, text files or folders; CLASS=PATH names one."
-            ),
-        ] = None,
-        model: Annotated[
-            str | None,
-            typer.Option(help="The target: folder or hub id.", show_default="the bundled model"),
-        ] = None,
+        text: Written = None,
+        model: Target = None,
         recipe: Annotated[
             Path | None,
             typer.Option(help="TOML file with settings in heads.NAME, and texts if none given."),
@@ -223,3 +225,37 @@ head_command(
     "Train a one-pass block head: several tokens from one forward (DFlash, DSpark).",
     train_settings.BLOCK,
 )
+
+
+@train_app.command("ngrams")
+def ngrams(
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The table.")],
+    text: Written = None,
+    model: Target = None,
+    recipe: Annotated[
+        Path | None, typer.Option(help="TOML file with texts, if none given.")
+    ] = None,
+    folder: Annotated[
+        Path, typer.Option("--data", help="Folder that the recipe's paths start from.")
+    ] = Path(),
+    states: Annotated[
+        Path | None,
+        typer.Option(
+            help="Keep the target's laws there: the same command goes on where it was ended."
+        ),
+    ] = None,
+    candidates: Annotated[int, typer.Option(min=1, help="Tokens kept after each context.")] = 6,
+    sequence: Annotated[int, typer.Option(min=2, help="Tokens read at once.")] = 256,
+    batch_size: Annotated[int, typer.Option(min=1, help="Sequences read at once.")] = 8,
+    heldout: Annotated[
+        float, typer.Option(min=0.0, max=0.5, help="Share of the text that is only scored.")
+    ] = 0.05,
+) -> None:
+    """Make a table of what a model thinks likely after two tokens, for auto to begin with.
+
+    It is made of text that the model has read, best of what it wrote itself (jspec train data).
+    """
+    from jspec.app import train_ngrams
+
+    asked = train_ngrams.Asked(text or [], recipe, folder, sequence, heldout)
+    train_ngrams.run(asked, model, out, states, candidates, batch_size)

@@ -65,12 +65,18 @@ def text(
     recipe: Path | None,
     data: Path,
     target: Loaded,
-    job: head_jobs.HeadJob,
+    length: int,
+    share: float,
 ) -> Text:
     """Sequences of all texts: files of `jspec train data` as they are, others as plain text.
 
     Args:
         arguments: the texts; none: those of the recipe.
+        recipe: that has texts.
+        data: the folder that its paths start from.
+        target: whose tokens they are.
+        length: of a sequence.
+        share: of the text that is held out.
 
     Raises:
         InputError: if there is none, or one is shorter than a sequence.
@@ -84,19 +90,19 @@ def text(
         texts = jobs.texts(recipe, data)
     size = target.model.vocab_size
     written = [one for one in texts.sources if sequences.holds_rows(one.path)]
-    corpus = corpora.load([one for one in texts.sources if one not in written], job.heldout)
+    corpus = corpora.load([one for one in texts.sources if one not in written], share)
     train: dict[str, Sequences] = {}
     held: dict[str, Sequences] = {}
     for one in written:
-        kept, out = sequences.split(sequences.read(one.path, size), job.heldout)
-        add(train, one.label, sequences.fill(kept, job.sequence))
-        if sum(len(row.tokens) for row in out) > job.sequence:
-            add(held, one.label, sequences.fill(out, job.sequence))
+        kept, out = sequences.split(sequences.read(one.path, size), share)
+        add(train, one.label, sequences.fill(kept, length))
+        if sum(len(row.tokens) for row in out) > length:
+            add(held, one.label, sequences.fill(out, length))
     for label, documents in corpus.train.items():
-        add(train, label, sequences.cut(encode(target, documents), job.sequence))
+        add(train, label, sequences.cut(encode(target, documents), length))
         out = encode(target, corpus.heldout[label])
-        if sum(map(len, out)) > job.sequence:
-            add(held, label, sequences.cut(out, job.sequence))
+        if sum(map(len, out)) > length:
+            add(held, label, sequences.cut(out, length))
     return Text(train, held, {label: texts.weights.get(label, 1.0) for label in train})
 
 
@@ -194,13 +200,8 @@ def prepare(
     devices = parallel.Devices.of()
     devices.check(job.batch_size)
     target = models.load(model or BUNDLED)
-    context = target.model.context
-    if context is not None and job.sequence >= context:
-        raise InputError(
-            f"sequence {job.sequence} and the token after it are more than the target's context "
-            f"of {context}; use a sequence < {context}"
-        )
-    parts = text(**texts, target=target, job=job)
+    check_sequence(job.sequence, target)
+    parts = text(**texts, target=target, length=job.sequence, share=job.heldout)
     whole = sequences.join(list(parts.train.values()))
     job = job.stepped(len(whole))
     head = KINDS[kind].build(target, **job.shape)
@@ -211,6 +212,16 @@ def prepare(
     variables = trained or start(kind, head, target, whole, job.seed)
     ours = fingerprint(target.params)
     return Run(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
+
+
+def check_sequence(length: int, target: Loaded) -> None:
+    """Raises InputError if the target cannot read so many tokens and one more."""
+    context = target.model.context
+    if context is not None and length >= context:
+        raise InputError(
+            f"sequence {length} and the token after it are more than the target's context of "
+            f"{context}; use a sequence < {context}"
+        )
 
 
 def trained_before(name: str, head: Any, target: Loaded, kind: str) -> PyTree:

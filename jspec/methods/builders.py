@@ -63,14 +63,30 @@ def token_recycling(
 
 
 def dynamic_token_recycling(
-    models: Models, num_speculative_tokens: int | None = None, **options: Any
+    models: Models,
+    num_speculative_tokens: int | None = None,
+    ngrams: str | None = None,
+    **options: Any,
 ) -> Built:
     from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
-    from jspec.methods import device_defaults
+    from jspec.methods import device_defaults, ngram_tables
 
     nodes = num_speculative_tokens or device_defaults.budget()
     model = models.target.model
-    return Built(model, DynamicTokenRecycling(model.vocab_size, nodes, **options), None)
+    table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
+    options = {**device_defaults.dynamic_token_recycling(nodes), **options}
+    return Built(model, DynamicTokenRecycling(model.vocab_size, nodes, **options), table)
+
+
+def with_bundled_ngrams(make: Maker) -> Maker:
+    """The builder of a drafter that gets the bundled table of these weights, if none is named."""
+
+    def made(models: Models, ngrams: str | None = None, **options: Any) -> Built:
+        from jspec.methods import ngram_tables
+
+        return make(models, ngrams=ngrams or ngram_tables.find(models.target), **options)
+
+    return made
 
 
 def lookahead(models: Models, **options: Any) -> Built:

@@ -41,6 +41,9 @@ _MATRIX = (
     Option("update_on_prefill", Flag(), "learn from the prompt's logits too"),
     Option("per_row", Flag(), "a matrix for each row of the batch"),
 )
+_NGRAMS = Option(
+    "ngrams", Place("a file of `jspec train ngrams`"), "what the target's laws are after two tokens"
+)
 _HEAD = Option("head", Place("a folder, or a bundled head's name"), "if not the bundled one")
 _SHARPNESS = Option(
     "sharpness", Number(0.01, 100), "power of the head's probabilities; 1 is published"
@@ -106,7 +109,7 @@ _DYNAMIC = Method(
     "dynamic_token_recycling",
     "its likeliest paths, by the probabilities that earlier forwards gave them",
     builders.dynamic_token_recycling,
-    options=(_FITTED, _DEPTH, _BEAM, *_MATRIX),
+    options=(_FITTED, _DEPTH, _BEAM, *_MATRIX, _NGRAMS),
 )
 _PROMPT_LOOKUP = Method(
     "prompt_lookup",
@@ -347,7 +350,12 @@ METHODS: Mapping[str, Method] = {
             "what is recommended: token_recycling+suffix, with a head or draft model if given, "
             "every round as wide as pays",
             builders.recommended(
-                joined_by(_DYNAMIC, _SUFFIX, draft_model=_COUPLED_TREE, heads=_BY_HEAD)
+                joined_by(
+                    replace(_DYNAMIC, make=builders.with_bundled_ngrams(_DYNAMIC.make)),
+                    _SUFFIX,
+                    draft_model=_COUPLED_TREE,
+                    heads=_BY_HEAD,
+                )
             ),
             options=(
                 _WIDTHS,

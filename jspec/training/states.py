@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
-from jaxtyping import Int
+from jaxtyping import Array, Int
 
 from jspec.base import PyTree
 from jspec.errors import RunStopped
@@ -36,7 +36,7 @@ class States:
     Args:
         folder: made if absent.
         sequences: the text.
-        width: F, of a state.
+        width: F, of a state; 0 keeps laws alone.
         dtype: that states are held in.
         target: fingerprint of the model's weights.
         num_laws: K, tokens of a law; 0 keeps no laws.
@@ -87,7 +87,13 @@ class States:
         Raises:
             RunStopped: if the file cannot grow; the rows before it stay.
         """
-        forward = jax.jit(lambda params, tokens: observe(model, params, tokens, self._num_laws))
+        width = self._shape[-1]
+
+        @jax.jit
+        def forward(params: PyTree, tokens: Array) -> Observed:
+            seen = observe(model, params, tokens, self._num_laws)
+            return Observed(seen.hidden[..., :width], seen.laws)
+
         tokens = self._sequences.tokens
         with self._path.open("rb+") as file:
             file.truncate(len(self) * self.bytes_per_row)

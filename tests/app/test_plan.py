@@ -93,6 +93,6 @@ def test_auto_and_the_bundled_model_are_the_defaults(command):
     ran = command("plan", "--json")
     told = json.loads(ran.out)
     assert (told["model"], told["method"], ran.code) == ("jspec-7m", "auto", 0)
-    assert [each["width"] for each in told["rounds"]] == [0, 7, 15]
+    assert [each["width"] for each in told["rounds"]] == [0, 3, 7, 15]
     ran = command("plan", "jspec-7m", "--method", "eagle", "--device", "v5e", "--mesh", "model=2")
     assert ran.code == 0 and "weights of the drafter" in ran.out and "a draft" in ran.out

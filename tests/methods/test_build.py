@@ -320,6 +320,8 @@ def test_methods_with_a_bundled_head_can_be_built_everywhere(bundled, monkeypatc
     methods.build("lyanna", bundled, beam=1)
     methods.build("block", bundled, num_speculative_tokens=100)
     methods.build("block", bundled, beam=1)
+    assert device_defaults.block(63, 8, None) == (63, 8)
+    assert device_defaults.block(15, 8, None) == (15, 4 if on_cpu else 8)
     methods.build("eagle2", bundled, beam=1)
     methods.build("eagle2", bundled, num_speculative_tokens=100)
 
@@ -345,7 +347,7 @@ def test_every_method_but_plain_decoding_takes_widths(target, draft):
 @pytest.mark.parametrize("on_cpu", [True, False])
 def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, on_cpu):
     monkeypatch.setattr(device_defaults, "_on_cpu", lambda: on_cpu)
-    widths = (0, 7, 15) if on_cpu else (0, 15, 63)
+    widths = (0, 3, 7, 15) if on_cpu else (0, 15, 63)
     built = methods.build("auto", target)
     assert built.drafter.widths == device_defaults.widths() == widths
     merge = methods.build("token_recycling+suffix", target, num_speculative_tokens=widths[-1])
@@ -358,7 +360,14 @@ def test_auto_is_the_merge_with_widths_that_fit_the_device(target, monkeypatch, 
 
 
 def test_auto_takes_what_is_given(target, draft, bundled):
-    """A draft model and a head draft beside the others; without them nothing changes."""
+    """A draft model and a head draft beside the others; without them nothing changes.
+
+    The table of n-grams is that of the weights; there is none for others, or for other methods.
+    """
+    table, beside = methods.build("auto", bundled).drafter_params.drafter
+    assert isinstance(table, jspec.ngrams.NGramTable) and beside is None
+    assert methods.build("auto", target).drafter_params.drafter is None
+    assert methods.build("token_recycling+suffix", bundled).drafter_params is None
     usual = methods.build("auto", target).drafter.drafter.drafters
     with_draft = methods.build("auto", target, draft=draft)
     *others, last = with_draft.drafter.drafter.drafters

@@ -1,57 +1,80 @@
 """Token Recycling by probability: cells carry chances, the budget goes to the likeliest paths.
 
 The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is not in it was never
-seen.
-Chances are those of budgeted_merge.py's multinomial logit, with one drafter: each cell's
-own odds, moved by a correction for its rank and its bin of odds.
+seen. The n-gram table is `{(before, token): line, (token,): line}` of such lines, or empty.
+Chances are those of budgeted_merge.py's multinomial logit, with the matrix and the table as its
+drafters: each line's own odds, moved by a correction for its rank and its bin of odds, those of
+the table for its order too.
 """
 
 import heapq
-import itertools
 from math import exp, log
 
 from .budgeted_merge import FARTHEST, MEMORY, START, STEP
 
 
 def _kind(rank, odds):
-    return 8 * min(rank, 7) + int(min(max(odds + 4, 0), 7))
+    return 8 * rank + int(min(max(odds + 4, 0), 7))
 
 
-def cells(line, corrections):
-    """[(candidate, kind, chance)] of a line of the matrix."""
+def _said(line, ranks):
+    """{candidate: (kind, odds)} of what one source says."""
     none = max(1 - sum(chance for _, chance in line), 0.02)
-    found = []
+    found = {}
     for rank, (token, chance) in enumerate(line):
         odds = min(log(max(chance, 1e-3) / none), 4.0)
-        kind = _kind(rank, odds)
-        score = odds + corrections.get(None, 0.0) + corrections.get(kind, 0.0)
-        found.append((token, kind, exp(score)))
+        found[token] = (_kind(ranks[min(rank, len(ranks) - 1)], odds), odds)
+    return found
+
+
+def cells(matrix, table, before, token, corrections):
+    """[(candidate, kinds, chance)] after two tokens; kind 64 + j is kind j of the table."""
+    of_matrix = _said(matrix.get(token, []), range(8))
+    pair = table.get((before, token))
+    line = table.get((token,), []) if pair is None else pair
+    of_table = _said(line, range(4) if pair is None else range(4, 8))
+    found = []
+    for candidate in {**of_matrix, **of_table}:
+        said = [
+            (kind + first, odds)
+            for first, source in ((0, of_matrix), (64, of_table))
+            for kind, odds in [source.get(candidate, (None, 0.0))]
+            if kind is not None
+        ]
+        # Each source raises a candidate from odds of -4 to its own.
+        score = -4 + corrections.get(None, 0.0)
+        score += sum(odds + 4 + corrections.get(kind, 0.0) for kind, odds in said)
+        found.append((candidate, [kind for kind, _ in said], exp(score)))
     total = 1 + sum(weight for _, _, weight in found)
-    return [(token, kind, weight / total) for token, kind, weight in found]
+    return [(candidate, kinds, weight / total) for candidate, kinds, weight in found]
 
 
-def grown(matrix, corrections, root, nodes, depth):
-    """{path: worth} of the best `nodes` paths of at most `depth` tokens, best-first."""
+def grown(matrix, table, corrections, text, nodes, depth, k):
+    """{path: worth} of the best `nodes` paths of at most `depth` tokens, best-first.
+
+    text: the last two tokens, of which the last is the root; of a token k candidates count.
+    """
     found = {}
     heap = [(-1.0, ())]
     while heap and len(found) <= nodes:
         value, path = heapq.heappop(heap)
         found[path] = -value
         if len(path) < depth:
-            line = matrix.get(path[-1] if path else root, [])
-            for token, _, chance in cells(line, corrections):
+            before, last = (*text, *path)[-2:]
+            offered = cells(matrix, table, before, last, corrections)
+            for token, _, chance in sorted(offered, key=lambda one: -one[2])[:k]:
                 heapq.heappush(heap, (value * chance, (*path, token)))
     del found[()]
     return found
 
 
-def learnt(matrix, beliefs, text):
-    """(corrections, curvatures) after the tokens text[1:] were emitted behind text[0]."""
+def learnt(matrix, table, beliefs, text):
+    """(corrections, curvatures) after the tokens text[2:] were emitted behind text[:2]."""
     corrections, curvatures = beliefs
     slopes, bends = {}, {}
-    for before, after in itertools.pairwise(text):
-        for token, kind, chance in cells(matrix.get(before, []), corrections):
-            for name in (None, kind):
+    for before, last, after in zip(text, text[1:], text[2:], strict=False):
+        for token, kinds, chance in cells(matrix, table, before, last, corrections):
+            for name in (None, *kinds):
                 slopes[name] = slopes.get(name, 0.0) + (token == after) - chance
                 bends[name] = bends.get(name, 0.0) + chance * (1 - chance)
     rounds = curvatures.get("rounds", 0)
@@ -78,3 +101,24 @@ def visited(matrix, tokens, distributions, memory, k):
         means = {t: old * before.get(t, 0.0) + (1 - old) * probs[t] for t in {*before, *likeliest}}
         new[token] = sorted(means.items(), key=lambda item: -item[1])[:k]
     return new
+
+
+def tabulated(rows, laws, k):
+    """The n-gram table of rows of tokens and of the laws [(token, chance), ..] after each token."""
+    visits, sums = {}, {}
+    for row, after in zip(rows, laws, strict=True):
+        for place, law in enumerate(after):
+            single = (row[place],)
+            for key in (single, (row[place - 1], *single))[: 1 + (place > 0)]:
+                visits[key] = visits.get(key, 0) + 1
+                line = sums.setdefault(key, {})
+                for token, chance in law:
+                    line[token] = line.get(token, 0.0) + chance
+    means = {key: {t: s / visits[key] for t, s in line.items()} for key, line in sums.items()}
+    table = {}
+    for key, line in means.items():
+        if len(key) == 2:
+            backed, n = means[key[1:]], visits[key]
+            line = {t: (n * p + backed.get(t, 0.0)) / (n + 1) for t, p in line.items()}
+        table[key] = sorted(line.items(), key=lambda item: (-item[1], item[0]))[:k]
+    return table

@@ -1,11 +1,14 @@
 """The bundled models: they open, belong together, and stay small."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import pytest
 
+import jspec
+from jspec.methods import ngram_tables
 from jspec.models.load import load
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo"
@@ -38,5 +41,14 @@ def test_a_story_is_expected(models, name):
     assert nats < 3
 
 
-def test_the_folder_is_small():
-    assert sum(file.stat().st_size for file in ZOO.rglob("*") if file.is_file()) < 42e6
+def test_a_table_is_found_by_the_weights_it_was_made_of(models):
+    """And draws nothing where there are shapes alone, or other weights."""
+    target = models["jspec-7m"]
+    found = ngram_tables.find(target)
+    assert found is not None and Path(found).parts[-2:] == ("jspec-7m", ngram_tables.FILE)
+    table = ngram_tables.load("jspec-7m", target)
+    assert table.line_of_token.shape == (target.model.vocab_size,)
+    abstract = replace(target, params=jax.eval_shape(lambda: target.params))
+    assert ngram_tables.find(models["jspec-800k"]) is None is ngram_tables.find(abstract)
+    with pytest.raises(jspec.InputError, match="is a table of another model's laws"):
+        ngram_tables.load("jspec-7m", models["jspec-800k"])

@@ -2,7 +2,8 @@
 
 The published method (Luo et al. 2024) keeps ranks alone and drafts one fixed tree of them. Here the
 cells of the adjacency matrix carry probabilities as well, and the budget goes to the paths of
-largest product.
+largest product. An n-gram table of the target's own laws may stand beside the matrix, so that the
+first drafts know something, and know it after two tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -11,26 +12,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import mesh_axes
 from jspec import tree as trees
 from jspec.arguments import check_integer, check_number
-from jspec.base import NO_PARENT, Feedback, Frame, PyTree, Tree
-from jspec.drafters.growth.calibration import (
-    BASE_LOG_ODDS,
-    NUM_BUCKETS,
-    AcceptanceModel,
-    log_odds,
-)
+from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec.drafters.growth.calibration import AcceptanceModel
+from jspec.drafters.resting import unless_sparing
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
+from jspec.drafters.retrieval.candidates import (
+    NUM_KINDS,
+    Candidates,
+    likeliest,
+    source,
+    united,
+)
+from jspec.drafters.retrieval.ngram_table import NONE, NGramTable
 from jspec.errors import InputError
+from jspec.manual_axes import vary
 from jspec.sampling import top_k
 
-_NUM_BINS = 8
-"""The number of bins of log odds, each 1 wide, from -4 to 4."""
-_NUM_RANKS = NUM_BUCKETS // _NUM_BINS
-"""The number of ranks told apart; lower ones share the last."""
+_NUM_SOURCES = 2
+"""The matrix and the n-gram table."""
+_NUM_ORDERS = 2
+"""The lines of a table after one token and those after two have corrections of their own."""
 
 
 @struct.dataclass
@@ -41,23 +47,28 @@ class DynamicMatrixState:
     probs: Float[Array, "R V k"]
     """The running means of probabilities, falling along k; 0 in lines never written."""
     acceptance: AcceptanceModel
-    """The rates at which cells were right, by rank and probability."""
+    """The rates at which candidates were right, by source, rank and probability."""
+    before: Int[Array, " B"]
+    """The token before each row's last one; `NONE` where there is none."""
 
 
 @dataclass(frozen=True)
 class DynamicTokenRecycling(MatrixDrafter):
     """Drafts the likeliest paths of an adjacency matrix whose cells carry probabilities.
 
-    jspec's own extension of Token Recycling (Luo et al. 2024, arXiv 2408.08696), in four points:
+    jspec's own extension of Token Recycling (Luo et al. 2024, arXiv 2408.08696), in five points:
 
     - A cell holds a token and a running mean, over the visits of its line, of the probability that
       the target gave that token. A single visit says too much: the same token stands in other
       texts too. A candidate stays as long as its mean is among the k largest.
     - How far a mean can be trusted is learnt from every emitted token, by rank and probability
       (`jspec.drafters.growth.calibration`).
+    - Beside a line stands what an n-gram table offers after the last two tokens, if there is one:
+      the params of this drafter, made of text that the target read (`jspec.ngrams.build`). What
+      both offer is likelier, and how far each can be trusted is learnt.
     - The tree grows level by level. The best `beam` nodes of a level offer all their candidates;
       the best nodes of all levels, by the product of probabilities along their paths, are drafted.
-    - Lines that were never written draft nothing.
+    - Lines that were never written offer nothing.
 
     Probabilities are the model's own, whatever the temperature. The matrix is filled by the same
     nodes as that of `TokenRecycling`, and survives calls like that one.
@@ -107,10 +118,12 @@ class DynamicTokenRecycling(MatrixDrafter):
             return DynamicMatrixState(
                 tokens=jnp.zeros(shape, jnp.int32),
                 probs=jnp.zeros(shape, jnp.float32),
-                acceptance=AcceptanceModel.init(1),
+                acceptance=AcceptanceModel.init(_NUM_SOURCES),
+                before=jnp.full(batch, NONE, jnp.int32),
             )
         self.check_state(earlier, batch)
-        return jax.tree.map(jnp.asarray, earlier)
+        held = jax.tree.map(jnp.asarray, earlier)
+        return replace(held, before=jnp.full(batch, NONE, jnp.int32))
 
     def check_state(self, state: PyTree, batch: int) -> None:
         """Raises InputError unless the state is one of this drafter."""
@@ -129,25 +142,27 @@ class DynamicTokenRecycling(MatrixDrafter):
         )
 
     def draft(
-        self, params: PyTree, state: DynamicMatrixState, frame: Frame
+        self, params: NGramTable | None, state: DynamicMatrixState, frame: Frame
     ) -> tuple[Tree, DynamicMatrixState]:
         """The tree of the best nodes among all that the best nodes of each level offer."""
-        del params
         batch = len(frame.root)
         self.check_state(state, batch)
-        # The frontier: the nodes that offer children, and their values and numbers in the tree.
-        tokens = frame.root[:, None]
+        # The frontier: the nodes that offer children, the tokens before them, and their values and
+        # numbers in the tree.
+        tokens, before = frame.root[:, None], state.before[:, None]
         value = jnp.ones(tokens.shape, jnp.float32)
         ids = jnp.zeros_like(tokens)
         levels = [(tokens, jnp.full_like(tokens, NO_PARENT), value)]
         size = 1
         for _ in range(self.max_depth):
-            candidates, _, probs = self._candidates(state, tokens)
+            lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
+            offered = self._offered(params, state.acceptance, before, tokens, *lines)
+            candidates, probs = likeliest(offered, self.k)
             value = (value[..., None] * probs).reshape(batch, -1)
-            tokens = candidates.reshape(value.shape)
+            before, tokens = jnp.repeat(tokens, self.k, axis=1), candidates.reshape(value.shape)
             levels.append((tokens, jnp.repeat(ids, self.k, axis=1), value))
             value, best = mesh_axes.largest(value, min(self.beam, value.shape[1]))
-            tokens = jnp.take_along_axis(tokens, best, axis=1)
+            tokens, before = (jnp.take_along_axis(each, best, axis=1) for each in (tokens, before))
             ids = size + best.astype(jnp.int32)
             size += levels[-1][0].shape[1]
         tokens, parents, value = (
@@ -163,37 +178,63 @@ class DynamicTokenRecycling(MatrixDrafter):
         )
         return trees.best(offered, self.num_speculative_tokens), state
 
+    def prefill(
+        self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
+    ) -> DynamicMatrixState:
+        """The state after a piece of the prompt, whose last read token stands before the root."""
+        _check_table(params, chunk.output.logits.shape[-1])
+        last = jnp.maximum(chunk.counts - 1, 0)[:, None]
+        read = jnp.take_along_axis(chunk.tokens, last, axis=1)[:, 0]
+        state = replace(state, before=jnp.where(chunk.counts > 0, read, state.before))
+        return super().prefill(params, state, chunk)
+
     def update(
-        self, params: PyTree, state: DynamicMatrixState, feedback: Feedback
+        self, params: NGramTable | None, state: DynamicMatrixState, feedback: Feedback
     ) -> DynamicMatrixState:
         """The state after a round: first the acceptance model learns, then the matrix."""
-        scored = feedback.scored
-        # Before each emitted token stood a node of the accepted path.
-        path = jnp.maximum(scored.verdict.path, 0)[..., None]
-        candidates, bucket, probs = (
-            jnp.take_along_axis(cells, path, axis=1)
-            for cells in self._candidates(state, scored.tree.tokens)
-        )
-        emitted = feedback.emitted[:, : path.shape[1], None]
-        known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
-        acceptance = state.acceptance.learn(
-            bucket[..., None], probs, known[..., None] & (bucket >= 0), candidates == emitted
-        )
-        return super().update(params, replace(state, acceptance=acceptance), feedback)
+        scored, emitted = feedback.scored, feedback.emitted
+        # Outside of the condition, which would copy the matrix, and as `recycle` reads: once.
+        tokens = scored.tree.tokens
+        lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
 
-    def _candidates(
-        self, state: DynamicMatrixState, tokens: Int[Array, "B N"]
-    ) -> tuple[Int[Array, "B N k"], Int[Array, "B N k"], Float[Array, "B N k"]]:
-        """The candidates after each token, their buckets and their calibrated probabilities."""
-        held = read_lines(state.probs, tokens)
-        found = log_odds(held, 1 - held.sum(-1, keepdims=True))
-        rank = jnp.minimum(jnp.arange(self.k, dtype=jnp.int32), _NUM_RANKS - 1)
-        place = jnp.clip(found + _NUM_BINS / 2, 0, _NUM_BINS - 1).astype(jnp.int32)
-        bucket = jnp.where(held > 0, (rank * _NUM_BINS)[None, None] + place, -1)
-        scores = state.acceptance.scores((found - BASE_LOG_ODDS)[..., None], bucket[..., None])
-        weight = jnp.where(held > 0, jnp.exp(scores), 0.0)
-        probs = weight / (1 + weight.sum(-1, keepdims=True))
-        return read_lines(state.tokens, tokens), bucket, probs
+        def learnt() -> AcceptanceModel:
+            # Before each emitted token stood a node of the accepted path.
+            path = jnp.maximum(scored.verdict.path, 0)
+            nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
+            before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
+            offered = self._offered(params, state.acceptance, before, nodes, names, means)
+            known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
+            return state.acceptance.learn(
+                offered.buckets,
+                offered.probs,
+                known[..., None] & offered.there,
+                offered.tokens == emitted[:, : path.shape[1], None],
+            )
+
+        acceptance = unless_sparing(feedback.sparing, learnt, state.acceptance)
+        # The new root is the last of what was emitted; above it stands the one before, or the root.
+        text = jnp.concatenate([tokens[:, :1], emitted], axis=1)
+        above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]
+        above = jnp.where(feedback.counts > 0, above, state.before)
+        return super().update(params, replace(state, acceptance=acceptance, before=above), feedback)
+
+    def _offered(
+        self,
+        params: NGramTable | None,
+        acceptance: AcceptanceModel,
+        before: Int[Array, "B N"],
+        tokens: Int[Array, "B N"],
+        names: Int[Array, "B N k"],
+        means: Float[Array, "B N k"],
+    ) -> Candidates:
+        """What their lines offer after tokens, and the table after them and the ones before."""
+        sources = [source(names, means, _ranks(self.k, NUM_KINDS))]
+        if params is not None:
+            found, probs, order = params.after(before, tokens)
+            ranks = NUM_KINDS // _NUM_ORDERS
+            kind = ranks * jnp.maximum(order - 1, 0)[..., None] + _ranks(found.shape[-1], ranks)
+            sources.append(source(found, probs, kind))
+        return united(sources, acceptance)
 
     def recycle(
         self,
@@ -204,6 +245,31 @@ class DynamicTokenRecycling(MatrixDrafter):
     ) -> DynamicMatrixState:
         """The lines' means moved by a visit; the k largest of old and new candidates stay."""
         old, mean = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
+        like = old, mean, logits, live
+        nothing = tuple(
+            jnp.zeros((*tokens.shape, self.k), kind) for kind in (jnp.int32, jnp.float32)
+        )
+        # Passes over the vocabulary, so they wait until a line is written.
+        names, kept = jax.lax.cond(
+            live.any(),
+            lambda: vary(self._visited(old, mean, logits), *like),
+            lambda: vary(nothing, *like),
+        )
+        # All is read before anything is written: XLA copies a matrix that is read afterwards.
+        state, names, kept = jax.lax.optimization_barrier((state, names, kept))
+        return replace(
+            state,
+            tokens=write_lines(state.tokens, tokens, live, names),
+            probs=write_lines(state.probs, tokens, live, kept),
+        )
+
+    def _visited(
+        self,
+        old: Int[Array, "B N k"],
+        mean: Float[Array, "B N k"],
+        logits: Float[Array, "B N V"],
+    ) -> tuple[Int[Array, "B N k"], Float[Array, "B N k"]]:
+        """Lines after a visit: candidates, and their means."""
         highest, new = top_k(logits, self.k)
         total = jax.nn.logsumexp(logits.astype(jnp.float32), axis=-1, keepdims=True)
 
@@ -221,11 +287,30 @@ class DynamicTokenRecycling(MatrixDrafter):
         both = jnp.concatenate([moved, fresh], axis=-1)
         kept, place = mesh_axes.largest(jnp.where(jnp.isnan(both), 0.0, both), self.k)
         names = jnp.concatenate([old, new.astype(jnp.int32)], axis=-1)
-        names = jnp.take_along_axis(names, place, axis=-1)
-        # All is read before anything is written: XLA copies a matrix that is read afterwards.
-        state, names, kept = jax.lax.optimization_barrier((state, names, kept))
-        return replace(
-            state,
-            tokens=write_lines(state.tokens, tokens, live, names),
-            probs=write_lines(state.probs, tokens, live, kept),
+        return jnp.take_along_axis(names, place, axis=-1), kept
+
+
+def _of_nodes(cells: Shaped[Array, "B N *k"], nodes: Int[Array, "B P"]) -> Shaped[Array, "B P *k"]:
+    """What some nodes have."""
+    return jax.vmap(lambda cells, nodes: cells[nodes])(cells, nodes)
+
+
+def _ranks(k: int, most: int) -> Int[Array, "1 1 k"]:
+    """The ranks of a line's k candidates, of which so many are told apart; the last shares."""
+    return jnp.minimum(jnp.arange(k, dtype=jnp.int32), most - 1)[None, None]
+
+
+def _check_table(params: PyTree, vocab_size: int) -> None:
+    """Raises InputError unless the params are none, or a table for the target's vocabulary."""
+    if params is None:
+        return
+    if not isinstance(params, NGramTable):
+        raise InputError(
+            f"drafter_params of DynamicTokenRecycling is a {type(params).__name__}; pass None, or "
+            "a table from jspec.ngrams.load or build"
+        )
+    if (size := params.line_of_token.shape[0]) != vocab_size:
+        raise InputError(
+            f"the n-gram table has a vocabulary of {size} and the model one of {vocab_size}; make "
+            "one of this model's laws"
         )

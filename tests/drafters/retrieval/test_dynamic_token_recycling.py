@@ -52,32 +52,60 @@ def probs(target):
     return after
 
 
-@pytest.mark.parametrize("decay", [0.0, 0.6])
-def test_rounds_are_those_of_a_heap_over_paths(target, probs, decay):
+def read_by(target):
+    """Rows of text, and the three likeliest tokens after each of their tokens."""
+    rows = np.random.default_rng(3).integers(0, tiny.VOCAB, (6, 20))
+    rows[0, : len(tiny.PROMPTS[0])] = tiny.PROMPTS[0][:20]
+    laws = [softmax(tiny.plain_logits(*target, row)) for row in rows]
+    tokens = np.argsort(-np.stack(laws), axis=-1)[..., :3]
+    return rows, tokens, np.take_along_axis(np.stack(laws), tokens, axis=-1)
+
+
+def softmax(logits):
+    weights = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True))
+    return weights / weights.sum(-1, keepdims=True)
+
+
+@pytest.fixture(scope="module")
+def ngrams(target):
+    """A table, as the drafter has it and as the oracle does."""
+    rows, tokens, chances = read_by(target)
+    lines = jspec.ngrams.build(rows, (tokens, chances), tiny.VOCAB, k=2)
+    laws = [
+        [list(zip(t.tolist(), p.tolist(), strict=True)) for t, p in zip(*row, strict=True)]
+        for row in zip(tokens, chances, strict=True)
+    ]
+    return jspec.ngrams.table(lines), oracle.tabulated(rows.tolist(), laws, 2)
+
+
+@pytest.mark.parametrize(("decay", "beside"), [(0.0, False), (0.6, False), (0.5, True)])
+def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
     drafter = DynamicTokenRecycling(
         tiny.VOCAB, num_speculative_tokens=9, max_depth=4, beam=K**3, decay=decay, k=K
     )
     draft = jax.jit(drafter.draft)
     prompt = tiny.PROMPTS[0]
-    state = jspec.prefill(*target, prompt[None], drafter=drafter, max_new_tokens=30)
+    params, table = ngrams if beside else (None, {})
+    drafting = {"drafter": drafter, "drafter_params": params}
+    state = jspec.prefill(*target, prompt[None], **drafting, max_new_tokens=30)
     matrix, beliefs, full, again = {}, ({}, {}), 0, 0
     while True:
         frame = Frame(state.root, state.cache.lengths, None, None, state.done)
-        tree, _ = draft(None, state.drafter_state, frame)
+        tree, _ = draft(params, state.drafter_state, frame)
         got = drafted(tree, 0)
-        want = oracle.grown(matrix, beliefs[0], int(state.root[0]), 9, 4)
+        text = [*prompt.tolist(), *np.asarray(state.out[0, : int(state.lengths[0])]).tolist()]
+        want = oracle.grown(matrix, table, beliefs[0], text[-2:], 9, 4, K)
         assert got.keys() == want.keys()
         for path, value in want.items():
             assert got[path] == pytest.approx(value, rel=5e-3)
         full += len(got) == 9
-        text = [*prompt.tolist(), *np.asarray(state.out[0, : int(state.lengths[0])]).tolist()]
         begin = int(state.lengths[0])
-        state = jspec.step(*target, state, drafter=drafter)
+        state = jspec.step(*target, state, **drafting)
         if state.done.all():
             break
-        said = [text[-1], *np.asarray(state.out[0, begin : int(state.lengths[0])]).tolist()]
-        beliefs = oracle.learnt(matrix, beliefs, said)
+        said = [*text[-2:], *np.asarray(state.out[0, begin : int(state.lengths[0])]).tolist()]
+        beliefs = oracle.learnt(matrix, table, beliefs, said)
         nodes = [(), *got]
         tokens = [path[-1] if path else text[-1] for path in nodes]
         again += sum(token in matrix for token in tokens)

@@ -92,6 +92,16 @@ def frame(batch=2):
     )  # fmt: skip
 
 
+def params(name):
+    """What a drafter reads beside its state."""
+    if name == "rest":
+        return jspec.datastore.build([0, 1, 2, 0, 1], V)
+    if name == "dynamic_token_recycling":
+        laws = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
+        return jspec.ngrams.table(jspec.ngrams.build(np.array([[0, 1, 2]]), laws, V, k=1))
+    return None
+
+
 FOREIGN = {name: drafter.init(2, SLOTS, None) for name, drafter in DRAFTERS.items()} | {
     "a tuple": (),
     "text": "x",
@@ -103,7 +113,7 @@ FOREIGN = {name: drafter.init(2, SLOTS, None) for name, drafter in DRAFTERS.item
 def test_states_of_other_drafters_are_refused(name):
     """Both where a call begins with one and in the middle, where another drafter takes over."""
     drafter = DRAFTERS[name]
-    store = jspec.datastore.build([0, 1, 2], V)
+    store = params(name)
     for other, state in FOREIGN.items():
         if other == name:
             continue
@@ -142,7 +152,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
         return Output(jnp.asarray(logits), None, (), ())
 
     def run():
-        store = jspec.datastore.build([0, 1, 2, 0, 1], V)
+        store = params(name)
         prompt = jnp.array([[0, 1, 0], [2, 2, 0]], jnp.int32)
         state = drafter.init(2, SLOTS, None)
         lengths = jnp.array([3, 2], jnp.int32)

@@ -1,0 +1,240 @@
+"""What a target thought likely after two tokens and after one: its laws, as an n-gram model.
+
+Made once from a text that the target has read (`build`), and looked up while drafting. It backs
+off: a pair of tokens that the text has is followed by what stands in the pair's own line, and any
+other by what stands in that of its last token.
+
+Axes besides those of `jspec.base`:
+
+    lines      first those of single tokens, then those of pairs
+    buckets    a power of two; a pair's key says which it is in
+    entries    pairs of the fullest bucket
+"""
+
+from dataclasses import dataclass
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt
+
+from jspec.arguments import check_integer
+from jspec.base import HostOrDevice
+from jspec.errors import InputError
+
+NONE = -1
+"""No token, or no line."""
+_PER_BUCKET = 2
+"""The pairs of a bucket in the mean, at most: a whole bucket is read for each look-up."""
+_MULTIPLIER = np.uint32(2654435769)
+"""2^32 by the golden ratio: a key's product with it has well mixed high bits (Knuth, 6.4)."""
+_UNSEEN = 1.0
+"""How often a pair's back-off counts as seen, beside the pair's own visits."""
+
+
+@struct.dataclass
+class NGramTable:
+    """The likely tokens after pairs of tokens and after single ones; params of a drafter.
+
+    Make one with `jspec.ngrams.build`, or `jspec.ngrams.load` one.
+    """
+
+    tokens: Int[Array, "lines k"]
+    """The likeliest tokens, the likeliest first."""
+    probs: Float[Array, "lines k"]
+    """Their probabilities, falling along k; 0 where there is no token."""
+    line_of_token: Int[Array, " V"]
+    """`NONE` for a token that the text does not have."""
+    keys: UInt[Array, "buckets entries"]
+    line_of_pair: Int[Array, "buckets entries"]
+    """The lines of `keys`; `NONE` behind the last pair of a bucket."""
+
+    def after(
+        self, before: Int[Array, "*S"], tokens: Int[Array, "*S"]
+    ) -> tuple[Int[Array, "*S k"], Float[Array, "*S k"], Int[Array, "*S"]]:
+        """The likely tokens after each token.
+
+        Args:
+            before: the token before it; `NONE` where there is none.
+            tokens: the token itself.
+
+        Returns:
+            (candidates, probs, order): probabilities are 0 where there is no candidate, and order
+            is the number of tokens that the line stands after: 2, 1, or 0 where there is none.
+        """
+        key = pair_key(before, tokens, self.line_of_token.shape[0])
+        bucket = _bucket(key, self.keys.shape[0])
+        here = (self.keys[bucket] == key[..., None]) & (before >= 0)[..., None]
+        pair = jnp.where(here, self.line_of_pair[bucket], NONE).max(-1)
+        line = jnp.where(pair >= 0, pair, self.line_of_token[tokens])
+        order = jnp.where(pair >= 0, 2, jnp.where(line >= 0, 1, 0)).astype(jnp.int32)
+        # A line that is none reads another one, whose probabilities then count as none.
+        probs = jnp.where((order > 0)[..., None], self.probs[line], 0.0)
+        return self.tokens[line], probs, order
+
+
+@struct.dataclass
+class Lines:
+    """The lines of a table and what they stand after, on the host and as a file holds them."""
+
+    tokens: Int[np.ndarray, "lines k"]
+    probs: Float[np.ndarray, "lines k"]
+    singles: Int[np.ndarray, " singles"]
+    """The token that each of the first lines stands after."""
+    pairs: UInt[np.ndarray, " pairs"]
+    """The key of the pair that each of the other lines stands after."""
+    vocab_size: int = struct.field(pytree_node=False)
+
+
+def pair_key(
+    before: Int[HostOrDevice, "*S"], tokens: Int[HostOrDevice, "*S"], vocab_size: int
+) -> UInt[HostOrDevice, "*S"]:
+    """The 32 bits by which pairs are told apart: `before * V + token` modulo 2^32.
+
+    Beyond 65,536 tokens some pairs have one key, and so one line: worse drafts, no other tokens.
+    """
+    return before.astype(np.uint32) * np.uint32(vocab_size) + tokens.astype(np.uint32)
+
+
+def build(
+    text: Int[np.ndarray, "M T"],
+    laws: tuple[Int[np.ndarray, "M T K"], Float[np.ndarray, "M T K"]],
+    vocab_size: int,
+    k: int = 6,
+    live: Bool[np.ndarray, "M T"] | None = None,
+) -> Lines:
+    """The lines of a text: the mean law after each pair of tokens, and after each token.
+
+    With n visits of a pair (a, b) the mean of their laws is m, and that of all visits of b is m_b;
+    the pair's line holds, of the tokens that its own laws have, the k likeliest under
+    (n m + m_b) / (n + 1). A pair seen once is thereby not taken for sure.
+
+    Args:
+        text: token ids, rows that do not hang together.
+        laws: the K likeliest tokens after each token of the text and their probabilities, as the
+            target gave them.
+        vocab_size: V of the target.
+        k: candidates that a line keeps.
+        live: False at places that are no text; None: all are text.
+
+    Raises:
+        InputError: if there is no text, or a token outside the vocabulary.
+    """
+    check_integer("k", k, 1, None)
+    live = np.ones(text.shape, bool) if live is None else live
+    if not live.any():
+        raise InputError("there is no text to make an n-gram table of; give some")
+    before = np.pad(text, ((0, 0), (1, 0)), constant_values=NONE)[:, :-1][live]
+    last, tokens = text[live].astype(np.int64), laws[0][live]
+    probs = laws[1][live].astype(np.float64)
+    for name, ids in (("text has", last), ("laws have", tokens)):
+        if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+            raise InputError(
+                f"the {name} tokens {ids.min()} .. {ids.max()}, outside the vocabulary of "
+                f"{vocab_size}; pass those of this target's tokenizer"
+            )
+    singles = _Means.of(last, tokens, probs, vocab_size)
+    has_pair = before >= 0
+    key = np.asarray(pair_key(before[has_pair], last[has_pair], vocab_size))
+    pairs = _Means.of(key, tokens[has_pair], probs[has_pair], vocab_size)
+    # What a pair's last token alone says of the pair's candidates.
+    _, first = np.unique(key, return_index=True)
+    backed = singles.probs_of(last[has_pair][first][pairs.group], pairs.tokens)
+    visits = pairs.visits[pairs.group]
+    mixed = (visits * pairs.probs + _UNSEEN * backed) / (visits + _UNSEEN)
+    lines = singles.largest(singles.probs, k), pairs.largest(mixed, k)
+    ids, kept = (np.concatenate(parts) for parts in zip(*lines, strict=True))
+    return Lines(
+        ids.astype(np.int32),
+        kept.astype(np.float32),
+        singles.names.astype(np.int32),
+        pairs.names.astype(np.uint32),
+        vocab_size,
+    )
+
+
+def table(lines: Lines) -> NGramTable:
+    """The lines on the default device, with what finds them."""
+    singles, pairs = lines.singles, lines.pairs
+    of_token = np.full(lines.vocab_size, NONE, np.int32)
+    of_token[singles] = np.arange(len(singles))
+    buckets = 1 << max((len(pairs) - 1) // _PER_BUCKET, 0).bit_length()
+    bucket = _bucket(pairs, buckets)
+    order = np.argsort(bucket, kind="stable")
+    counts = np.bincount(bucket, minlength=buckets)
+    place = _places(counts)
+    keys = np.zeros((buckets, max(int(counts.max()), 1)), np.uint32)
+    of_pair = np.full(keys.shape, NONE, np.int32)
+    keys[bucket[order], place] = pairs[order]
+    of_pair[bucket[order], place] = len(singles) + order
+    return NGramTable(
+        tokens=jnp.asarray(lines.tokens, jnp.int32),
+        probs=jnp.asarray(lines.probs, jnp.float32),
+        line_of_token=jnp.asarray(of_token),
+        keys=jnp.asarray(keys),
+        line_of_pair=jnp.asarray(of_pair),
+    )
+
+
+def _bucket(keys: UInt[HostOrDevice, "*S"], buckets: int) -> Int[HostOrDevice, "*S"]:
+    """The bucket of each key: the high bits of its product, as many as say which."""
+    mixed = (keys * _MULTIPLIER) >> np.uint32(1)
+    return (mixed >> np.uint32(32 - buckets.bit_length())).astype(np.int32)
+
+
+def _places(counts: Int[np.ndarray, " groups"]) -> Int[np.ndarray, " entries"]:
+    """The place of each entry in its group, of groups that stand one behind the other."""
+    return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
+
+
+@dataclass(frozen=True)
+class _Means:
+    """Mean laws by what they stand after, each a run of entries (token, probability)."""
+
+    names: Shaped[np.ndarray, " names"]
+    """What stood before, rising."""
+    visits: Int[np.ndarray, " names"]
+    """How often it did."""
+    group: Int[np.ndarray, " entries"]
+    """Which name each entry is of, rising; within one name tokens rise."""
+    tokens: Int[np.ndarray, " entries"]
+    probs: Float[np.ndarray, " entries"]
+    vocab_size: int
+
+    @staticmethod
+    def of(
+        names: Shaped[np.ndarray, " visits"],
+        tokens: Int[np.ndarray, "visits K"],
+        probs: Float[np.ndarray, "visits K"],
+        vocab_size: int,
+    ) -> "_Means":
+        """The means over the visits of each name."""
+        found, group, visits = np.unique(names, return_inverse=True, return_counts=True)
+        entry = np.repeat(group.astype(np.int64), tokens.shape[1]) * vocab_size + tokens.reshape(-1)
+        entries, place = np.unique(entry, return_inverse=True)
+        total = np.bincount(place, probs.reshape(-1))
+        group, tokens = np.divmod(entries, vocab_size)
+        return _Means(found, visits, group, tokens, total / visits[group], vocab_size)
+
+    def probs_of(
+        self, names: Shaped[np.ndarray, " asked"], tokens: Int[np.ndarray, " asked"]
+    ) -> Float[np.ndarray, " asked"]:
+        """The mean probability of a token after each name; 0 where it was not likely."""
+        wanted = np.searchsorted(self.names, names) * self.vocab_size + tokens
+        entries = self.group * self.vocab_size + self.tokens
+        place = np.minimum(np.searchsorted(entries, wanted), len(entries) - 1)
+        return np.where(entries[place] == wanted, self.probs[place], 0.0)
+
+    def largest(
+        self, values: Float[np.ndarray, " entries"], k: int
+    ) -> tuple[Int[np.ndarray, "names k"], Float[np.ndarray, "names k"]]:
+        """The tokens and values of each name's entries of largest value, falling; 0 behind them."""
+        order = np.lexsort((self.tokens, -values, self.group))
+        group = self.group[order]
+        counts = np.bincount(group, minlength=len(self.names))
+        rank = _places(counts)
+        kept = order[rank < k]
+        where = self.group[kept], rank[rank < k]
+        ids, best = np.zeros((len(self.names), k), np.int64), np.zeros((len(self.names), k))
+        ids[where], best[where] = self.tokens[kept], values[kept]
+        return ids, best

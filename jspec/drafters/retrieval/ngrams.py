@@ -1,0 +1,117 @@
+"""N-gram tables of a target's laws, and their files: what `auto` drafts from before it has learnt.
+
+A file is in safetensors' format. A table of another model costs speed and never a token, but its
+numbers mean other tokens, so that a file says for which weights it was made.
+"""
+
+import os
+from pathlib import Path
+
+import numpy as np
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+
+from jspec.drafters.retrieval.ngram_table import Lines, NGramTable, build, table
+from jspec.errors import InputError
+
+__all__ = ["Lines", "NGramTable", "build", "load", "made_for", "save", "table"]
+
+_FORMAT = "jspec n-grams 1"
+_AGAIN = "make it again with jspec train ngrams"
+
+
+def save(path: str | os.PathLike[str], lines: Lines, target: str) -> None:
+    """Writes a table's lines; a file that is there is replaced at once, or stays.
+
+    Args:
+        path: a file in a folder that exists.
+        lines: what `build` gave.
+        target: the fingerprint of the weights whose laws they are, `jspec.models.fingerprint`.
+
+    Raises:
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> import numpy as np, tempfile
+        >>> from jspec import ngrams
+        >>> laws = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
+        >>> lines = ngrams.build(np.array([[0, 1, 2]]), laws, vocab_size=3, k=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     ngrams.save(f"{folder}/table", lines, "of these weights")
+        ...     table = ngrams.load(f"{folder}/table", "of these weights", vocab_size=3)
+        >>> table.tokens[table.line_of_token].tolist()  # after 0 comes 1, after 1 comes 2, ..
+        [[1], [2], [0]]
+    """
+    small = np.uint16 if lines.vocab_size <= 2**16 else np.uint32
+    arrays = {
+        "tokens": lines.tokens.astype(small),
+        "probs": lines.probs.astype(np.float16),
+        "singles": lines.singles.astype(small),
+        "pairs": lines.pairs,
+    }
+    said = {"format": _FORMAT, "vocab_size": str(lines.vocab_size), "target": target}
+    file = Path(path)
+    # One rename: whoever is ended in between leaves the old file.
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        save_file(arrays, part, said)
+        part.chmod(0o644)  # it is written so that nobody else may read it
+        part.replace(file)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTable:
+    """The table of a file that `save` wrote, on the default device; `save` has an example.
+
+    Args:
+        path: the file.
+        target: the fingerprint of the weights to draft for.
+        vocab_size: V of these.
+
+    Raises:
+        InputError: if it is no such file, or one for other weights.
+    """
+    if made_for(path) != (target, vocab_size):
+        raise InputError(
+            f"{path} is a table of another model's laws; {_AGAIN} --model, of this one, on a text "
+            "that it wrote"
+        )
+    held = load_file(path)
+    try:
+        tokens, probs, singles, pairs = (
+            held[name] for name in ("tokens", "probs", "singles", "pairs")
+        )
+    except KeyError as error:
+        raise InputError(f"{path} lacks {error}; {_AGAIN}") from error
+    if not len(tokens) == len(probs) == len(singles) + len(pairs) or (
+        max(tokens.max(initial=0), singles.max(initial=0)) >= vocab_size
+    ):
+        raise InputError(f"{path} does not hold what it says; {_AGAIN}")
+    return table(
+        Lines(
+            tokens.astype(np.int32),
+            probs.astype(np.float32),
+            singles.astype(np.int32),
+            pairs,
+            vocab_size,
+        )
+    )
+
+
+def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
+    """The (fingerprint, vocabulary) of the weights whose laws a file has.
+
+    Raises:
+        InputError: if it is no file of n-grams.
+    """
+    try:
+        with safe_open(path, "numpy") as file:
+            said = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read as a table of n-grams: {error}") from error
+    if said.get("format") != _FORMAT:
+        raise InputError(f"{path} is no table of n-grams; make one with jspec train ngrams")
+    return said["target"], int(said["vocab_size"])
