@@ -24,6 +24,10 @@ _ENOUGH = 0.05
 """Seconds for which the start of a call no longer counts."""
 _OUT_OF_REACH = 1e6
 """Seconds of a width that is not to be chosen."""
+_AGAIN = 3
+"""How many times as often as was asked all is timed, at most."""
+_OUT_OF_ORDER = 0.05
+"""The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
 """Rounds of a rest that outlasts every measurement."""
 
@@ -126,6 +130,10 @@ def in_turn(
 ) -> CostCurve:
     """The curve of rounds that are timed in turn, the least of their times each.
 
+    Other work on the machine only adds to them. So where less seems to take longer than more, a
+    rest than a draft or a narrow round than a wide one, all are timed again, up to three times as
+    often as was asked; and what is still out of order is taken to last no longer than what is more.
+
     Args:
         widths: of the drafter.
         batch_size: rows.
@@ -136,20 +144,21 @@ def in_turn(
         progress: is told (done, all) after each timing.
     """
     points = [batch_size * (1 + width) for width in widths]
-    # Every width with a draft, and the first one without.
-    ways = [(point, False) for point in points] + [(points[0], True)]
+    # The first width without a draft, and every one with it.
+    ways = [(points[0], True)] + [(point, False) for point in points]
     rounds, total = _ROUNDS, (2 + repeats) * len(ways)
-    times: list[list[float]] = [[] for _ in ways]
-    for turn in range(2 + repeats):
-        for place in range(len(ways)):
-            point, resting = ways[place]
+    least = np.full(len(ways), np.inf)
+    for turn in range(2 + _AGAIN * repeats):
+        if turn >= 2 + repeats and (np.diff(least) > -_OUT_OF_ORDER * least[1:]).all():
+            break
+        for place, (point, resting) in enumerate(ways):
             curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})
             seconds = timed(curve, resting, rounds)
             if turn > 1:  # the first compiles, the second tells how many rounds to time
-                times[place].append(seconds)
+                least[place] = min(least[place], seconds)
             elif turn == 1:
                 rounds = min(max(rounds, round(_ENOUGH / seconds)), _MOST_ROUNDS)
-            if progress is not None:
+            if progress is not None and turn < 2 + repeats:
                 progress(turn * len(ways) + place + 1, total)
-    *drafted, undrafted = map(min, times)
+    undrafted, *drafted = np.minimum.accumulate(least[::-1])[::-1].tolist()
     return CostCurve.of(dict(zip(points, drafted, strict=True)), slots=slots, undrafted=undrafted)

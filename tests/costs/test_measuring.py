@@ -6,6 +6,7 @@ import tiny
 
 import jspec
 from jspec.costs import measure
+from jspec.costs.measuring import in_turn
 from jspec.errors import InputError
 from jspec.testing import PrefixLM
 
@@ -38,6 +39,29 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
     assert int(curve.slots[0]) >= 9 + 40
     # One prefill, and one loop with a forward for each width.
     assert len(model.traces) == 1 + len(WIDTHS)
+
+
+@pytest.mark.parametrize(
+    ("rest_is_slow_for", "turns", "rest"),
+    [
+        (0, 5, 1.0),  # nothing is out of order
+        (6, 7, 1.0),  # two more turns, and the seventh finds what it takes
+        (99, 11, 2.0),  # it stays so: a rest takes no longer than a draft
+    ],
+)
+def test_what_seems_to_take_longer_than_more_is_timed_again(rest_is_slow_for, turns, rest):
+    true, asked = {(2, True): 1.0, (2, False): 2.0, (8, False): 5.0}, []
+
+    def timed(curve, resting, rounds):
+        point = min((2, 8), key=lambda point: float(curve.at([point])[0]))
+        asked.append((point, resting))
+        busy = resting and asked.count((2, True)) <= rest_is_slow_for
+        return true[point, resting] + (7.0 if busy else 0.0)
+
+    curve = in_turn((0, 3), 2, 64, timed, repeats=3)
+    assert len(asked) == 3 * turns
+    assert curve.at([2, 8]).tolist() == pytest.approx([2.0, 5.0])
+    assert float(curve.without_draft()) == pytest.approx(rest)
 
 
 @pytest.mark.parametrize(
