@@ -42,7 +42,7 @@ def main(
     temperatures: Annotated[str, typer.Option(help="Comma-separated.")] = "0,1",
     alone: Annotated[bool, typer.Option(help="Each head without retrieval too.")] = True,
     partner: Annotated[str, typer.Option(help=f"Retrieval: {', '.join(JOINED)}.")] = "auto",
-    count: options.Count = 1,
+    count: Annotated[int, typer.Option(min=0, help="Prompts per class; 0: all.")] = 1,
     longest: Annotated[int, typer.Option(help="Prompts of more tokens are left out.")] = 96,
     prompt_tokens: options.PromptTokens = 24,
     new_tokens: options.NewTokens = 48,
@@ -63,7 +63,7 @@ def main(
     )
     about: dict[str, Any] = dict(
         bench="side_by_side", **subject.about, count=count, longest=longest,
-        prompt_tokens=prompt_tokens, new_tokens=new_tokens,
+        prompt_tokens=prompt_tokens, new_tokens=new_tokens, ends=True,
     )  # fmt: skip
     if remember:
         about |= {"remembers": batch_size}
@@ -79,7 +79,8 @@ def main(
                     with console.status(f"{name}, {size} nodes, T {temperature:g}"):
                         made = drafting(subject, method, given, size, new_tokens)
                         ids = [ids for _, ids in asked]
-                        found = counted(made, ids, batch_size, temperature, remember)
+                        ends = subject.target.eos or None
+                        found = counted(made, ids, batch_size, temperature, remember, ends)
                     ledger.add(**one, **found)
                 rows.append(ledger.find(**one)[-1])
     console.print(table(rows, warm))
@@ -89,13 +90,13 @@ def main(
 def chosen(
     subject: Subject, count: int, tokens: int, longest: int
 ) -> Iterator[tuple[str, list[int]]]:
-    """`count` prompts of each class that has so many short ones; its name and their ids."""
+    """`count` prompts of each class that has so many short ones, or all; its name and their ids."""
     for kind in subject.classes:
         every = len(subject.texts.some(kind, 1 << 30))
         found = subject.texts.choose(subject.target, kind, every, tokens)
         short = [ids for _, ids in found if len(ids) <= longest]
         if len(short) >= count:
-            yield from ((kind, ids) for ids in short[:count])
+            yield from ((kind, ids) for ids in short[: count or None])
 
 
 def contenders(
@@ -133,8 +134,9 @@ def counted(
     batch_size: int,
     temperature: float,
     remember: bool,
+    ends: tuple[int, ...] | None,
 ) -> dict[str, list[int]]:
-    """Tokens and rounds of each prompt; every batch runs the same program."""
+    """Tokens and rounds of each prompt, up to an end; every batch runs the same program."""
     width, memory = max(map(len, prompts)), None
     found = []
     for first in range(0, len(prompts), batch_size):
@@ -144,7 +146,7 @@ def counted(
         tokens[:, : filled.tokens.shape[1]] = filled.tokens
         sampling = jspec.Sampling(temperature)
         asked = Prompts(tokens, filled.lengths)
-        told = one.count(asked, drafter_state=memory, sampling=sampling, key=0)
+        told = one.count(asked, drafter_state=memory, sampling=sampling, key=0, eos=ends)
         memory = told.memory if remember else None
         found.append([values[: len(part)] for values in (told.tokens, told.rounds)])
     tokens, rounds = (np.concatenate(values).tolist() for values in zip(*found, strict=True))
