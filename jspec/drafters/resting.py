@@ -168,13 +168,7 @@ def unless_sparing(
     """
     if sparing is None:
         return learn()
-    learnt = jax.eval_shape(learn)
-
-    def like_rows(tree: PyTree) -> PyTree:
-        # Under `shard_map` both branches have to vary as the rows do.
-        return vary(tree, sparing, known, learnt)
-
-    return jax.lax.cond(sparing, lambda: like_rows(known), lambda: like_rows(learn()))
+    return _learnt_if(~sparing, learn, known, jax.eval_shape(learn))
 
 
 def if_any_drafted(valid: Bool[Array, "B N"], learn: Callable[[], PyTree], known: PyTree) -> PyTree:
@@ -185,9 +179,15 @@ def if_any_drafted(valid: Bool[Array, "B N"], learn: Callable[[], PyTree], known
         learn: gives the like of `known`.
         known: small, since it is copied.
     """
+    return _learnt_if(valid[:, 1:].any(), learn, known)
+
+
+def _learnt_if(
+    asked: Bool[Array, ""], learn: Callable[[], PyTree], known: PyTree, *like: PyTree
+) -> PyTree:
+    """`learn()` or `known`, which both vary as the rows do and as `like`: `shard_map` wants it."""
 
     def like_rows(tree: PyTree) -> PyTree:
-        # Under `shard_map` both branches have to vary as the rows do.
-        return vary(tree, valid, known)
+        return vary(tree, asked, known, *like)
 
-    return jax.lax.cond(valid[:, 1:].any(), lambda: like_rows(learn()), lambda: like_rows(known))
+    return jax.lax.cond(asked, lambda: like_rows(learn()), lambda: like_rows(known))
