@@ -162,7 +162,7 @@ def _restored_in_parts(
         if fused is None:
             return sharding.assemble(leaf.shape, there, read)
         moved = columns.part(
-            *(read, leaf.shape, fused, wanted.column_parts, leaf.dtype, saved.column_parts)
+            *(read, keys, leaf.shape, fused, wanted.column_parts, leaf.dtype, saved.column_parts)
         )
         return sharding.assemble(leaf.shape, there, moved)
 

@@ -1,7 +1,8 @@
 """Products that are one, and their columns where devices share them.
 
 Queries, keys and values are one product of a layer, gate and up another: few large products are
-faster than many small ones. Their columns stand one product behind the other, [q | k | v]. An even
+faster than many small ones. A column is one output: a row of the weights, which are [O, I], and a
+number of the bias. They stand one product behind the other, [q | k | v]. An even
 share of such columns is not a share of each product, so that devices which share them would
 exchange what they computed. For so many devices the columns are laid out in as many parts, each
 with its share of every product: [q0 k0 v0 | q1 k1 v1].
@@ -90,8 +91,19 @@ def within(run: slice, runs: Iterable[slice]) -> Iterator[tuple[slice, slice]]:
         start += there.stop - there.start
 
 
+def axis(path: Sequence[str]) -> int:
+    """The axis of a parameter that counts the columns, from the last.
+
+    Example:
+        >>> axis(("layers_0", "qkv", "weight")), axis(("layers_0", "qkv", "bias"))
+        (-2, -1)
+    """
+    return -2 if path[-1] == "weight" else -1
+
+
 def part(
     read: Callable[[tuple[slice, ...]], np.ndarray],
+    path: Sequence[str],
     shape: Sequence[int],
     fused: Fused,
     devices: int,
@@ -102,6 +114,7 @@ def part(
 
     Args:
         read: a part of it as it is held.
+        path: its keys in the tree of parameters.
         shape: its own.
         fused: the products that it is of.
         devices: that it is to be laid out for.
@@ -110,10 +123,13 @@ def part(
     """
 
     def of(index: tuple[slice, ...]) -> np.ndarray:
-        *lead, run = (slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True))
-        found = np.empty([cut.stop - cut.start for cut in (*lead, run)], dtype)
+        cuts = [slice(*cut.indices(size)[:2]) for cut, size in zip(index, shape, strict=True)]
+        found = np.empty([cut.stop - cut.start for cut in cuts], dtype)
+        columns = np.moveaxis(found, axis(path), 0)
+        run = cuts[axis(path)]
         for here, there in within(run, fused.runs(devices, held)):
-            found[..., here] = read((*lead, there))
+            cuts[axis(path)] = there
+            columns[here] = np.moveaxis(read(tuple(cuts)), axis(path), 0)
         return found
 
     return of
@@ -139,12 +155,12 @@ def relaid(params: PyTree, fused: Mapping[str, Fused], held: int, wanted: int) -
         products = fused_of(keys, fused)
         if products is None or products.parts(held) == products.parts(wanted):
             return leaf
-        return _taken(leaf, products.order(wanted, held))
+        return _taken(leaf, products.order(wanted, held), axis(keys))
 
     return jax.tree_util.tree_map_with_path(move, params)
 
 
-def _taken(leaf: Shaped[Array, "... O"], order: np.ndarray) -> Shaped[Array, "... O"]:
+def _taken(leaf: Shaped[Array, "..."], order: np.ndarray, along: int) -> Shaped[Array, "..."]:
     if isinstance(leaf, np.ndarray):
-        return leaf[..., order]
-    return jax.device_put(jnp.take(leaf, order, axis=-1), leaf.sharding)
+        return leaf.take(order, along)
+    return jax.device_put(jnp.take(leaf, order, axis=along), leaf.sharding)

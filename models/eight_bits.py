@@ -1,7 +1,7 @@
 """Weights in 8 bits: int8 or float8, with a factor for each output of a product.
 
-A product's weights are rounded to 8 bits when they are loaded, each column by a factor of its own,
-and widened where they are multiplied; activations keep their dtype. So a model takes about half of
+A product's weights are rounded to 8 bits when they are loaded, each output's by a factor of its
+own, and widened where they are multiplied; activations keep their dtype. So a model takes half of
 the memory of 16 bits, and another set of weights is verified: its tokens are exact in themselves.
 Embeddings, the head, norms, biases and routers stay as they are: they are small in large models,
 and the head decides on every token.
@@ -45,28 +45,28 @@ def rounded(path: Path) -> bool:
     """Whether the weights of this path are rounded: those of products, but for routers.
 
     Example:
-        >>> rounded(("layers_0", "qkv", "kernel")), rounded(("layers_0", "qkv", "bias"))
+        >>> rounded(("layers_0", "qkv", "weight")), rounded(("layers_0", "qkv", "bias"))
         (True, False)
     """
     *_, module, name = ("", *path)
-    products = name == "kernel" and module != "router"
+    products = name == "weight" and module != "router"
     return products or (module == "experts" and name in ("gate_up", "down"))
 
 
 def quantised(
-    weights: Float[np.ndarray, "*X I O"], dtype: DTypeLike
-) -> tuple[Num[np.ndarray, "*X I O"], Float[np.ndarray, "*X O"]]:
-    """Weights in 8 bits and the factor of each of their columns, the least that holds it.
+    weights: Float[np.ndarray, "*X O I"], dtype: DTypeLike
+) -> tuple[Num[np.ndarray, "*X O I"], Float[np.ndarray, "*X O"]]:
+    """Weights in 8 bits and the factor of each of their outputs, the least that holds it.
 
     Example:
         >>> import numpy as np
-        >>> small, factors = quantised(np.array([[1.0, 0.0], [-2.0, 0.0]]), "int8")
+        >>> small, factors = quantised(np.array([[1.0, -2.0], [0.0, 0.0]]), "int8")
         >>> small.tolist(), (factors * 127).tolist()
-        ([[64, 0], [-127, 0]], [2.0, 0.0])
+        ([[64, -127], [0, 0]], [2.0, 0.0])
     """
     largest = LARGEST[jnp.dtype(dtype).name]
-    factors = np.abs(weights).max(axis=-2) / largest
-    scaled = weights / np.where(factors == 0, 1, factors)[..., None, :]
+    factors = np.abs(weights).max(axis=-1) / largest
+    scaled = weights / np.where(factors == 0, 1, factors)[..., None]
     whole = np.rint(scaled) if jnp.dtype(dtype).kind == "i" else scaled
     return whole.clip(-largest, largest).astype(dtype), factors.astype(np.float32)
 
@@ -75,7 +75,7 @@ def quantised(
 class Narrow:
     """Weights in 8 bits, an array of matrices or one."""
 
-    weights: Num[Array, "*X I O"]
+    weights: Num[Array, "*X O I"]
     factors: Float[Array, "*X O"]
     dtype: Any = struct.field(pytree_node=False)
     """What they are widened to."""
@@ -85,13 +85,13 @@ class Narrow:
 
     def __getitem__(self, index: Any) -> Float[Array, "..."]:
         """Some of the matrices, widened; the others stay as they are."""
-        factors = self.factors[index][..., None, :].astype(self.dtype)
+        factors = self.factors[index][..., None].astype(self.dtype)
         return self.weights[index].astype(self.dtype) * factors
 
 
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
-) -> Narrow | Float[Array, "*X I O"]:
+) -> Narrow | Float[Array, "*X O I"]:
     """Weights of a product, and their factors where they are narrow."""
     init = nn.initializers.normal(0.02)
     if not narrow(param_dtype):
@@ -107,5 +107,5 @@ def parameter(
         )
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
-    factors = module.param(f"{name}{SUFFIX}", factor, (*shape[:-2], shape[-1]), jnp.float32)
+    factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
     return Narrow(module.param(name, random), factors, dtype)

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import mesh_axes
 from jspec.models import eight_bits
-from jspec.models.linear import Linear
+from jspec.models.linear import Linear, product
 
 
 @dataclass(frozen=True)
@@ -58,8 +58,8 @@ class RoutedExperts(nn.Module):
             shares = shares / shares.sum(-1, keepdims=True)
         inner, count = experts.intermediate_size, experts.num_experts
         dtypes = self.param_dtype, self.dtype
-        gate_up = eight_bits.parameter(self, "gate_up", (count, width, 2 * inner), *dtypes)
-        down = eight_bits.parameter(self, "down", (count, inner, width), *dtypes)
+        gate_up = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
+        down = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         run = each if routes.size <= count else sorted_by_expert
         fed = run(rows, routes, gate_up, down, self.activation)
@@ -70,8 +70,8 @@ class RoutedExperts(nn.Module):
 def each(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
-    gate_up: Float[Array, "X E J"] | eight_bits.Narrow,
-    down: Float[Array, "X I E"] | eight_bits.Narrow,
+    gate_up: Float[Array, "X J E"] | eight_bits.Narrow,
+    down: Float[Array, "X E I"] | eight_bits.Narrow,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "R K E"]:
     """Every route by itself, with its expert's weights gathered: for fewer routes than experts.
@@ -85,15 +85,15 @@ def each(
     Returns:
         What each expert makes of each state.
     """
-    gate, up = jnp.split(jnp.einsum("re,rkei->rki", x, gate_up[routes]), 2, axis=-1)
-    return jnp.einsum("rki,rkie->rke", activation(gate) * up, down[routes])
+    gate, up = jnp.split(jnp.einsum("re,rkie->rki", x, gate_up[routes]), 2, axis=-1)
+    return jnp.einsum("rki,rkei->rke", activation(gate) * up, down[routes])
 
 
 def sorted_by_expert(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
-    gate_up: Float[Array, "X E J"] | eight_bits.Narrow,
-    down: Float[Array, "X I E"] | eight_bits.Narrow,
+    gate_up: Float[Array, "X J E"] | eight_bits.Narrow,
+    down: Float[Array, "X E I"] | eight_bits.Narrow,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "R K E"]:
     """The same with the routes sorted by expert and cut into blocks of one expert each.
@@ -119,8 +119,8 @@ def sorted_by_expert(
         rows, expert = given
 
         def used() -> Array:
-            gate, up = jnp.split(rows @ gate_up[expert], 2, axis=-1)
-            return (activation(gate) * up) @ down[expert]
+            gate, up = jnp.split(product(rows, gate_up[expert]), 2, axis=-1)
+            return product(activation(gate) * up, down[expert])
 
         return jax.lax.cond(expert < experts, used, lambda: jnp.zeros_like(rows))
 

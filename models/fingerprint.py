@@ -11,7 +11,7 @@ import numpy as np
 
 from jspec.base import PyTree
 from jspec.models import stacking, streaming
-from jspec.models.columns import fused_of
+from jspec.models.columns import axis, fused_of
 
 _SAMPLES = 4096
 """Values read of each parameter: enough that no training step leaves them all as they were."""
@@ -34,10 +34,11 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
     leaves = sorted(_single(params), key=lambda found: found[0])
     for path, leaf, layer in leaves:
         shape = leaf.shape[len(layer) :]
-        products = fused_of(path.strip("[]'").split("']['"), fused) if devices > 1 else None
-        columns = None if products is None else np.argsort(products.order(devices))
+        keys = path.strip("[]'").split("']['")
+        products = fused_of(keys, fused) if devices > 1 else None
+        moved = None if products is None else (axis(keys), np.argsort(products.order(devices)))
         digest.update(f"{path} {list(shape)}\n".encode())
-        sample = np.asarray(_sample(leaf, layer, shape, columns))
+        sample = np.asarray(_sample(leaf, layer, shape, moved))
         digest.update(sample.astype(jnp.bfloat16).tobytes())
     return digest.hexdigest()
 
@@ -60,9 +61,9 @@ def _sample(
     leaf: jax.Array | np.ndarray,
     layer: tuple[int, ...],
     shape: tuple[int, ...],
-    columns: np.ndarray | None,
+    moved: tuple[int, np.ndarray] | None,
 ) -> jax.Array | np.ndarray:
-    """Values of one layer; `columns`: where each column stands, if not in its place."""
+    """Values of one layer; `moved`: an axis and where its columns stand, if not in their place."""
     # Gathered where the parameter lies: a device keeps its gigabytes.
     if layer and streaming.on_host(leaf):
         leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))
@@ -70,7 +71,10 @@ def _sample(
     size = math.prod(shape)
     count = min(size, _SAMPLES)
     places = np.arange(count) * size // max(count, 1)
-    *rows, column = np.unravel_index(places, shape) if shape else (None,)
-    if column is None:
+    if not shape:
         return leaf[layer]
-    return leaf[(*layer, *rows, column if columns is None else columns[column])]
+    index = list(np.unravel_index(places, shape))
+    if moved is not None:
+        along, columns = moved
+        index[along] = columns[index[along]]
+    return leaf[(*layer, *index)]

@@ -1,68 +1,87 @@
-"""Products with a matrix: a dense layer that keeps both cores of a CPU busy, and the head."""
+"""Products with weights that are held by outputs, [O, I]: a dense layer, and the head.
+
+A matrix has one output's weights side by side, as torch and Hugging Face's files have them. On a
+CPU that is what makes a few rows cheap, so what speculative decoding lives on: see `weights_first`.
+"""
 
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Num
 
 from jspec.models import eight_bits
 
-_FEW_ROWS = 16
-"""The most states that are unembedded with the table first; more were not measured."""
+_FEW_ROWS = 32
+"""The most rows that are multiplied with the weights first: with more, both orders take as long."""
 
 
-def product(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
-    """x @ kernel; a single row on a CPU by `halves`."""
-    inputs = kernel.shape[0]
-    if inputs % 2 or x.size != inputs:
-        return x @ kernel
-    return jax.lax.platform_dependent(x, kernel, cpu=halves, default=jnp.matmul)
+def product(
+    x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike | None = None
+) -> Float[Array, "... O"]:
+    """x by the rows of the weights: on a CPU one row by `halves`, a few by `weights_first`.
+
+    Args:
+        x: rows.
+        weight: one row for each output.
+        dtype: of the result; that of x if not given.
+    """
+    dtype = x.dtype if dtype is None else dtype
+    rows = x.size // x.shape[-1]
+    if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
+        return states_first(x, weight, dtype)
+    few = halves if rows == 1 else weights_first
+
+    def on_cpu(x: Array, weight: Array) -> Array:
+        return few(x, weight, dtype)
+
+    def elsewhere(x: Array, weight: Array) -> Array:
+        return states_first(x, weight, dtype)
+
+    return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=elsewhere)
 
 
-def halves(x: Float[Array, "... I"], kernel: Float[Array, "I O"]) -> Float[Array, "... O"]:
-    """x @ kernel as the sum of two products, of one half of the inputs each.
+def states_first(
+    x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
+) -> Float[Array, "... O"]:
+    """`product` as it is written."""
+    return jnp.einsum("...i,oi->...o", x, weight, preferred_element_type=dtype)
+
+
+def weights_first(
+    x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
+) -> Float[Array, "... O"]:
+    """`product` with the weights as the left operand, and the result transposed.
+
+    On a CPU, XLA packs the right operand of a product of several rows before it multiplies. Where
+    that is the few states, and not the weights, 2 to 32 rows take down to half of the time.
+    `python -m benchmarks.speed.products` measures all ways.
+    """
+    outputs = jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype)
+    # Without the barrier XLA makes one product of both, with the states on the left again.
+    return jnp.moveaxis(jax.lax.optimization_barrier(outputs), 0, -1)
+
+
+def halves(
+    x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike
+) -> Float[Array, "... O"]:
+    """`product` of a single row as a batch of two products, with one half of the outputs each.
 
     On a CPU, XLA runs a matrix-vector product on one thread while the matrix has fewer than about
-    half a million entries: all of a small model. As a batch of two half products it runs on two,
-    and larger matrices lose nothing. Products of more rows run on all threads by themselves.
-    `python -m benchmarks.speed.products` measures both.
+    half a million entries: all of a small model. A batch of two runs on two.
     """
-    inputs, outputs = kernel.shape
-    rows = x.size // inputs
-    parts = jnp.einsum("rti,tio->tro", x.reshape(rows, 2, -1), kernel.reshape(2, -1, outputs))
-    # Not parts.sum(0): a sum fuses into what comes next, a reduction is handed to threads.
-    return (parts[0] + parts[1]).reshape(*x.shape[:-1], outputs)
+    both = weight.reshape(2, -1, weight.shape[1])
+    # Each half has its own row, or else it is no batch but one product again.
+    twice = jnp.broadcast_to(x.reshape(-1), (2, x.size))
+    found = jnp.einsum("toi,ti->to", both, twice, preferred_element_type=dtype)
+    return found.reshape(*x.shape[:-1], len(weight))
 
 
 def unembed(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
-    """Scores of all tokens in float32: states by the rows of a table such as the embedding.
-
-    A few states on a CPU by `table_first`.
-    """
-    table = table.astype(x.dtype)
-    rows = x.size // x.shape[-1]
-    if not 1 < rows <= _FEW_ROWS:
-        return states_first(x, table)
-    return jax.lax.platform_dependent(x, table, cpu=table_first, default=states_first)
-
-
-def states_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
-    """`unembed` as it is written."""
-    return jnp.einsum("...e,ve->...v", x, table, preferred_element_type=jnp.float32)
-
-
-def table_first(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
-    """`unembed` with the table as the left operand, and the scores transposed.
-
-    On a CPU, XLA takes 2 to 16 states through 49,152 x 576 in 0.72 to 0.76 of the time that
-    it needs with the states on the left (two cores; one state is faster as it is).
-    `python -m benchmarks.speed.products` measures both.
-    """
-    scores = jnp.einsum("ve,...e->v...", table, x, preferred_element_type=jnp.float32)
-    # Without the barrier XLA makes one product of both, with the states on the left again.
-    return jnp.moveaxis(jax.lax.optimization_barrier(scores), 0, -1)
+    """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
+    return product(x, table.astype(x.dtype), jnp.float32)
 
 
 def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -75,16 +94,16 @@ def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
 
 
 def multiply(
-    x: Float[Array, "... I"], kernel: Float[Array, "I O"] | eight_bits.Narrow
+    x: Float[Array, "... I"], weight: Float[Array, "O I"] | eight_bits.Narrow
 ) -> Float[Array, "... O"]:
-    """x @ kernel; in 8 bits, the factors of its columns are multiplied into the result."""
-    if not isinstance(kernel, eight_bits.Narrow):
-        return product(x, kernel)
-    wide = jax.lax.platform_dependent(x, kernel.weights, cpu=widened_after, default=widened)
-    return product(x, wide) * kernel.factors.astype(x.dtype)
+    """`product`; in 8 bits, the factors of the outputs are multiplied into the result."""
+    if not isinstance(weight, eight_bits.Narrow):
+        return product(x, weight)
+    wide = jax.lax.platform_dependent(x, weight.weights, cpu=widened_after, default=widened)
+    return product(x, wide) * weight.factors.astype(x.dtype)
 
 
-def widened(x: Float[Array, "..."], weights: Num[Array, "I O"]) -> Float[Array, "I O"]:
+def widened(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
     """The weights in the dtype of x, anew in every step of a loop.
 
     XLA would take that out of the loop, and hold all weights of the model in that dtype.
@@ -93,7 +112,7 @@ def widened(x: Float[Array, "..."], weights: Num[Array, "I O"]) -> Float[Array, 
     return weights.astype(x.dtype)
 
 
-def widened_after(x: Float[Array, "..."], weights: Num[Array, "I O"]) -> Float[Array, "I O"]:
+def widened_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
     """The same when x is known, not before: XLA for CPU drops the barrier too early."""
     first = x.reshape(-1)[0]
     # Never true, which XLA does not know.
@@ -103,7 +122,7 @@ def widened_after(x: Float[Array, "..."], weights: Num[Array, "I O"]) -> Float[A
 
 
 class Linear(nn.Module):
-    """`flax.linen.Dense` with `product`, and the initial weights of this field."""
+    """`flax.linen.Dense` with `product`, weights by outputs and the initial ones of this field."""
 
     features: int
     use_bias: bool
@@ -112,9 +131,9 @@ class Linear(nn.Module):
 
     @nn.compact
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
-        x, shape = x.astype(self.dtype), (x.shape[-1], self.features)
-        kernel = eight_bits.parameter(self, "kernel", shape, self.param_dtype, self.dtype)
-        y = multiply(x, kernel)
+        x, shape = x.astype(self.dtype), (self.features, x.shape[-1])
+        weight = eight_bits.parameter(self, "weight", shape, self.param_dtype, self.dtype)
+        y = multiply(x, weight)
         if not self.use_bias:
             return y
         wide = eight_bits.wide(self.param_dtype, self.dtype)

@@ -268,7 +268,7 @@ def read_weights(
         fused = columns.fused_of(weight.path, model.fused)
         if fused is None:
             return sharding.assemble(weight.shape, split, part)
-        laid_out = columns.part(part, weight.shape, fused, model.column_parts, wide)
+        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.column_parts, wide))
         return sharding.assemble(weight.shape, split, laid_out)
 
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:

@@ -52,22 +52,22 @@ HEAD = Rules(heads=None, mlp=None, experts=None)
 """A head's layers are whole; what it has for every token is split as the target's vocabulary."""
 
 _ENDS: dict[str, Axes] = {"embed": ("vocabulary", None), "head": ("vocabulary", None)}
-# The first product of a pair is split by column and the second by row, so that a block needs one
-# sum over devices behind attention and one behind the MLP (Shoeybi et al. 2019, section 3).
+# The first product of a pair is split by outputs and the second by inputs, so that a block needs
+# one sum over devices behind attention and one behind the MLP (Shoeybi et al. 2019, section 3).
 _ATTENTION: dict[str, Axes] = {
-    "qkv/kernel": (None, "heads"),
+    "qkv/weight": ("heads", None),
     "qkv/bias": ("heads",),
-    "output/kernel": ("heads", None),
+    "output/weight": (None, "heads"),
 }
 _MLP: dict[str, Axes] = {
-    "up/kernel": (None, "mlp"),
+    "up/weight": ("mlp", None),
     "up/bias": ("mlp",),
-    "down/kernel": ("mlp", None),
+    "down/weight": (None, "mlp"),
 }
 _GATED_MLP: dict[str, Axes] = {
-    "gate_up/kernel": (None, "mlp"),
+    "gate_up/weight": ("mlp", None),
     "gate_up/bias": ("mlp",),
-    "down/kernel": ("mlp", None),
+    "down/weight": (None, "mlp"),
 }
 _EXPERTS: dict[str, Axes] = {
     "experts/gate_up": ("experts", None, None),
@@ -84,7 +84,7 @@ TABLES: dict[str, dict[str, Axes]] = {
     | _ATTENTION
     | _GATED_MLP
     | {"info/up": (None, "vocabulary"), "info/scale": ("vocabulary",)},
-    "MedusaHeads": {"head/kernel": (None, "vocabulary")},
+    "MedusaHeads": {"head/weight": ("vocabulary", None)},
     "BlockHead": _ENDS
     | _ATTENTION
     | _GATED_MLP
@@ -292,8 +292,8 @@ def unnumbered(name: str) -> str:
     """A name without the numbers of layers.
 
     Example:
-        >>> unnumbered("layers_12/qkv/kernel")
-        'layers/qkv/kernel'
+        >>> unnumbered("layers_12/qkv/weight")
+        'layers/qkv/weight'
     """
     return re.sub(r"_\d+", "", name)
 
@@ -304,7 +304,7 @@ def _axes(path: tuple[str, ...], table: dict[str, Axes]) -> Axes:
     name = own.removesuffix(eight_bits.SUFFIX)
     axes = table.get(f"{unnumbered(above)}/{unnumbered(name)}", table.get(unnumbered(name), ()))
     # The factors of weights in 8 bits have no axis of inputs.
-    return (*axes[:-2], axes[-1]) if axes and name != own else axes
+    return axes[:-1] if name != own else axes
 
 
 def _fit(axes: Axes, shape: tuple[int, ...], mesh: Mesh, rules: Rules) -> NamedSharding:

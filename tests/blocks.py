@@ -29,13 +29,13 @@ def plain_arrays(head, held):
     layers = []
     for number in range(config.num_layers):
         layer = own[f"layers_{number}"]
-        q, k, v = np.split(layer["qkv"]["kernel"].T, [size, size + kv])
-        gate, up = np.split(layer["gate_up"]["kernel"].T, 2)
+        q, k, v = np.split(layer["qkv"]["weight"], [size, size + kv])
+        gate, up = np.split(layer["gate_up"]["weight"], 2)
         norms = {name: layer[name]["scale"] for name in layer if name.endswith("norm")}
-        rest = dict(o=layer["output"]["kernel"].T, down=layer["down"]["kernel"].T)
+        rest = dict(o=layer["output"]["weight"], down=layer["down"]["weight"])
         layers.append(dict(q=q, k=k, v=v, gate=gate, up=up, **rest, **norms))
     known = dict(
-        fc=own["fuse"]["kernel"].T,
+        fc=own["fuse"]["weight"],
         state_norm=own["state_norm"]["scale"],
         norm=own["norm"]["scale"],
         layers=layers,
@@ -51,5 +51,5 @@ def plain_arrays(head, held):
     if config.markov_rank:
         known |= dict(first=own["markov_from"], second=own["markov_to"])
         certainty = own["certainty"]
-        known |= dict(confidence=certainty["kernel"][:, 0], offset=certainty["bias"][0])
+        known |= dict(confidence=certainty["weight"][0], offset=certainty["bias"][0])
     return known, table

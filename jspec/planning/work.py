@@ -194,6 +194,9 @@ def _is_summed(product: Product, leaf: Any) -> bool:
     split = getattr(leaf, "sharding", None)
     if split is None or not leaf.shape:
         return False
+    # Weights are [O, I], one matrix or several; a table is looked up by its rows.
+    axis = -1 if product.flops else 0
+    if axis == 0 and len(leaf.shape) > 2:
+        return False
     shard = split.shard_shape(leaf.shape)
-    first = len(leaf.shape) - 2 if len(leaf.shape) > 2 else 0
-    return shard[first] != leaf.shape[first] and prod(product.contracted) == leaf.shape[first]
+    return shard[axis] != leaf.shape[axis] and prod(product.contracted) == leaf.shape[axis]

@@ -55,9 +55,9 @@ class ResBlock(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
         width = x.shape[-1]
-        kernel = self.param("kernel", nn.initializers.zeros, (width, width), self.param_dtype)
+        weight = self.param("weight", nn.initializers.zeros, (width, width), self.param_dtype)
         bias = self.param("bias", nn.initializers.zeros, (width,), self.param_dtype)
-        return x + nn.silu(product(x, kernel.astype(self.dtype)) + bias.astype(self.dtype))
+        return x + nn.silu(product(x, weight.astype(self.dtype)) + bias.astype(self.dtype))
 
 
 class MedusaHeads(nn.Module):
@@ -142,12 +142,12 @@ def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
         target: params of the model that it will draft for.
     """
     held = target["params"]
-    scores = jnp.asarray(held.get("head", held["embed"]), heads.param_dtype).T
+    scores = jnp.asarray(held.get("head", held["embed"]), heads.param_dtype)
     zero = jnp.zeros((heads.features, heads.features), heads.param_dtype)
     params = {}
     for head in range(heads.num_heads):
         if not heads.config.hot_tokens:
-            params[f"head_{head}"] = {"kernel": jnp.copy(scores)}
+            params[f"head_{head}"] = {"weight": jnp.copy(scores)}
         for layer in range(heads.config.num_layers):
-            params[f"block_{head}_{layer}"] = {"kernel": jnp.copy(zero), "bias": zero[0].copy()}
+            params[f"block_{head}_{layer}"] = {"weight": jnp.copy(zero), "bias": zero[0].copy()}
     return params

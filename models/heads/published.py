@@ -95,7 +95,7 @@ def read(
     variables = {**params, TARGET: borrow(head, target.params)}
     if found.kind == "eagle":
         fuse = variables["params"]["fuse"]
-        fuse.setdefault("bias", jnp.zeros(fuse["kernel"].shape[1], held))
+        fuse.setdefault("bias", jnp.zeros(len(fuse["weight"]), held))
     if OFFSETS in found.held:
         variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
     elif getattr(layout.config, "draft_tokens", 0):

@@ -33,7 +33,7 @@ def gpt2(settings: Settings) -> LearnedPositionConfig:
 def weights(config: LearnedPositionConfig) -> Iterator[Weight]:
     """Every parameter and the tensors that it is made of.
 
-    GPT-2's Conv1D holds [in, out], as we do, and has q, k and v fused already.
+    GPT-2's Conv1D holds [in, out], and has q, k and v fused already.
     """
     width, inner = config.hidden_size, config.intermediate_size
     yield Weight(("embed",), ("transformer.wte.weight",), ((config.vocab_size, width),))
@@ -52,5 +52,5 @@ def weights(config: LearnedPositionConfig) -> Iterator[Weight]:
 
 
 def _conv(path: tuple[str, ...], name: str, inputs: int, outputs: int) -> Iterator[Weight]:
-    yield Weight((*path, "kernel"), (f"{name}.weight",), ((inputs, outputs),))
+    yield Weight((*path, "weight"), (f"{name}.weight",), ((inputs, outputs),), transposed=True)
     yield Weight((*path, "bias"), (f"{name}.bias",), ((outputs,),))

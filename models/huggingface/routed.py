@@ -76,14 +76,12 @@ def weights(config: LlamaConfig, place: str, gate: str, up: str, down: str) -> I
             (*path, "gate_up"),
             tuple(f"{expert}.{part}.weight" for expert in each for part in (gate, up)),
             ((inner, width),) * (2 * count),
-            transposed=True,
             groups=count,
         )
         yield Weight(
             (*path, "down"),
             tuple(f"{expert}.{down}.weight" for expert in each),
             ((width, inner),) * count,
-            transposed=True,
             groups=count,
         )
 

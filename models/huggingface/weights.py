@@ -20,7 +20,7 @@ class Weight:
     shapes: tuple[tuple[int, ...], ...]
     """Shape of each tensor as the file holds it."""
     transposed: bool = False
-    """The tensors are [out, in] (torch's Linear) and ours is [in, out]."""
+    """The tensors are [in, out] (GPT-2's Conv1D) and ours, as torch's Linear, is [out, in]."""
     groups: int | None = None
     """The arrays on a first axis of ours, which share the tensors evenly; None: no such axis."""
 
@@ -91,10 +91,9 @@ def linear(
 ) -> Iterator[Weight]:
     """A Dense layer of ours made of one or more torch Linear layers that read the same input."""
     yield Weight(
-        (*path, "kernel"),
+        (*path, "weight"),
         tuple(f"{name}.weight" for name in names),
         tuple((out, inputs) for out in outputs),
-        transposed=True,
     )
     if bias:
         yield Weight(

@@ -89,12 +89,12 @@ def test_the_gguf_file_holds_the_weights(tmp_path):
     layer = params["params"]["layers_0"]
     np.testing.assert_array_equal(tensors["token_embd.weight"], params["params"]["embed"])
     np.testing.assert_array_equal(tensors["output.weight"], params["params"]["head"])
-    np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], layer["down"]["kernel"].T)
+    np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], layer["down"]["weight"])
     # Lane i of a head stood beside lane i + D/2, and now beside its neighbour.
-    query = np.asarray(layer["qkv"]["kernel"]).T[: 4 * 4].reshape(4, 4, 16)
+    query = np.asarray(layer["qkv"]["weight"])[: 4 * 4].reshape(4, 4, 16)
     written = tensors["blk.0.attn_q.weight"].reshape(4, 4, 16)
     np.testing.assert_array_equal(written[:, [0, 2, 1, 3]], query)
-    value = np.asarray(layer["qkv"]["kernel"]).T[(4 + 2) * 4 :]
+    value = np.asarray(layer["qkv"]["weight"])[(4 + 2) * 4 :]
     np.testing.assert_array_equal(tensors["blk.0.attn_v.weight"], value)
 
 

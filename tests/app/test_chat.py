@@ -65,7 +65,7 @@ def test_a_conversation_that_fills_the_context_is_refused_and_kept(session, caps
 
 def test_turns_are_dropped_if_the_user_says_so(session, capsys):
     conversation = chat.Conversation(session, SETTINGS, "Be", Drop.OLDEST)
-    for question in ("one", "two", "three"):
+    for question in ("one", "two", "three", "four"):
         conversation.answer(question, terminal.Screen())
     system, *kept = conversation.messages
     assert system["content"] == "Be" and "messages were dropped" in capsys.readouterr().err
@@ -73,7 +73,7 @@ def test_turns_are_dropped_if_the_user_says_so(session, capsys):
     # The answer is the one to what stayed.
     again = chat.Conversation(session, SETTINGS)
     again.messages = [system, *kept[:-2]]
-    again.answer("three", terminal.Screen())
+    again.answer("four", terminal.Screen())
     assert again.messages == conversation.messages
 
 

@@ -21,14 +21,14 @@ def test_routes_are_those_of_a_loop_over_tokens():
     draw = np.random.default_rng(0)
     count, inner, width = 4, 6, 8
     x = draw.normal(size=(7, width)).astype(np.float32)
-    gate_up = draw.normal(size=(count, width, 2 * inner)).astype(np.float32)
-    down = draw.normal(size=(count, inner, width)).astype(np.float32)
+    gate_up = draw.normal(size=(count, 2 * inner, width)).astype(np.float32)
+    down = draw.normal(size=(count, width, inner)).astype(np.float32)
     routes = np.array([[2, 0], [2, 3], [2, 0], [0, 2], [2, 3], [2, 0], [2, 0]])  # never 1
     wanted = np.zeros((7, 2, width))
     for row, slot in np.ndindex(7, 2):
         chosen = routes[row, slot]
-        gate, up = np.split(x[row].astype(np.float64) @ gate_up[chosen], 2)
-        wanted[row, slot] = (np.maximum(gate, 0) * up) @ down[chosen]
+        gate, up = np.split(gate_up[chosen] @ x[row].astype(np.float64), 2)
+        wanted[row, slot] = down[chosen] @ (np.maximum(gate, 0) * up)
     given = [jnp.asarray(array) for array in (x, routes, gate_up, down)]
     for run in (experts.each, experts.sorted_by_expert):
         found = run(*given, jax.nn.relu)

@@ -15,19 +15,20 @@ KINDS = ("int8", "float8_e4m3fn")
 
 
 @pytest.mark.parametrize(("kind", "half_a_step"), [("int8", 0.5 / 127), ("float8_e4m3fn", 1 / 16)])
-def test_a_column_is_rounded_by_its_own_largest_weight(kind, half_a_step):
-    weights = np.random.default_rng(0).normal(size=(3, 40, 5)) * np.array([1, 1e-3, 30, 1, 0])
+def test_an_output_is_rounded_by_its_own_largest_weight(kind, half_a_step):
+    weights = np.random.default_rng(0).normal(size=(3, 5, 40))
+    weights *= np.array([1, 1e-3, 30, 1, 0])[:, None]
     small, factors = eight_bits.quantised(weights, kind)
     assert small.dtype == jnp.dtype(kind) and factors.shape == (3, 5)
-    widened = np.asarray(small, np.float64) * factors[:, None]
-    largest = np.abs(weights).max(1, keepdims=True)
+    widened = np.asarray(small, np.float64) * factors[..., None]
+    largest = np.abs(weights).max(-1, keepdims=True)
     # Steps of int8 are even; those of a float grow with the weight, and half of one is 1/16 of it.
     bound = largest if kind == "int8" else np.maximum(np.abs(weights), largest * 2**-13)
     assert (np.abs(widened - weights) <= 1.001 * half_a_step * bound).all()
-    assert np.allclose(np.abs(widened).max(1), largest[:, 0], rtol=1e-6)
-    # One factor for all columns loses the small ones: the bound can be broken.
-    together, one = eight_bits.quantised(weights.reshape(3, -1, 1), kind)
-    lost = (np.asarray(together, np.float64) * one[:, None]).reshape(weights.shape)
+    assert np.allclose(np.abs(widened).max(-1), largest[..., 0], rtol=1e-6)
+    # One factor for all outputs loses the small ones: the bound can be broken.
+    together, one = eight_bits.quantised(weights.reshape(3, 1, -1), kind)
+    lost = (np.asarray(together, np.float64) * one[..., None]).reshape(weights.shape)
     assert kind != "int8" or (np.abs(lost - weights) > half_a_step * bound).any()
 
 
@@ -38,7 +39,7 @@ def rounded(params):
         if isinstance(leaf, dict):
             held[name] = rounded(leaf)
         elif f"{name}_scale" in params:
-            factors = np.asarray(params[f"{name}_scale"])[..., None, :]
+            factors = np.asarray(params[f"{name}_scale"])[..., None]
             held[name] = np.asarray(leaf, np.float32) * factors
         elif not name.endswith("_scale"):
             held[name] = leaf
@@ -64,7 +65,7 @@ def test_it_is_the_model_with_its_weights_rounded(name, recorded, fixtures, caus
         "/".join(key.key for key in path[2:]): leaf.dtype.name
         for path, leaf in jax.tree_util.tree_leaves_with_path(small.params)
     }
-    assert "int8" in kinds.values() and "int8" not in [kinds.get("experts/router/kernel")]
+    assert "int8" in kinds.values() and "int8" not in [kinds.get("experts/router/weight")]
     found = jax.jit(small.model.apply)(small.params, *causal(plain.tokens), None).logits
     by_hand = plain.forward(rounded(small.params), *causal(plain.tokens), None).logits
     np.testing.assert_allclose(found, by_hand, atol=1e-4, rtol=0)
@@ -111,10 +112,10 @@ def test_factors_are_split_as_the_columns_are():
     for scanned, name, front in ((False, "layers_0", ()), (True, "layers_0:2:1", (None,))):
         shapes = checkpoint.shapes(model.clone(scan_layers=scanned))
         layer = sharding.params(shapes, mesh)["params"][name]
-        assert layer["gate_up"]["kernel"].spec == PartitionSpec(*front, None, "model")
-        assert layer["gate_up"]["kernel_scale"].spec == PartitionSpec(*front, "model")
-        assert layer["down"]["kernel"].spec == PartitionSpec(*front, "model", None)
-        assert layer["down"]["kernel_scale"].spec == PartitionSpec(*front, None)
+        assert layer["gate_up"]["weight"].spec == PartitionSpec(*front, "model", None)
+        assert layer["gate_up"]["weight_scale"].spec == PartitionSpec(*front, "model")
+        assert layer["down"]["weight"].spec == PartitionSpec(*front, None, "model")
+        assert layer["down"]["weight_scale"].spec == PartitionSpec(*front, None)
 
 
 @pytest.mark.parametrize("after", [True, False])

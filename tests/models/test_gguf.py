@@ -86,8 +86,8 @@ def test_quantised_weights_are_those_that_the_bytes_say(kind, wide, tmp_path):
     assert stored["blk.0.ffn_down.weight"].tensor_type == kind
     for name, found in {
         "token_embd.weight": params["embed"],
-        "blk.0.ffn_down.weight": params["layers_0"]["down"]["kernel"].T,
-        "blk.0.attn_v.weight": params["layers_0"]["qkv"]["kernel"].T[-256:],
+        "blk.0.ffn_down.weight": params["layers_0"]["down"]["weight"],
+        "blk.0.attn_v.weight": params["layers_0"]["qkv"]["weight"][-256:],
         "output_norm.weight": params["norm"]["scale"],
     }.items():
         tensor = stored[name]

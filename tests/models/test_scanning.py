@@ -94,8 +94,8 @@ def test_stacked_weights_are_split_as_those_of_a_layer():
     scanned = tiny.model().clone(scan_layers=True)
     spread = sharding.params(checkpoint.shapes(scanned), mesh)["params"]
     stack = spread["layers_0:2:1"]
-    assert stack["gate_up"]["kernel"].spec == PartitionSpec(None, None, "model")
-    assert stack["down"]["kernel"].spec == PartitionSpec(None, "model", None)
+    assert stack["gate_up"]["weight"].spec == PartitionSpec(None, "model", None)
+    assert stack["down"]["weight"].spec == PartitionSpec(None, None, "model")
     assert stack["mlp_norm"]["scale"].spec == PartitionSpec()
     assert spread["embed"].spec == PartitionSpec("model", None)
 

@@ -57,8 +57,8 @@ def test_weights_are_loaded_onto_their_devices(mesh, fixtures):
     block = params["layers_0"]
     assert params["embed"].sharding.spec == PartitionSpec("model", None)
     assert params["embed"].addressable_shards[0].data.shape == (16, 16)
-    assert block["gate_up"]["kernel"].addressable_shards[0].data.shape == (16, 16)
-    assert block["down"]["kernel"].addressable_shards[0].data.shape == (8, 16)
+    assert block["gate_up"]["weight"].addressable_shards[0].data.shape == (16, 16)
+    assert block["down"]["weight"].addressable_shards[0].data.shape == (16, 8)
     assert block["mlp_norm"]["scale"].sharding.is_fully_replicated
 
 
@@ -131,7 +131,7 @@ def test_a_mesh_may_have_one_axis(fixtures):
 
 def test_rules_place_targets_drafts_and_heads_apart(mesh):
     shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    tree = {"embed": shape, "layers_3": {"qkv": {"kernel": shape}}, "info": {"up": shape}}
+    tree = {"embed": shape, "layers_3": {"qkv": {"weight": shape}}, "info": {"up": shape}}
     found = {
         name: [tuple(place.spec) for place in jax.tree.leaves(sharding.params(tree, mesh, rules))]
         for name, rules in vars(sharding).items()
@@ -139,16 +139,16 @@ def test_rules_place_targets_drafts_and_heads_apart(mesh):
     }
     split, whole, columns = ("model", None), (None, None), (None, "model")
     assert found == {
-        "TARGET": [split, columns, columns],
+        "TARGET": [split, columns, split],
         "DRAFT": [whole, whole, whole],
         "HEAD": [split, columns, whole],
     }
 
 
 def test_stacked_layers_are_split_as_single_ones(mesh):
-    tree = {"layers": {"qkv": {"kernel": jax.ShapeDtypeStruct((3, 16, 32), jnp.float32)}}}
-    place = sharding.params(tree, mesh)["layers"]["qkv"]["kernel"]
-    assert place.spec == PartitionSpec(None, None, "model")
+    tree = {"layers": {"qkv": {"weight": jax.ShapeDtypeStruct((3, 32, 16), jnp.float32)}}}
+    place = sharding.params(tree, mesh)["layers"]["qkv"]["weight"]
+    assert place.spec == PartitionSpec(None, "model", None)
 
 
 def test_every_large_parameter_of_every_family_has_its_axes(mesh, variant):

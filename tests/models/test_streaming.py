@@ -26,7 +26,7 @@ def test_layers_are_read_into_the_hosts_memory(streamed, fixtures):
     kinds = {"/".join(path): leaf.sharding.memory_kind for path, leaf in flat(held)}
     away = {name for name, kind in kinds.items() if kind == streaming.HOST}
     layer = "layers_0:2:1"
-    assert away == {f"{layer}/{name}/kernel" for name in ("qkv", "output", "gate_up", "down")}
+    assert away == {f"{layer}/{name}/weight" for name in ("qkv", "output", "gate_up", "down")}
     assert {kind for name, kind in kinds.items() if name not in away} == {streaming.DEVICE}
     plain = jspec.models.load(fixtures / "llama2", **HOW)
     assert jax.tree.all(jax.tree.map(np.array_equal, held, plain.params["params"]))

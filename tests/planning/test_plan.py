@@ -183,7 +183,7 @@ def test_drafters_weights_count_once_where_they_are_shared():
 
 def test_a_draft_model_is_whole_and_what_a_head_borrows_is_split_as_the_target():
     shape = jax.ShapeDtypeStruct((8, 8), jnp.float32)
-    layer = {"qkv": {"kernel": shape}}
+    layer = {"qkv": {"weight": shape}}
     draft = {"params": {"embed": shape, "layers_0": layer}}
     head = {"params": {"info": {"up": shape}, "layer": layer}, "target": {"embed": shape}}
     placed = layout.spread_drafter((draft, head), layout.mesh_of(model=2))

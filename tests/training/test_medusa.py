@@ -88,7 +88,7 @@ def test_heads_of_some_tokens_learn_from_these_and_are_wrong_of_others():
         if (ahead := place + 2 + head) >= LIVE[row].sum():
             continue
         block = jax.tree.map(np.float64, params[f"block_{head}_0"])
-        inner = states[row, place] @ block["kernel"] + block["bias"]
+        inner = block["weight"] @ states[row, place] + block["bias"]
         scores = table @ (states[row, place] + inner / (1 + np.exp(-inner)))
         at = np.flatnonzero(IDS == TOKENS[row, ahead])
         right[head].append(len(at) and scores.argmax() == at[0])

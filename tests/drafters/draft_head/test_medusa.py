@@ -51,13 +51,13 @@ def by_hand(variables):
     params = jax.tree.map(np.float64, variables["params"])
     blocks = [
         [
-            (params[f"block_{i}_{layer}"]["kernel"].T, params[f"block_{i}_{layer}"]["bias"])
+            (params[f"block_{i}_{layer}"]["weight"], params[f"block_{i}_{layer}"]["bias"])
             for layer in range(2)
         ]
         for i in range(4)
     ]
     if "scored" not in variables:
-        matrices = [params[f"head_{i}"]["kernel"].T for i in range(4)]
+        matrices = [params[f"head_{i}"]["weight"] for i in range(4)]
         return lambda state: oracle.scores(state, blocks, matrices)
     table = np.float64(variables["target"]["head"])
     cold = np.isin(np.arange(tiny.VOCAB), IDS, invert=True)
