@@ -31,6 +31,8 @@ such a piece, so that a device's part needs not all of the parameter at once."""
 
 RECORD = "model.json"
 PARAMS = "params"
+FORMAT = 2
+"""1, which said no format, had weights by inputs."""
 
 
 def save(folder: str | Path, model: Model, params: PyTree) -> None:
@@ -67,6 +69,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         pieces = ocp.SaveArgs(chunk_byte_size=_PIECE)
         checkpointer.save(path / PARAMS, params, save_args=jax.tree.map(lambda _: pieces, params))
     record = {
+        "format": FORMAT,
         "model": type(model).__name__,
         "config": asdict(model.config),
         "dtype": jnp.dtype(model.dtype).name,
@@ -111,6 +114,7 @@ def restore(
             "jspec.models.save writes them"
         )
     record = settings.read(path / RECORD)
+    record.choice("format", [FORMAT], 1)
     wanted: Model = sharding.laid_out(model or _rebuild(record), mesh, rules)
     if mesh is not None and strict:
         sharding.check(wanted, mesh, rules)

@@ -40,7 +40,8 @@ from jspec.models.load import Loaded
 
 RECORD = "head.json"
 WEIGHTS = "head.safetensors"
-FORMAT = 1
+FORMAT = 2
+"""1 had weights by inputs."""
 
 
 def save(

@@ -49,6 +49,14 @@ def test_other_shapes_are_refused(loaded, tmp_path):
         jspec.models.restore(tmp_path / "model", jspec.models.Llama(deep))
 
 
+def test_weights_by_inputs_are_refused(loaded, tmp_path):
+    jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
+    record = tmp_path / "model" / "model.json"
+    record.write_text(record.read_text().replace('"format": 2', '"format": 1'))
+    with pytest.raises(ValueError, match=r"model.json has format = 1, .* supported: 2"):
+        jspec.models.restore(tmp_path / "model")
+
+
 def test_a_checkpoint_is_not_written_over(loaded, tmp_path):
     jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
     with pytest.raises(ValueError, match="already holds a checkpoint; name another folder"):

@@ -202,7 +202,7 @@ def test_a_damaged_folder_is_refused(folder):
         heads.load(folder, TARGET)
     file.write_bytes(whole)
     for change, why in [
-        ({"format": 2}, r"format = 2, which jspec does not implement; supported: 1"),
+        ({"format": 1}, r"format = 1, which jspec does not implement; supported: 2"),
         ({"kind": "hydra"}, r"kind = 'hydra'.*supported: .*'eagle'"),
         ({"config": {"vocab_size": 23}}, "does not describe a medusa head"),
         ({"config": known["config"] | {"depth": 1}}, "does not describe a medusa head .*depth"),

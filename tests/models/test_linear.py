@@ -1,0 +1,39 @@
+"""All ways to compute a product give the same numbers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jspec.models import linear
+
+
+@pytest.mark.parametrize("lead", [(1,), (1, 1), (3,), (2, 16), (33,)])
+@pytest.mark.parametrize("outputs", [6, 7])
+def test_products_are_those_of_numpy(lead, outputs):
+    rng = np.random.default_rng(0)
+    x, weight = rng.normal(size=(*lead, 8)), rng.normal(size=(outputs, 8))
+    found = jax.jit(linear.product)(jnp.asarray(x, jnp.float32), jnp.asarray(weight, jnp.float32))
+    np.testing.assert_allclose(found, x @ weight.T, atol=1e-5)
+
+
+def test_a_few_rows_stand_behind_the_weights_and_one_is_a_batch_of_halves():
+    weight = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+    for rows, wanted in (
+        (1, "f32[2,32,1]"),
+        (4, "f32[64,4]"),
+        (32, "f32[64,32]"),
+        (33, "f32[33,64]"),
+    ):
+        x = jax.ShapeDtypeStruct((rows, 32), jnp.float32)
+        compiled = jax.jit(linear.product).lower(x, weight).compile().as_text()
+        (product,) = (line for line in compiled.splitlines() if " dot(" in line)
+        assert f"= {wanted}" in product, product
+
+
+def test_scores_are_float32_whatever_the_states_are():
+    rng = np.random.default_rng(0)
+    states = jnp.asarray(rng.normal(size=(4, 8)), jnp.bfloat16)
+    table = jnp.asarray(rng.normal(size=(10, 8)), jnp.float32)
+    scores = linear.unembed(states, table)
+    assert scores.dtype == jnp.float32 and linear.product(states, table).dtype == jnp.bfloat16
