@@ -347,8 +347,8 @@ METHODS: Mapping[str, Method] = {
     for method in (
         Method(
             "auto",
-            "what is recommended: token_recycling+suffix, with a head or draft model if given, "
-            "every round as wide as pays",
+            "what is recommended: dynamic_token_recycling with the model's n-grams, suffix, a head "
+            "or draft model if given; every round as wide as pays",
             builders.recommended(
                 joined_by(
                     replace(_DYNAMIC, make=builders.with_bundled_ngrams(_DYNAMIC.make)),
