@@ -4,6 +4,7 @@ A matrix has one output's weights side by side, as torch and Hugging Face's file
 CPU that is what makes a few rows cheap, so what speculative decoding lives on: see `weights_first`.
 """
 
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -33,13 +34,7 @@ def product(
     if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
         return states_first(x, weight, dtype)
     few = halves if rows == 1 else weights_first
-
-    def on_cpu(x: Array, weight: Array) -> Array:
-        return few(x, weight, dtype)
-
-    def elsewhere(x: Array, weight: Array) -> Array:
-        return states_first(x, weight, dtype)
-
+    on_cpu, elsewhere = (partial(way, dtype=dtype) for way in (few, states_first))
     return jax.lax.platform_dependent(x, weight, cpu=on_cpu, default=elsewhere)
 
 
@@ -56,7 +51,7 @@ def weights_first(
     """`product` with the weights as the left operand, and the result transposed.
 
     On a CPU, XLA packs the right operand of a product of several rows before it multiplies. Where
-    that is the few states, and not the weights, 2 to 32 rows take down to half of the time.
+    that is the few states, and not the weights, most products of 2 to 32 rows take less time.
     `python -m benchmarks.speed.products` measures all ways.
     """
     outputs = jnp.einsum("oi,...i->o...", weight, x, preferred_element_type=dtype)

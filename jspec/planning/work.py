@@ -194,9 +194,10 @@ def _is_summed(product: Product, leaf: Any) -> bool:
     split = getattr(leaf, "sharding", None)
     if split is None or not leaf.shape:
         return False
+    looked_up = not product.flops
+    if looked_up and len(leaf.shape) > 2:
+        return False  # matrices of experts, and no table
     # Weights are [O, I], one matrix or several; a table is looked up by its rows.
-    axis = -1 if product.flops else 0
-    if axis == 0 and len(leaf.shape) > 2:
-        return False
+    axis = 0 if looked_up else -1
     shard = split.shard_shape(leaf.shape)
     return shard[axis] != leaf.shape[axis] and prod(product.contracted) == leaf.shape[axis]
