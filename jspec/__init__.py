@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from jspec import methods as methods
     from jspec import metrics as metrics
     from jspec import models as models
+    from jspec import packed as packed
     from jspec import planning as planning
     from jspec import processors as processors
     from jspec import round as round
@@ -55,8 +56,8 @@ __all__ = [  # noqa: RUF022
     "SpeculativeDecoding", "Suffix", "TokenRecycling", "adaptive", "auto", "merge",
     # modules
     "acceptance_vector", "costs", "datastore", "grammar", "hosts", "memory", "methods", "metrics",
-    "models", "ngrams", "planning", "processors", "proposals", "round", "rules", "sampling",
-    "schemes", "sequoia_tree", "testing", "training", "tree",
+    "models", "ngrams", "packed", "planning", "processors", "proposals", "round", "rules",
+    "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
     "__version__",
 ]
 # fmt: on
@@ -72,6 +73,7 @@ _MODULES = {
     "metrics": "jspec.metrics",
     "models": "jspec.models",
     "ngrams": "jspec.drafters.retrieval.ngrams",
+    "packed": "jspec.packed",
     "planning": "jspec.planning",
     "processors": "jspec.processors",
     "proposals": "jspec.verify.proposals",

@@ -176,11 +176,22 @@ def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
             f"{drafter}.draft returned a tree with a choice of widths and sampled children (q); a "
             "part of a draw is not lossless, so leave out one of them"
         )
-    rising = sorted({width for width in choice.widths if 0 <= width < num_nodes})
+    rising = sorted(width for width in choice.widths if 0 <= width < num_nodes)
+    if choice.tokens is None:
+        rising = sorted(set(rising))
     if not rising or tuple(rising) != choice.widths:
         raise InputError(
             f"{drafter}.draft returned a tree of {num_nodes - 1} drafted nodes with widths "
             f"{choice.widths}; they must rise, from 0 or more to {num_nodes - 1} or less"
+        )
+    batch = len(tree.tokens)
+    if choice.tokens is not None and (
+        len(choice.tokens) != len(choice.widths) or max(choice.tokens) < batch
+    ):
+        raise InputError(
+            f"{drafter}.draft returned a choice of widths {choice.widths} with tokens "
+            f"{choice.tokens}; give a number for each, and one of {batch} or more, so that all "
+            "rows have room"
         )
     count = (len(choice.widths),)
     wanted = {

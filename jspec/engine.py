@@ -453,9 +453,9 @@ def _round(
         now = frame(state)
         return admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
 
-    def verify(tree: Tree, state: State, drafting: PyTree) -> State:
+    def verify(tree: Tree, state: State, drafting: PyTree, tokens: int) -> State:
         now = frame(state)
-        output = score(model, params, tree, now, state.cache)
+        output = score(model, params, tree, now, state.cache, tokens)
         processed = controls.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         state, feedback = settle(state, tree, output, verdict, processed)

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, Num, PyTree
 
 from jspec.base import Cache
 
@@ -79,6 +79,11 @@ def of_parts(
     return jax.shard_map(
         own, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(rows), axis_names=names
     )(x)
+
+
+def rows_are_split(x: Num[Array, "B *S"]) -> bool:
+    """Whether rows may lie on several devices, so that comparing them would exchange them."""
+    return _divides(jax.typeof(x).sharding.mesh, ROWS, x.shape[0]) is not None
 
 
 def _top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:

@@ -18,7 +18,12 @@ from jspec.base import (
 
 
 class CausalLM(Protocol):
-    """A language model: static, hashable, and pure. A Flax linen module is one already."""
+    """A language model: static, hashable, and pure. A Flax linen module is one already.
+
+    One with a static attribute `takes_packed` that is True takes the trees of a batch as one row of
+    tokens too, with a `jspec.packed.PackedMask` as its mask: rows of a batch then share what a
+    round scores (`jspec.adaptive`).
+    """
 
     @property
     def vocab_size(self) -> int: ...

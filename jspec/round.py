@@ -32,10 +32,11 @@ from jspec.base import (
 )
 from jspec.errors import InputError
 from jspec.manual_axes import vary
+from jspec.packed import packed
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import append
 from jspec.verify.schemes import verifier_of
-from jspec.widths import cut, widths_of
+from jspec.widths import cut, sizes_of, widths_of
 
 __all__ = ["admit", "frame", "no_rounds", "rehearse", "score", "settle"]
 
@@ -61,7 +62,14 @@ def frame(state: State) -> Frame:
     )
 
 
-def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cache) -> Output:
+def score(
+    model: CausalLM,
+    params: PyTree,
+    tree: Tree,
+    frame: Frame,
+    cache: Cache,
+    tokens: int | None = None,
+) -> Output:
     """The target's forward over all nodes of a tree, each under its own ancestors.
 
     Args:
@@ -70,6 +78,8 @@ def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cach
         tree: an admitted one.
         frame: of the round.
         cache: the committed tokens; read only.
+        tokens: the most valid nodes that all running rows have together; static. A model that
+            `takes_packed` scores no more than these. None: all that there may be.
 
     Example:
         >>> import jspec
@@ -81,7 +91,12 @@ def score(model: CausalLM, params: PyTree, tree: Tree, frame: Frame, cache: Cach
     """
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
-    return model.apply(params, tree.tokens, positions, mask, cache)
+    if tokens is None or tokens >= tree.tokens.size or not getattr(model, "takes_packed", False):
+        return model.apply(params, tree.tokens, positions, mask, cache)
+    of_rows = packed(mask, tree.valid & ~frame.done[:, None], tokens)
+    tokens_of_rows, places = of_rows.pack(tree.tokens), of_rows.pack(positions)
+    takes_packed: Any = model
+    return of_rows.unpacked(takes_packed.apply(params, tokens_of_rows, places, of_rows, cache))
 
 
 def settle(
@@ -162,7 +177,7 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
     tree, drafting = drafted
     check_tree(name, tree, len(state.root))
 
-    widest = widths_of(tree)[-1]
+    widest, tokens = sizes_of(tree)[-1]
 
     def of_the_tree(leaf: Any, axis: int) -> Any:
         shape = (*leaf.shape[:axis], widest + 1, *leaf.shape[axis + 1 :])
@@ -178,7 +193,7 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
 
     def taught(tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
         tree, drafting, scored = vary((tree, drafting, scored), state)
-        tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest)
+        tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
         processed = controls.processed(state, tree, scored.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         _, feedback = settle(fresh, tree, scored, verdict, processed)

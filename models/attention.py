@@ -11,6 +11,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.base import Cache, TreeKV
 from jspec.manual_axes import vary
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
+from jspec.packed import Mask, PackedMask
 
 _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""
@@ -158,7 +159,7 @@ def attend(
     q: Float[Array, "B N G*H D"],
     k: Float[Array, "B H N D"],
     v: Float[Array, "B H N D"],
-    mask: Bool[Array, "B N M+N"],
+    mask: Mask,
     past: Past,
     positions: Int[Array, "B N"] | None = None,
     *,
@@ -174,7 +175,8 @@ def attend(
     Args:
         q: queries of the new tokens, unscaled.
         k, v: their keys and values.
-        mask: new token i sees earlier node j, or new token j - M.
+        mask: new token i sees earlier node j, or new token j - M. A packed one: the new tokens are
+            those of several trees, one behind the other, and there are no earlier nodes.
         past: what the layer holds of the committed tokens and of the earlier nodes.
         positions: positions of the new tokens, read only where there is a window.
         scale: factor of the scores; None: D ** -0.5.
@@ -182,6 +184,20 @@ def attend(
         window: a token at position p sees none at or before p - window; None: it sees all.
         by: computes the two parts.
     """
+    if isinstance(mask, PackedMask):
+        mixed = attend(
+            mask.unpack(q),
+            mask.unpack_heads(k),
+            mask.unpack_heads(v),
+            mask.seen,
+            past,
+            None if positions is None else mask.unpack(positions),
+            scale=scale,
+            soft_cap=soft_cap,
+            window=window,
+            by=by,
+        )
+        return mask.pack(mixed)
     batch, new, query_heads, dim = q.shape
     heads = k.shape[1]
     group = query_heads // heads

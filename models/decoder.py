@@ -35,6 +35,11 @@ class Decoder(nn.Module):
     column_parts: int = field(default=1, kw_only=True)
 
     @property
+    def takes_packed(self) -> bool:
+        """Whether trees of a batch may come as one row, with a `jspec.packed.PackedMask`."""
+        return True
+
+    @property
     def fused(self) -> Mapping[str, Fused]:
         """The products of a layer that are one, by its name; empty: there are none."""
         return {}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import flax.linen as nn
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention, eight_bits
@@ -14,6 +14,7 @@ from jspec.models.columns import Fused
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import layer_norm
 from jspec.models.scanning import LayeredDecoder
+from jspec.packed import Mask
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ class Block(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B N E"],
-        mask: Bool[Array, "B N M+N"],
+        mask: Mask,
         past: attention.Past,
     ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
         """The block's output, and the keys and values of its tokens."""
@@ -124,7 +125,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
+        mask: Mask,
         cache: Cache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:

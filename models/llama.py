@@ -10,7 +10,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
@@ -23,6 +23,7 @@ from jspec.models.norms import RMSNorm
 from jspec.models.online_softmax import capped
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
+from jspec.packed import Mask
 
 
 @dataclass(frozen=True)
@@ -136,7 +137,7 @@ class Block(nn.Module):
         self,
         x: Float[Array, "B N E"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
+        mask: Mask,
         past: attention.Past,
         read: Float[Array, "B N R"] | None = None,
     ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
@@ -264,7 +265,7 @@ class Llama(LayeredDecoder):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
+        mask: Mask,
         cache: Cache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:

@@ -5,7 +5,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention, eight_bits
@@ -14,6 +14,7 @@ from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import layer_norm
 from jspec.models.rope import Rope, rotate, turns
 from jspec.models.scanning import LayeredDecoder
+from jspec.packed import Mask
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class NeoXBlock(nn.Module):
         self,
         x: Float[Array, "B N E"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
+        mask: Mask,
         past: attention.Past,
     ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
         """The block's output, and the keys and values of its tokens."""
@@ -99,7 +100,7 @@ class GPTNeoX(LayeredDecoder):
         self,
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
-        mask: Bool[Array, "B N M+N"],
+        mask: Mask,
         cache: Cache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:

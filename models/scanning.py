@@ -78,7 +78,7 @@ class LayeredDecoder(Decoder):
         self,
         blocks: Sequence[nn.Module],
         x: Float[Array, "B N E"],
-        arguments: Sequence[Array],
+        arguments: Sequence[PyTree],
         cache: Cache | None,
         nodes: TreeKV | None,
         taps: Sequence[int] = (),
@@ -89,7 +89,7 @@ class LayeredDecoder(Decoder):
             blocks: one for each layer, made with `parent=None`; called with the states, the
                 arguments and the layer's past, it gives states, keys and values.
             x: the states.
-            arguments: arrays that each block gets.
+            arguments: arrays, or trees of them, that each block gets.
             cache: the committed tokens.
             nodes: the keys and values of nodes that were scored before.
             taps: layers whose inputs are handed out.
@@ -115,7 +115,7 @@ class LayeredDecoder(Decoder):
         blocks: Sequence[nn.Module],
         group: stacking.Group,
         x: Float[Array, "B N E"],
-        arguments: Sequence[Array],
+        arguments: Sequence[PyTree],
         pasts: Sequence[attention.Past],
         taps: Sequence[int],
     ) -> tuple[Array, list[tuple[Array, Array]], dict[int, Array]]:

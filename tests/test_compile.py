@@ -87,16 +87,17 @@ FLAT = jspec.CostCurve.of({1: 1.0})
         pytest.param("draft_model", marks=pytest.mark.slow),
         pytest.param("adaptive_recycling", marks=pytest.mark.slow),
         pytest.param("adaptive_draft_model", marks=pytest.mark.slow),
+        pytest.param("shared_recycling", marks=pytest.mark.slow),
     ],
 )
 def test_there_is_no_second_cache(kind):
-    """Nor does the choice of a width make one: its branches write into the cache in place."""
+    """Nor does the choice of a width make one, or of what rows share: branches write in place."""
     drafter, weights = {
         "recycling": (jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])), None),
         "draft_model": (jspec.CoupledTree(MODEL, 6, 3, 3), tiny.params(MODEL)),
-    }[kind.removeprefix("adaptive_")]
-    if kind.startswith("adaptive"):
-        drafter = jspec.adaptive(drafter, (0, 2, 4))
+    }[kind.removeprefix("adaptive_").removeprefix("shared_")]
+    if kind.startswith(("adaptive", "shared")):
+        drafter = jspec.adaptive(drafter, (0, 2, 4), 0.5 if kind.startswith("shared") else 1.0)
         weights = jspec.AdaptiveParams(weights, FLAT)
     cache, loop, whole = _lowered(drafter, weights, 40_000)
     assert cache > 20e6

@@ -28,6 +28,7 @@ CORE = [
     "jspec.template",
     "jspec.tree",
     "jspec.in_place",
+    "jspec.packed",
     "jspec.widths",
     "jspec.admission",
     "jspec.hosts",

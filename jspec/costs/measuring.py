@@ -109,7 +109,8 @@ def measure(
         taken = time.perf_counter() - begin
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
-    return in_turn(drafter.widths, batch_size, started.cache.slots, timed, repeats, progress)
+    sizes = drafter.sizes(started.root)
+    return in_turn(sizes, batch_size, started.cache.slots, timed, repeats, progress)
 
 
 def asked_to_rest(state: State, resting: bool) -> State:
@@ -121,7 +122,7 @@ def asked_to_rest(state: State, resting: bool) -> State:
 
 
 def in_turn(
-    widths: Sequence[int],
+    sizes: Sequence[tuple[int, int]],
     batch_size: int,
     slots: int,
     timed: Callable[[CostCurve, bool, int], float],
@@ -135,16 +136,16 @@ def in_turn(
     often as was asked; and what is still out of order is taken to last no longer than what is more.
 
     Args:
-        widths: of the drafter.
-        batch_size: rows.
+        sizes: of `Adaptive.sizes`. Rounds that have no room for all rows are not timed.
+        batch_size: rows, all of them running.
         slots: of a row's cache.
         timed: gives the seconds of a round, of (curve, resting, rounds): with a curve in which one
             width alone is cheap, whether the drafter rests, and how many rounds to time together.
         repeats: times that each width is timed.
         progress: is told (done, all) after each timing.
     """
-    points = [batch_size * (1 + width) for width in widths]
-    # The first width without a draft, and every one with it.
+    points = sorted({tokens for _, tokens in sizes if tokens >= batch_size})
+    # The first without a draft, and every one with it.
     ways = [(points[0], True)] + [(point, False) for point in points]
     rounds, total = _ROUNDS, (2 + repeats) * len(ways)
     least = np.full(len(ways), np.inf)

@@ -26,15 +26,17 @@ is rejected costs more than a narrow one that would have been accepted saves.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
+from jspec import mesh_axes
 from jspec import tree as trees
 from jspec.admission import admit, check_tree
-from jspec.arguments import check_integer
+from jspec.arguments import check_integer, check_number
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
 from jspec.cost_curve import CostCurve
 from jspec.drafters.ensemble.members import Offer, own_view
@@ -47,6 +49,7 @@ from jspec.drafters.growth.calibration import (
 from jspec.drafters.growth.union import check_deterministic
 from jspec.drafters.resting import Rests, draft_unless, if_any_drafted
 from jspec.errors import InputError
+from jspec.packed import largest_together
 from jspec.protocols import Drafter, Verifier
 from jspec.verify.schemes import takes_parts
 from jspec.widths import kept_nodes
@@ -86,8 +89,10 @@ class Offered:
     """The kind of proposal that each node is, see `calibration.features`."""
     probs: Float[Array, "B N"]
     """The estimated probability of each node given that its parent is accepted."""
-    gains: Float[Array, "B W"]
-    """E(w) of each width, as the chances add up."""
+    gains: Float[Array, "B R"]
+    """E of each round that there may be, as the chances add up."""
+    chosen: Int[Array, ""] | None = None
+    """Which of these was chosen."""
 
 
 @struct.dataclass
@@ -128,6 +133,7 @@ class Adaptive:
 
     drafter: Drafter
     widths: tuple[int, ...]
+    share: float = 1.0
 
     def __post_init__(self):
         if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
@@ -145,6 +151,27 @@ class Adaptive:
             raise InputError(
                 f"widths is {self.widths}; give rising numbers of drafted nodes, such as (0, 3, 7)"
             )
+        check_number("share", self.share, 0, 1)
+
+    def sizes(self, root: Num[Array, " B"]) -> tuple[tuple[int, int], ...]:
+        """The (width, tokens) of each round that there may be, the latter of all rows together.
+
+        Args:
+            root: the last tokens of the rows, of which only the number is read, and whether they
+                lie on several devices: there each row has its own width, as if `share` was 1.
+
+        Example:
+            >>> import jspec
+            >>> drafter = jspec.adaptive(jspec.PromptLookup(), widths=(0, 3, 7), share=0.25)
+            >>> drafter.sizes(jnp.zeros(1)), drafter.sizes(jnp.zeros(8))
+            (((0, 1), (3, 4), (7, 8)), ((0, 2), (0, 8), (3, 8), (7, 16)))
+        """
+        batch = len(root)
+        rows = batch if mesh_axes.rows_are_split(root) else max(ceil(self.share * batch), 1)
+        narrowest = self.widths[0]
+        # Whatever is drafted, there is a round in which all rows have room.
+        sizes = {(narrowest, batch * (1 + narrowest))}
+        return tuple(sorted(sizes | {(width, rows * (1 + width)) for width in self.widths}))
 
     @property
     def verifier(self) -> Verifier | None:
@@ -223,6 +250,7 @@ class Adaptive:
             frame,
         )
         choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
+        offered = replace(offered, chosen=choice.index)
         state = replace(state, drafter=drafting, offered=offered)
         return replace(offered.tree, choice=choice), state
 
@@ -262,17 +290,22 @@ class Adaptive:
         self, costs: CostCurve, state: AdaptiveState, feedback: Feedback, width: int
     ) -> dict[str, Any]:
         """What a round of some width has shown of expectations, and of what drafts save."""
-        assert state.offered is not None, "what is updated was drafted"
+        offered = state.offered
+        assert offered is not None and offered.chosen is not None, "what is updated was drafted"
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
-        seconds = costs.at([len(ran) * (1 + w) for w in (self.widths[0], width)], state.slots)
-        plain = costs.without_draft(state.slots)
-        rows = jnp.maximum(ran.sum(dtype=jnp.int32), 1).astype(jnp.float32)
-        gain = state.offered.gains[:, self.widths.index(width)]
+        running = ran.sum(dtype=jnp.int32)
+        seconds, fits = self._seconds(costs, state.slots, feedback.counts, running)
+        # The narrowest round that there was room in, with a draft and without.
+        drafted = seconds[jnp.argmax(fits)]
+        drafting = seconds[self._fullest(feedback.counts)] - costs.without_draft(state.slots)
+        plain = drafted - drafting
+        rows = jnp.maximum(running, 1).astype(jnp.float32)
+        gain = offered.gains[:, offered.chosen]
         expected = jnp.where(ran, 1 + state.trust * gain, 0.0).sum() / rows
         # What one row's round has really given says little of its draft, the mean of many says
         # more: a refused draft costs many times what drafting does.
         tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
-        rests = state.rests.after(tokens * plain - seconds[1], seconds[0] - plain)
+        rests = state.rests.after(tokens * plain - seconds[offered.chosen], drafting)
         # What was not asked has not shown whether it pays.
         found: dict[str, Any] = {"rests": state.rests if self.is_plain else rests}
         gains = accepted = jnp.float32(0)
@@ -300,35 +333,67 @@ class Adaptive:
         admitted = admit(
             tree, frame.root, state.vocab_sizes.max(), frame.grammar, frame.max_draft_tokens
         )
-        tree = replace(admitted, choice=None)
+        # What an ended row drafts is no one's, and shall take no place from the others.
+        running = admitted.valid & ~frame.done[:, None]
+        tree = replace(admitted, choice=None, valid=running.at[:, 0].set(True))
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
         tree = replace(tree, value=trees.along(tree.parents, probs, jnp.multiply, tree.depth))
         assert tree.value is not None, "it was calibrated"
         chances = jnp.where(tree.valid, tree.value, 0.0).at[:, 0].set(0.0)
-        best = jnp.cumsum(-jnp.sort(-chances, axis=1), axis=1)  # E(1), E(2), ..
-        gains = jnp.pad(best, ((0, 0), (1, 0)))[:, jnp.array(self.widths)]
-        return Offered(tree, buckets, probs, gains), drafting
+        best = -jnp.sort(-chances, axis=1)
+        running = jnp.sum(~frame.done, dtype=jnp.int32)
+        gains = [
+            _together(best[:, :width], tokens, running).sum(-1)
+            for width, tokens in self.sizes(frame.root)
+        ]
+        return Offered(tree, buckets, probs, jnp.stack(gains, axis=-1)), drafting
 
     def _choose(
-        self, gains: Float[Array, "B W"], costs: CostCurve, slots: Int[Array, ""], frame: Frame
+        self, gains: Float[Array, "B R"], costs: CostCurve, slots: Int[Array, ""], frame: Frame
     ) -> WidthChoice:
-        """The width at which the rows are fastest."""
-        batch, running = len(frame.root), ~frame.done
+        """The round in which the rows are fastest."""
+        widths, tokens = zip(*self.sizes(frame.root), strict=True)
+        running = jnp.sum(~frame.done, dtype=jnp.int32)
 
-        def of_running(values: Float[Array, "B W"]) -> Float[Array, " W"]:
-            return jnp.where(running[:, None], values, 0.0).sum(0)
+        def of_running(values: Float[Array, "B R"]) -> Float[Array, " R"]:
+            return jnp.where(frame.done[:, None], 0.0, values).sum(0)
 
-        count = jnp.maximum(running.sum(dtype=jnp.int32), 1).astype(jnp.float32)
-        seconds = costs.at([batch * (1 + width) for width in self.widths], slots)
+        count = jnp.maximum(running, 1).astype(jnp.float32)
+        seconds, fits = self._seconds(costs, slots, frame.root, running)
         speeds = of_running(jnp.log1p(gains)) / count - jnp.log(seconds)
         return WidthChoice(
-            index=jnp.argmax(speeds).astype(jnp.int32),
+            index=jnp.argmax(jnp.where(fits, speeds, -jnp.inf)).astype(jnp.int32),
             expected_tokens=of_running(1 + gains),
             seconds=seconds,
-            widths=self.widths,
+            widths=widths,
+            tokens=None if widths == self.widths else tokens,
         )
+
+    def _seconds(
+        self,
+        costs: CostCurve,
+        slots: Int[Array, ""],
+        root: Num[Array, " B"],
+        running: Int[Array, ""],
+    ) -> tuple[Float[Array, " R"], Bool[Array, " R"]]:
+        """The time of each round, and whether it has room for the rows that are running."""
+        tokens = [tokens for _, tokens in self.sizes(root)]
+        return costs.at(tokens, slots), jnp.array(tokens) >= running
+
+    def _fullest(self, root: Num[Array, " B"]) -> int:
+        """Which round is the narrowest in which all rows have room."""
+        return self.sizes(root).index((self.widths[0], len(root) * (1 + self.widths[0])))
+
+
+def _together(
+    chances: Float[Array, "B w"], tokens: int, running: Int[Array, ""]
+) -> Float[Array, "B w"]:
+    """The largest chances of all rows that there is room for, and 0 in the place of the others."""
+    if tokens >= len(chances) + chances.size:
+        return chances
+    return jnp.where(largest_together(chances, chances > 0, tokens - running), chances, 0.0)
 
 
 def _places(tree: Tree, width: int) -> Offer:
@@ -340,7 +405,7 @@ def _places(tree: Tree, width: int) -> Offer:
     return Offer(tree, place.astype(jnp.int32))
 
 
-def adaptive(drafter: Drafter, widths: Sequence[int]) -> Adaptive:
+def adaptive(drafter: Drafter, widths: Sequence[int], share: float = 1.0) -> Adaptive:
     """The drafter, with the width of every round chosen by worth and cost.
 
     Each round verifies those nodes of the drafter's tree that are likeliest to be accepted, as many
@@ -352,7 +417,11 @@ def adaptive(drafter: Drafter, widths: Sequence[int]) -> Adaptive:
 
     Args:
         drafter: of deterministic proposals, as members of `jspec.merge` are.
-        widths: rising numbers of drafted nodes that a round may verify; 0 is plain decoding.
+        widths: rising numbers of drafted nodes that a round may verify of a row; 0 is plain
+            decoding.
+        share: the share of a batch's rows, rounded up and at least one, that can have the width of
+            a round: so many nodes are verified in all, those that are likeliest to be accepted, in
+            whichever row they stand. 1: each row has as many as the others.
 
     Raises:
         InputError: if the drafter draws by a rule of its own, or the widths do not rise. While a
@@ -363,4 +432,4 @@ def adaptive(drafter: Drafter, widths: Sequence[int]) -> Adaptive:
         >>> jspec.adaptive(jspec.Suffix(num_speculative_tokens=15), widths=(0, 3, 7, 15)).widths
         (0, 3, 7, 15)
     """
-    return Adaptive(drafter, tuple(widths))
+    return Adaptive(drafter, tuple(widths), share)

@@ -305,8 +305,18 @@ def _check_alone(tree: str, **others: Any) -> None:
 def widened(make: Maker) -> Maker:
     """The builder of a method whose rounds are as wide as pays, if widths are given."""
 
-    def made(models: Models, widths: tuple[int, ...] | None = None, **options: Any) -> Built:
+    def made(
+        models: Models,
+        widths: tuple[int, ...] | None = None,
+        share: float | None = None,
+        **options: Any,
+    ) -> Built:
         if widths is None:
+            if share is not None:
+                raise InputError(
+                    f"share is {share:g} and came without widths, of which it is a share; give "
+                    "widths such as [0, 3, 7], or leave it out"
+                )
             return make(models, **options)
         from jspec.costs.prior import prior
         from jspec.drafters.adaptive import AdaptiveParams, adaptive
@@ -314,7 +324,8 @@ def widened(make: Maker) -> Maker:
         built = make(models, **options)
         costs = prior(models.target.params)
         params = AdaptiveParams(built.drafter_params, costs)
-        return Built(built.model, adaptive(built.drafter, widths), params)
+        drafter = adaptive(built.drafter, widths, 1.0 if share is None else share)
+        return Built(built.model, drafter, params)
 
     return made
 

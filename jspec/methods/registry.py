@@ -81,11 +81,17 @@ _WIDTHS = Option(
     Several(Integer(0, 1024), "[0, 3, 7, 15]"),
     "drafted nodes that a round may verify; each round as many as pay",
 )
+_SHARE = Option(
+    "share",
+    Number(0, 1),
+    "share of a batch's rows that can have the width of a round; the likeliest nodes of all",
+)
 
 
 def _with_widths(method: Method) -> Method:
     """The method, with the option to choose the width of every round."""
-    return replace(method, make=builders.widened(method.make), options=(*method.options, _WIDTHS))
+    options = (*method.options, _WIDTHS, _SHARE)
+    return replace(method, make=builders.widened(method.make), options=options)
 
 
 # Methods that merges are made of.
@@ -359,6 +365,7 @@ METHODS: Mapping[str, Method] = {
             ),
             options=(
                 _WIDTHS,
+                _SHARE,
                 replace(_HEAD, help="drafts beside the others"),
                 *_RECOMMENDED.options,
             ),

@@ -160,7 +160,8 @@ class EngineDevice:
             jax.block_until_ready(news.tokens)
             return (time.perf_counter() - began) / max(int(news.stats.num_rounds.max()), 1)
 
-        curve = in_turn(drafter.widths, self.num_rows, slots, timed, repeats=_REPEATS)
+        sizes = drafter.sizes(self._state.root)
+        curve = in_turn(sizes, self.num_rows, slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 

@@ -28,7 +28,7 @@ class AtRandom(jspec.Adaptive):
 
     def draft(self, params, state, frame):
         tree, state = super().draft(params, state, frame)
-        index = (frame.positions.sum() * 7 // 3) % len(self.widths)
+        index = (frame.positions.sum() * 7 // 3) % len(tree.choice.widths)
         choice = replace(tree.choice, index=index.astype(jnp.int32))
         return replace(tree, choice=choice), state
 

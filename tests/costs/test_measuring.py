@@ -58,7 +58,7 @@ def test_what_seems_to_take_longer_than_more_is_timed_again(rest_is_slow_for, tu
         busy = resting and asked.count((2, True)) <= rest_is_slow_for
         return true[point, resting] + (7.0 if busy else 0.0)
 
-    curve = in_turn((0, 3), 2, 64, timed, repeats=3)
+    curve = in_turn(((0, 1), (0, 2), (3, 8)), 2, 64, timed, repeats=3)
     assert len(asked) == 3 * turns
     assert curve.at([2, 8]).tolist() == pytest.approx([2.0, 5.0])
     assert float(curve.without_draft()) == pytest.approx(rest)

@@ -242,7 +242,7 @@ def test_a_wrong_cut_is_caught(monkeypatch):
     """The deepest nodes, without their parents."""
     monkeypatch.setattr(
         "jspec.widths.cut",
-        lambda tree, width: trees.kept(
+        lambda tree, width, *_: trees.kept(
             tree.replace(choice=None),
             jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),
         ),
