@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import DRAFTERS
-from drafters.test_adaptive import random_tree
+from contract.methods import DRAFTERS, AtRandom
+from drafters.test_adaptive import FORCED, random_tree
 
 import jspec
 from jspec import tree as trees
@@ -143,27 +143,10 @@ def test_a_node_in_the_wrong_tree_is_caught(monkeypatch):
         test_one_row_of_tokens_gives_what_the_trees_give("llama")
 
 
-@dataclass(frozen=True)
-class AtRandom(jspec.Adaptive):
-    """Rounds that nothing speaks for, some of them without room for all roots."""
-
-    def draft(self, params, state, frame):
-        tree, state = super().draft(params, state, frame)
-        index = (frame.positions.sum() * 7 // 3) % len(tree.choice.widths)
-        return replace(tree, choice=replace(tree.choice, index=index.astype(jnp.int32))), state
-
-
 COSTS = jspec.CostCurve.of({3: 1.0, 12: 1.1, 30: 1.6})
 MIXED = jspec.Sampling(temperature=np.array([0.0, 1.0, 0.7]))
 INNER = {
-    "matrix and lookup": (
-        jspec.merge(
-            jspec.DynamicTokenRecycling(tiny.VOCAB, 6, max_depth=3, beam=3, k=3),
-            jspec.PromptLookup(num_speculative_tokens=4, min_match=1, whole=False),
-            num_speculative_tokens=6,
-        ),
-        None,
-    ),
+    "matrix and lookup": FORCED["budgeted_merge"],
     "draft model": (
         jspec.CoupledTree(tiny.draft(), 8, max_depth=4, beam=3),
         tiny.params(tiny.draft()),
@@ -182,7 +165,8 @@ INNER = {
     ],
 )
 def test_shared_rounds_change_no_token(name, share):
-    """Rows end one by one, and what they no longer need the others get."""
+    """Rows end one by one, and what they no longer need the others get. Some rounds that are asked
+    for have no room for all roots."""
     inner, weights = INNER[name]
     model = tiny.model()
     params = tiny.params(model)
