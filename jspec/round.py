@@ -94,9 +94,9 @@ def score(
     if tokens is None or tokens >= tree.tokens.size or not getattr(model, "takes_packed", False):
         return model.apply(params, tree.tokens, positions, mask, cache)
     of_rows = packed(mask, tree.valid & ~frame.done[:, None], tokens)
-    tokens_of_rows, places = of_rows.pack(tree.tokens), of_rows.pack(positions)
-    takes_packed: Any = model
-    return of_rows.unpacked(takes_packed.apply(params, tokens_of_rows, places, of_rows, cache))
+    row = of_rows.pack(tree.tokens), of_rows.pack(positions), of_rows
+    apply: Any = model.apply
+    return of_rows.unpacked(apply(params, *row, cache))
 
 
 def settle(

@@ -222,6 +222,12 @@ def chooses(widths=(0, 2), changes=(), **fields):
         (chooses((2, 0)), r"4 drafted nodes with widths \(2, 0\); they must rise, from 0 or more"),
         (chooses((0, 5)), r"with widths \(0, 5\); they must rise, .* to 4 or less"),
         (chooses((-1, 2)), r"with widths \(-1, 2\); they must rise"),
+        (chooses((0, 0)), r"with widths \(0, 0\); they must rise"),
+        (
+            chooses((0, 0, 2), dict(tokens=(1, 2, 2))),
+            r"widths \(0, 0, 2\) with tokens \(1, 2, 2\); give a number for each, and one of 3",
+        ),
+        (chooses(changes=dict(tokens=(3,))), r"with tokens \(3,\); give a number for each"),
         (chooses(()), r"with widths \(\); they must rise"),
         (
             chooses(changes=dict(index=jnp.zeros(1, int))),

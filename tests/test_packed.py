@@ -14,6 +14,7 @@ import jspec
 from jspec import tree as trees
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Layer, Llama
+from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.models.rope import Rope
 from jspec.packed import largest_together, packed
 from jspec.round import score
@@ -32,6 +33,7 @@ MODELS = {
     "scanned": Llama(tiny.model().config, scan_layers=True),
     "taps": Llama(tiny.model().config, taps=(0, 1)),
     "learned positions": learned(),
+    "neox": GPTNeoX(GPTNeoXConfig(tiny.VOCAB, 16, 24, 2, 4, 64, Rope())),
 }
 
 
@@ -181,6 +183,31 @@ def test_shared_rounds_change_no_token(name, share):
     np.testing.assert_array_equal(result.status, plain.status)
     used = np.asarray(result.stats.width_histogram[0])
     assert (used > 0).all() and result.stats.widths == (0, 2, 5)
+
+
+def shared(model, drafter):
+    params = tiny.params(tiny.model())
+    weights = jspec.AdaptiveParams(None, COSTS)
+    ask = dict(max_new_tokens=12, limits=[12, 3, 6])
+    return jspec.decode(
+        model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=drafter, drafter_params=weights
+    )
+
+
+def test_decoding_gives_the_model_one_row():
+    """The sizes of all rounds that there may be; that of all roots is the batch as it is."""
+    drafter, shapes = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.3), []
+    sizes = ((0, 1), (0, 3), (2, 3), (5, 6))
+    assert drafter.sizes(jnp.zeros(3)) == sizes
+    shared(Told(tiny.model(), shapes), drafter)
+    assert set(shapes[-len(sizes) :]) == {(1, 1), (3, 1), (1, 3), (1, 6)}
+
+
+def test_a_round_without_room_for_all_roots_would_be_found(monkeypatch):
+    drafter = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.2)
+    plain = shared(tiny.model(), jspec.adaptive(drafter.drafter, (0,)))
+    monkeypatch.setattr("jspec.widths._with_room", lambda index, *_: index)
+    assert (shared(Told(tiny.model(), []), drafter).tokens != plain.tokens).any()
 
 
 def test_rows_get_nodes_where_they_are_worth_most():

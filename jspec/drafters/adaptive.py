@@ -297,7 +297,8 @@ class Adaptive:
         seconds, fits = self._seconds(costs, state.slots, feedback.counts, running)
         # The narrowest round that there was room in, with a draft and without.
         drafted = seconds[jnp.argmax(fits)]
-        drafting = seconds[self._fullest(feedback.counts)] - costs.without_draft(state.slots)
+        undrafted = costs.without_draft(state.slots)
+        drafting = costs.at([len(ran) * (1 + self.widths[0])], state.slots)[0] - undrafted
         plain = drafted - drafting
         rows = jnp.maximum(running, 1).astype(jnp.float32)
         gain = offered.gains[:, offered.chosen]
@@ -333,15 +334,15 @@ class Adaptive:
         admitted = admit(
             tree, frame.root, state.vocab_sizes.max(), frame.grammar, frame.max_draft_tokens
         )
-        # What an ended row drafts is no one's, and shall take no place from the others.
-        running = admitted.valid & ~frame.done[:, None]
-        tree = replace(admitted, choice=None, valid=running.at[:, 0].set(True))
+        tree = replace(admitted, choice=None)
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
         tree = replace(tree, value=trees.along(tree.parents, probs, jnp.multiply, tree.depth))
         assert tree.value is not None, "it was calibrated"
-        chances = jnp.where(tree.valid, tree.value, 0.0).at[:, 0].set(0.0)
+        # What an ended row drafts takes no room from the others.
+        there = tree.valid & ~frame.done[:, None]
+        chances = jnp.where(there, tree.value, 0.0).at[:, 0].set(0.0)
         best = -jnp.sort(-chances, axis=1)
         running = jnp.sum(~frame.done, dtype=jnp.int32)
         gains = [
@@ -381,10 +382,6 @@ class Adaptive:
         """The time of each round, and whether it has room for the rows that are running."""
         tokens = [tokens for _, tokens in self.sizes(root)]
         return costs.at(tokens, slots), jnp.array(tokens) >= running
-
-    def _fullest(self, root: Num[Array, " B"]) -> int:
-        """Which round is the narrowest in which all rows have room."""
-        return self.sizes(root).index((self.widths[0], len(root) * (1 + self.widths[0])))
 
 
 def _together(
