@@ -301,6 +301,10 @@ class Feedback:
     """Position of the root, as in the round that drafted."""
     done: Bool[Array, " B"]
     """True for rows that have ended, in this round or before."""
+    keys: jax.Array | None = None
+    """The random keys [B], as in the round that drafted."""
+    sampling: Sampling | None = None
+    """The target's sampling, as in the round that drafted."""
     merged: Scored | None = None
     """The verified tree, if it was not just the drafter's own; None if it was."""
     processed: Float[Array, "B N V"] | None = None

@@ -128,6 +128,8 @@ def settle(
         counts=counts,
         positions=state.cache.lengths,
         done=status != Status.RUNNING,
+        keys=state.request.keys,
+        sampling=state.request.sampling,
         processed=None if decided is output.logits else decided,
     )
     last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]

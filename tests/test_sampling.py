@@ -88,6 +88,20 @@ def test_noise_depends_on_row_and_position_alone():
     assert (np.asarray(other) != np.asarray(alone)).all()
 
 
+@pytest.mark.parametrize("generator", ["threefry2x32", "rbg"])
+@pytest.mark.parametrize("partitionable", [True, False])
+@pytest.mark.parametrize("size", [5, 50_000])
+def test_the_noise_of_some_tokens_is_that_of_all(generator, partitionable, size):
+    keys = samplings.row_keys(jax.random.key(1, impl=generator), jnp.arange(3))
+    positions = jnp.array([0, 7, 70_000])
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, size, (3, 40)))
+    with jax.threefry_partitionable(partitionable):
+        few = samplings.gumbel_of(keys, positions, tokens, size)
+        both = samplings.gumbel(keys, positions, size)
+    # The same bits; the logarithms of few are not rounded as those of many, by one unit at most.
+    np.testing.assert_allclose(few, jnp.take_along_axis(both, tokens, axis=1), rtol=3e-7)
+
+
 def test_other_draws_do_not_meet_the_noise():
     keys = samplings.row_keys(jax.random.key(1), jnp.array([0]))
     position = jnp.array([3])

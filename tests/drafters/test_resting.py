@@ -59,6 +59,9 @@ def test_a_spared_round_leaves_a_matrix_as_it_was():
             done=jnp.array([False]),
             emitted=jnp.array([[7]]),
             counts=jnp.array([1]),
+            positions=jnp.array([3]),
+            keys=None,
+            sampling=None,
         )
         after = drafter.update(None, state, told)
         assert after.before.tolist() == [5]

@@ -4,7 +4,9 @@ The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is no
 seen. The n-gram table is `{(before, token): line, (token,): line}` of such lines, or empty.
 Chances are those of budgeted_merge.py's multinomial logit, with the matrix and the table as its
 drafters: each line's own odds, moved by a correction for its rank and its bin of odds, those of
-the table for its order too.
+the table for its order too. Where tokens are drawn, the odds of each candidate are multiplied by
+exp(T (G - 0.5772)), with the noise G that decides there: `noise` holds these log odds by token, a
+list for each step from the root on, and nothing in greedy decoding.
 """
 
 import heapq
@@ -27,7 +29,7 @@ def _said(line, ranks):
     return found
 
 
-def cells(matrix, table, before, token, corrections):
+def cells(matrix, table, before, token, corrections, noise=None):
     """[(candidate, kinds, chance)] after two tokens; kind 64 + j is kind j of the table."""
     of_matrix = _said(matrix.get(token, []), range(8))
     pair = table.get((before, token))
@@ -45,11 +47,13 @@ def cells(matrix, table, before, token, corrections):
         score = -4 + corrections.get(None, 0.0)
         score += sum(odds + 4 + corrections.get(kind, 0.0) for kind, odds in said)
         found.append((candidate, [kind for kind, _ in said], exp(score)))
+    if noise is not None:
+        found = [(token, kinds, weight * exp(noise[token])) for token, kinds, weight in found]
     total = 1 + sum(weight for _, _, weight in found)
     return [(candidate, kinds, weight / total) for candidate, kinds, weight in found]
 
 
-def grown(matrix, table, corrections, text, nodes, depth, k):
+def grown(matrix, table, corrections, text, nodes, depth, k, noise=()):
     """{path: worth} of the best `nodes` paths of at most `depth` tokens, best-first.
 
     text: the last two tokens, of which the last is the root; of a token k candidates count.
@@ -61,19 +65,21 @@ def grown(matrix, table, corrections, text, nodes, depth, k):
         found[path] = -value
         if len(path) < depth:
             before, last = (*text, *path)[-2:]
-            offered = cells(matrix, table, before, last, corrections)
+            here = noise[len(path)] if len(noise) else None
+            offered = cells(matrix, table, before, last, corrections, here)
             for token, _, chance in sorted(offered, key=lambda one: -one[2])[:k]:
                 heapq.heappush(heap, (value * chance, (*path, token)))
     del found[()]
     return found
 
 
-def learnt(matrix, table, beliefs, text):
+def learnt(matrix, table, beliefs, text, noise=()):
     """(corrections, curvatures) after the tokens text[2:] were emitted behind text[:2]."""
     corrections, curvatures = beliefs
     slopes, bends = {}, {}
-    for before, last, after in zip(text, text[1:], text[2:], strict=False):
-        for token, kinds, chance in cells(matrix, table, before, last, corrections):
+    for step, (before, last, after) in enumerate(zip(text, text[1:], text[2:], strict=False)):
+        here = noise[step] if len(noise) else None
+        for token, kinds, chance in cells(matrix, table, before, last, corrections, here):
             for name in (None, *kinds):
                 slopes[name] = slopes.get(name, 0.0) + (token == after) - chance
                 bends[name] = bends.get(name, 0.0) + chance * (1 - chance)

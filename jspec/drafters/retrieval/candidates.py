@@ -4,6 +4,7 @@ c: the candidates of all sources, one source behind the other.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +23,10 @@ NUM_BINS = 8
 """The number of bins of log odds, each 1 wide, from -4 to 4."""
 NUM_KINDS = NUM_BUCKETS // NUM_BINS
 """The number of kinds of candidates that each source tells apart, such as ranks."""
+_LEAST = 1e-9
+"""The least probability that none of the candidates comes next."""
+_MOST = 60.0
+"""The most that log odds are raised by, so that they stay finite at high temperatures."""
 
 
 @struct.dataclass
@@ -85,6 +90,13 @@ def united(sources: Sequence[Source], acceptance: AcceptanceModel) -> Candidates
     scores = acceptance.scores(jnp.stack(priors, axis=-1), bucket)
     weight = jnp.where(first, jnp.exp(scores), 0.0)
     return Candidates(tokens, bucket, weight / (1 + weight.sum(-1, keepdims=True)))
+
+
+def given(offered: Candidates, log_odds: Float[Array, "*S c"]) -> Candidates:
+    """The candidates, when something is known that raises their log odds against all others."""
+    none = jnp.maximum(1 - offered.probs.sum(-1, keepdims=True), _LEAST)
+    weight = offered.probs / none * jnp.exp(jnp.minimum(log_odds, _MOST))
+    return replace(offered, probs=weight / (1 + weight.sum(-1, keepdims=True)))
 
 
 def likeliest(offered: Candidates, k: int) -> tuple[Int[Array, "*S k"], Float[Array, "*S k"]]:

@@ -20,10 +20,12 @@ from jspec.arguments import check_integer, check_number
 from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.calibration import AcceptanceModel
 from jspec.drafters.resting import unless_sparing
+from jspec.drafters.retrieval import deciding_noise
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
 from jspec.drafters.retrieval.candidates import (
     NUM_KINDS,
     Candidates,
+    given,
     likeliest,
     source,
     united,
@@ -56,7 +58,7 @@ class DynamicMatrixState:
 class DynamicTokenRecycling(MatrixDrafter):
     """Drafts the likeliest paths of an adjacency matrix whose cells carry probabilities.
 
-    jspec's own extension of Token Recycling (Luo et al. 2024, arXiv 2408.08696), in five points:
+    jspec's own extension of Token Recycling (Luo et al. 2024, arXiv 2408.08696), in six points:
 
     - A cell holds a token and a running mean, over the visits of its line, of the probability that
       the target gave that token. A single visit says too much: the same token stands in other
@@ -66,12 +68,14 @@ class DynamicTokenRecycling(MatrixDrafter):
     - Beside a line stands what an n-gram table offers after the last two tokens, if there is one:
       the params of this drafter, made of text that the target read (`jspec.ngrams.build`). What
       both offer is likelier, and how far each can be trusted is learnt.
+    - Where tokens are drawn, the noise that decides them is known before the target's law is, and
+      the candidates are those that it favours (`deciding_noise`).
     - The tree grows level by level. The best `beam` nodes of a level offer all their candidates;
       the best nodes of all levels, by the product of probabilities along their paths, are drafted.
     - Lines that were never written offer nothing.
 
-    Probabilities are the model's own, whatever the temperature. The matrix is filled by the same
-    nodes as that of `TokenRecycling`, and survives calls like that one.
+    The matrix holds the model's own probabilities, whatever the temperature. It is filled by the
+    same nodes as that of `TokenRecycling`, and survives calls like that one.
 
     Args:
         vocab_size: V of the target.
@@ -154,10 +158,17 @@ class DynamicTokenRecycling(MatrixDrafter):
         ids = jnp.zeros_like(tokens)
         levels = [(tokens, jnp.full_like(tokens, NO_PARENT), value)]
         size = 1
-        for _ in range(self.max_depth):
+        for depth in range(self.max_depth):
             lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
             offered = self._offered(params, state.acceptance, before, tokens, *lines)
-            candidates, probs = likeliest(offered, self.k)
+            noise = deciding_noise.log_odds(
+                frame.keys,
+                frame.sampling,
+                frame.positions + depth,
+                offered.tokens,
+                self.vocab_size,
+            )
+            candidates, probs = likeliest(given(offered, noise), self.k)
             value = (value[..., None] * probs).reshape(batch, -1)
             before, tokens = jnp.repeat(tokens, self.k, axis=1), candidates.reshape(value.shape)
             levels.append((tokens, jnp.repeat(ids, self.k, axis=1), value))
@@ -203,6 +214,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
             before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
             offered = self._offered(params, state.acceptance, before, nodes, names, means)
+            offered = given(offered, self._noise_along(feedback, offered.tokens))
             known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
             return state.acceptance.learn(
                 offered.buckets,
@@ -217,6 +229,19 @@ class DynamicTokenRecycling(MatrixDrafter):
         above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]
         above = jnp.where(feedback.counts > 0, above, state.before)
         return super().update(params, replace(state, acceptance=acceptance, before=above), feedback)
+
+    def _noise_along(
+        self, feedback: Feedback, tokens: Int[Array, "B P c"]
+    ) -> Float[Array, "B P c"]:
+        """What the noise said of the tokens that follow the accepted path's nodes."""
+        steps = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+
+        def at(step, tokens):
+            positions = feedback.positions + step
+            keys, sampling = feedback.keys, feedback.sampling
+            return deciding_noise.log_odds(keys, sampling, positions, tokens, self.vocab_size)
+
+        return jax.vmap(at, (0, 1), 1)(steps, tokens)
 
     def _offered(
         self,

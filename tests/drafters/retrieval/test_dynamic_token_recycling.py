@@ -6,6 +6,7 @@ import tiny
 from oracle import dynamic_token_recycling as oracle
 
 import jspec
+from jspec import sampling as samplings
 from jspec.base import Frame
 from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
 
@@ -30,6 +31,14 @@ def drafted(tree, row):
             path = (*above[int(tree.parents[row, node])], int(tree.tokens[row, node]))
             above[node], found[path] = path, float(tree.value[row, node])
     return found
+
+
+def deciding(frame, temperature, steps):
+    """T (G - its mean) of the first row, by step and token."""
+    drawn = [
+        samplings.gumbel(frame.keys, frame.positions + step, tiny.VOCAB)[0] for step in range(steps)
+    ]
+    return (temperature * (np.stack(drawn) - 0.57721566)).tolist()
 
 
 @pytest.fixture(scope="module")
@@ -78,8 +87,11 @@ def ngrams(target):
     return jspec.ngrams.table(lines), oracle.tabulated(rows.tolist(), laws, 2)
 
 
-@pytest.mark.parametrize(("decay", "beside"), [(0.0, False), (0.6, False), (0.5, True)])
-def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside):
+@pytest.mark.parametrize(
+    ("decay", "beside", "warm"),
+    [(0.0, False, 0.0), (0.6, False, 0.0), (0.5, True, 0.0), (0.5, True, 0.8)],
+)
+def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, beside, warm):
     """Every round's tree, and what it leaves in the matrix and in the corrections."""
     drafter = DynamicTokenRecycling(
         tiny.VOCAB, num_speculative_tokens=9, max_depth=4, beam=K**3, decay=decay, k=K
@@ -88,14 +100,16 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
     prompt = tiny.PROMPTS[0]
     params, table = ngrams if beside else (None, {})
     drafting = {"drafter": drafter, "drafter_params": params}
-    state = jspec.prefill(*target, prompt[None], **drafting, max_new_tokens=30)
+    asked = {"sampling": jspec.Sampling(warm), "key": 5} if warm else {}
+    state = jspec.prefill(*target, prompt[None], **drafting, **asked, max_new_tokens=30)
     matrix, beliefs, full, again = {}, ({}, {}), 0, 0
     while True:
-        frame = Frame(state.root, state.cache.lengths, None, None, state.done)
+        frame = jspec.round.frame(state)
+        noise = deciding(frame, warm, 5) if warm else []
         tree, _ = draft(params, state.drafter_state, frame)
         got = drafted(tree, 0)
         text = [*prompt.tolist(), *np.asarray(state.out[0, : int(state.lengths[0])]).tolist()]
-        want = oracle.grown(matrix, table, beliefs[0], text[-2:], 9, 4, K)
+        want = oracle.grown(matrix, table, beliefs[0], text[-2:], 9, 4, K, noise)
         assert got.keys() == want.keys()
         for path, value in want.items():
             assert got[path] == pytest.approx(value, rel=5e-3)
@@ -105,7 +119,7 @@ def test_rounds_are_those_of_a_heap_over_paths(target, probs, ngrams, decay, bes
         if state.done.all():
             break
         said = [*text[-2:], *np.asarray(state.out[0, begin : int(state.lengths[0])]).tolist()]
-        beliefs = oracle.learnt(matrix, table, beliefs, said)
+        beliefs = oracle.learnt(matrix, table, beliefs, said, noise)
         nodes = [(), *got]
         tokens = [path[-1] if path else text[-1] for path in nodes]
         again += sum(token in matrix for token in tokens)

@@ -1,0 +1,109 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import jspec
+from jspec import sampling as samplings
+from jspec.base import Frame
+from jspec.drafters.retrieval import candidates, deciding_noise
+from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
+
+SIZE, PLACES = 40, 4000
+
+
+def rows(count, seed=0):
+    return samplings.row_keys(jax.random.key(seed), jnp.arange(count))
+
+
+def test_it_is_the_temperature_times_the_noise_less_its_mean():
+    keys, positions = rows(3), jnp.array([4, 9, 9])
+    tokens = jnp.array([[[1, 5], [0, 39]]] * 3)
+    warm = jspec.Sampling(jnp.array([0.0, 0.5, 2.0]))
+    found = deciding_noise.log_odds(keys, warm, positions, tokens, SIZE)
+    noise = samplings.gumbel(keys, positions, SIZE)
+    want = jnp.array([0.0, 0.5, 2.0])[:, None] * (noise - 0.57721566)
+    np.testing.assert_allclose(found, want[jnp.arange(3)[:, None, None], tokens], rtol=1e-6)
+
+
+@pytest.mark.parametrize("sampling", [None, jspec.Sampling(0.0)])
+def test_it_says_nothing_of_greedy_decoding(sampling):
+    places = jnp.array([4, 9]), jnp.array([[1, 2]] * 2), SIZE
+    assert not deciding_noise.log_odds(rows(2), sampling, *places).any()
+    assert not deciding_noise.log_odds(None, jspec.Sampling(), *places).any()
+
+
+def offered(law, kept):
+    """The likeliest tokens of a law as candidates at many places."""
+    tokens = np.argsort(-law)[:kept]
+    shape = PLACES, kept
+    return candidates.Candidates(
+        tokens=jnp.broadcast_to(jnp.array(tokens, jnp.int32), shape),
+        buckets=jnp.zeros((*shape, 1), jnp.int32),
+        probs=jnp.broadcast_to(jnp.array(law[tokens], jnp.float32), shape),
+    )
+
+
+def log_likelihood(found, drawn):
+    """The mean log probability of what was drawn: of the candidate, or of none of them."""
+    hit = found.tokens == drawn[:, None]
+    none = 1 - found.probs.sum(-1)
+    probs = jnp.where(hit.any(-1), jnp.where(hit, found.probs, 0).sum(-1), none)
+    return float(jnp.log(jnp.maximum(probs, 1e-9)).mean())
+
+
+def test_it_tells_which_candidate_is_drawn():
+    """And noise that decides nothing, as that of another key, misleads."""
+    law = np.random.default_rng(0).dirichlet(np.full(SIZE, 0.3))
+    keys, positions = rows(PLACES), jnp.full(PLACES, 7, jnp.int32)
+    noise = samplings.gumbel(keys, positions, SIZE)
+    drawn = (jnp.log(law) + noise).argmax(-1)
+    known = offered(law, 6)
+
+    def given(keys):
+        warm = jspec.Sampling(jnp.ones(PLACES))
+        told = deciding_noise.log_odds(keys, warm, positions, known.tokens, SIZE)
+        return candidates.given(known, told)
+
+    told, without = given(keys), log_likelihood(known, drawn)
+    assert log_likelihood(told, drawn) > without + 0.5
+    assert log_likelihood(given(rows(PLACES, seed=1)), drawn) < without - 0.5
+    # What is likely in the mean is as likely as it was.
+    np.testing.assert_allclose(told.probs.mean(0), known.probs[0], atol=0.03)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 30.0, 1e6])
+def test_chances_stay_chances(temperature):
+    law = np.array([1.0] + [0.0] * (SIZE - 1))
+    keys, positions = rows(PLACES), jnp.arange(PLACES, dtype=jnp.int32)
+    known = offered(law, 3)
+    warm = jspec.Sampling(jnp.full(PLACES, temperature))
+    told = deciding_noise.log_odds(keys, warm, positions, known.tokens, SIZE)
+    probs = candidates.given(known, told).probs
+    assert jnp.isfinite(probs).all()
+    assert (probs >= 0).all() and (probs.sum(-1) <= 1 + 1e-6).all()
+
+
+def test_the_drafted_token_is_the_one_that_will_be_drawn():
+    """With a matrix that holds the target's law, row by row."""
+    drafter = DynamicTokenRecycling(SIZE, num_speculative_tokens=1, max_depth=1, k=SIZE)
+    law = np.random.default_rng(1).dirichlet(np.full(SIZE, 5.0))
+    order = np.argsort(-law)
+    state = drafter.init(PLACES, 8, None)
+    state = state.replace(
+        tokens=state.tokens.at[0, 3].set(jnp.array(order, jnp.int32)),
+        probs=state.probs.at[0, 3].set(jnp.array(law[order], jnp.float32)),
+    )
+    keys, positions = rows(PLACES), jnp.full(PLACES, 7, jnp.int32)
+    drawn = (jnp.log(law) + samplings.gumbel(keys, positions, SIZE)).argmax(-1)
+
+    def right(sampling):
+        frame = Frame(
+            jnp.full(PLACES, 3, jnp.int32), positions, keys, sampling, jnp.zeros(PLACES, bool)
+        )
+        tree, _ = drafter.draft(None, state, frame)
+        return float((tree.tokens[:, 1] == drawn).mean())
+
+    # Not all: how far estimates can be trusted is yet to be learnt.
+    assert right(jspec.Sampling(jnp.ones(PLACES))) > 0.9
+    assert right(None) < 0.2
