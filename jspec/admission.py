@@ -185,13 +185,15 @@ def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
             f"{choice.widths}; they must rise, from 0 or more to {num_nodes - 1} or less"
         )
     batch = len(tree.tokens)
-    if choice.tokens is not None and (
-        len(choice.tokens) != len(choice.widths) or max(choice.tokens) < batch
+    if choice.tokens is not None and not (
+        len(choice.tokens) == len(choice.widths)
+        and all(isinstance(count, int) and count > 0 for count in choice.tokens)
+        and max(choice.tokens) >= batch
     ):
         raise InputError(
             f"{drafter}.draft returned a choice of widths {choice.widths} with tokens "
-            f"{choice.tokens}; give a number for each, and one of {batch} or more, so that all "
-            "rows have room"
+            f"{choice.tokens}; give an integer of at least 1 for each width, of which one is at "
+            f"least {batch}, so that all rows have room"
         )
     count = (len(choice.widths),)
     wanted = {

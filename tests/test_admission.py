@@ -225,9 +225,11 @@ def chooses(widths=(0, 2), changes=(), **fields):
         (chooses((0, 0)), r"with widths \(0, 0\); they must rise"),
         (
             chooses((0, 0, 2), dict(tokens=(1, 2, 2))),
-            r"widths \(0, 0, 2\) with tokens \(1, 2, 2\); give a number for each, and one of 3",
+            r"tokens \(1, 2, 2\); give an integer of at least 1 for each width, .* at least 3",
         ),
-        (chooses(changes=dict(tokens=(3,))), r"with tokens \(3,\); give a number for each"),
+        (chooses(changes=dict(tokens=(3,))), r"with tokens \(3,\); give an integer of at least 1"),
+        (chooses(changes=dict(tokens=(0, 9))), r"with tokens \(0, 9\); give an integer of at"),
+        (chooses(changes=dict(tokens=(4.0, 9.0))), r"with tokens \(4\.0, 9\.0\); give an integer"),
         (chooses(()), r"with widths \(\); they must rise"),
         (
             chooses(changes=dict(index=jnp.zeros(1, int))),

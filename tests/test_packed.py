@@ -194,6 +194,12 @@ def shared(model, drafter):
     )
 
 
+@pytest.mark.parametrize(("share", "batch", "rows"), [(0.07, 100, 7), (0.3, 10, 3), (0.31, 10, 4)])
+def test_a_share_is_rounded_up_to_whole_rows(share, batch, rows):
+    drafter = AtRandom(INNER["matrix and lookup"][0], (0, 3), share)
+    assert drafter.sizes(jnp.zeros(batch))[0] == (0, rows)
+
+
 def test_decoding_gives_the_model_one_row():
     """The sizes of all rounds that there may be; that of all roots is the batch as it is."""
     drafter, shapes = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.3), []

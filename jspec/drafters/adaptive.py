@@ -167,7 +167,9 @@ class Adaptive:
             (((0, 1), (3, 4), (7, 8)), ((0, 2), (0, 8), (3, 8), (7, 16)))
         """
         batch = len(root)
-        rows = batch if mesh_axes.rows_are_split(root) else max(ceil(self.share * batch), 1)
+        # 0.07 of 100 rows are 7, and 7.000000000000001 in floats.
+        part = max(ceil(round(self.share * batch, 6)), 1)
+        rows = batch if mesh_axes.rows_are_split(root) else part
         narrowest = self.widths[0]
         # Whatever is drafted, there is a round in which all rows have room.
         sizes = {(narrowest, batch * (1 + narrowest))}
