@@ -4,7 +4,6 @@ c: the candidates of all sources, one source behind the other.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -92,11 +91,11 @@ def united(sources: Sequence[Source], acceptance: AcceptanceModel) -> Candidates
     return Candidates(tokens, bucket, weight / (1 + weight.sum(-1, keepdims=True)))
 
 
-def given(offered: Candidates, log_odds: Float[Array, "*S c"]) -> Candidates:
-    """The candidates, when something is known that raises their log odds against all others."""
+def raised(offered: Candidates, by: Float[Array, "*S c"]) -> Float[Array, "*S c"]:
+    """The probabilities of candidates whose log odds against all others are raised by that."""
     none = jnp.maximum(1 - offered.probs.sum(-1, keepdims=True), _LEAST)
-    weight = offered.probs / none * jnp.exp(jnp.minimum(log_odds, _MOST))
-    return replace(offered, probs=weight / (1 + weight.sum(-1, keepdims=True)))
+    weight = offered.probs / none * jnp.exp(jnp.minimum(by, _MOST))
+    return weight / (1 + weight.sum(-1, keepdims=True))
 
 
 def likeliest(offered: Candidates, k: int) -> tuple[Int[Array, "*S k"], Float[Array, "*S k"]]:

@@ -25,7 +25,6 @@ from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines,
 from jspec.drafters.retrieval.candidates import (
     NUM_KINDS,
     Candidates,
-    given,
     likeliest,
     source,
     united,
@@ -161,14 +160,8 @@ class DynamicTokenRecycling(MatrixDrafter):
         for depth in range(self.max_depth):
             lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
             offered = self._offered(params, state.acceptance, before, tokens, *lines)
-            noise = deciding_noise.log_odds(
-                frame.keys,
-                frame.sampling,
-                frame.positions + depth,
-                offered.tokens,
-                self.vocab_size,
-            )
-            candidates, probs = likeliest(given(offered, noise), self.k)
+            known = frame.keys, frame.sampling, frame.positions + depth, self.vocab_size
+            candidates, probs = likeliest(deciding_noise.given(offered, *known), self.k)
             value = (value[..., None] * probs).reshape(batch, -1)
             before, tokens = jnp.repeat(tokens, self.k, axis=1), candidates.reshape(value.shape)
             levels.append((tokens, jnp.repeat(ids, self.k, axis=1), value))
@@ -214,7 +207,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
             before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
             offered = self._offered(params, state.acceptance, before, nodes, names, means)
-            offered = given(offered, self._noise_along(feedback, offered.tokens))
+            offered = self._given_noise(offered, feedback)
             known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
             return state.acceptance.learn(
                 offered.buckets,
@@ -230,18 +223,15 @@ class DynamicTokenRecycling(MatrixDrafter):
         above = jnp.where(feedback.counts > 0, above, state.before)
         return super().update(params, replace(state, acceptance=acceptance, before=above), feedback)
 
-    def _noise_along(
-        self, feedback: Feedback, tokens: Int[Array, "B P c"]
-    ) -> Float[Array, "B P c"]:
-        """What the noise said of the tokens that follow the accepted path's nodes."""
-        steps = jnp.arange(tokens.shape[1], dtype=jnp.int32)
+    def _given_noise(self, offered: Candidates, feedback: Feedback) -> Candidates:
+        """What was offered after the accepted nodes, given the noise of their places."""
 
-        def at(step, tokens):
-            positions = feedback.positions + step
-            keys, sampling = feedback.keys, feedback.sampling
-            return deciding_noise.log_odds(keys, sampling, positions, tokens, self.vocab_size)
+        def at(offered, step):
+            known = feedback.keys, feedback.sampling, feedback.positions + step, self.vocab_size
+            return deciding_noise.given(offered, *known)
 
-        return jax.vmap(at, (0, 1), 1)(steps, tokens)
+        steps = jnp.arange(offered.tokens.shape[1], dtype=jnp.int32)
+        return jax.vmap(at, (1, 0), 1)(offered, steps)
 
     def _offered(
         self,

@@ -16,23 +16,6 @@ def rows(count, seed=0):
     return samplings.row_keys(jax.random.key(seed), jnp.arange(count))
 
 
-def test_it_is_the_temperature_times_the_noise_less_its_mean():
-    keys, positions = rows(3), jnp.array([4, 9, 9])
-    tokens = jnp.array([[[1, 5], [0, 39]]] * 3)
-    warm = jspec.Sampling(jnp.array([0.0, 0.5, 2.0]))
-    found = deciding_noise.log_odds(keys, warm, positions, tokens, SIZE)
-    noise = samplings.gumbel(keys, positions, SIZE)
-    want = jnp.array([0.0, 0.5, 2.0])[:, None] * (noise - 0.57721566)
-    np.testing.assert_allclose(found, want[jnp.arange(3)[:, None, None], tokens], rtol=1e-6)
-
-
-@pytest.mark.parametrize("sampling", [None, jspec.Sampling(0.0)])
-def test_it_says_nothing_of_greedy_decoding(sampling):
-    places = jnp.array([4, 9]), jnp.array([[1, 2]] * 2), SIZE
-    assert not deciding_noise.log_odds(rows(2), sampling, *places).any()
-    assert not deciding_noise.log_odds(None, jspec.Sampling(), *places).any()
-
-
 def offered(law, kept):
     """The likeliest tokens of a law as candidates at many places."""
     tokens = np.argsort(-law)[:kept]
@@ -52,6 +35,31 @@ def log_likelihood(found, drawn):
     return float(jnp.log(jnp.maximum(probs, 1e-9)).mean())
 
 
+def test_log_odds_are_raised_by_the_temperature_times_the_noise_less_its_mean():
+    """Those of a candidate against none of them, row by row and node by node."""
+    keys, positions = rows(3), jnp.array([4, 9, 9])
+    tokens = jnp.array([[[1, 5], [0, 39]]] * 3)
+    probs = jnp.broadcast_to(jnp.array([0.5, 0.2]), tokens.shape)
+    known = candidates.Candidates(tokens, jnp.zeros((*tokens.shape, 1), int), probs)
+    warm = jspec.Sampling(jnp.array([0.0, 0.5, 2.0]))
+    found = deciding_noise.given(known, keys, warm, positions, SIZE).probs
+    odds = jnp.log(found / (1 - found.sum(-1, keepdims=True)))
+    noise = samplings.gumbel(keys, positions, SIZE)[jnp.arange(3)[:, None, None], tokens]
+    more = warm.temperature[:, None, None] * (noise - 0.57721566)
+    np.testing.assert_allclose(odds, jnp.log(probs / 0.3) + more, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("keys", "sampling"),
+    [(rows(PLACES), None), (rows(PLACES), jspec.Sampling(0.0)), (None, jspec.Sampling())],
+)
+def test_it_says_nothing_of_greedy_decoding(keys, sampling):
+    """To the last bit."""
+    known = offered(np.random.default_rng(0).dirichlet(np.full(SIZE, 0.3)), 6)
+    found = deciding_noise.given(known, keys, sampling, jnp.zeros(PLACES, int), SIZE)
+    np.testing.assert_array_equal(found.probs, known.probs)
+
+
 def test_it_tells_which_candidate_is_drawn():
     """And noise that decides nothing, as that of another key, misleads."""
     law = np.random.default_rng(0).dirichlet(np.full(SIZE, 0.3))
@@ -62,8 +70,7 @@ def test_it_tells_which_candidate_is_drawn():
 
     def given(keys):
         warm = jspec.Sampling(jnp.ones(PLACES))
-        told = deciding_noise.log_odds(keys, warm, positions, known.tokens, SIZE)
-        return candidates.given(known, told)
+        return deciding_noise.given(known, keys, warm, positions, SIZE)
 
     told, without = given(keys), log_likelihood(known, drawn)
     assert log_likelihood(told, drawn) > without + 0.5
@@ -78,8 +85,7 @@ def test_chances_stay_chances(temperature):
     keys, positions = rows(PLACES), jnp.arange(PLACES, dtype=jnp.int32)
     known = offered(law, 3)
     warm = jspec.Sampling(jnp.full(PLACES, temperature))
-    told = deciding_noise.log_odds(keys, warm, positions, known.tokens, SIZE)
-    probs = candidates.given(known, told).probs
+    probs = deciding_noise.given(known, keys, warm, positions, SIZE).probs
     assert jnp.isfinite(probs).all()
     assert (probs >= 0).all() and (probs.sum(-1) <= 1 + 1e-6).all()
 
