@@ -41,7 +41,7 @@ def known_values(array: Any) -> np.ndarray | None:
 
 
 def per_row(value: ArrayLike, batch: int, name: str) -> Any:
-    """The array [B] of `value`; a number counts for every row."""
+    """The array [B] of `value`; a number counts for every row. InputError for another shape."""
     array = to_array(value, name)
     if array.shape not in ((), (batch,)):
         raise InputError(
@@ -51,19 +51,30 @@ def per_row(value: ArrayLike, batch: int, name: str) -> Any:
 
 
 def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
-    """The array [B] int32 of `value`, found or made to lie within the bounds."""
+    """The array [B] int32 of `value`, found or made to lie within the bounds.
+
+    Raises:
+        InputError: if a known value lies outside them, or these are no integers, one or B.
+    """
     array = per_row(value, batch, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
     within(name, array, low, high, why)
-    return library_of(array).clip(array, low, high).astype(np.int32)
+    # The bounds in the array's own dtype, to which JAX would cast them.
+    own = jnp.iinfo(array.dtype)
+    inside = library_of(array).clip(array, max(low, own.min), min(high, own.max))
+    return inside.astype(np.int32)
 
 
 def reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
-    """The array [B] float32 of `value`, found to lie within the bounds."""
+    """The array [B] float32 of `value`, found or made to lie within the bounds.
+
+    Raises:
+        InputError: if a known value lies outside them, or these are no numbers, one or B.
+    """
     array = per_row(value, batch, name)
     within(name, array, low, high, why)
-    return array.astype(np.float32)
+    return library_of(array).clip(array.astype(np.float32), low, high)
 
 
 def within(name: str, array: Any, low: float, high: float, why: str) -> None:
@@ -78,7 +89,11 @@ def within(name: str, array: Any, low: float, high: float, why: str) -> None:
 
 
 def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
-    """The array [B, X] int32 of tokens that end rows: one, a list for all, or one for each."""
+    """The array [B, X] int32 of tokens that end rows: one, a list for all, or one for each.
+
+    Raises:
+        InputError: if these are no integers, of another shape, or known to be no tokens.
+    """
     array = to_array(np.zeros(0, np.int32) if tokens is None else tokens, name)
     if not jnp.issubdtype(array.dtype, jnp.integer):
         raise InputError(f"{name} is {tokens!r:.80}; pass token ids")

@@ -79,6 +79,13 @@ def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
         ([[]], {}, "prompt 0 has 0 tokens; give 1 to 10"),
         ([[1], [23]], {}, "prompt 1 holds what is no token id; give 0 to 22"),
         ([[1]], dict(max_new_tokens=21), "max_new_tokens is 21; give at most 20"),
+        ([[1]], dict(seed=-1), "seed is -1; give 0 to 4294967295"),
+        ([[1]], dict(seed=2**32), "seed is 4294967296; give"),
+        ([[1]], dict(temperature=-1.0), "temperature is -1.0; give 0 to 1000000"),
+        ([[1]], dict(temperature=float("nan")), "temperature is nan; give"),
+        ([[1]], dict(temperature=1.0, top_p=0.0), "top_p is 0.0; give 1e-06 to 1"),
+        ([[1]], dict(top_k=-1), "top_k is -1; give 0 to"),
+        ([[1]], dict(min_p=1.5), "min_p is 1.5; give 0 to 1"),
     ):
         with pytest.raises(ValueError, match=said):
             generate(prompts, **changes)

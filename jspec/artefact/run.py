@@ -7,7 +7,6 @@ As a module: `load(folder)` gives a function from lists of token ids to lists of
 
 import argparse
 import json
-import math
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,6 +19,15 @@ import numpy as np
 FORMAT = 1
 """Of the folder; another number is another layout."""
 
+BOUNDS = {
+    "seed": (0, 2**32 - 1),
+    "temperature": (0, 1e6),
+    "top_k": (0, 2**31 - 1),
+    "top_p": (1e-6, 1),
+    "min_p": (0, 1),
+}
+"""Least and most of each setting, as in `decode`; seeds are of 32 bits here."""
+
 
 def load(folder: str | Path) -> Callable[..., list[list[int]]]:
     """The generation of a folder that `jspec.export` wrote.
@@ -29,7 +37,8 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
 
     Returns:
         `generate(prompts, max_new_tokens=.., seed=0, temperature=0.0, top_k=0, top_p=1.0,
-        min_p=0.0)`. Temperature 0 is greedy.
+        min_p=0.0)`. Temperature 0 is greedy. It raises ValueError for what the programs have no
+        room for, and for settings out of `BOUNDS`.
 
     Raises:
         ValueError: if the folder is not whole, or of another version.
@@ -60,7 +69,8 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
         min_p: float = 0.0,
     ) -> list[list[int]]:
         most = told["max_new_tokens"] if max_new_tokens is None else max_new_tokens
-        _check(prompts, most, told)
+        settings = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+        _check(prompts, most, dict(seed=seed) | settings, told)
         rows = min(size for size in told["rows"] if size >= len(prompts))
         # Rows beyond the prompts are given nothing to write.
         tokens = np.zeros((rows, told["prompt_tokens"]), np.int32)
@@ -69,11 +79,9 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
             tokens[row, : len(prompt)] = prompt
             lengths[row], limits[row] = len(prompt), most
         kinds = [np.float32, np.int32, np.float32, np.float32]
-        given = zip((temperature, top_k, top_p, min_p), kinds, strict=True)
-        settings = [np.full(rows, value, kind) for value, kind in given]
-        found, counts = program(rows)(
-            weights, tokens, lengths, limits, np.uint32(seed % 2**32), *settings
-        )
+        given = zip(settings.values(), kinds, strict=True)
+        filled = [np.full(rows, value, kind) for value, kind in given]
+        found, counts = program(rows)(weights, tokens, lengths, limits, np.uint32(seed), *filled)
         pairs = zip(np.asarray(found), np.asarray(counts), strict=True)
         return [row[:count].tolist() for row, count in pairs][: len(prompts)]
 
@@ -109,8 +117,10 @@ def _described(place: Path) -> dict[str, Any]:
     return told
 
 
-def _check(prompts: Sequence[Sequence[int]], most: int, told: dict[str, Any]) -> None:
-    """Raises ValueError for what the programs have no room for."""
+def _check(
+    prompts: Sequence[Sequence[int]], most: int, settings: dict[str, float], told: dict[str, Any]
+) -> None:
+    """Raises ValueError for what the programs have no room for, and settings out of bounds."""
     rows, longest, size = max(told["rows"]), told["prompt_tokens"], told["vocab_size"]
     if not 1 <= len(prompts) <= rows:
         raise ValueError(f"there are {len(prompts)} prompts; give 1 to {rows}")
@@ -121,6 +131,10 @@ def _check(prompts: Sequence[Sequence[int]], most: int, told: dict[str, Any]) ->
             raise ValueError(f"prompt {row} holds what is no token id; give 0 to {size - 1}")
     if not 0 <= most <= told["max_new_tokens"]:
         raise ValueError(f"max_new_tokens is {most}; give at most {told['max_new_tokens']}")
+    for name, value in settings.items():
+        low, high = BOUNDS[name]
+        if not low <= value <= high:  # nor NaN
+            raise ValueError(f"{name} is {value}; give {low} to {high}")
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -136,8 +150,6 @@ def main(arguments: Sequence[str]) -> int:
     ):
         parser.add_argument(f"--{name}", type=kind, default=off)
     given = vars(parser.parse_args(arguments))
-    if not all(math.isfinite(value) for value in given.values() if isinstance(value, float)):
-        parser.error("a setting is not finite")
     try:
         print(json.dumps(load(Path(__file__).parent)(given.pop("prompts"), **given)))
     except (TypeError, ValueError) as error:

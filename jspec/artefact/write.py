@@ -40,10 +40,10 @@ def export(
     """Writes the whole generation as files that a process with only JAX loads and runs.
 
     `python FOLDER/run.py "[[5, 3, 9]]"` prints the tokens, greedy or sampled, and as a module it
-    is a function. The tokens are those of `decode` with the same seed. The folder holds
-    artefact.json, the weights once, a program of `jax.export` for each number of rows (rows that
-    are not needed stay empty) and the script. Nothing is compiled here, and one lowering serves all
-    platforms.
+    is a function. The tokens are those of `decode` with the same seed, of 32 bits here. The folder
+    holds artefact.json, the weights once, a program of `jax.export` for each number of rows (rows
+    that are not needed stay empty) and the script. Nothing is compiled here, and one lowering
+    serves all platforms.
 
     Args:
         folder: where to write; made if absent.
