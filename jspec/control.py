@@ -388,6 +388,21 @@ def placed(progress: Progress | None, control: Control | None, row: Int[Array, "
     return progress
 
 
+def freed(progress: Progress | None, here: Bool[Array, " B"]) -> Progress | None:
+    """What is kept between rounds when rows have left: no stop string waits for its end there."""
+    if progress is None or progress.stop is None:
+        return progress
+    stop = progress.stop
+    return replace(
+        progress,
+        stop=replace(
+            stop,
+            pending=jnp.where(here, 0, stop.pending),
+            stop_bytes=jnp.where(here, 0, stop.stop_bytes),
+        ),
+    )
+
+
 def text_of(state: State) -> Text | None:
     """What processors read of the rows' texts; None if there are none."""
     return None if state.control is None else state.control.text

@@ -142,4 +142,5 @@ def evict(state: State, row: Int[Array, ""]) -> State:
         cache=replace(state.cache, lengths=jnp.where(here, 0, state.cache.lengths)),
         lengths=jnp.where(here, 0, state.lengths),
         status=jnp.where(here, Status.FREE, state.status),
+        control=controls.freed(state.control, here),
     )

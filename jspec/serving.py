@@ -25,6 +25,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import control as controls
 from jspec import engine, row_moves
+from jspec import logprobs as records
 from jspec import sampling as samplings
 from jspec.arguments import check_integer
 from jspec.base import Logprobs, PyTree, Sampling, State, Stats, Status
@@ -37,6 +38,7 @@ from jspec.grammar.stops import StopStrings
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, check_drafter, check_model, prepare
+from jspec.row_arguments import to_array
 from jspec.verify.schemes import takes_parts
 
 
@@ -93,8 +95,8 @@ class Engine:
         num_rows: B, the rows that decode together.
         slots: most tokens that a row holds, prompt and output.
         drafter: proposes the trees.
-        processors: change the logits of every row, see `jspec.processors`. A request's processors
-            are of the same functions, in the same order.
+        processors: change the logits of every row, see `jspec.processors`; one, or several. A
+            request's processors are of the same functions, in the same order.
         grammar: room for the grammar of a row; None: no request has one.
         stop: room for the stop strings of a row; None: no request has any.
         num_end_tokens: room for the end tokens of a row, and for its stop tokens.
@@ -102,7 +104,7 @@ class Engine:
         logprobs_mode: as in `decode`.
 
     Raises:
-        InputError: if a number is out of range.
+        InputError: if a number is out of range, or a room is none.
 
     Example:
         >>> import jspec
@@ -139,7 +141,14 @@ class Engine:
         most = 2**31 - 2 if context is None else context
         check_integer("slots", self.slots, 2, most, "what the model's context holds")
         check_integer("num_end_tokens", self.num_end_tokens, 1, None)
-        object.__setattr__(self, "processors", tuple(self.processors))
+        for name in ("grammar", "stop"):
+            room = getattr(self, name)
+            if room is not None and not isinstance(room, Room):
+                raise InputError(f"{name} is {room!r:.80}; pass a jspec.grammar.Room, or None")
+        records.asked(self.logprobs, self.logprobs_mode, self.model.vocab_size)
+        given = self.processors
+        given = (given,) if isinstance(given, Processor) else tuple(given)
+        object.__setattr__(self, "processors", given)
 
     def init(
         self, params: PyTree, drafter_params: PyTree = None, drafter_state: PyTree = None
@@ -322,13 +331,20 @@ class Engine:
         self, prompt: Any, asked: "_Asked", earlier: State | None = None
     ) -> tuple[Prepared, controls.Control | None]:
         """The checked arguments of a request, in the shapes that all requests have."""
-        tokens = np.asarray(prompt)
+        tokens = np.asarray(to_array(prompt, "prompt"))
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
             raise InputError(
                 f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass one row of token "
                 "ids"
             )
         count = len(tokens)
+        if not count:
+            tokens = tokens.astype(np.int32)  # an empty list has no dtype of its own
+            if earlier is None:
+                raise InputError(
+                    "the prompt is empty; pass at least one token, or earlier= with the text that "
+                    "goes on"
+                )
         if count > self.slots:
             raise InputError(
                 f"the prompt has {count} tokens and a row holds {self.slots}; shorten it, or make "
@@ -346,7 +362,7 @@ class Engine:
         greedy = asked.sampling is None
         call = prepare(
             self.model,
-            np.pad(tokens.astype(np.int32), (0, max(1 - count, 0)))[None],
+            np.pad(tokens, (0, max(1 - count, 0)))[None],
             np.array([count]),
             self.slots,
             np.array([self.slots if asked.limit is None else asked.limit]),
@@ -372,7 +388,7 @@ class Engine:
 
     def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
         """End tokens, as many for every request."""
-        known = np.asarray([] if tokens is None else tokens).reshape(-1)
+        known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
         if known.size and known.dtype.kind not in "iu":
             raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
         missing = self.num_end_tokens - len(known)
@@ -381,7 +397,8 @@ class Engine:
                 f"{name} has {len(known)} tokens and a row has room for {self.num_end_tokens}; "
                 f"make the engine with num_end_tokens={len(known)}"
             )
-        return np.pad(known.astype(np.int32), (0, missing), constant_values=-1)
+        # Of 64 bits, so that what is no token is found to be none.
+        return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
 
     def _check_processors(self, given: Sequence[Processor]) -> None:
         """Raises InputError unless these are the engine's functions, with values of its shapes."""

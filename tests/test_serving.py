@@ -282,7 +282,10 @@ WRONG = {
         r"the arrival's \.cache.* has shape \(1, 1, 40, 1\)",
     ),
     "too long": (lambda e, s: e.prefill(PARAMS, [1] * 49), "the prompt has 49 tokens and a row"),
-    "nothing": (lambda e, s: e.prefill(PARAMS, []), r"lengths\[0\] is 0, outside 1"),
+    "nothing": (lambda e, s: e.prefill(PARAMS, []), "the prompt is empty; pass at least one"),
+    "ragged": (lambda e, s: e.prefill(PARAMS, [[1], [2, 3]]), "prompt is .*lists of equal length"),
+    "64 bits": (lambda e, s: e.prefill(PARAMS, [2**32 + 1]), r"is token 4294967297, outside"),
+    "64 bits of an end": (lambda e, s: e.prefill(PARAMS, [1], eos=2**32 + 3), "eos holds"),
     "two rows": (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
     "no grammar": (
         lambda e, s: e.prefill(PARAMS, [1], grammar=BOUND, eos=END),
@@ -335,6 +338,31 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
         jspec.Engine(MODEL, 2, 9, jspec.PromptLookup)
     with pytest.raises(jspec.InputError, match="num_rows is 0"):
         jspec.Engine(MODEL, 0, 9)
+    for asked, said in (
+        (dict(stop="x"), "stop is 'x'; pass a jspec.grammar.Room"),
+        (dict(logprobs=-1), "logprobs is -1; pass an integer in 0 .. 23"),
+        (dict(logprobs_mode="x"), "logprobs_mode is 'x'"),
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            jspec.Engine(MODEL, 2, 9, **asked)
+    assert len(jspec.Engine(MODEL, 2, 9, processors=processors.min_tokens(0)).processors) == 1
+
+
+def test_a_row_that_left_waits_for_no_stop_string():
+    """Its last tokens may have been the beginning of one, and are told to nobody."""
+    engine = jspec.Engine(MODEL, 2, SLOTS, stop=jspec.grammar.Room(states=64, classes=24))
+    whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=8).tokens[0]
+    # The output is the stop string but for its last token, which never comes.
+    never = (int(whole[4]) + 1) % 22
+    text = b"".join(LETTERS[int(token)] for token in [*whole[:4], never]).decode()
+    stop = jspec.stop_strings([text], LETTERS)
+    state = engine.insert(engine.init(PARAMS), 0, engine.prefill(PARAMS, [1, 2, 3], stop=stop))
+    state = engine.insert(state, 1, engine.prefill(PARAMS, [4, 5]))
+    state, news = engine.step(PARAMS, state, rounds=3)
+    assert news.counts.tolist() == [0, 3] and state.lengths.tolist() == [3, 3]
+    state, news = engine.step(PARAMS, engine.evict(state, 0), rounds=2)
+    assert news.counts.tolist() == [0, 2]
+    assert news.status.tolist() == [Status.FREE, Status.RUNNING]
 
 
 @pytest.mark.slow
