@@ -6,6 +6,8 @@ They take Python's and numpy's numbers, never arrays: what they check is static,
 from numbers import Integral, Real
 from typing import Any
 
+import numpy as np
+
 from jspec.errors import InputError
 
 
@@ -68,6 +70,23 @@ def check_number(
     if not inside:
         bounds = f"{low} {'<' if above_low else '<='} x {'<' if below_high else '<='} {top}"
         raise InputError(_sentence(name, value, f"a number x with {bounds}", why))
+
+
+def check_flag(name: str, value: Any) -> None:
+    """Raises InputError unless `value` is True or False.
+
+    Args:
+        name: of the argument, as the caller wrote it.
+        value: what was given; anything. A text is none: "false" would count as true.
+
+    Example:
+        >>> check_flag("per_row", False)
+        >>> check_flag("per_row", "false")
+        Traceback (most recent call last):
+        jspec.errors.InputError: per_row is 'false'; pass True or False
+    """
+    if not isinstance(value, bool | np.bool_):
+        raise InputError(_sentence(name, value, "True or False", ""))
 
 
 def _sentence(name: str, value: Any, wanted: str, why: str) -> str:

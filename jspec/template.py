@@ -25,8 +25,8 @@ class Template:
     Nodes are in breadth-first order, siblings by rank; node 0 is the root, the empty path.
 
     Raises:
-        InputError: if a path is empty or given twice, or if its parent or an earlier sibling's
-            rank is negative or its prefix is missing.
+        InputError: if a path is empty or given twice, its parent is missing, or a rank is no
+            integer in 0 .. 2^20 - 1.
 
     Example:
         >>> template = Template(((0,), (1,), (0, 0)))
@@ -46,10 +46,8 @@ class Template:
                     f"tree template has the path {list(path)} twice or empty; "
                     "give each drafted node once and leave the root out"
                 )
-            if min(path) < 0:
-                raise InputError(f"tree template has the rank {min(path)}; ranks start at 0")
-            if max(path) >= _RANKS:
-                raise InputError(f"tree template has the rank {max(path)}; stay below {_RANKS}")
+            for rank in path:
+                check_integer("a rank of the tree template", rank, 0, _RANKS - 1)
             if path[:-1] not in known:
                 raise InputError(
                     f"tree template has {list(path)} but not its parent {list(path[:-1])}; add it"
@@ -110,10 +108,14 @@ def chain(length: int) -> Template:
     Args:
         length: drafted tokens.
 
+    Raises:
+        InputError: if the length is no integer, or negative.
+
     Example:
         >>> chain(3).paths
         ((0,), (0, 0), (0, 0, 0))
     """
+    check_integer("length", length, 0, None)
     return Template(tuple((0,) * depth for depth in range(1, length + 1)))
 
 
@@ -123,10 +125,17 @@ def branching(factors: Sequence[int]) -> Template:
     Args:
         factors: children of a node, level by level.
 
+    Raises:
+        InputError: if these are no integers of at least 1.
+
     Example:
         >>> branching([2, 1]).paths
         ((0,), (1,), (0, 0), (1, 0))
     """
+    if not isinstance(factors, Sequence | np.ndarray):
+        raise InputError(f"factors is {factors!r:.80}; pass the children of a node, level by level")
+    for factor in factors:
+        check_integer("a factor", factor, 1, None)
     return Template(
         tuple(
             path
@@ -147,14 +156,15 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
         num_speculative_tokens: drafted nodes; the root is not counted.
 
     Raises:
-        InputError: if there are fewer than 1 node, or a probability is outside 0 .. 1.
+        InputError: if the number of nodes is no integer or negative, or a probability is outside
+            0 .. 1.
 
     Example:
         >>> likeliest([0.6, 0.3], 3).paths
         ((0,), (1,), (0, 0))
     """
     check_integer("num_speculative_tokens", num_speculative_tokens, 0, None)
-    if not acceptance or not all(0 <= chance <= 1 for chance in acceptance):
+    if not len(acceptance) or not all(0 <= chance <= 1 for chance in acceptance):
         raise InputError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
     return Template(tuple(best_paths(lambda depth: acceptance, num_speculative_tokens)))
 

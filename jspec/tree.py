@@ -9,6 +9,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import mesh_axes
 from jspec.base import NO_PARENT, Tree
+from jspec.errors import InputError
 from jspec.manual_axes import vary
 from jspec.template import Template as Template
 from jspec.template import best_paths as best_paths
@@ -124,7 +125,10 @@ def _along_paths(
 
 
 def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
-    """The tree with node `order[b, i]` at place i; parents must stay before their children."""
+    """The tree with node `order[b, i]` at place i; parents must stay before their children.
+
+    The distributions of `Tree.q` stay where they are, and `q_row` says whose they are now.
+    """
 
     def pick(array):
         return jnp.take_along_axis(array, order, axis=-1)
@@ -137,9 +141,16 @@ def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
         tokens=pick(tree.tokens),
         parents=jnp.where(above == NO_PARENT, NO_PARENT, parents),
         valid=pick(tree.valid),
-        q_row=None if tree.q_row is None else pick(tree.q_row),
+        q_row=_rows_of(tree, order),
         value=None if tree.value is None else pick(tree.value),
     )
+
+
+def _rows_of(tree: Tree, nodes: Int[Array, "B n"]) -> Int[Array, "B n"] | None:
+    """`Tree.q_row` where these nodes stand side by side."""
+    if tree.q is None:
+        return None
+    return nodes if tree.q_row is None else jnp.take_along_axis(tree.q_row, nodes, axis=-1)
 
 
 def along(
@@ -166,11 +177,15 @@ def best(tree: Tree, nodes: int) -> Tree:
     """The tree's `nodes` nodes of largest `Tree.value` beside the root, in the old order.
 
     Since values fall along paths, and a tie goes to the earlier node, what is left is a tree. There
-    are fewer where fewer are valid: the places left over are absent.
+    are fewer where fewer are valid: the places left over are absent. Of a tree that was drawn, a
+    part is lossless under the coupled rule alone.
 
     Args:
         tree: with values.
         nodes: how many are kept, the root not counted.
+
+    Raises:
+        InputError: if the tree has no values.
 
     Example:
         >>> import jax.numpy as jnp
@@ -182,8 +197,16 @@ def best(tree: Tree, nodes: int) -> Tree:
 
 
 def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
-    """The ids of the nodes that `best` keeps, rising; the root's is the first."""
-    assert tree.value is not None, "a tree is cut by value"
+    """The ids of the nodes that `best` keeps, rising; the root's is the first.
+
+    Raises:
+        InputError: if the tree has no values.
+    """
+    if tree.value is None:
+        raise InputError(
+            "the tree has no values, by which its best nodes are found; pass tree.replace(value="
+            "[B, N] chances)"
+        )
     count = min(nodes + 1, tree.tokens.shape[1])
     root = jnp.arange(tree.tokens.shape[1]) == 0
     # NaN, which sorting puts above all numbers, has no value; nor has what is below it.
@@ -208,6 +231,7 @@ def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
         tokens=pick(tree.tokens),
         parents=jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT),
         valid=valid,
+        q_row=_rows_of(tree, chosen),
         value=None if tree.value is None else jnp.where(valid, pick(tree.value), 0.0),
         depth=min(tree.depth, num_drafted),
         width=max(min(tree.width, num_drafted), 1),

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jspec.arguments import check_integer, check_number
+from jspec.arguments import check_flag, check_integer, check_number
 from jspec.errors import InputError
 
 
@@ -42,3 +42,11 @@ def test_the_bounds_themselves_may_be_refused():
         check_number("share", 1, 0, 1, below_high=True)
     with pytest.raises(InputError, match="0 < x <= 1"):
         check_number("share", 0, 0, 1, above_low=True)
+
+
+def test_a_flag_is_true_or_false():
+    for value in (True, False, np.True_):
+        check_flag("per_row", value)
+    for value in ("false", 0, 1, None):
+        with pytest.raises(InputError, match=r"^per_row is .*; pass True or False$"):
+            check_flag("per_row", value)

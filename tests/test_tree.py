@@ -76,8 +76,9 @@ def test_templates():
         (((0,), (0,)), "twice"),
         (((),), "empty"),
         (((0, 1),), "parent"),
-        (((-1,),), "rank -1"),
-        (((10**12,),), "rank 1000000000000; stay below"),
+        (((-1,),), "a rank of the tree template is -1; pass an integer in 0 .. 1048575"),
+        (((10**12,),), "a rank of the tree template is 1000000000000"),
+        (((0.5,),), "a rank of the tree template is 0.5"),
     ],
 )
 def test_a_template_that_is_no_tree_is_refused(paths, message):
@@ -167,3 +168,44 @@ def test_what_is_worth_no_number_is_cut_and_the_root_stays():
         assert kept.tokens[0, 0] == 7
         assert kept.parents[0, 0] == -1
         np.testing.assert_array_equal(kept.tokens[kept.valid], [7, 2])
+
+
+@pytest.mark.parametrize("rows", [None, [[0, 0, 2, 1, 2]]])
+def test_nodes_take_the_distributions_of_their_children_along(rows):
+    """Whichever way `q_row` says whose they are."""
+    tree = trees.branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))
+    q = jnp.arange(5.0)[None, :, None] * jnp.ones(3)
+    rows = None if rows is None else jnp.array(rows)
+    tree = tree.replace(q=q, q_row=rows, value=jnp.array([[1.0, 0.5, 0.9, 0.4, 0.8]]))
+
+    def own(tree):
+        row = jnp.arange(tree.tokens.shape[1])[None] if tree.q_row is None else tree.q_row
+        held = jnp.take_along_axis(tree.q[..., 0], row, axis=1)
+        return dict(zip(tree.tokens[0].tolist(), held[0].tolist(), strict=True))
+
+    whole = own(tree)
+    assert own(trees.reordered(tree, trees.depth_first(tree))) == whole
+    part = own(trees.best(tree, 2))
+    assert part == {token: whole[token] for token in (5, 7, 9)}
+
+
+def test_a_tree_without_values_has_no_best_nodes():
+    tree = trees.chain(2).fill(jnp.array([[5, 6, 7]]))
+    with pytest.raises(ValueError, match="the tree has no values"):
+        trees.best(tree, 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: trees.chain(-1), "length is -1; pass an integer of at least 0"),
+        (lambda: trees.chain(2.5), "length is 2.5"),
+        (lambda: trees.branching(3), "factors is 3; pass the children of a node"),
+        (lambda: trees.branching([2, 0]), "a factor is 0; pass an integer of at least 1"),
+        (lambda: trees.likeliest([], 2), "acceptance is"),
+        (lambda: trees.likeliest([0.5], -1), "num_speculative_tokens is -1"),
+    ],
+)
+def test_sizes_of_templates_are_checked(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
