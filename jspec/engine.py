@@ -249,8 +249,13 @@ def begin(
     drafter_state: PyTree,
     earlier: State | None,
 ) -> State:
-    """The state before the first round of a call whose arguments are checked; see `prefill`."""
-    check_context(getattr(drafter, "context", None), call)
+    """The state before the first round of a call whose arguments are checked; see `prefill`.
+
+    Raises:
+        InputError: if a row's text does not fit the drafter's context, `max_draft_tokens` came to
+            draws that are verified whole, or `earlier` is of another drafter.
+    """
+    check_context(getattr(drafter, "context", None), call, earlier)
     if call.arrays.max_draft_tokens is not None and not takes_parts(drafter):
         raise InputError(
             f"max_draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
@@ -424,7 +429,10 @@ def decode_rounds(
     rounds: Int[Array, ""],
     until_one_ends: Bool[Array, ""] | bool = False,
 ) -> State:
-    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked."""
+    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked.
+
+    Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
+    """
     check_same_memory(drafter, state)
     had_ended = state.done
 

@@ -49,13 +49,15 @@ class Prepared(NamedTuple):
 
 def check_model(model: CausalLM, params: PyTree) -> None:
     """Raises InputError unless these look like a model and its weights."""
-    missing = [name for name in ("apply", "init_cache", "vocab_size") if not hasattr(model, name)]
+    wanted = "apply", "init_cache", "vocab_size", "context"
+    missing = [name for name in wanted if not hasattr(model, name)]
     if isinstance(model, type) or missing:
         without = f", which has no {missing[0]}" if missing else ""
         raise InputError(
             f"model is {model!r:.80}{without}; pass a model such as the first of "
             "jspec.models.load(..), or an object with what jspec.CausalLM lists"
         )
+    _check_static("model", model)
     if params is None:
         raise InputError(
             "params is None; pass the model's weights, or () for a model that has none"
@@ -66,6 +68,18 @@ def check_drafter(drafter: Drafter) -> None:
     """Raises InputError unless this is a drafter."""
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
+    _check_static("drafter", drafter)
+
+
+def _check_static(name: str, value: Any) -> None:
+    """Raises InputError unless equal values can share a program."""
+    try:
+        hash(value)
+    except TypeError as error:
+        raise InputError(
+            f"{name} is {value!r:.80}, which cannot be hashed ({error}); it is a static argument: "
+            "make it a frozen dataclass of hashable fields, and pass arrays as params"
+        ) from error
 
 
 def check_earlier(drafter_state: PyTree) -> None:
@@ -93,8 +107,8 @@ def prepare(
     max_draft_tokens: ArrayLike | None = None,
 ) -> Prepared:
     """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
-    where they are known; inside a caller's `jit`, lengths and limits are clamped to their bounds
-    instead.
+    where they are known; inside a caller's `jit`, lengths, limits and settings are clamped to their
+    bounds instead.
 
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
@@ -169,16 +183,19 @@ def prepare(
     return Prepared(arrays, size, slots, chunk)
 
 
-def check_context(context: int | None, call: Prepared) -> None:
+def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
     """Raises InputError unless every row's text fits a drafter's context.
 
     Args:
         context: most tokens of a row that the drafter can read; None if it has no bound.
         call: of which lengths and limits count where they are known, and not what was rounded up.
+        earlier: the state that the call goes on from, whose committed tokens count too.
     """
     lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.limits)
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
-    need = int(np.max(longest + (call.size if limits is None else limits)))
+    before = None if earlier is None else known_values(earlier.cache.lengths)
+    before = 0 if before is None else before
+    need = int(np.max(before + longest + (call.size if limits is None else limits)))
     need = min(need, call.slots)  # beyond, the target itself ends the row
     if context is not None and context < need:
         raise InputError(

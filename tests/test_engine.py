@@ -189,6 +189,37 @@ def test_generators_that_do_not_draw_per_key_are_not_drawn_from(target):
     assert alone.tokens.tolist() == plain.tokens[1:].tolist()
 
 
+def test_traced_settings_are_clamped(target):
+    """As lengths and limits are: beyond their bounds filters leave no token, or other ones."""
+
+    @jax.jit
+    def call(top_p, temperature):
+        return jspec.decode(
+            *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=6, key=0,
+            sampling=Sampling(temperature=temperature, top_p=top_p),
+        )  # fmt: skip
+
+    got = call(jnp.array([0.0, 0.5, 7.0]), jnp.array([1.0, -1.0, 2.0]))
+    within = Sampling(temperature=np.array([1.0, 0.0, 2.0]), top_p=np.array([1e-6, 0.5, 1.0]))
+    want = jspec.decode(
+        *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=6, key=0, sampling=within
+    )
+    assert got.tokens.tolist() == want.tokens.tolist()
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.int16, jnp.uint32])
+def test_the_dtype_of_ids_and_limits_is_nothing_to_the_tokens(target, dtype):
+    def call(dtype):
+        return jspec.decode(
+            *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=200, key=0, sampling=Sampling(),
+            limits=jnp.array([6, 3, 6], dtype), rows=jnp.array([0, 1, 2], dtype),
+        )  # fmt: skip
+
+    got, want = call(dtype), call(jnp.int32)
+    assert got.lengths.tolist() == want.lengths.tolist()
+    assert got.tokens.tolist() == want.tokens.tolist()
+
+
 def test_traced_lengths_and_limits_are_clamped(target):
     @jax.jit
     def call(lengths, limits):
@@ -319,6 +350,18 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
         )
 
 
+class WithoutContext:
+    """A model but for its context."""
+
+    vocab_size, apply, init_cache = 23, None, None
+
+
+class Unhashable(jspec.PromptLookup):
+    """A drafter that cannot be a static argument."""
+
+    __hash__ = None
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -347,6 +390,8 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
         (dict(drafter=jspec.Scripted(23, jspec.tree.chain(1))), "needs the text"),
         (dict(model=None), "model is None, which has no apply; pass a model"),
         (dict(model=tiny.Counted), "model is <class.*; pass a model"),
+        (dict(model=WithoutContext()), "model is .*, which has no context; pass a model"),
+        (dict(drafter=Unhashable()), "drafter is .*cannot be hashed .*; it is a static argument"),
         (dict(params=None), "params is None; pass the model's weights"),
         (dict(drafter_state="x"), "drafter_state holds 'x', a str"),
         (

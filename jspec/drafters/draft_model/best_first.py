@@ -78,11 +78,11 @@ class BestFirst(DraftModel):
             self.min_gain,
             self.model.vocab_size,
         )
-        if self.min_gain > 0 and self.scheme != schemes.COUPLED:
+        if self.min_gain > 0 and self.scheme.verifier != schemes.COUPLED.verifier:
             # The last drawn tokens decide whether a level is grown, and that decides whether their
             # own slots are among the best.
             raise InputError(
-                f"min_gain is {self.min_gain} and the scheme is not the coupled one, whose rule "
+                f"min_gain is {self.min_gain} and the scheme's rule is not the coupled one, which "
                 "alone allows it; choose min_gain=0"
             )
         if self.scheme == schemes.K_SEQ:

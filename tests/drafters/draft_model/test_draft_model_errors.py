@@ -109,6 +109,15 @@ def decode(drafter, drafter_params=WEIGHTS, **options):
     )
 
 
+def decode_on(drafter):
+    """A second call, which the first one left room for."""
+    ask = dict(drafter=drafter, drafter_params=WEIGHTS)
+    first = jspec.prefill(MODEL, WEIGHTS, PROMPT, max_new_tokens=3, slots=16, **ask)
+    while not first.done.all():
+        first = jspec.step(MODEL, WEIGHTS, first, **ask)
+    return jspec.prefill(MODEL, WEIGHTS, PROMPT[:, :1], max_new_tokens=2, earlier=first, **ask)
+
+
 PLAIN = np.asarray(jspec.decode(MODEL, WEIGHTS, PROMPT, max_new_tokens=4).tokens)
 
 
@@ -196,6 +205,11 @@ COUPLED_TREE = jspec.CoupledTree(MODEL, num_speculative_tokens=3, max_depth=2, b
                 (None, WEIGHTS),
             ),
             "the drafter's context is 6 and a row may hold 7 tokens",
+        ),
+        (
+            # 3 + 3 tokens, and 1 + 2 that come later.
+            lambda: decode_on(jspec.SpeculativeDecoding(tables.Table(SIZE, context=6), 2)),
+            "the drafter's context is 6 and a row may hold 9 tokens",
         ),
         (
             lambda: decode(CHAIN, WEIGHTS[..., :4]),

@@ -41,6 +41,14 @@ def test_growing_trees_refuse_what_would_be_biased(method, message, settings):
         method(MODEL, num_speculative_tokens=4, max_depth=2, beam=2, **settings)
 
 
+def test_what_the_coupled_rule_decides_may_stop_growing():
+    """Whatever the way of drawing."""
+    for scheme in (schemes.COUPLED, schemes.GUMBEL_LIST):
+        assert jspec.DySpec(
+            MODEL, num_speculative_tokens=4, max_depth=2, beam=2, scheme=scheme, min_gain=0.1
+        ).min_gain
+
+
 def test_a_node_without_a_distribution_has_no_independent_draws():
     """Block verification would test the token above them by a distribution that is not there."""
     logits = jnp.zeros((2, 1, SIZE)).at[0, 0, 3].set(jnp.nan)
