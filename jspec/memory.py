@@ -9,7 +9,6 @@ A memory of other texts, or of another model, costs speed and never a token.
 import json
 import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.protocols import Drafter
 from jspec.rows import row_axes
+from jspec.whole_files import written_whole
 
 __all__ = ["check_outlives", "load", "merge", "save"]
 
@@ -41,6 +41,7 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
 
     Raises:
         InputError: if the memory is of another drafter, or its rows share nothing.
+        OSError: if the file cannot be written.
 
     Example:
         >>> import jspec, tempfile
@@ -63,15 +64,8 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
         )
     held = {name: np.atleast_1d(leaves[place]) for name, place in places.items()}
     said = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # One rename: whoever is ended in between leaves the old file.
-    written = file.with_name(f"{file.name}.{os.getpid()}.part")
-    try:
-        save_file(held, written, said)
-        written.replace(file)
-    finally:
-        written.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        save_file(held, file, said)
 
 
 def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyTree:
@@ -150,6 +144,13 @@ def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
             f"states are no memories of {type(drafter).__name__}; pass a list with the "
             "drafter_state of each replica"
         )
+    first, *others = ([leaf.shape for leaf in jax.tree.leaves(state)] for state in states)
+    for place, shapes in enumerate(others, 1):
+        if shapes != first:
+            raise InputError(
+                f"states[{place}] has arrays of shapes {shapes} and states[0] of {first}; pass "
+                "memories of drafters of the same sizes, and as many rows"
+            )
     return merged(states)
 
 

@@ -16,6 +16,7 @@ ROOT = Path(jspec.__file__).parent
 CORE = [
     "jspec.errors",
     "jspec.backend",
+    "jspec.whole_files",
     "jspec.arguments",
     "jspec.row_arguments",
     "jspec.base",

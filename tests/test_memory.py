@@ -111,6 +111,11 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
     ("drafter", "states", "sentence"),
     [
         (jspec.PromptLookup(), [jnp.zeros(3)], "PromptLookup, whose memories cannot be merged"),
+        (
+            jspec.TokenRecycling(4, jspec.tree.chain(1), k=1),
+            [jnp.zeros((1, 4, 1), int), jnp.zeros((1, 5, 1), int)],
+            r"states\[1\] has arrays of shapes \[\(1, 5, 1\)\]",
+        ),
         (jspec.Suffix(capacity=8), [jnp.zeros(8)], "no memories of Suffix"),
     ],
 )

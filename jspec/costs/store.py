@@ -12,17 +12,22 @@ from typing import Any
 import jax
 import numpy as np
 
+from jspec import mesh_axes
 from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
+from jspec.whole_files import written_whole
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 @dataclass(frozen=True)
 class Setting:
-    """All that the time of a round depends on.
+    """What the time of a round depends on, but for the size of the cache, which a curve has.
+
+    What requests may ask for beside (log-probabilities, processors, grammars) is not in it: measure
+    a curve of your own where rounds differ by that.
 
     Example:
         >>> import jspec
@@ -42,6 +47,8 @@ class Setting:
     platform: str
     device: str
     """Kind of the device; of a CPU the machine and its cores."""
+    mesh: str
+    """Axes and sizes of the mesh that the weights lie on; empty: one device."""
     jax: str
     jspec: str
 
@@ -79,7 +86,7 @@ def setting(
 
     leaves = jax.tree.leaves(params)
     dtypes = sorted({str(leaf.dtype) for leaf in leaves})
-    device = jax.devices()[0]
+    device, mesh = jax.devices()[0], mesh_axes.mesh_of(params)
     kind = device.device_kind
     if device.platform == "cpu":
         kind = f"{_processor()}, {os.cpu_count()} cores"
@@ -91,6 +98,7 @@ def setting(
         sampled=sampled,
         platform=device.platform,
         device=kind,
+        mesh=", ".join(f"{name} {size}" for name, size in mesh.shape.items()) if mesh else "",
         jax=jax.__version__,
         jspec=__version__,
     )
@@ -125,12 +133,8 @@ def save(curve: CostCurve, where: Setting, path: str | os.PathLike[str]) -> None
         "seconds": np.asarray(curve.seconds, np.float64).tolist(),
         "undrafted": np.asarray(curve.undrafted, np.float64).tolist(),
     }
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all, whoever else writes it.
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(held, indent=1))
-    part.replace(file)
+    with written_whole(path) as file:
+        file.write_text(json.dumps(held, indent=1))
 
 
 def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:

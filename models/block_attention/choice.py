@@ -24,6 +24,7 @@ from jspec.models.block_attention.implementation import BlockAttention, ByQuerie
 from jspec.models.block_attention.mosaic import Mosaic
 from jspec.models.block_attention.triton import Triton
 from jspec.models.decoder import Decoder
+from jspec.whole_files import written_whole
 
 CANDIDATES: Mapping[str, tuple[Implementation, ...]] = {
     "gpu": (
@@ -272,12 +273,8 @@ def save(known: Mapping[int, Timing], where: Setting, path: str | os.PathLike[st
         "setting": dataclasses.asdict(where),
         "timings": [dataclasses.asdict(timing) for timing in known.values()],
     }
-    file = Path(path)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    # Whole or not at all, whoever else writes it.
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    part.write_text(json.dumps(held, indent=1))
-    part.replace(file)
+    with written_whole(path) as file:
+        file.write_text(json.dumps(held, indent=1))
 
 
 def load(path: str | os.PathLike[str], where: Setting) -> dict[int, Timing]:

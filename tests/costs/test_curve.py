@@ -90,6 +90,8 @@ def test_across_sizes_of_the_cache():
 def test_points_that_make_no_curve(points, said):
     with pytest.raises(InputError, match=said):
         CostCurve.of(points)
+    with pytest.raises(InputError, match="slots is -3"):
+        CostCurve.of({1: 1.0}, slots=-3)
 
 
 def test_sizes_that_make_no_curve():

@@ -67,7 +67,7 @@ def test_a_curve_of_another_setting_is_refused(path, name):
         b"null",
         b"3",
         b"\xff\xfe\x00",
-        b'{"format": 2}',
+        b'{"format": 3}',
     ],
 )
 def test_what_is_no_cost_file_is_refused(path, damage):
@@ -79,7 +79,7 @@ def test_what_is_no_cost_file_is_refused(path, damage):
 @pytest.mark.parametrize(
     ("name", "value", "said"),
     [
-        ("format", 1, "is a cost file of format 1 and this jspec reads format 2; measure anew"),
+        ("format", 2, "is a cost file of format 2 and this jspec reads format 3; measure anew"),
         ("undrafted", [], "has no curve of positive seconds"),
         ("undrafted", [0.0], "has no curve of positive seconds"),
         ("setting", {"model": "m"}, "is no cost file of jspec"),

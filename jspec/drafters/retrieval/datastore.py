@@ -19,6 +19,7 @@ from jaxtyping import Array, Int, UInt
 
 from jspec.arguments import check_integer
 from jspec.errors import InputError
+from jspec.whole_files import written_whole
 
 LARGEST = 2**31 - 2**16
 """The most tokens of a corpus: a place in it plus a continuation's length must be an int32."""
@@ -112,7 +113,6 @@ def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int
         ...     datastore.load(f"{folder}/store.bin", vocabulary).corpus.tolist()
         [2, 0, 1, 0]
     """
-    path = Path(path)
     corpus = np.asarray(store.corpus)
     suffixes = np.asarray(store.suffixes, "<i4")
     corpus = corpus.astype(corpus.dtype.newbyteorder("<"), copy=False)
@@ -123,15 +123,9 @@ def save(store: Datastore, path: str | os.PathLike, vocabulary: Mapping[str, int
     between = bytes(second - first - corpus.nbytes)
     digest = _digest([fields, corpus.data, between, suffixes.data])
     head = (fields + digest).ljust(first, b"\0")
-    temporary = path.with_name(path.name + ".part")
-    try:
-        with temporary.open("wb") as file:
-            for part in (head, corpus.data, between, suffixes.data):
-                file.write(part)
-        os.replace(temporary, path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
+    with written_whole(path) as whole, whole.open("wb") as file:
+        for part in (head, corpus.data, between, suffixes.data):
+            file.write(part)
 
 
 def load(path: str | os.PathLike, vocabulary: Mapping[str, int]) -> Datastore:

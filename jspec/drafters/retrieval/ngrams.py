@@ -5,7 +5,6 @@ numbers mean other tokens, so that a file says for which weights it was made.
 """
 
 import os
-from pathlib import Path
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -13,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from jspec.drafters.retrieval.ngram_table import Lines, NGramTable, build, table
 from jspec.errors import InputError
+from jspec.whole_files import written_whole
 
 __all__ = ["Lines", "NGramTable", "build", "load", "made_for", "save", "table"]
 
@@ -50,17 +50,9 @@ def save(path: str | os.PathLike[str], lines: Lines, target: str) -> None:
         "pairs": lines.pairs,
     }
     said = {"format": _FORMAT, "vocab_size": str(lines.vocab_size), "target": target}
-    file = Path(path)
-    # One rename: whoever is ended in between leaves the old file.
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
-    try:
-        save_file(arrays, part, said)
-        part.chmod(0o644)  # it is written so that nobody else may read it
-        part.replace(file)
-    except SafetensorError as error:
-        raise OSError(f"{path} could not be written: {error}") from error
-    finally:
-        part.unlink(missing_ok=True)
+    with written_whole(path) as file:
+        save_file(arrays, file, said)
+        file.chmod(0o644)  # it is written so that nobody else may read it
 
 
 def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTable:

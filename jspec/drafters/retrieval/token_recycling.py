@@ -1,15 +1,11 @@
 """Token Recycling (Luo et al. 2024): the candidates of earlier forwards are the next drafts."""
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
-from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file
 
 from jspec.arguments import check_integer
 from jspec.base import Frame, PyTree, Tree
@@ -187,48 +183,3 @@ class TokenRecycling(MatrixDrafter):
         turn = (jnp.arange(count)[:, None, None] - jnp.arange(self.vocab_size)) % count
         chosen = jnp.where(known, turn, count).argmin(0)
         return jnp.take_along_axis(held, chosen[None, ..., None], axis=0)[0]
-
-    def save(self, state: Int[Array, "R V k"], path: str | os.PathLike) -> None:
-        """Writes the matrix to a safetensors file; if interrupted, an older file stays whole.
-
-        Args:
-            state: a matrix of this drafter, such as `Result.drafter_state`.
-            path: of the file.
-        """
-        path = Path(path)
-        temporary = path.with_name(path.name + ".part")
-        save_file({"matrix": np.asarray(state)}, temporary)
-        os.replace(temporary, path)
-
-    def restore(self, path: str | os.PathLike) -> Int[Array, "R V k"]:
-        """Reads a matrix that `save` wrote.
-
-        Args:
-            path: of the file.
-
-        Returns:
-            The matrix, for the argument `drafter_state`.
-
-        Raises:
-            InputError: if the file is missing or damaged, or of another vocabulary or k.
-        """
-        if not Path(path).is_file():
-            raise InputError(f"{path} is no file; save a matrix there first")
-        try:
-            with safe_open(path, framework="numpy") as file:
-                matrix = file.get_tensor("matrix")
-        except SafetensorError as error:
-            raise InputError(
-                f"{path} is not a matrix saved by TokenRecycling ({error}); delete it"
-            ) from error
-        if matrix.shape[1:] != (self.vocab_size, self.k) or matrix.dtype != np.int32:
-            raise InputError(
-                f"{path} holds a matrix of shape {matrix.shape} and this drafter needs "
-                f"[rows, {self.vocab_size}, {self.k}]; save one with the same vocab_size and k"
-            )
-        if matrix.size and not 0 <= matrix.min() <= matrix.max() < self.vocab_size:
-            raise InputError(
-                f"{path} holds tokens {matrix.min()} .. {matrix.max()}, outside the vocabulary of "
-                f"{self.vocab_size}; delete it"
-            )
-        return jnp.asarray(matrix)

@@ -91,25 +91,6 @@ def test_update_on_prefill_fills_the_matrix_from_the_prompt(target, next_logits)
     np.testing.assert_array_equal(state.drafter_state[0], want)
 
 
-def test_the_matrix_survives_the_disk(tmp_path):
-    drafter = jspec.TokenRecycling(7, jspec.tree.chain(2), k=3)
-    matrix = jnp.arange(21, dtype=jnp.int32).reshape(1, 7, 3) % 7
-    path = tmp_path / "matrix.safetensors"
-    drafter.save(matrix, path)
-    np.testing.assert_array_equal(drafter.restore(path), matrix)
-    assert [file.name for file in tmp_path.iterdir()] == [path.name]
-    with pytest.raises(ValueError, match=r"shape \(1, 7, 3\).*\[rows, 7, 2\]"):
-        jspec.TokenRecycling(7, jspec.tree.chain(2), k=2).restore(path)
-    drafter.save(matrix - 1, path)
-    with pytest.raises(ValueError, match=r"tokens -1 .. 5, outside the vocabulary of 7"):
-        drafter.restore(path)
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(ValueError, match="not a matrix saved by TokenRecycling"):
-        drafter.restore(path)
-    with pytest.raises(ValueError, match="no file"):
-        drafter.restore(tmp_path / "missing")
-
-
 def test_options_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"drafts rank 7.*ranks 0 .. 3; pass k=8"):
         jspec.TokenRecycling(100, PUBLISHED, k=4)

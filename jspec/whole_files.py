@@ -1,0 +1,41 @@
+"""Files that are there whole or not at all, whoever is interrupted and whoever else writes them."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from safetensors import SafetensorError
+
+
+@contextmanager
+def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A place to write to, which becomes the file by one rename when the block ends.
+
+    Whoever is ended in between leaves the file as it was, and two who write at once leave that of
+    one of them.
+
+    Args:
+        path: of the file; its folder is made.
+
+    Raises:
+        OSError: if it cannot be written.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     with written_whole(Path(folder) / "new" / "file") as part:
+        ...         _ = part.write_text("all of it")
+        ...     [file.name for file in (Path(folder) / "new").iterdir()]
+        ['file']
+    """
+    file = Path(path)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    try:
+        yield part
+        part.replace(file)
+    except SafetensorError as error:
+        raise OSError(f"{path} could not be written: {error}") from error
+    finally:
+        part.unlink(missing_ok=True)
