@@ -1,6 +1,6 @@
 """The data that models, drafters, rules and the engine exchange; `jspec.protocols` says how.
 
-Axes, the same letters in every annotation of the project:
+Axes, the same letters in all annotations; a file that needs others says which:
 
     B  rows of the batch
     N  nodes of a tree; node 0 is the root
@@ -15,12 +15,12 @@ Axes, the same letters in every annotation of the project:
     C  tokens of a prompt that are read at once
     T  padded length of a prompt, or of the output
     X  end tokens of a row
-    C  likeliest tokens at a place
+    k  likeliest tokens at a place
     W  widths that a round may have
 
 `p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
 draft, one forward of the target over it, one verdict and one commit. All data stand in this one
-file, some 400 lines with their examples, so that axes are read beside the legend.
+file, so that axes are read beside the legend.
 """
 
 from enum import IntEnum
@@ -308,8 +308,9 @@ class Feedback:
     merged: Scored | None = None
     """The verified tree, if it was not just the drafter's own; None if it was."""
     processed: Float[Array, "B N V"] | None = None
-    """The logits that decided at the verified nodes, after processors and grammar; None: they are
-    the output's. What a drafter keeps for other calls it learns from the output."""
+    """The logits that decided at the nodes of `tree`, after processors and grammar; None: they are
+    the output's, or the tree was part of another (see `scored`). What a drafter keeps for other
+    calls it learns from the output."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
     sparing: Bool[Array, ""] | None = None
@@ -389,9 +390,9 @@ class Logprobs:
 
     emitted: Float[Array, "B T"]
     """Of each emitted token."""
-    top_tokens: Int[Array, "B T C"] | None
-    """The C likeliest tokens, the likeliest first; None if no tokens were asked for."""
-    top: Float[Array, "B T C"] | None
+    top_tokens: Int[Array, "B T k"] | None
+    """The k likeliest tokens, the likeliest first; None if no tokens were asked for."""
+    top: Float[Array, "B T k"] | None
     """Their log-probabilities."""
 
 

@@ -52,8 +52,9 @@ class CostCurve:
                 tokens, as if drafting took no time.
 
         Raises:
-            InputError: if there is no point, or one is not positive.
+            InputError: if there is no point, one is not positive, or the size is negative.
         """
+        check_integer("slots", slots, 0, None)
         if not seconds:
             raise InputError("a cost curve got no points; give {tokens: seconds}, one or more")
         for count in seconds:

@@ -45,8 +45,11 @@ def join(coordinator: str, num_processes: int, process: int, timeout: float = 60
     check_integer("num_processes", num_processes, 1, None)
     check_integer("process", process, 0, num_processes - 1, "the processes of the run")
     host, _, port = coordinator.rpartition(":")
-    if not host or not port.isdecimal():
-        raise InputError(f"coordinator is {coordinator!r}; pass host:port of process 0")
+    # The port after it has to be one too.
+    if not host or not port.isdecimal() or not 0 < int(port) < 65535:
+        raise InputError(
+            f"coordinator is {coordinator!r}; pass host:port of process 0, the port in 1 .. 65534"
+        )
     if num_processes == 1:
         return
     address, deadline = (host, int(port) + 1), time.monotonic() + timeout

@@ -8,7 +8,7 @@ What a processor needs to know are arrays with a row for each prompt, so other v
 nothing, and neutral ones switch it off in a row.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from typing import Any
@@ -221,11 +221,16 @@ def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0
     Args:
         tokens: ids; or one list of ids for each row.
         room: places to fill up to: requests of one `jspec.Engine` have as many.
+
+    Raises:
+        InputError: at the call, if these are no tokens of the model.
     """
 
     def prepare(tokens: Any, batch: int, vocab_size: int) -> PyTree:
+        tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
         whole = all(isinstance(token, Integral) for token in tokens)
         rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
+        rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
         filled = np.full((batch, _filled(max(room, *map(len, rows)))), vocab_size, np.int32)
         for row, one in enumerate(rows):
             filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
@@ -239,9 +244,18 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
 
     Args:
         sequences: lists of token ids, for all rows. Of one token: it is forbidden everywhere.
+
+    Raises:
+        InputError: at the call, if one is empty, or these are no tokens of the model.
     """
 
     def prepare(sequences: Any, batch: int, vocab_size: int) -> PyTree:
+        sequences = [
+            _listed(f"banned_sequences[{place}]", sequence, "a list of token ids")
+            for place, sequence in enumerate(
+                _listed("banned_sequences", sequences, "lists of token ids")
+            )
+        ]
         longest = max((len(sequence) for sequence in sequences), default=1)
         size = _filled(len(sequences)), _filled(longest - 1)
         before = np.full((batch, *size), -1, np.int32)
@@ -353,6 +367,14 @@ def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
         return array if array.ndim else library_of(array).broadcast_to(array, (batch,))
 
     return jax.tree.map(leaf, values)
+
+
+def _listed(name: str, value: Any, what: str) -> list[Any]:
+    """The entries of a list, or of an array."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {value!r:.80}; pass {what}")
+    return list(value)
 
 
 def _rows_of(name: str, value: Any, batch: int, is_one: bool, what: str) -> list[Any]:

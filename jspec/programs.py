@@ -7,7 +7,7 @@ from lengths, limits or settings of rows. So what a service will run is known be
 import logging
 import threading
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -179,7 +179,7 @@ def row_counts(rows: int | Sequence[int]) -> list[int]:
     Raises:
         InputError: if there is none, or one is below 1.
     """
-    counts = [rows] if isinstance(rows, int) else list(rows)
+    counts = list(rows) if isinstance(rows, Iterable) else [rows]
     if not counts:
         raise InputError("rows is empty; give the number of rows of a call, or several")
     for count in counts:

@@ -61,11 +61,11 @@ class TracedRound:
     emitted: Int[np.ndarray, " _"]
     """The tokens of the round: those of the path without the root, then the bonus, cut at end
     tokens and limits."""
-    candidates: Int[np.ndarray, "verified C"]
+    candidates: Int[np.ndarray, "verified k"]
     """The target's likeliest tokens after each verified node. Under sampling one more: the token
     that the noise makes the target's own draw there."""
-    candidate_probs: Float[np.ndarray, "verified C"]
-    candidate_noise: Float[np.ndarray, "verified C"] | None
+    candidate_probs: Float[np.ndarray, "verified k"]
+    candidate_noise: Float[np.ndarray, "verified k"] | None
     """Gumbel noise of each candidate at its position, the same whatever was drafted. Under the
     coupled rule the largest log p + noise decides. None: greedy."""
     choice: TracedWidths | None
@@ -152,7 +152,7 @@ def trace(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
     )
     given = np.asarray(prompt)[0]
-    given = given if lengths is None else given[: int(np.asarray(lengths)[0])]
+    given = given if lengths is None else given[: int(np.ravel(lengths)[0])]
     recorder = Recorded(drafter, model.vocab_size, _CANDIDATES)
     recorder = recorder.sized(drafter_params, state.drafter_state, frame(state))
     state = replace(state, drafter_state=recorder.around(state.drafter_state))

@@ -102,7 +102,7 @@ def load(
     rules: sharding.Rules = sharding.TARGET,
     strict: bool = False,
 ) -> Loaded:
-    """Loads a model of the Llama, GPT-2 or OPT family with its tokenizer.
+    """Loads a model, of one of the families that docs/models.md lists, with its tokenizer.
 
     Weights are read, cast and put on the device a few at a time, so that host memory holds the
     model once and some tensors more. With a mesh they are read straight into the devices' parts,

@@ -74,7 +74,11 @@ def test_a_missing_process_is_a_sentence():
 
 @pytest.mark.parametrize(
     ("coordinator", "process", "sentence"),
-    [("here", 0, "pass host:port"), ("localhost:1", 2, "process is 2")],
+    [
+        ("here", 0, "pass host:port"),
+        ("localhost:65535", 0, "the port in 1 .. 65534"),
+        ("localhost:1", 2, "process is 2"),
+    ],
 )
 def test_wrong_arguments_are_sentences(coordinator, process, sentence):
     with pytest.raises(InputError, match=sentence):

@@ -74,6 +74,7 @@ def test_what_does_not_fit_is_one_sentence():
         (dict(prompt_tokens=201), r"prompt_tokens is 201; pass an integer in 1 \.\. 200"),
         (dict(rows=()), "rows is empty"),
         (dict(rows=[2, 0]), "rows is 0"),
+        (dict(rows=2.5), "rows is 2.5"),
         (dict(limits=[1]), "limits came to warmup"),
     ):
         with pytest.raises(jspec.InputError, match=said):

@@ -247,7 +247,7 @@ def test_one_prompt_at_a_time():
             jspec.trace(**ask(LOOKUP, prompt=prompt))
     with pytest.raises(InputError, match="sampling needs a key"):
         jspec.trace(**ask(LOOKUP, HOT, key=None))
-    padded = jspec.trace(**ask(LOOKUP, prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=[8]))
+    padded = jspec.trace(**ask(LOOKUP, prompt=np.pad(PROMPT, ((0, 0), (0, 3))), lengths=8))
     assert padded.prompt.tolist() == PROMPT[0].tolist()
     assert padded.tokens.tolist() == jspec.trace(**ask(LOOKUP)).tokens.tolist()
 

@@ -24,7 +24,7 @@ Before anything was seen, chances are taken to be smaller than the drafter says:
 is rejected costs more than a narrow one that would have been accepted saves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
@@ -128,7 +128,7 @@ class AdaptiveState:
 class Adaptive:
     """Drafts the tree of its drafter, of which as much is verified as pays.
 
-    Make it with `adaptive`.
+    Make it with `adaptive`, which says what its fields are and what it refuses.
     """
 
     drafter: Drafter
@@ -431,4 +431,8 @@ def adaptive(drafter: Drafter, widths: Sequence[int], share: float = 1.0) -> Ada
         >>> jspec.adaptive(jspec.Suffix(num_speculative_tokens=15), widths=(0, 3, 7, 15)).widths
         (0, 3, 7, 15)
     """
+    if not isinstance(widths, Iterable):
+        raise InputError(
+            f"widths is {widths!r:.80}; give rising numbers of drafted nodes, such as (0, 3, 7)"
+        )
     return Adaptive(drafter, tuple(widths), share)

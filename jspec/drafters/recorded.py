@@ -49,11 +49,11 @@ class Scored:
     probs: Float[Array, "B N"]
     """The target's probability of each node's token after its parent; 1 at the root."""
     bonus_prob: Float[Array, " B"]
-    candidates: Int[Array, "B N C"]
+    candidates: Int[Array, "B N k"]
     """The likeliest tokens after each node. Under sampling one more: the token that the noise of
     the position makes the target's own draw."""
-    candidate_probs: Float[Array, "B N C"]
-    candidate_noise: Float[Array, "B N C"] | None
+    candidate_probs: Float[Array, "B N k"]
+    candidate_noise: Float[Array, "B N k"] | None
     """The position's Gumbel noise of each candidate; None if decoding is greedy."""
 
 

@@ -6,6 +6,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
+from jspec.arguments import check_integer
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
 from jspec.request import check_vocabulary
@@ -38,6 +39,9 @@ class Scripted:
         vocab_size: V of the target; a wrong token is its right one plus 1, modulo V.
         template: shape of the tree.
 
+    Raises:
+        InputError: if these are none.
+
     Example:
         >>> import jax.numpy as jnp, jspec
         >>> drafter = jspec.Scripted(23, jspec.tree.chain(4))
@@ -46,6 +50,14 @@ class Scripted:
 
     vocab_size: int
     template: Template
+
+    def __post_init__(self):
+        check_integer("vocab_size", self.vocab_size, 1, None)
+        if not isinstance(self.template, Template):
+            raise InputError(
+                f"template is {self.template!r:.80}; pass a jspec.Template, such as "
+                "jspec.tree.chain(4)"
+            )
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> ScriptedState:
         del slots, earlier

@@ -110,8 +110,8 @@ class Method:
         checked = self.check(options)
         from jspec.models import Loaded
 
-        for role, given in (("target", target), ("draft", draft)):
-            if given is not None and not isinstance(given, Loaded):
+        for role, given in [("target", target)] + [("draft", draft)] * (draft is not None):
+            if not isinstance(given, Loaded):
                 kind = type(given).__name__
                 raise InputError(f"{role} is of type {kind}; pass what jspec.models.load gives")
         return self.make(Models(target, self._draft(target, draft)), **checked)

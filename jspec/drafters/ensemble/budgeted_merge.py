@@ -17,6 +17,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
+from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.calibration import (
@@ -82,11 +83,8 @@ class BudgetedMerge(Members):
 
     def __post_init__(self):
         super().__post_init__()
-        if not 1 <= self.num_speculative_tokens <= 4096:
-            raise InputError(
-                f"num_speculative_tokens is {self.num_speculative_tokens}; a merge drafts 1 .. "
-                "4096, whatever its drafters propose"
-            )
+        why = "whatever the drafters propose"
+        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, 4096, why)
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> BudgetedMergeState:
         fresh = AcceptanceModel.init(len(self.drafters))

@@ -23,9 +23,10 @@ class MergeState:
 
 @dataclass(frozen=True)
 class Merge(Members):
-    """Drafts the trees of its drafters together, equal paths once. Make it with `merge`.
+    """Drafts the trees of its drafters together, equal paths once.
 
-    Params are a tuple. A drafter's nodes follow those of the drafters before it.
+    Make it with `merge`, which says what it refuses. Params are a tuple. A drafter's nodes follow
+    those of the drafters before it.
     """
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> MergeState:

@@ -18,7 +18,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from jspec.arguments import check_integer
+from jspec.arguments import check_flag, check_integer
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.errors import InputError
@@ -105,6 +105,8 @@ class Lookahead:
     def __post_init__(self):
         for name, least in (("vocab_size", 1), ("window", 1), ("ngram", 2), ("guesses", 1)):
             check_integer(name, getattr(self, name), least, None)
+        for name in ("pool_from_prompt", "per_row"):
+            check_flag(name, getattr(self, name))
         if (size := self.levels * (self.window + self.guesses)) > _MOST_NODES:
             raise InputError(
                 f"window {self.window}, ngram {self.ngram} and guesses {self.guesses} make a tree "

@@ -7,7 +7,7 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from jspec import tree as trees
-from jspec.arguments import check_integer
+from jspec.arguments import check_flag, check_integer
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
 from jspec.ragged import append
@@ -80,6 +80,8 @@ class PromptLookup:
     def __post_init__(self):
         check_match(self.min_match, self.max_match, None)
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
+        for name in ("whole", "latest"):
+            check_flag(name, getattr(self, name))
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> TextState:
         """An empty text. An earlier call's is of no use: the memory is the row's own text."""

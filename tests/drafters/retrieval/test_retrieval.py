@@ -1,5 +1,7 @@
 """What every drafter that looks tokens up refuses, and JAX's strict promotion."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -207,3 +209,20 @@ def test_a_matrix_for_each_row_is_written_by_its_row_alone():
         want[row, tokens[row, node]] = lines[row, node]
     got = write_lines(*map(jnp.asarray, (matrix, tokens.astype(np.int32), live, lines)))
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize(
+    ("make", "flag"),
+    [
+        (jspec.PromptLookup, "whole"),
+        (jspec.PromptLookup, "latest"),
+        (partial(jspec.Lookahead, 7), "pool_from_prompt"),
+        (partial(jspec.Lookahead, 7), "per_row"),
+        (partial(jspec.TokenRecycling, 9), "update_on_prefill"),
+        (partial(jspec.DynamicTokenRecycling, 9), "per_row"),
+    ],
+)
+def test_a_text_is_no_flag(make, flag):
+    """It would count as true, "false" too."""
+    with pytest.raises(jspec.InputError, match=f"{flag} is 'false'; pass True or False"):
+        make(**{flag: "false"})
