@@ -15,6 +15,9 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     """A threefry key, whatever was given: other generators do not draw per key under `vmap`, and
     the tokens of a seed must not depend on JAX's default generator. They do depend on
     `jax_threefry_partitionable`, which is on unless it was switched off.
+
+    Raises:
+        InputError: if it is no key, and no seed of at most 64 bits.
     """
     if key is None:
         return None

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Float, Int
 from jspec.base import NO_PARENT, PyTree, State, Status, Tree
 from jspec.drafters import origins
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.drafters.recorded import Offered, Recorded, Scored
+from jspec.drafters.recorded import Recorded, RecordedOffer, RecordedOutcome
 from jspec.engine import prefill, step
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
@@ -179,7 +179,7 @@ def _num_rows(prompt: Any) -> int:
     return shape[0] if len(shape) == 2 else 1
 
 
-def _last(state: State) -> tuple[Offered, Scored]:
+def _last(state: State) -> tuple[RecordedOffer, RecordedOutcome]:
     return state.drafter_state.last
 
 
@@ -212,7 +212,7 @@ class _Nodes:
         return numbers
 
 
-def _round(offered: Offered, scored: Scored, num_origins: int) -> TracedRound:
+def _round(offered: RecordedOffer, scored: RecordedOutcome, num_origins: int) -> TracedRound:
     """The first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
     own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])

@@ -22,7 +22,7 @@ from jspec.protocols import Drafter
 
 
 @struct.dataclass
-class Offered:
+class RecordedOffer:
     """The drafter's part of a round."""
 
     trees: tuple[Tree, ...]
@@ -34,7 +34,7 @@ class Offered:
 
 
 @struct.dataclass
-class Scored:
+class RecordedOutcome:
     """The target's part of a round; C candidates for the token after each verified node."""
 
     tokens: Int[Array, "B N"]
@@ -62,7 +62,7 @@ class Recording:
     """The memory of the recorded drafter, and its last round."""
 
     inner: PyTree
-    last: tuple[Offered, Scored] | None
+    last: tuple[RecordedOffer, RecordedOutcome] | None
 
 
 @struct.dataclass
@@ -70,7 +70,7 @@ class Drafting:
     """The state that `draft` leaves for `update`."""
 
     inner: PyTree
-    offered: Offered
+    offered: RecordedOffer
     sampling: Sampling | None
     noise: Float[Array, "B P V"] | None
 
@@ -136,7 +136,7 @@ class Recorded:
         tree, inner = self.drafter.draft(params, state, frame)
         drafted = _with_estimates(admit(tree, frame.root, self.vocab_size, frame.grammar))
         wider = origins.unpruned(self.drafter, inner)
-        offered = Offered(
+        offered = RecordedOffer(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),
             members=tuple(_bare(own) for own in origins.offers(self.drafter, drafted, inner)),
             choice=getattr(tree, "choice", None),
@@ -157,7 +157,7 @@ class Recorded:
             return Recording(inner, None)
         return Recording(inner, (state.offered, self._scored(state, feedback)))
 
-    def _scored(self, state: Drafting, feedback: Feedback) -> Scored:
+    def _scored(self, state: Drafting, feedback: Feedback) -> RecordedOutcome:
         """The outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
@@ -177,7 +177,7 @@ class Recorded:
         rows = jnp.arange(batch)[:, None]
         last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
         own = probs[rows, jnp.maximum(tree.parents, 0), tree.tokens].at[:, 0].set(1.0)
-        outcome = Scored(
+        outcome = RecordedOutcome(
             tokens=tree.tokens,
             parents=tree.parents,
             valid=tree.valid,
@@ -195,14 +195,14 @@ class Recorded:
         whole = state.offered.trees[0]
         return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
 
-    def _room(self, tree: Tree, frame: Frame) -> Scored:
-        """A round's `Scored` with nothing in it."""
+    def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:
+        """A round's `RecordedOutcome` with nothing in it."""
         batch, size = tree.tokens.shape
         sampled = frame.sampling is not None and frame.keys is not None
         count = min(self.num_candidates, self.vocab_size) + sampled
         row, path = jnp.zeros(batch, jnp.int32), jnp.zeros((batch, tree.depth + 1), jnp.int32)
         nodes, each = jnp.zeros((batch, size)), jnp.zeros((batch, size, count))
-        return Scored(
+        return RecordedOutcome(
             tokens=nodes.astype(jnp.int32),
             parents=nodes.astype(jnp.int32),
             valid=nodes > 0,
@@ -244,7 +244,7 @@ def _with_estimates(tree: Tree) -> Tree:
     return replace(bare, value=trees.along(tree.parents, given, jnp.multiply, tree.depth))
 
 
-def _padded(outcome: Scored, nodes: int, steps: int) -> Scored:
+def _padded(outcome: RecordedOutcome, nodes: int, steps: int) -> RecordedOutcome:
     """The outcome with absent nodes and steps added, none where nothing is missing."""
 
     def wider(array, by, fill=0):

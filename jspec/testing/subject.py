@@ -77,7 +77,7 @@ class Subject:
 def ragged(
     prompts: Sequence[Sequence[int]] | None, model: CausalLM
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The (prompt, lengths) of texts, padded on the right."""
+    """The (prompt, lengths) of texts, padded on the right. InputError for less than two."""
     if prompts is None:
         rng = np.random.default_rng(0)
         # Each repeats itself, so that what looks drafts up in the text finds some.

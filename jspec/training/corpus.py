@@ -104,7 +104,7 @@ def digest(text: str) -> str:
 
 
 def files(path: Path) -> list[Path]:
-    """The text files at or below `path`, sorted by name."""
+    """The text files at or below `path`, sorted by name. InputError if it does not exist."""
     if path.is_file():
         return [path]
     if not path.is_dir():
@@ -114,7 +114,7 @@ def files(path: Path) -> list[Path]:
 
 
 def documents(path: Path, template: str, row: Row) -> Iterator[str]:
-    """The documents of one file."""
+    """The documents of one file. InputError if it is no text, or a row is not as `row` wants it."""
     try:
         text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -130,7 +130,7 @@ def documents(path: Path, template: str, row: Row) -> Iterator[str]:
 
 
 def text_row(line: str, template: str, place: str) -> str:
-    """One JSON row as text."""
+    """One JSON row as text. InputError if it is no JSON, or lacks a field of the template."""
     try:
         fields = json.loads(line)
         # "\r\n" inside a JSON string is still escaped when the file is read.

@@ -15,6 +15,9 @@ def train(texts: Iterable[str], vocab_size: int) -> Tokenizer:
 
     An encoded text starts with the end token: documents are packed that way, so it tells the model
     that a document begins.
+
+    Raises:
+        InputError: if the vocabulary has no room for the bytes.
     """
     if vocab_size < 257:
         raise InputError(

@@ -12,7 +12,11 @@ from jspec.tree import Template
 
 @dataclass(frozen=True)
 class StaticTree(DraftModel):
-    """A draft model whose tokens fill a template."""
+    """A draft model whose tokens fill a template.
+
+    Raises:
+        InputError: if the template has no nodes, or one has more children than there are tokens.
+    """
 
     def __post_init__(self):
         super().__post_init__()
