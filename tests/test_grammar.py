@@ -277,7 +277,10 @@ def test_what_a_schema_allows_parses_and_fits():
 @pytest.mark.parametrize(
     ("call", "said"),
     [
-        (lambda: regex("a(", TOKENS), "'a\\(' has no automaton"),
+        (lambda: regex("a(", TOKENS), "'a\\(' has a parenthesis without its other one"),
+        (lambda: regex("a)|(b", TOKENS), "a parenthesis without its other one"),
+        (lambda: json_schema("[" * 100_000, TOKENS), "is nested too deep; make it flatter"),
+        (lambda: json_schema({"a": {1, 2}}, TOKENS), "the JSON schema 'dict' is no JSON"),
         (lambda: regex("[a-d]{900}", TOKENS, max_states=99), "and at most 99 are allowed"),
         (lambda: json_schema({"type": "nonsense"}, TOKENS), "has no automaton"),
         (

@@ -1,10 +1,12 @@
 """Schemas whose texts could break them are refused by the keyword; the others hold JSON alone."""
 
 import json
+import re
 
 import pytest
 
 from jspec.errors import InputError
+from jspec.grammar.references import unrolled
 from jspec.grammar.schema import checked, json_text
 
 NULL = {"type": "null"}
@@ -38,6 +40,27 @@ NULL = {"type": "null"}
         ({"const": [{"a\n": 1}]}, "JSON escapes"),
         ({"type": "array", "items": NULL, "minItems": 3, "maxItems": 1}, "nothing can meet"),
         ({"if": NULL, "then": NULL}, "'if'"),
+        # outlines-core writes one property more, and one fewer.
+        ({"type": "object", "additionalProperties": NULL, "maxProperties": 1}, "'maxProperties'"),
+        ({"type": "object", "minProperties": 2}, "'minProperties'"),
+        ({"type": "object", "minProperties": 1, "maxProperties": 0}, "nothing can meet"),
+        ({"type": "integer", "maxDigits": 1}, "'maxDigits'"),
+        ({"type": "array", "items": NULL, "contains": {}}, "'contains'"),
+        ({"type": "array", "items": NULL, "unevaluatedItems": False}, "'unevaluatedItems'"),
+        ({"type": "object", "propertyNames": False}, "'propertyNames'"),
+        ({"type": "string", "not": {}}, "'not'"),
+        ({"anyOf": [NULL], "const": False}, "'const'"),
+        ({"enum": [None], "const": None}, "'const'"),
+        ({"anyOf": [NULL], "additionalProperties": False}, "'additionalProperties'"),
+        ({"type": "string", "properties": {"a": NULL}}, "'properties' and is no object"),
+        ({"type": "object", "prefixItems": [NULL]}, "'prefixItems' and is no array"),
+        ({"type": "string", "minLength": 2.0}, "minLength of the schema is 2.0"),
+        ({"type": "string", "maxLength": True}, "maxLength of the schema is True"),
+        ({"type": "array", "items": NULL, "minItems": -1}, "minItems of the schema is -1"),
+        ({"const": 2**64}, "the number 18446744073709551616, which would be written as another"),
+        ({"enum": [{"a": [float("nan")]}]}, "the number nan"),
+        ({"type": "string", "pattern": "a\nb"}, "which JSON escapes"),
+        ({"type": "string", "pattern": "a)|(b"}, "a parenthesis without its other one"),
     ],
 )
 def test_what_is_not_held_is_refused_wherever_it_stands(schema, said):
@@ -61,7 +84,10 @@ def test_what_is_not_held_is_refused_wherever_it_stands(schema, said):
         {"type": "array", "items": {"type": "string", "maxLength": 3}, "maxItems": 2},
         {"type": "array", "items": NULL, "uniqueItems": False},
         {"type": "array", "prefixItems": [NULL], "items": False},
-        {"type": "object", "additionalProperties": NULL, "maxProperties": 1},
+        {"type": "object", "additionalProperties": NULL, "maxProperties": 0},
+        {"type": "object", "additionalProperties": NULL, "minProperties": 1},
+        {"type": "integer", "const": 2**64 - 1},
+        {"const": 1e300, "title": None},
         {"type": ["string", "null"], "minLength": 1},
         {"type": "string", "format": "date"},
         {"type": "string", "enum": ['a "word"']},
@@ -83,6 +109,10 @@ def test_patterns_hold_letters_that_json_does_not_escape():
         (r"[]a]\.\]", ("].]", "a.]"), ("b.]",)),
         (r"[a[b-d]&&[^c]]\x41\p{Lu}\u{e9}", ("dAÉé",), ("cAÉé", "dAéé")),
         (r"(?:a|b){2}", ("ab",), ("abc",)),
+        ("a|b", ("a", "b"), ('a"', "ab")),
+        ("^a|b$", ("a", "b"), ("ab",)),
+        (r"^a\$", ("a$",), ("a",)),
+        (r"[(]\)", ("()",), ("",)),
     ):
         held = f'"{json_text(pattern, "the schema")}"'
         index = made.Index(held, made.Vocabulary(256, {bytes([b]): [b] for b in range(256)}))
@@ -98,3 +128,67 @@ def test_patterns_hold_letters_that_json_does_not_escape():
             assert json.loads(f'"{text}"') == text
         for text in others:
             assert not fits(text), (pattern, text)
+
+
+LIST = {"properties": {"v": NULL, "n": {"anyOf": [NULL, {"$ref": "#"}]}}, "required": ["v", "n"]}
+KIDS = {"type": "array", "items": {"$ref": "#/$defs/tree~1"}}
+TREE = {
+    "$ref": "#/$defs/tree~1",
+    "$defs": {"tree/": {"properties": {"kids": KIDS}, "required": ["kids"]}},
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "texts", "others"),
+    [
+        (
+            LIST,
+            ('{"v":null,"n":null}', '{"v":null,"n":{"v":null,"n":{"v":null,"n":null}}}'),
+            ('{"v":null,}', '{"v":null}', '{"v":null,"n":{"v":null,"n":{"v":null,}}}'),
+        ),
+        (
+            TREE,
+            ('{"kids":[]}', '{"kids":[{"kids":[]},{"kids":[{"kids":[]}]}]}'),
+            ("{}", '{"kids":[{}]}', '{"kids":[{"kids":[{}]}]}'),
+        ),
+        (
+            {"properties": {"n": {"$ref": "#"}, "v": NULL}, "required": ["v"]},
+            ('{"v":null}', '{"n":{"v":null},"v":null}'),
+            ("{}", '{"n":{},"v":null}'),
+        ),
+        (
+            {"type": "object", "additionalProperties": {"$ref": "#"}},
+            ("{}", '{"a":{"b":{}}}'),
+            ('{"a":null}', '{"a":}'),
+        ),
+    ],
+)
+def test_what_refers_to_itself_ends_with_whole_texts(schema, texts, others):
+    made = pytest.importorskip("outlines_core")
+    held = json.dumps(checked(unrolled(schema, "the schema"), "the schema"))
+    pattern = made.json_schema.build_regex_from_schema(held)
+    for text in texts:
+        assert re.fullmatch(pattern, text), text
+    for text in others:
+        assert not re.fullmatch(pattern, text), text
+
+
+def test_what_does_not_refer_to_itself_stays():
+    schema = {"$ref": "#/$defs/a", "$defs": {"a": NULL, "b": LIST}}
+    assert unrolled(schema, "the schema") is schema
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"properties": {"n": {"$ref": "#"}}, "required": ["n"]}, "refers to itself"),
+        ({"$ref": "#"}, "refers to itself"),
+        ({"anyOf": [{"$ref": "#"}]}, "refers to itself"),
+        ({"items": {"$ref": "#"}, "minItems": 1}, "refers to itself"),
+        ({"properties": {"n": {"$ref": "#"}, "m": {"$ref": "#/$defs/x"}}}, "which is not there"),
+        ({"properties": {name: {"$ref": "#"} for name in "abcdefghijklmnopqrstuvwxyzABC"}}, "more"),
+    ],
+)
+def test_what_cannot_be_written_out_is_refused(schema, said):
+    with pytest.raises(InputError, match=said):
+        unrolled(schema, "the schema")

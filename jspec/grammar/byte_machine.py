@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jspec.errors import InputError
+from jspec.grammar.regex_syntax import check_groups, without_anchors
 
 _GIGABYTES = 2
 
@@ -80,10 +81,9 @@ def of_regex(pattern: str, what: str, max_states: int, max_seconds: float) -> By
     Raises:
         InputError: if it cannot be read or is too large, or outlines-core is not installed.
     """
-    whole = pattern.removeprefix("^")
-    if whole.endswith("$") and not whole.endswith("\\$"):
-        whole = whole[:-1]
-    return _machine({"pattern": whole}, what, max_states, max_seconds)
+    check_groups(pattern, what)
+    asked: dict[str, str | None] = {"pattern": without_anchors(pattern)}
+    return _machine(asked, what, max_states, max_seconds)
 
 
 def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> ByteMachine:

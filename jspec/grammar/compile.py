@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jspec.errors import InputError
-from jspec.grammar import byte_machine
+from jspec.grammar import byte_machine, references
 from jspec.grammar import schema as schemas
 from jspec.grammar.automaton import NONE, Bounds, TokenAutomaton, read_tokens
 from jspec.grammar.byte_machine import ByteMachine
@@ -99,16 +99,21 @@ def json_schema(
         InputError: if it is no schema, cannot be met, is too large, or can be written with no
             tokens of this vocabulary.
     """
-    text = schema if isinstance(schema, str) else json.dumps(schema)
+    shown = schema if isinstance(schema, str) else type(schema).__name__
     try:
+        text = schema if isinstance(schema, str) else json.dumps(schema)
         known = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"the JSON schema {text!r:.60} is no JSON: {error}") from None
+    except (ValueError, TypeError) as error:
+        raise InputError(f"the JSON schema {shown!r:.60} is no JSON: {error}") from None
+    except RecursionError:
+        raise InputError(
+            f"the JSON schema {shown!r:.60} is nested too deep; make it flatter"
+        ) from None
     if not isinstance(known, dict):
         raise InputError(f"the JSON schema is {text!r:.60}; pass an object")
     what = f"the JSON schema {text!r:.60}"
     try:
-        held = json.dumps(schemas.checked(known, what))
+        held = json.dumps(schemas.checked(references.unrolled(known, what), what))
     except RecursionError:
         raise InputError(f"{what} is nested too deep; make it flatter") from None
     except (TypeError, AttributeError):

@@ -6,21 +6,25 @@ schema allows; it never holds others.
 """
 
 import json
+import math
+import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
+from jspec.arguments import check_integer
 from jspec.errors import InputError
+from jspec.grammar.regex_syntax import check_groups, end_of_part, without_anchors
 
 _ORDER = ("properties", "allOf", "anyOf", "oneOf", "prefixItems", "enum", "const", "$ref", "type")
 """What decides how a schema is read: the first of these that it has."""
 _BY_TYPE: Mapping[str, Collection[str]] = {
     "string": ("minLength", "maxLength", "pattern", "format"),
-    "integer": ("minDigits", "maxDigits"),
+    "integer": (),
     "number": (),
     "boolean": (),
     "null": (),
     "array": ("items", "minItems", "maxItems"),
-    "object": ("additionalProperties", "minProperties", "maxProperties"),
+    "object": ("additionalProperties",),
 }
 """The bounds that are held, of each type."""
 _HELD: Mapping[str, Collection[str]] = {
@@ -36,10 +40,26 @@ _BOUNDS = {
     "items", "prefixItems", "additionalItems", "unevaluatedItems", "contains", "minContains",
     "maxContains", "minItems", "maxItems", "uniqueItems",
     "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf",
+    "minDigits", "maxDigits",  # of outlines-core, and not held by it
     "minLength", "maxLength", "pattern", "format", "contentEncoding", "contentMediaType",
     "allOf", "anyOf", "oneOf", "not", "if", "then", "else", "enum", "const", "$ref", "type",
 }  # fmt: skip
 """All keywords that bound what a text may be; any other says nothing about it."""
+_NEUTRAL: Mapping[str, Sequence[Any]] = {
+    "uniqueItems": (False,),
+    "required": ([],),
+    "prefixItems": ([],),
+    **dict.fromkeys(("minLength", "minItems", "minProperties"), (0,)),
+    **dict.fromkeys(("properties", "patternProperties"), ({},)),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas"), ({},)),
+    **dict.fromkeys(("items", "additionalItems", "unevaluatedItems"), ({}, True)),
+    **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "propertyNames"), ({}, True)),
+}
+"""Values with which a keyword asks for nothing, wherever it stands; None is one for most."""
+_FEW = {"minProperties": 1, "maxProperties": 0}
+_SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
+_LEAST, _MOST = -(2**63), 2**64 - 1
+"""The integers that are written as they are."""
 _FORMATS = ("date-time", "date", "uuid")
 """Those whose texts are JSON; the expressions of others hold quotation marks or backslashes."""
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
@@ -93,12 +113,22 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
         held = {"type"}.union(*(_BY_TYPE.get(name, ()) for name in names if isinstance(name, str)))
     else:
         held = {kind, *_HELD.get(kind, ())}
+    for key in _SIZES:
+        if (size := schema.get(key)) is not None:
+            check_integer(f"{key} of {what}", size, 0, None)
+    if kind == "type" and names == ["object"]:
+        # Of numbers of properties, outlines-core holds these alone.
+        held |= {key for key, size in _FEW.items() if schema.get(key) == size}
     for key in schema:
-        value = schema[key]
-        if key in _BOUNDS - held and not (value is None or value is False or value in ([], {})):
+        if key not in _BOUNDS - held or schema[key] in _NEUTRAL.get(key, ()):
+            continue
+        if schema[key] is not None or key in ("const", "enum"):
             raise InputError(
                 f"{what} has {key!r}, which a grammar does not hold beside {kind!r}; leave it out"
             )
+    for one, type_of_it in (("properties", "object"), ("prefixItems", "array")):
+        if kind == one and types is not None and type_of_it not in names:
+            raise InputError(f"{what} has {one!r} and is no {type_of_it}; leave one of them out")
     for key in ("allOf", "anyOf", "oneOf", "enum", "type"):
         if schema.get(key) == []:
             raise InputError(f"{what} has an empty {key!r}, which nothing can meet; fill it")
@@ -108,8 +138,8 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
         unknown = [one for one in schema.get("required", ()) if one not in schema["properties"]]
         if unknown:
             raise InputError(f"{what} requires {unknown[0]!r:.60} and does not describe it")
-    for low, high in (("minItems", "maxItems"), ("minDigits", "maxDigits")):
-        if schema.get(low, 0) > schema.get(high, float("inf")):
+    for low, high in (("minItems", "maxItems"), ("minProperties", "maxProperties")):
+        if (schema.get(low) or 0) > (math.inf if schema.get(high) is None else schema[high]):
             raise InputError(f"{what} has {low} above {high}, which nothing can meet")
     bounds = [key for key in ("pattern", "format") if key in schema]
     bounds += ["minLength"] if {"minLength", "maxLength"} & set(schema) else []
@@ -121,10 +151,25 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     for name in _names([schema["properties"] if kind == "properties" else {}, *values]):
         if json.dumps(name, ensure_ascii=False) != f'"{name}"':
             raise InputError(f"{what} has the name {name!r:.60}, which JSON escapes; take another")
+    for value in _numbers(values):
+        if not _LEAST <= value <= _MOST:
+            raise InputError(
+                f"{what} has the number {value!r:.40}, which would be written as another; stay "
+                f"within {_LEAST} .. {_MOST}"
+            )
     if types is not None:
         for value in values:
             if not any(_is(value, name) for name in names):
                 raise InputError(f"{what} has the value {value!r:.60}, which is no {types}")
+
+
+def _numbers(value: Any) -> Iterator[int | float]:
+    """The numbers in a JSON value; NaN is none that lies within bounds."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        yield value if isinstance(value, int) or not math.isfinite(value) else 0
+    elif isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _numbers(part)
 
 
 def _names(values: Sequence[Any]) -> Iterator[str]:
@@ -151,22 +196,24 @@ def json_text(pattern: str, what: str) -> str:
         what: the words for the schema in messages.
 
     Raises:
-        InputError: if it asks for a quotation mark.
+        InputError: if it asks for a quotation mark or a letter that JSON escapes, or is no pattern.
 
     Example:
         >>> print(json_text(r"a.[b-d]\d", "the schema").replace(_PLAIN, "PLAIN"))
-        aPLAIN[[b-d]&&PLAIN][\d&&PLAIN]
+        (?:aPLAIN[[b-d]&&PLAIN][\d&&PLAIN])
     """
+    check_groups(pattern, f"the pattern of {what}")
+    pattern = without_anchors(pattern)
     made, place = [], 0
     while place < len(pattern):
         letter = pattern[place]
         if letter == '"':
             raise InputError(f"{what} has a pattern with a quotation mark; leave it out")
-        end = place + 1
-        if letter == "[":
-            end = _end_of_class(pattern, place)
-        elif letter == "\\":
-            end = _end_of_escape(pattern, place)
+        if unicodedata.category(letter) == "Cc":
+            raise InputError(
+                f"{what} has a pattern with {letter!r}, which JSON escapes; leave it out"
+            )
+        end = end_of_part(pattern, place)
         part = pattern[place:end]
         if letter == ".":
             part = _PLAIN
@@ -174,36 +221,5 @@ def json_text(pattern: str, what: str) -> str:
             part = f"[{part}&&{_PLAIN}]"
         made.append(part)
         place = end
-    return "".join(made)
-
-
-def _end_of_class(pattern: str, place: int) -> int:
-    """The end of a class of letters, others within it."""
-    depth, first = 0, False
-    while place < len(pattern):
-        letter = pattern[place]
-        if letter == "\\":
-            place = _end_of_escape(pattern, place)
-            first = False
-            continue
-        if letter == "[":
-            depth += 1
-        elif letter == "]" and not first:
-            depth -= 1
-            if not depth:
-                return place + 1
-        # Right behind the opening, a closing bracket is a letter.
-        first = letter == "[" or (first and letter == "^")
-        place += 1
-    return len(pattern)
-
-
-def _end_of_escape(pattern: str, place: int) -> int:
-    r"""The end of `\d`, `\x1F`, `\u{1F600}` or `\p{Greek}`."""
-    end = place + 2
-    if pattern[place + 1 : end] in ("x", "u", "U", "p", "P"):
-        if pattern[end : end + 1] == "{":
-            close = pattern.find("}", end)
-            return len(pattern) if close < 0 else close + 1
-        return end + {"x": 2, "u": 4, "U": 8}.get(pattern[place + 1], 1)
-    return end
+    # In a group: what stands around it does not belong to the first of its choices.
+    return f"(?:{''.join(made)})"
