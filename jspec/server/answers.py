@@ -1,5 +1,6 @@
 """The text of an answer as its pieces come, and its log-probabilities."""
 
+import codecs
 from collections.abc import Sequence
 from typing import Any
 
@@ -44,6 +45,8 @@ class Answer:
         self.tokens: list[int] = []
         self.finish_reason: str | None = None
         self.error: str | None = None
+        self.refused = False
+        """Whether the error is one of the request."""
         self.rounds = Metrics()
         self._text = Detokeniser(tokenizer, prompt[-_BEFORE:])
         self._unread: list[int] = []
@@ -71,6 +74,7 @@ class Answer:
             new = without_end(self._text.finish(unread), piece.stop_bytes)
             status = Status(piece.status)
             self.error = piece.error or _FAILED.get(status)
+            self.refused = piece.refused or status == Status.MASKED
             self.finish_reason = FINISHED.get(status)
             self.rounds = piece.rounds or Metrics()
         self.text += new
@@ -123,20 +127,19 @@ class Spelling:
         self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int
     ) -> dict[str, Any]:
         """The `logprobs` of a completion's choice, whose first token stands at `offset`."""
-        shown = [self.text_of(token) for token in tokens]
-        offsets = []
-        for text in shown:
+        offsets, decoder = [], codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for token in tokens:
             offsets.append(offset)
-            offset += len(text)
-        beside = [
-            {
-                self.text_of(token): max(logprob, _LEAST)
-                for token, logprob in _likeliest(known, place, num_top)
-            }
-            for place in range(len(tokens))
-        ]
+            # Tokens that are parts of one letter stand where it stands.
+            offset += len(decoder.decode(self.bytes_of(token)))
+        beside: list[dict[str, float]] = []
+        for place in range(len(tokens)):
+            beside.append({})
+            for token, logprob in _likeliest(known, place, num_top):
+                # Tokens of the same text are one entry: that of the likeliest.
+                beside[-1].setdefault(self.text_of(token), max(logprob, _LEAST))
         return {
-            "tokens": shown,
+            "tokens": [self.text_of(token) for token in tokens],
             "token_logprobs": [max(logprob, _LEAST) for logprob in known.emitted.tolist()],
             "top_logprobs": beside if num_top else None,
             "text_offset": offsets,

@@ -92,6 +92,8 @@ class TaggedCalls:
         self._names = tuple(names)
         self._held = ""
         self._called = False
+        self._said = False
+        """Whether there was text since the last call."""
 
     def read(self, text: str, is_last: bool) -> tuple[str, list[Call]]:
         """As `Reader` has it."""
@@ -110,12 +112,21 @@ class TaggedCalls:
             if (call := _call(value, self._names)) is not None:
                 said += before.rstrip()
                 calls.append(call)
+                self._called, self._said = True, False
             else:
-                inside, closed, after = rest.partition(_CLOSE)
-                said += before + _OPEN + inside + closed
+                # Text up to where the next call may begin.
+                end = rest.find(_OPEN)
+                inside, closed, _ = rest.partition(_CLOSE)
+                if not is_last and end < 0 and not closed:
+                    break
+                size = len(inside) + len(closed)
+                end = size if end < 0 else min(end, size)
+                text = rest[:end].rstrip()
+                said += before + _OPEN + text
+                after, self._said = rest[len(text) :], True
             self._held = after
-        self._called |= bool(calls)
         end = self._certain(is_last)
+        self._said |= bool(self._held[:end].strip())
         said, self._held = said + self._held[:end], self._held[end:]
         return said, calls
 
@@ -123,7 +134,7 @@ class TaggedCalls:
         """The length of what is held and is of no call: space before one is not shown."""
         held = self._held
         if is_last:
-            return len(held) if held.strip() or not self._called else 0
+            return len(held) if held.strip() or self._said or not self._called else 0
         end = held.find(_OPEN)
         if end < 0:
             begun = (n for n in range(len(_OPEN) - 1, 0, -1) if held.endswith(_OPEN[:n]))
@@ -214,10 +225,14 @@ def _object(text: str) -> tuple[Any, str]:
     """The JSON value at the begin of a text, and what follows; (None, text) if it is not whole."""
     begin = len(text) - len(text.lstrip())
     try:
-        value, end = json.JSONDecoder().raw_decode(text, begin)
+        value, end = json.JSONDecoder(parse_constant=_refuse).raw_decode(text, begin)
     except (ValueError, RecursionError):
         return None, text
     return value, text[end:]
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
 
 
 def _call(value: Any, names: Collection[str]) -> Call | None:
@@ -229,4 +244,9 @@ def _call(value: Any, names: Collection[str]) -> Call | None:
         given = _object(given)[0]
     if not isinstance(given, dict):
         return None
-    return Call(value["name"], json.dumps(given, ensure_ascii=False))
+    text = json.dumps(given, ensure_ascii=False)
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair of surrogates, which is no letter
+        text = json.dumps(given)
+    return Call(value["name"], text)

@@ -58,9 +58,11 @@ class Exchange:
             for row in range(order.num_answers):
                 index = len(self.jobs)
                 several = order.num_answers > 1
+                # Without a seed of its own a request does not repeat itself, nor do its prompts.
+                number = row if order.has_seed else index
                 job = Job(
                     prompt,
-                    numbered(order.settings, row),
+                    numbered(order.settings, number),
                     partial(_put, self._pieces, index),
                     shared=len(prompt) - 1 if several else 0,
                     goes_on=order.goes_on,
@@ -104,7 +106,7 @@ class Exchange:
         async for answer, _, _ in self._arriving(receive, show=False):
             if answer.error is not None:
                 self.cancel()
-                raise APIError(500, answer.error)
+                raise _error(answer)
         return self._form.whole(self.answers, self._usage())
 
     async def stream(self, receive: Receive, send: Send, with_usage: bool) -> None:
@@ -136,7 +138,7 @@ class Exchange:
         async for answer, text, piece in self._arriving(receive, show=True):
             if answer.error is not None:
                 self.cancel()
-                await event(_json(APIError(500, answer.error).body))
+                await event(_json(_error(answer).body))
                 break
             if text or piece.is_last or piece.logprobs is not None:
                 shown = self._form.piece(answer, text, piece.tokens, piece.logprobs)
@@ -209,6 +211,11 @@ def _put(pieces: asyncio.Queue[tuple[int, Piece] | None], index: int, piece: Pie
     with all that it holds.
     """
     pieces.put_nowait((index, piece))
+
+
+def _error(answer: Answer) -> APIError:
+    """Why an answer failed: 400 where the request is at fault."""
+    return APIError(400 if answer.refused else 500, answer.error or "")
 
 
 async def _departure(receive: Receive) -> None:

@@ -29,6 +29,7 @@ class Bounds:
         grammar_classes: most classes of tokens of one.
         stop_states: most states of stop strings.
         stop_classes: most classes of tokens of them.
+        penalties: whether there is room for penalties, biases and a minimal length.
     """
 
     max_model_len: int
@@ -37,6 +38,7 @@ class Bounds:
     grammar_classes: int
     stop_states: int
     stop_classes: int
+    penalties: bool = True
 
 
 class Forms:

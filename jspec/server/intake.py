@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 
 _COMPLETION = 16
 """Tokens of a completion that names no bound, as in the OpenAI API."""
-_OWN = {"messages", "tools", "add_generation_prompt"}
-"""What a template is given by the server itself."""
+_OWN = {"messages", "tools", "add_generation_prompt", "self", "target"}
+"""What a template is given by the server itself, and words that none can have."""
+_PENALTIES = (
+    "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "min_tokens",
+)  # fmt: skip
+"""Fields for which rows have room only if the server was started so."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Order:
     Args:
         prompts: token ids of each prompt.
         settings: of all rows, but for their number.
+        has_seed: whether the client named the seed, from which each prompt's answers then draw.
         num_answers: answers to each prompt.
         num_top: likeliest tokens that are reported beside each; None: no log-probabilities are.
         goes_on: whether a next turn is likely to begin with prompt and answer.
@@ -42,6 +47,7 @@ class Order:
 
     prompts: Sequence[list[int]]
     settings: RowSettings
+    has_seed: bool
     num_answers: int = 1
     num_top: int | None = None
     goes_on: bool = False
@@ -90,7 +96,7 @@ class Intake:
         made = self._forms.made(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
         settings = self._settings(asked, limit, made, num_top is not None)
-        return Order(prompts, settings, asked.n, num_top)
+        return Order(prompts, settings, asked.seed is not None, asked.n, num_top)
 
     def chat(self, asked: ChatRequest) -> Order:
         """The order of a chat's next turn.
@@ -130,14 +136,15 @@ class Intake:
         num_top = self._num_top("top_logprobs" if wanted else "logprobs", wanted)
         settings = self._settings(asked, limit, made, num_top is not None)
         return Order(
-            [prompt], settings, asked.n, num_top, goes_on=True, function=function, reader=reader
-        )
+            [prompt], settings, asked.seed is not None, asked.n, num_top, goes_on=True,
+            function=function, reader=reader,
+        )  # fmt: skip
 
     def _conversation(self, asked: ChatRequest) -> list[int]:
         """The tokens of a conversation, by the model's template."""
         if wrong := _OWN & set(asked.chat_template_kwargs):
             name = f"chat_template_kwargs.{min(wrong)}"
-            raise APIError(400, f"{name} is given by the server itself; leave it out", name)
+            raise APIError(400, f"{name} is not the client's to give; leave it out", name)
         messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
         variables = dict(asked.chat_template_kwargs)
         try:
@@ -241,8 +248,18 @@ class Intake:
         logprobs: bool,
     ) -> RowSettings:
         vocab_size, bias = self.target.model.vocab_size, {}
+        for name in () if self.bounds.penalties else _PENALTIES:
+            if getattr(asked, name) != type(asked).model_fields[name].get_default(
+                call_default_factory=True
+            ):
+                raise APIError(
+                    400, f"{name} is not supported by this server, which was started with "
+                    "--no-penalties; leave it out", name, "unsupported_parameter",
+                )  # fmt: skip
         for name, value in asked.logit_bias.items():
-            if not (name.isascii() and name.isdigit() and int(name) < vocab_size):
+            # As JSON writes a number; Python reads none of thousands of digits.
+            plain = name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name
+            if not plain or int(name) >= vocab_size:
                 raise APIError(
                     400, f"logit_bias has {name!r:.40}, which is no token of the vocabulary of "
                     f"{vocab_size}", "logit_bias",
@@ -303,7 +320,7 @@ def _for_template(number: int, message: Message) -> dict[str, Any]:
             param = f"messages[{number}].tool_calls[{place}].function.arguments"
             try:
                 arguments = json.loads(call.function.arguments)
-            except ValueError:
+            except (ValueError, RecursionError):
                 raise APIError(400, f"{param} is no JSON", param) from None
             function = {"name": call.function.name, "arguments": arguments}
             calls.append({"id": call.id, "type": call.type, "function": function})

@@ -82,6 +82,8 @@ class Piece:
     """The rounds of the whole answer; with the last piece alone."""
     error: str | None = None
     """Why there will be no more; None if all went well."""
+    refused: bool = False
+    """Whether the error is one of the request."""
 
     @property
     def is_last(self) -> bool:

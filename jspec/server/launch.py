@@ -145,6 +145,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         settings.grammar_classes,
         _STOP_STATES,
         _STOP_CLASSES,
+        settings.penalties,
     )
     service = Service(
         Served(settings.name, settings.api_key, int(time.time())),

@@ -10,7 +10,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from jspec.base import Status
@@ -150,14 +150,20 @@ class Scheduler:
         self._wake.set()
 
     def run(self) -> None:
-        """Turns until `stop` is called; sleeps while there is nothing to do."""
-        while not self._stopped:
-            self._wake.clear()
-            if not self.turn():
-                self._wake.wait()
-        for job in self._everything():
-            self._end(job, Piece([], error=STOPPING))
-        self._hand_over()
+        """Turns until `stop` is called; sleeps while there is nothing to do.
+
+        However it ends, nobody is left to wait: what is here fails, and no more is taken.
+        """
+        try:
+            while not self._stopped:
+                self._wake.clear()
+                if not self.turn():
+                    self._wake.wait()
+        finally:
+            self.stop()
+            for job in self._everything():
+                self._end(job, Piece([], error=STOPPING))
+            self._hand_over()
 
     def stop(self) -> None:
         """Ends `run` after its turn. What is still here fails."""
@@ -212,7 +218,7 @@ class Scheduler:
                 read += self._read_piece(at)
             except Exception as error:  # one request's trouble is not another's
                 self._reading = None
-                self._end(at.job, Piece([], error=_told(error)))
+                self._end(at.job, _failed(error))
 
     def _next(self) -> _Reading | None:
         """The prompt at hand, or the next one in the queue."""
@@ -248,7 +254,11 @@ class Scheduler:
             self.prefixes.keep(job.prompt[:end], self._call(self._device.copy, at.arrival))
         if end == size:
             row = self._free.take()
-            self._call(self._device.insert, row, at.arrival)
+            try:
+                self._call(self._device.insert, row, at.arrival)
+            except Exception as error:  # the rows went into it, and did not come back
+                self._start_over(error)
+                raise
             self._reading = None
             self._running[row] = job
         return len(tokens)
@@ -273,6 +283,8 @@ class Scheduler:
         running = list(self._running.items())
         pieces = self._device.pieces(news, list(self._running))
         for (row, job), piece in zip(running, pieces, strict=True):
+            if not job.settings.logprobs:  # the engine keeps those of all rows
+                piece = replace(piece, logprobs=None)
             job.written += piece.tokens
             if job.first_at is None and piece.tokens:
                 job.first_at = now
@@ -287,7 +299,7 @@ class Scheduler:
         """All that ran has failed, since the device has lost its state; others are not hurt."""
         log.exception("the device failed")
         for job in self._running.values():
-            self._end(job, Piece([], error=_told(error)))
+            self._end(job, _failed(error))
         self._running.clear()
         self.prefixes.clear()
         self._device.reset()
@@ -323,9 +335,9 @@ def _goes_on_from(job: Job, piece: Piece) -> Sequence[int]:
     return (*job.prompt, *job.written) if job.goes_on and whole else ()
 
 
-def _told(error: Exception) -> str:
+def _failed(error: Exception) -> Piece:
     """What the client is told of an error: what was wrong with its input, and no more."""
     if isinstance(error, InputError):
-        return str(error)
+        return Piece([], error=str(error), refused=True)
     log.error("a request failed", exc_info=error)
-    return FAILED
+    return Piece([], error=FAILED)

@@ -85,11 +85,11 @@ class Settings(Body):
         default_factory=list
     )
     ignore_eos: bool = False
-    min_tokens: Annotated[int, Field(ge=0)] = 0
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
     frequency_penalty: Penalty = 0.0
     presence_penalty: Penalty = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, le=100)] = 1.0
+    repetition_penalty: Annotated[float, Field(ge=1e-6, le=100)] = 1.0
     logit_bias: Annotated[dict[str, Bias], Field(max_length=NUM_BIASES)] = Field(
         default_factory=dict
     )

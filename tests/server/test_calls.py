@@ -54,6 +54,22 @@ def tool(name, **properties):
             "",
             [Call("look", '{"at": "</tool_call>ü"}')],
         ),
+        # What is no call lasts until the next one begins, and space behind words is text.
+        (TaggedCalls, f'<tool_call>{{"a": 1}} x {ONE}', '<tool_call>{"a": 1} x', [LOOK]),
+        (TaggedCalls, f"Hi {ONE}done \n", "Hidone \n", [LOOK]),
+        (TaggedCalls, '<tool_call>{"a": 1} x', '<tool_call>{"a": 1} x', []),
+        (
+            TaggedCalls,
+            '<tool_call>{"name": "look", "arguments": {"at": NaN}}</tool_call>',
+            None,
+            [],
+        ),
+        (
+            TaggedCalls,
+            '<tool_call>{"name": "look", "arguments": {"at": "\\ud800"}}</tool_call>',
+            "",
+            [Call("look", '{"at": "\\ud800"}')],
+        ),
         (BareCalls, BARE, "", [LOOK]),
         (BareCalls, f'<|python_tag|>{BARE}; {{"name": "find"}}', "", [LOOK, FIND]),
         (BareCalls, f"Text and {BARE}", None, []),

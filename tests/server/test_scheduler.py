@@ -158,6 +158,42 @@ def test_a_device_that_fails_costs_what_ran_and_no_more():
     assert ("reset",) in desk.device.calls
 
 
+def test_a_row_that_cannot_be_filled_is_not_lost():
+    class Failing(FakeDevice):
+        failures = 2
+
+        def insert(self, row, arrival):
+            if self.failures:
+                self.failures -= 1
+                raise RuntimeError("no room")
+            super().insert(row, arrival)
+
+    desk = Desk(Failing())
+    bad, later = [desk.ask([n, n]) for n in (2, 3)], [desk.ask([n, n]) for n in (4, 5, 6)]
+    desk.drain()
+    assert all(desk.got[job][-1].error is not None for job in bad)
+    for job in later:
+        assert desk.tokens(job) == answer(job.prompt, job.settings)
+    assert desk.device.calls.count(("reset",)) == 2
+
+
+def test_a_device_that_cannot_start_over_leaves_nobody_waiting():
+    class Dead(FakeDevice):
+        def step(self, waiting):
+            raise RuntimeError("the device failed")
+
+        def reset(self):
+            raise RuntimeError("it does not come back")
+
+    desk = Desk(Dead())
+    jobs = [desk.ask([n, n]) for n in (2, 3, 4)]
+    with pytest.raises(RuntimeError, match="does not come back"):
+        desk.scheduler.run()
+    assert all(desk.got[job][-1].error is not None for job in jobs)
+    with pytest.raises(Busy):
+        desk.ask([5, 5])
+
+
 def test_a_beginning_that_two_prompts_share_is_read_twice_and_not_again():
     desk, shared = Desk(capacity=1, piece=1000), [7] * 50
     for number in range(4):

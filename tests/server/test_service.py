@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 from desk import events, service
 
-from jspec.base import Logprobs
+from jspec.base import Logprobs, Status
 from jspec.server import exchange, responses
+from jspec.server.answers import Spelling
 from jspec.server.device import log_probabilities
-from jspec.server.jobs import Job, RowSettings
+from jspec.server.jobs import Job, Piece, RowSettings, TokenLogprobs
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +61,38 @@ def test_several_prompts_and_answers_stand_in_their_order(client):
     assert [choice["text"] for choice in got["choices"]] == expected
     assert [choice["index"] for choice in got["choices"]] == [0, 1, 2, 3]
     assert got["usage"]["prompt_tokens"] == 4
+
+
+def test_without_a_seed_nothing_repeats_itself(client):
+    got = complete(client, prompt=["ab"] * 3, n=2, seed=None, max_tokens=9).json()["choices"]
+    assert len({choice["text"] for choice in got}) == 6
+
+
+def test_what_rows_have_no_room_for_is_never_ignored():
+    asked = {
+        "repetition_penalty": 1.5, "frequency_penalty": 1, "presence_penalty": -1,
+        "logit_bias": {"5": 1}, "min_tokens": 3,
+    }  # fmt: skip
+    with service(bounds={"penalties": False}) as client:
+        for name, value in asked.items():
+            got = complete(client, **{name: value})
+            assert got.status_code == 400 and got.json()["error"]["param"] == name
+            assert "--no-penalties" in got.json()["error"]["message"]
+        neutral = {"repetition_penalty": 1, "frequency_penalty": 0, "logit_bias": {}}
+        assert complete(client, **neutral).status_code == 200
+
+
+def test_settings_that_leave_no_token_are_the_clients_fault():
+    class Masked(fakes.FakeDevice):
+        def pieces(self, news, rows):
+            return [Piece([], Status.MASKED) for _ in rows]
+
+    with service(Masked()) as client:
+        got = complete(client)
+        assert got.status_code == 400
+        assert got.json()["error"]["type"] == "invalid_request_error"
+        streamed = events(complete(client, stream=True))
+        assert streamed[-1]["error"]["type"] == "invalid_request_error"
 
 
 def test_prompts_of_tokens(client):
@@ -121,6 +154,20 @@ def test_log_probabilities(client):
     ]
     assert "".join(tokens) == got["message"]["content"]
     assert chat(client, max_tokens=4).json()["choices"][0]["logprobs"] is None
+    # Who asked for none is sent no pieces for them.
+    plain = events(chat(client, max_tokens=4, stream=True))
+    assert all(choice["delta"] or choice["finish_reason"] for e in plain for choice in e["choices"])
+
+
+def test_parts_of_letters_stand_where_their_letter_stands():
+    spelling = Spelling([b"a", b"\xc3", b"\xa9", b"\xff"], None)
+    known = TokenLogprobs(
+        np.full(4, -0.5), np.tile([1, 2, 3], (4, 1)), np.tile([-0.1, -3.0, -5.0], (4, 1))
+    )
+    found = spelling.completion([0, 1, 2, 0], known, 3, 7)
+    assert found["text_offset"] == [7, 8, 8, 9]
+    # Three tokens of one text: the likeliest's.
+    assert found["top_logprobs"][0] == {"\ufffd": -0.1}
 
 
 def test_settings_come_to_the_row(client):
@@ -224,6 +271,11 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
         ("completions", {"logprobs": 3}, "logprobs"),
         ("completions", {"logit_bias": {"999": 1}}, "logit_bias"),
         ("completions", {"logit_bias": {"x": 1}}, "logit_bias"),
+        ("completions", {"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
+        ("completions", {"logit_bias": {"07": 1}}, "logit_bias"),
+        ("completions", {"min_tokens": 2**31}, "min_tokens"),
+        ("completions", {"repetition_penalty": 1e-9}, "repetition_penalty"),
+        ("completions", {"structured_outputs": {"json": "[" * 9999}}, "structured_outputs"),
         ("completions", {"logit_bias": {"1": 101}}, "logit_bias.1"),
         ("completions", {"stop": [""]}, "stop[0]"),
         ("completions", {"stop_token_ids": [257]}, "stop_token_ids"),
@@ -252,6 +304,14 @@ def test_tools_and_earlier_calls_come_to_the_template(client):
         ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
         ("chat/completions", {"tool_choice": "required"}, "tool_choice"),
         ("chat/completions", {"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs.tools"),
+        ("chat/completions", {"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [
+                {"id": "1", "type": "function",
+                 "function": {"name": "f", "arguments": "[" * 9999}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
         (
             "chat/completions",
             {"response_format": {"type": "json_schema", "json_schema": {
