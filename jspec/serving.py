@@ -273,6 +273,9 @@ class Engine:
     def take(self, state: State, row: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
 
+        Of a row that was evicted there is no text to go on from, and that of one which a stop
+        string ended still has what was cut: such an answer is to be read again.
+
         Raises:
             InputError: if there is no such row.
         """
@@ -308,9 +311,8 @@ class Engine:
             InputError: if `rounds` is no number of rounds, or the state is of another drafter.
         """
         check_integer("rounds", rounds, 1, None)
-        held = 0 if self.stop is None else self.stop.states
         return _step(
-            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends, held
+            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
         )
 
     def memory(self, params: PyTree, drafter_params: PyTree = None) -> dict[str, int]:
@@ -429,9 +431,7 @@ class Engine:
             check_integer("row", row, 0, batch - 1, "the rows of the engine")
 
 
-@partial(
-    jax.jit, static_argnames=("model", "drafter", "rounds", "held"), donate_argnames=("state",)
-)
+@partial(jax.jit, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
 @automatic
 def _step(
     model: CausalLM,
@@ -441,14 +441,14 @@ def _step(
     drafter_params: PyTree,
     rounds: int,
     until_one_ends: Bool[Array, ""],
-    held: int,
 ) -> tuple[State, News]:
     told = _told(state)
     after = engine.decode_rounds(
         model, params, state, drafter, drafter_params, rounds, until_one_ends
     )
-    size = after.out.shape[1]
-    most = min(size, rounds * after.stats.histogram.shape[1] + held)
+    size, stop = after.out.shape[1], controls.stop_of(after)
+    # Any number of tokens may have waited for the end of a stop string: some have no text.
+    most = size if stop is not None else min(size, rounds * after.stats.histogram.shape[1])
     lanes = jnp.arange(most, dtype=jnp.int32)
     counts = _told(after) - told
     places = jnp.minimum(told[:, None] + lanes, size - 1)
@@ -459,7 +459,6 @@ def _step(
         at = jnp.take_along_axis(values, places.reshape(*places.shape, *further), axis=1)
         return jnp.where(there.reshape(*there.shape, *further), at, 0)
 
-    stop = controls.stop_of(after)
     news = News(
         tokens=new(after.out),
         counts=counts,

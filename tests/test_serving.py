@@ -348,6 +348,24 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
     assert len(jspec.Engine(MODEL, 2, 9, processors=processors.min_tokens(0)).processors) == 1
 
 
+def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends():
+    """However much it is: tokens without a text go on waiting with those before them."""
+    texts = [b"a", b"b", b"c"] + [None] * 20
+    stop = jspec.stop_strings("ab", texts)
+    engine = jspec.Engine(MODEL, 1, SLOTS, stop=jspec.grammar.Room(3, 4))
+    for key in range(3, 9):
+        ask = dict(sampling=jspec.Sampling(1.0), key=key, stop=stop)
+        state = engine.insert(
+            engine.init(PARAMS), 0, engine.prefill(PARAMS, [3, 4], limit=40, **ask)
+        )
+        told = []
+        while not state.done.all():
+            state, news = engine.step(PARAMS, state, rounds=1)
+            told += news.tokens[0, : news.counts[0]].tolist()
+        want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, **ask)
+        assert told == want.tokens[0, : want.lengths[0]].tolist()
+
+
 def test_a_row_that_left_waits_for_no_stop_string():
     """Its last tokens may have been the beginning of one, and are told to nobody."""
     engine = jspec.Engine(MODEL, 2, SLOTS, stop=jspec.grammar.Room(states=64, classes=24))
