@@ -73,8 +73,12 @@ class Rows:
             while len(self.jobs) < ROWS and not (self.jobs and self.waiting.empty()):
                 job = self.waiting.get()  # sleeps where there is nothing to do
                 row = min(set(range(ROWS)) - set(self.jobs))
-                state = self.engine.insert(state, row, self.arrival(job))
-                self.jobs[row] = job
+                try:
+                    state = self.engine.insert(state, row, self.arrival(job))
+                    self.jobs[row] = job
+                except jspec.InputError as error:  # one request's trouble is not another's
+                    job.status = str(error)
+                    job.done.set()
             state, news = self.engine.step(
                 params, state, rounds=ROUNDS, until_one_ends=not self.waiting.empty()
             )
@@ -109,10 +113,11 @@ def handler(rows: Rows) -> type[BaseHTTPRequestHandler]:
                 rows.waiting.put_nowait(job)
             except queue.Full:
                 return self.answer(429, {"error": "all rows are taken; try again"})
-            except (ValueError, KeyError, TypeError) as error:
+            except (ValueError, KeyError, TypeError, OverflowError) as error:
                 return self.answer(400, {"error": f"the request cannot be read: {error!r}"})
             job.done.wait()
-            self.answer(200, {"text": tokenizer.decode(job.tokens), "status": job.status})
+            code = 200 if job.status in jspec.Status.__members__ else 400
+            self.answer(code, {"text": tokenizer.decode(job.tokens), "status": job.status})
 
         def answer(self, code: int, body: dict) -> None:
             self.send_response(code)

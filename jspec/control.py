@@ -4,7 +4,7 @@ Nothing of this is computed, or takes memory, unless it was asked for: a part th
 the program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -427,6 +427,10 @@ def _all_end_tokens(state: State) -> Int[Array, "B X"]:
 def _applied(processors: Any, batch: int, vocab_size: int) -> tuple[Applied, ...]:
     if isinstance(processors, Processor):
         processors = (processors,)
+    if not isinstance(processors, Iterable):
+        raise InputError(
+            f"processors is {processors!r:.80}; pass one of jspec.processors, or a list of them"
+        )
     for processor in processors:
         if not isinstance(processor, Processor):
             raise InputError(

@@ -183,6 +183,7 @@ def logit_bias(
         ... ).tokens.tolist()
         [[7, 7, 7]]
     """
+    check_integer("room", room, 0, None)
 
     def prepare(bias: Any, batch: int, vocab_size: int) -> PyTree:
         whole = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
@@ -223,11 +224,13 @@ def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0
         room: places to fill up to: requests of one `jspec.Engine` have as many.
 
     Raises:
-        InputError: at the call, if these are no tokens of the model.
+        InputError: if these are no lists; at the call, if these are no tokens of the model.
     """
+    check_integer("room", room, 0, None)
+    # Now: what can be gone through once is empty at the next call.
+    tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
 
     def prepare(tokens: Any, batch: int, vocab_size: int) -> PyTree:
-        tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
         whole = all(isinstance(token, Integral) for token in tokens)
         rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
         rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
@@ -246,16 +249,17 @@ def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
         sequences: lists of token ids, for all rows. Of one token: it is forbidden everywhere.
 
     Raises:
-        InputError: at the call, if one is empty, or these are no tokens of the model.
+        InputError: if these are no lists; at the call, if one is empty, or these are no tokens of
+            the model.
     """
+    sequences = [
+        _listed(f"banned_sequences[{place}]", sequence, "a list of token ids")
+        for place, sequence in enumerate(
+            _listed("banned_sequences", sequences, "lists of token ids")
+        )
+    ]
 
     def prepare(sequences: Any, batch: int, vocab_size: int) -> PyTree:
-        sequences = [
-            _listed(f"banned_sequences[{place}]", sequence, "a list of token ids")
-            for place, sequence in enumerate(
-                _listed("banned_sequences", sequences, "lists of token ids")
-            )
-        ]
         longest = max((len(sequence) for sequence in sequences), default=1)
         size = _filled(len(sequences)), _filled(longest - 1)
         before = np.full((batch, *size), -1, np.int32)

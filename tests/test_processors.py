@@ -320,10 +320,7 @@ def repeat_last(logits, history, strength):
         ([processors.logit_bias([{}])], "logit_bias has 1 entries and the prompts 4 rows"),
         ([processors.logit_bias(5)], "logit_bias is 5; pass a mapping"),
         ([processors.banned_tokens([-1])], "banned_tokens: a token is -1"),
-        ([processors.banned_tokens(5)], "banned_tokens is 5; pass a list of token ids"),
         ([processors.banned_tokens([[1], 2, [], []])], "a row of banned_tokens is 2; pass a list"),
-        ([processors.banned_sequences(5)], "banned_sequences is 5; pass lists of token ids"),
-        ([processors.banned_sequences([5])], r"banned_sequences\[0\] is 5; pass a list"),
         ([processors.banned_sequences([[]])], r"banned_sequences\[0\] is empty"),
         ([processors.min_tokens(-1)], r"min_tokens\[0\] is -1, outside"),
     ],
@@ -349,3 +346,25 @@ def test_other_values_compile_nothing():
             processors=made(SETTINGS[name]),
         )  # fmt: skip
     assert len(model.traces) == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: processors.banned_tokens(5), "banned_tokens is 5; pass a list of token ids"),
+        (lambda: processors.banned_tokens([1], room=None), "room is None; pass an integer"),
+        (lambda: processors.logit_bias({}, room="x"), "room is 'x'; pass an integer"),
+        (lambda: processors.banned_sequences(5), "banned_sequences is 5; pass lists of token ids"),
+        (lambda: processors.banned_sequences([5]), r"banned_sequences\[0\] is 5; pass a list"),
+    ],
+)
+def test_what_is_no_list_is_refused_at_once(make, said):
+    with pytest.raises(jspec.InputError, match=said):
+        make()
+
+
+def test_what_can_be_gone_through_once_bans_in_every_call():
+    listed = [processors.banned_tokens(iter(range(1, 22)))]
+    for _ in range(2):
+        result = jspec.decode(MODEL, WEIGHTS, [[1, 2]], max_new_tokens=3, processors=listed)
+        assert set(result.tokens[0].tolist()) <= {0, 22}
