@@ -3,6 +3,7 @@
 from collections.abc import Collection
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
@@ -66,4 +67,9 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
     names = (*NAMES, *eight_bits.LARGEST) if held else NAMES
     if not _is(dtype, names):
         raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(names)}")
+    if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
+        raise InputError(
+            f"dtype {dtype!r} is float32 while 64 bits are off; switch them on with "
+            'jax.config.update("jax_enable_x64", True)'
+        )
     return getattr(jnp, jnp.dtype(dtype).name)

@@ -53,6 +53,9 @@ def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, An
     data = header.metadata
     if name != "gemma3":
         data.choice(f"{name}.rope.scaling.type", ["none"], "none")
+        # Without a type a factor stretches all the same.
+        for factor in ("scaling.factor", "scale_linear", "scaling.attn_factor"):
+            data.choice(f"{name}.rope.{factor}", [0, 1], 1)
     heads, width = data.size(f"{name}.attention.head_count"), data.size(f"{name}.embedding_length")
     dim = data.size(f"{name}.attention.key_length", max(width // heads, 1))
     data.choice(f"{name}.attention.value_length", [dim], dim)

@@ -128,7 +128,13 @@ class File:
         factors = Tensors(
             self.header.file, {families.ROPE_FACTORS: entry}, lambda _, array: array
         ).read(families.ROPE_FACTORS)
-        return replace(found, rope_scaling=RopeFactors(tuple(factors.ravel().tolist())))
+        scaling = RopeFactors(tuple(factors.ravel().tolist()))
+        found = replace(found, rope_scaling=scaling)
+        if not getattr(found, "layers", ()):
+            return found
+        turned = (layer.rope and replace(layer.rope, scaling=scaling) for layer in found.layers)
+        pairs = zip(found.layers, turned, strict=True)
+        return replace(found, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
 
     def tensors(self, table: Sequence[Weight]) -> Tensors:
         """The weights, by the names of the table; others keep the names that they have here."""

@@ -147,10 +147,15 @@ def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> L
 
 def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
     shape = _shape(folder, model)
-    given = settings.read(folder / "config.json").part("eagle_config")
+    whole = settings.read(folder / "config.json")
+    given, name = whole.part("eagle_config"), "eagle_aux_hidden_state_layer_ids"
+    for part in (whole, given):
+        part.choice("norm_before_residual", [False], False)
+        part.choice("use_aux_hidden_state", [True], True)
     layers = model.config.num_layers
     # As the authors tap them: early, in the middle, late.
-    taps = given.get("eagle_aux_hidden_state_layer_ids", [2, layers // 2, layers - 3])
+    usual = [2, layers // 2, layers - 3]
+    taps = given.get(name) or whole.get(name) or usual
     bias = f"{names.layer}.self_attn.q_proj.bias" in names.held
     config = Eagle3Config(
         **{**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias},

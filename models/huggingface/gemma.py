@@ -49,7 +49,7 @@ def _gemma(settings: Settings, context: int, **differences) -> LlamaConfig:
         output_bias=bias,
         post_norm=True,
         norm_offset=1.0,
-        activation="gelu_pytorch_tanh",
+        activation=("hidden_activation", "gelu_pytorch_tanh"),
         embed_scale=settings.size("hidden_size") ** 0.5,
         attention_scale=settings.number("query_pre_attn_scalar", 256.0) ** -0.5,
         tied=True,
@@ -59,16 +59,17 @@ def _gemma(settings: Settings, context: int, **differences) -> LlamaConfig:
 
 def _rotary(settings: Settings) -> tuple[Rope, Rope]:
     """Of the layers with a window, and of the others."""
-    given = settings.part("rope_parameters")
+    given, lanes = settings.part("rope_parameters"), settings.size("head_dim", 256)
     if "full_attention" in given.values or "sliding_attention" in given.values:
         near, far = given.part("sliding_attention"), given.part("full_attention")
         bases = near.number("rope_theta", 10000.0), far.number("rope_theta", 1e6)
-        return Rope(bases[0], ropes.scaling(near, settings)), Rope(
-            bases[1], ropes.scaling(far, settings)
-        )
+        # The old field means the others, in a new file too.
+        far = settings.part("rope_scaling") if settings.get("rope_scaling") else far
+        stretches = [ropes.scaling(part, settings, lanes) for part in (near, far)]
+        return Rope(bases[0], stretches[0]), Rope(bases[1], stretches[1])
     far = Rope(
         settings.number("rope_theta", 1e6),
-        ropes.scaling(settings.part("rope_scaling"), settings),
+        ropes.scaling(settings.part("rope_scaling"), settings, lanes),
     )
     return Rope(settings.number("rope_local_base_freq", 10000.0)), far
 

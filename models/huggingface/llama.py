@@ -10,7 +10,7 @@ from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import Layer, LlamaConfig
-from jspec.models.rope import Rope
+from jspec.models.rope import LongScaling, Rope
 
 
 def llama(settings: Settings) -> LlamaConfig:
@@ -30,6 +30,11 @@ def mistral(settings: Settings) -> LlamaConfig:
     null = "num_key_value_heads" in settings.values
     heads = settings.size("num_attention_heads") if null else 8
     context = settings.size("max_position_embeddings", 4096 * 32)
+    if not all(kinds(settings, [True] * settings.size("num_hidden_layers"))):
+        raise InputError(
+            f"{settings.source} has layer_types without a window, and all layers of a Mistral have "
+            "one; take its family's name, such as ministral, or leave them out"
+        )
     return shape(settings, context, heads, windows=(window(settings, 4096),))
 
 
@@ -137,29 +142,33 @@ def shape(
     rotary: Sequence[Rope | None] = (),
     experts: Sequence[Experts | None] = (None,),
     eps: float = 1e-6,
+    activation: tuple[str, str] = ("hidden_act", "silu"),
     **differences: Any,
 ) -> LlamaConfig:
     """The fields that the families share.
 
     Args:
         settings: config.json.
-        context: most positions.
+        context: most positions; with LongRoPE no more than the original ones.
         kv_heads, head_dim, theta, partial, eps: what an absent field means.
         windows: of the layers, or one for all.
         rotary: of the layers, or one for all; nothing: as the fields of `rope_parameters` say.
         experts: of the layers, or one for all.
+        activation: the name of its field, and what an absent one means.
         differences: further fields of our config.
     """
     heads, width = settings.size("num_attention_heads"), settings.size("hidden_size")
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
-    named = "hidden_activation" if settings.get("hidden_activation") else "hidden_act"
-    usual = differences.pop("activation", "silu")
+    named, usual = activation
     turned = rotary or (ropes.read(settings, head_dim, theta, partial),)
     count = settings.size("num_hidden_layers")
+    first = next((rope for rope in turned if rope is not None), Rope())
+    if isinstance(first.scaling, LongScaling):
+        # A longer one takes the other divisors, for short texts too.
+        context = min(context, first.scaling.original_context)
     # A window that the context ends in is none.
     seen = [None if window and window >= context else window for window in _each(windows, count)]
     layers = tuple(map(Layer, _each(turned, count), seen, _each(experts, count)))
-    first = next((rope for rope in turned if rope is not None), Rope())
     plain = Layer(Rope(first.theta, first.scaling))
     return LlamaConfig(
         vocab_size=settings.size("vocab_size"),

@@ -1,5 +1,6 @@
 """config.json of OLMo 2 and SmolLM3."""
 
+from jspec.errors import InputError
 from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.llama import kinds, shape, window
 from jspec.models.huggingface.settings import Settings
@@ -31,6 +32,11 @@ def smollm3(settings: Settings) -> LlamaConfig:
     slides = settings.flag("use_sliding_window", False)
     size = window(settings, None) if slides else None
     sliding = kinds(settings, [not turn for turn in turned])
+    if settings.get("layer_types") is not None and any(sliding) and not slides:
+        raise InputError(
+            f"{settings.source} has layers of type 'sliding_attention' and use_sliding_window "
+            "false; correct one of them"
+        )
     bias = settings.flag("attention_bias", False)
     heads = settings.size("num_attention_heads")
     head_dim = settings.size("head_dim", settings.size("hidden_size") // heads)

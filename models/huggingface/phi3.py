@@ -8,12 +8,11 @@ from jspec.models.huggingface.llama import weights as separate
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
 from jspec.models.llama import LlamaConfig
-from jspec.models.rope import LongScaling
 
 
 def phi3(settings: Settings) -> LlamaConfig:
-    """With LongRoPE the context is the original one; a longer one takes the other divisors."""
-    config = shape(
+    """Its fields; nearly all of them are as Llama has them."""
+    return shape(
         settings,
         context=settings.size("max_position_embeddings", 4096),
         kv_heads=settings.size("num_attention_heads"),
@@ -21,9 +20,6 @@ def phi3(settings: Settings) -> LlamaConfig:
         windows=(window(settings, None),),
         eps=1e-5,
     )
-    if isinstance(config.rope_scaling, LongScaling):
-        return replace(config, context=config.rope_scaling.original_context)
-    return config
 
 
 def weights(config: LlamaConfig) -> Iterator[Weight]:

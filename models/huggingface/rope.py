@@ -1,6 +1,6 @@
 """Rotary positions in config.json, old and new."""
 
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import Any
 
 from jspec.errors import InputError
@@ -25,10 +25,14 @@ def read(
     Raises:
         InputError: if the lanes do not make pairs, or are a part in a family that turns all.
     """
-    new = settings.get("rope_parameters")
-    rope = settings.part("rope_parameters" if new else "rope_scaling")
-    theta = rope.number("rope_theta", settings.number("rope_theta", theta))
-    part = rope.get("partial_rotary_factor", settings.get("partial_rotary_factor", partial or 1.0))
+    new = settings.part("rope_parameters")
+    # Who adds the old field to a new file, as cards of models say, means it.
+    rope = settings.part("rope_scaling") if settings.get("rope_scaling") else new
+    theta = rope.number(
+        "rope_theta", new.number("rope_theta", settings.number("rope_theta", theta))
+    )
+    parts = (one.get("partial_rotary_factor") for one in (rope, new, settings))
+    part = next((one for one in parts if one is not None), partial or 1.0)
     if partial is None:
         rope.choice("partial_rotary_factor", [1.0], part)
     lanes = int(head_dim * part)
@@ -37,18 +41,20 @@ def read(
             f"{settings.source} gives a head_dim of {head_dim}, of which {lanes} are turned; "
             "rotary embeddings need an even one"
         )
-    return Rope(theta, scaling(rope, settings), None if lanes == head_dim else lanes)
+    return Rope(theta, scaling(rope, settings, lanes), None if lanes == head_dim else lanes)
 
 
-def scaling(rope: Settings, settings: Settings) -> Scaling | None:
+def scaling(rope: Settings, settings: Settings, lanes: int) -> Scaling | None:
     """The stretch of the frequencies.
 
     Args:
         rope: the fields of the rotary positions.
         settings: config.json, which has the context.
+        lanes: of a head that are turned.
     """
     name = "rope_type" if rope.get("rope_type") else "type"
-    return _SCALINGS[rope.choice(name, list(_SCALINGS), "default")](rope, settings)
+    kind = rope.choice(name, list(_SCALINGS), "default")
+    return _SCALINGS[kind](rope, settings, lanes // 2)
 
 
 def original(rope: Settings, settings: Settings) -> int:
@@ -59,15 +65,15 @@ def original(rope: Settings, settings: Settings) -> int:
     return rope.size(name, settings.size("max_position_embeddings"))
 
 
-def _none(rope: Settings, settings: Settings) -> None:
+def _none(rope: Settings, settings: Settings, pairs: int) -> None:
     """As it is. `dynamic` too: it stretches beyond max_position_embeddings, where contexts end."""
 
 
-def _linear(rope: Settings, settings: Settings) -> LinearScaling:
+def _linear(rope: Settings, settings: Settings, pairs: int) -> LinearScaling:
     return LinearScaling(rope.number("factor"))
 
 
-def _llama3(rope: Settings, settings: Settings) -> RopeScaling:
+def _llama3(rope: Settings, settings: Settings, pairs: int) -> RopeScaling:
     return RopeScaling(
         factor=rope.number("factor"),
         low_freq_factor=rope.number("low_freq_factor"),
@@ -76,7 +82,7 @@ def _llama3(rope: Settings, settings: Settings) -> RopeScaling:
     )
 
 
-def _yarn(rope: Settings, settings: Settings) -> YarnScaling:
+def _yarn(rope: Settings, settings: Settings, pairs: int) -> YarnScaling:
     start = original(rope, settings)
     factor = _factor(rope, settings, start)
 
@@ -95,13 +101,13 @@ def _yarn(rope: Settings, settings: Settings) -> YarnScaling:
     )
 
 
-def _long(rope: Settings, settings: Settings) -> LongScaling:
+def _long(rope: Settings, settings: Settings, pairs: int) -> LongScaling:
     start = original(rope, settings)
     factor = _factor(rope, settings, start)
     suggested = 1.0 if factor <= 1 else sqrt(1 + log(factor) / log(start))
     return LongScaling(
-        short=_divisors(rope, "short_factor"),
-        long=_divisors(rope, "long_factor"),
+        short=_divisors(rope, "short_factor", pairs),
+        long=_divisors(rope, "long_factor", pairs),
         original_context=start,
         attention_factor=rope.number("attention_factor", suggested),
     )
@@ -111,10 +117,16 @@ def _factor(rope: Settings, settings: Settings, start: int) -> float:
     return rope.number("factor", settings.size("max_position_embeddings") / start)
 
 
-def _divisors(rope: Settings, name: str) -> tuple[float, ...]:
+def _divisors(rope: Settings, name: str, pairs: int) -> tuple[float, ...]:
     values: Any = rope.get(name, [])
-    if not isinstance(values, list) or not values or not all(x > 0 for x in values):
-        raise InputError(f"{rope.source} has {name} = {values!r}; it has to be positive numbers")
+    numbers = isinstance(values, list) and all(
+        isinstance(x, int | float) and 0 < x < inf for x in values
+    )
+    if not numbers or len(values) != pairs:
+        raise InputError(
+            f"{rope.source} has {name} = {values!r:.80}; it has to be {pairs} positive numbers, "
+            "one for each pair of lanes"
+        )
     return tuple(float(value) for value in values)
 
 

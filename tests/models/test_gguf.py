@@ -77,6 +77,18 @@ def test_rotary_factors_are_a_tensor(tmp_path, fixtures, causal):
         export.save_hf(loaded.model, loaded.params, tmp_path / "exported")
 
 
+def test_rotary_factors_hold_in_layers_of_their_own(tmp_path, fixtures):
+    """A mixture's config says of each layer how it turns."""
+    wanted = load("mixtral").model.config
+    factors = np.arange(1, wanted.head_dim // 2 + 1, dtype=np.float32)
+    file = tiny_gguf.convert(fixtures / "mixtral", tmp_path / "model.gguf", factors=factors)
+    config = jspec.models.load(file).model.config
+    assert config.layers
+    stretch = RopeFactors(tuple(factors.tolist()))
+    assert all(layer.rope.scaling == stretch for layer in config.layers)
+    assert config.layers[0].experts == wanted.layers[0].experts
+
+
 @pytest.mark.parametrize("kind", [*tiny_gguf.PLAIN, *tiny_gguf.SCALES])
 def test_quantised_weights_are_those_that_the_bytes_say(kind, wide, tmp_path):
     """Against the whole of each tensor, dequantised by gguf from what gguf itself reads."""
@@ -168,6 +180,8 @@ BROKEN = {
     "family": (patch(b"llama", b"mamba"), "architecture 'mamba'; supported: llama, qwen2, qwen3"),
     "experts": (rewrite(llama__expert_count=8), r"no field .llama.expert_used_count."),
     "rope": (rewrite(llama__rope__scaling__type="yarn"), "scaling.type = 'yarn'.*'none'"),
+    "rope without a type": (rewrite(llama__rope__scaling__factor=4.0), "scaling.factor = 4.0"),
+    "rope of old": (rewrite(llama__rope__scale_linear=2.0), "scale_linear = 2.0"),
     "part of the head": (rewrite(llama__rope__dimension_count=2), "dimension_count = 2.*: 4"),
     "field missing": (rewrite(llama__context_length=None), "no field 'llama.context_length'"),
     "layers": (rewrite(llama__block_count=1), r"holds 9 weights \(blk.1.*no place for.*metadata"),

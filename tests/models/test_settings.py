@@ -7,7 +7,7 @@ import pytest
 
 from jspec.models.huggingface import families
 from jspec.models.huggingface.settings import Settings
-from jspec.models.rope import RopeScaling, frequencies
+from jspec.models.rope import LinearScaling, RopeScaling, frequencies
 
 LLAMA = {
     "vocab_size": 64,
@@ -43,6 +43,34 @@ def test_rope_is_read_from_old_and_new_fields():
     assert old == new
     assert (old.rope_theta, old.rope_scaling) == (5e5, scaling)
     assert parse("llama", rope_scaling={"type": "default"}).rope_scaling is None
+
+
+def test_the_old_field_in_a_new_file_is_meant():
+    """Cards of models say to add it, and Transformers reads it first."""
+    given = {"rope_type": "default", "rope_theta": 5e5}
+    for kind in ("llama", "gemma3_text"):
+        added = {"rope_scaling": {"rope_type": "linear", "factor": 4.0}}
+        if kind == "llama":
+            found = parse(kind, rope_parameters=given, **added)
+            assert found.rope_theta == 5e5
+            scalings = [found.rope_scaling]
+        else:
+            kinds = {"full_attention": given, "sliding_attention": given}
+            layers = ["sliding_attention", "full_attention"]
+            found = parse(
+                kind, rope_parameters=kinds, layer_types=layers, sliding_window=8, **added
+            )
+            assert found.layers[0].rope.scaling is None
+            scalings = [found.layers[1].rope.scaling]
+        assert scalings == [LinearScaling(4.0)]
+
+
+def test_with_long_rope_the_context_is_the_original_one():
+    """In every family: the longer one has other divisors, for short texts too."""
+    given = {"rope_type": "longrope", "original_max_position_embeddings": 32, "factor": 2.0}
+    divisors = {"short_factor": [1.0, 2.0], "long_factor": [3.0, 4.0]}
+    for kind in ("llama", "phi3"):
+        assert parse(kind, rope_scaling=given | divisors).context == 32
 
 
 def test_llama31_keeps_short_waves_and_slows_long_ones():
@@ -109,6 +137,24 @@ def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, win
         ("llama", {"head_dim": 5}, "head_dim of 5, of which 5 are turned; .* an even one"),
         ("llama", {"rope_scaling": {"rope_type": "llama3"}}, "no field 'factor'"),
         ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor = 0.5"),
+        *(
+            (
+                "llama",
+                {"rope_scaling": {"type": "su", "short_factor": wrong, "long_factor": [1.0, 1.0]}},
+                "short_factor = .*it has to be 2 positive numbers",
+            )
+            for wrong in ([1.0], [1.0] * 3, ["a", 1.0], [0.0, 1.0], [1.0, float("inf")], 3)
+        ),
+        (
+            "smollm3",
+            {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
+            "layers of type 'sliding_attention' and use_sliding_window false",
+        ),
+        (
+            "mistral",
+            {"layer_types": ["sliding_attention", "full_attention"], "sliding_window": 8},
+            "layer_types without a window",
+        ),
         ("llama", {"attention_bias": 1}, "attention_bias = 1; it has to be true or false"),
         ("llama", {"rms_norm_eps": 0}, "rms_norm_eps = 0; it has to be above 0"),
         ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]; it has to be an object"),
