@@ -214,6 +214,14 @@ def prepare(
     return Run(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
 
 
+def forget_scores(path: Path, done: int) -> None:
+    """Removes the scores of steps that will be computed again."""
+    if path.is_file():
+        lines = path.read_text("utf-8").splitlines(keepends=True)
+        kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= done]
+        folders.write(path, "".join(kept))
+
+
 def check_sequence(length: int, target: Loaded) -> None:
     """Raises InputError if the target cannot read so many tokens and one more."""
     context = target.model.context
@@ -305,6 +313,14 @@ def train(
 
     frozen, copy = run.frozen, run.devices.copy
     params = copy(run.variables["params"])
+
+    done = checkpoints.latest()
+    if done > job.recipe.steps:
+        raise InputError(
+            f"{out} is at step {done} and {job.recipe.steps} steps are asked for; ask for at least "
+            f"{done}, or name another folder"
+        )
+    forget_scores(out / HELDOUT_CURVE, done)
 
     def examine(step: int, params: PyTree) -> None:
         if step in job.scored_steps:

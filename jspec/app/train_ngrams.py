@@ -16,12 +16,13 @@ from rich.console import Console
 from jspec import models
 from jspec.app import train_heads
 from jspec.app.train_progress import shown
+from jspec.arguments import check_integer
 from jspec.drafters.retrieval import ngrams
 from jspec.errors import InputError
 from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded
-from jspec.training import sequences
+from jspec.training import corpus, sequences
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
 
@@ -55,6 +56,10 @@ def run(
     """
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
+    texts = [train_heads.source(one).path for one in asked.text]
+    if any(out.resolve() in map(Path.resolve, corpus.files(path)) for path in texts):
+        raise InputError(f"--out {out} is one of the texts; name another file")
+    check_integer("--candidates", candidates, 1, _NUM_LAWS, "what is read of each law")
     console = Console()
     target = models.load(model or BUNDLED)
     train_heads.check_sequence(asked.sequence, target)

@@ -116,11 +116,12 @@ def files(path: Path) -> list[Path]:
 def documents(path: Path, template: str, row: Row) -> Iterator[str]:
     """The documents of one file. InputError if it is no text, or a row is not as `row` wants it."""
     try:
-        text = path.read_text(encoding="utf-8").replace("\r\n", "\n")
+        text = path.read_text(encoding="utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
     if path.suffix == ".jsonl":
-        for number, line in enumerate(text.splitlines(), 1):
+        # Not splitlines(): a string may hold a line separator.
+        for number, line in enumerate(text.split("\n"), 1):
             if line.strip():
                 yield row(line, template, f"{path}, line {number}")
     elif END in text:
@@ -139,6 +140,8 @@ def text_row(line: str, template: str, place: str) -> str:
         raise InputError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{place} has no field {error} that the template names") from None
+    except (ValueError, AttributeError) as error:
+        raise InputError(f"{place} does not fit the template {template!r:.60}: {error}") from None
     return text.replace("\r\n", "\n")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from jaxtyping import Int
 
 from jspec import engine
+from jspec.arguments import check_integer
 from jspec.base import PyTree, Sampling, Status
 from jspec.errors import InputError, RunStopped
 from jspec.protocols import CausalLM
@@ -65,6 +66,7 @@ class Recipe:
                 )
         if not self.temperatures:
             raise InputError("no temperature was given; give one, such as 0")
+        check_integer("seed", self.seed, 0, None)
 
 
 @dataclass(frozen=True)
@@ -236,8 +238,16 @@ class Lines:
 
     def __init__(self, path: Path, settings: Mapping[str, Any]):
         self.path = path
+        if path.is_dir():
+            raise InputError(f"{path} is a folder; name a file")
         path.parent.mkdir(parents=True, exist_ok=True)
-        checkpoints.agree(path.with_name(path.name + ".settings.json"), settings)
+        known = path.with_name(path.name + ".settings.json")
+        if path.is_file() and path.stat().st_size and not known.is_file():
+            raise InputError(
+                f"{path} is no file of this command, which keeps its settings in {known.name}; "
+                "name another file"
+            )
+        checkpoints.agree(known, settings)
         self.rows, self.tokens, whole = 0, 0, 0
         path.touch()
         with path.open("rb") as file:

@@ -122,7 +122,7 @@ def read(path: Path, vocab_size: int) -> list[Row]:
             right = type(row.tokens) is list and all(
                 type(token) is int and 0 <= token < vocab_size for token in row.tokens
             )
-        except (json.JSONDecodeError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError):
             right = False
         if not right:
             raise InputError(

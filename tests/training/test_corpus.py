@@ -38,8 +38,20 @@ def test_template_and_strip_of_json_rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"q": "1+1?", "a": ["<<1+1=2>>2"]}) + "\n\n")
     assert corpus.read(corpus.Source("maths", path)) == ["1+1?\n<<1+1=2>>2"]
+    # Separators of lines to Unicode are letters to JSON; some editors begin with a mark.
+    path.write_text('\ufeff{"text": "a\u2028b\u0085c"}\n', encoding="utf-8")
+    assert corpus.read(corpus.Source("web", path)) == ["a\u2028b\u0085c"]
+    path.write_text(json.dumps({"q": "1+1?", "a": ["<<1+1=2>>2"]}) + "\n\n")
     source = corpus.Source("maths", path, "Q: {q} A: {a[0]}", "<<.*?>>")
     assert corpus.read(source) == ["Q: 1+1? A: 2"]
+
+
+@pytest.mark.parametrize("template", ["{a", "{a.foo}", "{a:d}"])
+def test_a_template_that_does_not_fit_is_one_sentence(tmp_path, template):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"a": "x"}\n')
+    with pytest.raises(ValueError, match="line 1 does not fit the template"):
+        corpus.read(corpus.Source("x", path, template))
 
 
 @pytest.mark.parametrize(

@@ -123,6 +123,7 @@ def test_text_without_a_loop_stays_whole():
         ({"temperatures": ((-1.0, 1.0),)}, "temperature -1 with share 1"),
         ({"temperatures": ((1.0, 0.0),)}, "share 0"),
         ({"temperatures": ()}, "no temperature"),
+        ({"seed": -1}, "seed is -1; pass an integer of at least 0"),
     ],
 )
 def test_recipes_out_of_range_are_refused(changes, message):
@@ -213,6 +214,19 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):
         lines.append([{"tokens": [3]}])
     monkeypatch.undo()
     assert distill.Lines(tmp_path / "rows.jsonl", {}).tokens == 2
+
+
+@pytest.mark.parametrize("content", ['{"precious": 1}', '{"tokens": [1, 2]}\n', "a diary\n"])
+def test_the_file_of_another_is_left_alone(tmp_path, content):
+    """What has no settings beside it is no file of the command, whatever it looks like."""
+    path = tmp_path / "mine.json"
+    path.write_text(content)
+    with pytest.raises(ValueError, match="is no file of this command"):
+        distill.Lines(path, {})
+    assert path.read_text() == content
+    assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
+    with pytest.raises(ValueError, match="is a folder; name a file"):
+        distill.Lines(tmp_path, {})
 
 
 def test_a_damaged_line_is_named(tmp_path):

@@ -144,6 +144,16 @@ def test_a_killed_run_resumes_on_the_same_curve(folder, whole, tmp_path, monkeyp
     assert (tmp_path / weights).read_bytes() == (out / weights).read_bytes()
 
 
+def test_scores_of_steps_that_are_computed_again_are_not_kept_twice(tmp_path):
+    path = tmp_path / "heldout_curve.jsonl"
+    train_heads.forget_scores(path, 3)
+    assert not path.exists()
+    lines = [json.dumps({"step": step, "scores": {}}) + "\n" for step in range(1, 6)]
+    path.write_text("".join(lines) + '{"step": 2')  # the last one was cut by a kill
+    train_heads.forget_scores(path, 3)
+    assert path.read_text() == "".join(lines[:3])
+
+
 @ONE_KIND
 def test_a_longer_run_replaces_the_head(folder, whole, tmp_path):
     kind, _ = whole
@@ -154,6 +164,11 @@ def test_a_longer_run_replaces_the_head(folder, whole, tmp_path):
         )  # fmt: skip
         assert code == 0, output
         assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == steps
+    code, output = run(
+        kind, folder, tmp_path, folder / "rows.jsonl", "--steps", 2, "--resume", "--cooldown", 0
+    )
+    assert code == 2 and "is at step 3 and 2 steps are asked for" in output
+    assert json.loads((tmp_path / "head/head.json").read_text())["training"]["steps"] == 3
 
 
 @ONE_KIND

@@ -81,9 +81,18 @@ def test_held_out_text_scores_it(folder, tmp_path):
         (["--sequence", 40], "sequence 40 and the token after it are more than the target's"),
         (["--out", "absent/table"], "--out absent/table cannot be written; name a file in a"),
         (["--candidates", 0], "'--candidates': Input should be greater than or equal to 1"),
+        (["--candidates", 17], "--candidates is 17; pass an integer in 1 .. 16"),
     ],
 )
 def test_what_cannot_be_made_is_one_sentence(folder, tmp_path, arguments, said):
     code, text = asked(folder, tmp_path / "table", *arguments)
     assert code == 2 and said in text
     assert not (tmp_path / "table").exists()
+
+
+def test_a_text_is_not_written_over(folder):
+    rows = folder / "rows.jsonl"
+    before = rows.read_bytes()
+    code, said = asked(folder, rows)
+    assert code == 2 and "is one of the texts; name another file" in said
+    assert rows.read_bytes() == before
