@@ -6,8 +6,6 @@ They take Python's and numpy's numbers, never arrays: what they check is static,
 from numbers import Integral, Real
 from typing import Any
 
-import numpy as np
-
 from jspec.errors import InputError
 
 
@@ -73,7 +71,7 @@ def check_number(
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raises InputError unless `value` is True or False.
+    """Raises InputError unless `value` is Python's True or False.
 
     Args:
         name: of the argument, as the caller wrote it.
@@ -85,7 +83,7 @@ def check_flag(name: str, value: Any) -> None:
         Traceback (most recent call last):
         jspec.errors.InputError: per_row is 'false'; pass True or False
     """
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool):
         raise InputError(_sentence(name, value, "True or False", ""))
 
 

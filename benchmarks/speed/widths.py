@@ -66,7 +66,7 @@ def main(
     )  # fmt: skip
     rows: list[dict[str, Any]] = []
     for name, few, taken in contenders(ladder, times):
-        one = dict(about, drafter=name, widths=few, curve=taken)
+        one = dict(about, drafter=name, widths=[*few], curve=taken and [*taken])
         if not ledger.find(**one):
             with console.status(name):
                 found = counted(subject, method, few, taken, asked, temperature, new_tokens)
