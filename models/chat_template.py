@@ -173,7 +173,7 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
             if file.suffix == ".json":
                 found = settings.read(file).get("chat_template")
             else:
-                found = file.read_text(encoding="utf-8")
+                found = _read(file)
             break
     if isinstance(found, list):  # several by name
         named = {entry.get("name"): entry.get("template") for entry in found}
@@ -191,6 +191,13 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
 
 def _json(file: Path) -> settings.Settings:
     return settings.read(file) if file.is_file() else settings.Settings({}, str(file))
+
+
+def _read(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is not UTF-8 text (byte {error.start}); convert it") from None
 
 
 def _text(token: Any) -> str | None:

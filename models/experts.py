@@ -14,13 +14,18 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec import mesh_axes
+from jspec.arguments import check_integer
 from jspec.models import eight_bits
 from jspec.models.linear import Linear, product
 
 
 @dataclass(frozen=True)
 class Experts:
-    """The experts of a layer."""
+    """The experts of a layer.
+
+    Raises:
+        InputError: if a token goes through more of them than there are.
+    """
 
     num_experts: int
     num_chosen: int
@@ -29,6 +34,9 @@ class Experts:
     """I, of one expert."""
     normalised: bool = True
     """True where the probabilities of a token's experts are scaled to sum to 1."""
+
+    def __post_init__(self):
+        check_integer("num_chosen", self.num_chosen, 1, self.num_experts, "the experts of a layer")
 
 
 class RoutedExperts(nn.Module):

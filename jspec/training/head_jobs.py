@@ -1,13 +1,13 @@
 """Everything that decides how the training of a draft head turns out, from options or a recipe."""
 
 import math
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from jspec.errors import InputError
+from jspec.training import recipes
 from jspec.training.loop import Recipe
 
 
@@ -72,12 +72,7 @@ def read(path: Path, kind: str) -> dict[str, Any]:
     Raises:
         InputError: if the file is no recipe.
     """
-    try:
-        return dict(tomllib.loads(path.read_text()).get("heads", {}).get(kind, {}))
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}; correct it") from None
+    return recipes.part(recipes.part(recipes.read(path), "heads", path), kind, path)
 
 
 def override(job: HeadJob, values: Mapping[str, Any]) -> HeadJob:
@@ -87,6 +82,9 @@ def override(job: HeadJob, values: Mapping[str, Any]) -> HeadJob:
         InputError: if a name is unknown or a value out of bounds.
     """
     left = dict(values)
+    settings = (vars(job.recipe), job.shape, job.loss, vars(job))
+    defaults = {name: value for part in settings for name, value in part.items()}
+    recipes.check_like({name: left[name] for name in defaults.keys() & left.keys()}, defaults)
     parts: dict[str, Any] = {}
     known = {f.name for f in fields(Recipe)}
     parts["recipe"] = replace(job.recipe, **{k: left.pop(k) for k in known & left.keys()})

@@ -1,13 +1,13 @@
 """Everything that decides how a language-model run turns out, from options or a recipe file."""
 
 import hashlib
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from jspec.errors import InputError
+from jspec.training import recipes
 from jspec.training.corpus import Corpus, Source, fingerprint
 from jspec.training.loop import Recipe
 
@@ -81,12 +81,13 @@ def read(path: Path, data: Path, model: str) -> Job:
         InputError: if the file is no recipe, or has no such model.
     """
     table = _table(path, ("models", "text"))
-    models = table["models"]
+    models = recipes.part(table, "models", path)
     if model not in models:
         raise InputError(f"{path} has no model {model!r}; use one of {', '.join(models)}")
-    values = {**table.get("tokenizer", {}), **table.get("train", {}), **models[model]}
-    sources = _sources(table, path, data)
-    return override(Job(sources=sources, weights=table.get("weights", {})), values)
+    shared = (recipes.part(table, name, path) for name in ("tokenizer", "train"))
+    values = {name: value for one in shared for name, value in one.items()}
+    values |= recipes.part(models, model, path)
+    return override(_with_texts(table, path, data), values)
 
 
 def texts(path: Path, data: Path) -> Job:
@@ -100,25 +101,32 @@ def texts(path: Path, data: Path) -> Job:
         InputError: if the file is no recipe.
     """
     table = _table(path, ("text",))
-    kept = {name: table["train"][name] for name in ("heldout",) if name in table.get("train", {})}
-    sources = _sources(table, path, data)
-    return override(Job(sources=sources, weights=table.get("weights", {})), kept)
+    given = recipes.part(table, "train", path)
+    kept = {name: given[name] for name in ("heldout",) if name in given}
+    return override(_with_texts(table, path, data), kept)
 
 
 def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
-    try:
-        table = tomllib.loads(path.read_text())
-    except OSError as error:
-        raise InputError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path} is not TOML: {error}; correct it") from None
+    table = recipes.read(path)
     for name in needs:
         if name not in table:
             raise InputError(f"{path} has no {name!r}; a recipe needs {' and '.join(needs)}")
     return table
 
 
+def _with_texts(table: Mapping[str, Any], path: Path, data: Path) -> Job:
+    """A job of the texts of a recipe, and their weights."""
+    weights = recipes.part(table, "weights", path)
+    recipes.check_like(weights, dict.fromkeys(weights, 1.0))
+    return Job(sources=_sources(table, path, data), weights=weights)
+
+
 def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, ...]:
+    listed = table["text"]
+    if not isinstance(listed, list) or not all(isinstance(text, dict) for text in listed):
+        raise InputError(f"{path} has {listed!r:.40} as its texts; write [[text]] for each of them")
+    for text in listed:
+        recipes.check_like(text, dict.fromkeys(("class", "path", "template", "strip"), ""))
     try:
         return tuple(
             Source(
@@ -127,7 +135,7 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, 
                 text.get("template", ""),
                 text.get("strip", ""),
             )
-            for text in table["text"]
+            for text in listed
         )
     except KeyError as error:
         raise InputError(f"{path} has a text without {error}; give it one") from None
@@ -142,6 +150,9 @@ def override(job: Job, values: Mapping[str, Any]) -> Job:
     parts = {"shape": job.shape, "recipe": job.recipe}
     own = {f.name for f in fields(job)} - parts.keys()
     left = dict(values)
+    for part in (*parts.values(), job):
+        known = {f.name: getattr(part, f.name) for f in fields(part)}
+        recipes.check_like({name: left[name] for name in known.keys() & left.keys()}, known)
     for name, part in parts.items():
         known = {f.name for f in fields(part)}
         parts[name] = replace(part, **{key: left.pop(key) for key in known & left.keys()})

@@ -73,7 +73,7 @@ def find(settings: Settings) -> Family:
     Raises:
         InputError: if it is none of ours.
     """
-    names = settings.get("architectures", [])
+    names = settings.listed("architectures", str, [])
     name = names[0] if names else settings.get("model_type")
     for family in FAMILIES:
         if name in (family.architecture, family.model_type):

@@ -61,7 +61,8 @@ class Folder:
         file = self.path / "generation_config.json"
         generation = settings.read(file) if file.is_file() else settings.Settings({}, str(file))
         ends = generation.get("eos_token_id", self.fields.get("eos_token_id", ()))
-        eos = (ends,) if isinstance(ends, int) else tuple(ends)
-        if not all(isinstance(end, int) for end in eos):
+        eos = tuple(ends) if isinstance(ends, list | tuple) else (ends,)
+        # Beyond the vocabulary it is a default that nobody has corrected, and ends nothing.
+        if not all(type(end) is int and end >= 0 for end in eos):
             raise InputError(f"{self.path} has eos_token_id = {ends!r}; it has to be token ids")
         return eos, generation.get("bos_token_id", self.fields.get("bos_token_id"))

@@ -214,6 +214,7 @@ def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
     given = settings.get("layer_types")
     if given is None:
         return list(usual)
+    given = settings.listed("layer_types", str, [])
     strange = sorted(set(given) - {"full_attention", "sliding_attention"})
     if strange:
         raise InputError(

@@ -28,7 +28,8 @@ def smollm3(settings: Settings) -> LlamaConfig:
     """Every fourth layer has no positions, and perhaps a window."""
     count = settings.size("num_hidden_layers")
     each = settings.size("no_rope_layer_interval", 4)
-    turned = settings.get("no_rope_layers", [(layer + 1) % each for layer in range(count)])[:count]
+    usual = [(layer + 1) % each for layer in range(count)]
+    turned = settings.listed("no_rope_layers", int, usual)[:count]
     slides = settings.flag("use_sliding_window", False)
     size = window(settings, None) if slides else None
     sliding = kinds(settings, [not turn for turn in turned])

@@ -89,8 +89,9 @@ def _yarn(rope: Settings, settings: Settings, pairs: int) -> YarnScaling:
     def length(scale: float) -> float:
         return 1.0 if factor <= 1 else 0.1 * scale * log(factor) + 1.0
 
-    above, below = rope.get("mscale"), rope.get("mscale_all_dim")
-    suggested = length(above) / length(below) if above and below else length(1.0)
+    suggested = length(1.0)
+    if rope.get("mscale") and rope.get("mscale_all_dim"):
+        suggested = length(rope.number("mscale")) / length(rope.number("mscale_all_dim"))
     return YarnScaling(
         factor=factor,
         original_context=start,

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ class Settings:
         value = self.get(name, default)
         if value is None:
             raise InputError(f"{self.source} has no field {name!r}; add it as a positive number")
-        if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < inf:
             raise InputError(f"{self.source} has {name} = {value!r}; it has to be above 0")
         return float(value)
 
@@ -64,6 +65,15 @@ class Settings:
             raise InputError(
                 f"{self.source} has {name} = {value!r}, which jspec does not implement; "
                 f"supported: {listed}"
+            )
+        return value
+
+    def listed(self, name: str, kind: type, default: Sequence[Any]) -> Sequence[Any]:
+        """A list whose entries are of one kind."""
+        value = self.get(name, default)
+        if not isinstance(value, list | tuple) or not all(type(one) is kind for one in value):
+            raise InputError(
+                f"{self.source} has {name} = {value!r:.60}; it has to be a list of {kind.__name__}"
             )
         return value
 

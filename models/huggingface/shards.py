@@ -91,6 +91,8 @@ def open_file(file: Path) -> Shards:
 
 def _indexed(folder: Path) -> Shards:
     index = settings.read(folder / INDEX).part("weight_map").values
+    if not all(isinstance(name, str) for name in index.values()):
+        raise InputError(f"{folder / INDEX} names files that are no texts; download it again")
     absent = [name for name in sorted(set(index.values())) if not (folder / name).is_file()]
     if absent:
         raise InputError(

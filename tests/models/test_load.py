@@ -250,6 +250,14 @@ BROKEN = {
         lambda f: edit(f, "generation_config.json", eos_token_id=["</s>"]),
         r"eos_token_id = \['</s>'\]; it has to be token ids",
     ),
+    "end token of no kind": (
+        lambda f: edit(f, "generation_config.json", eos_token_id=True),
+        "eos_token_id = True; it has to be token ids",
+    ),
+    "chat template": (
+        lambda f: (f / "chat_template.jinja").write_bytes(b"\xff"),
+        r"chat_template.jinja is not UTF-8 text \(byte 0\)",
+    ),
 }
 
 

@@ -158,6 +158,21 @@ def test_layers_have_the_windows_that_slide_within_the_context(kind, fields, win
         ("llama", {"attention_bias": 1}, "attention_bias = 1; it has to be true or false"),
         ("llama", {"rms_norm_eps": 0}, "rms_norm_eps = 0; it has to be above 0"),
         ("llama", {"rope_parameters": [1]}, r"rope_parameters = \[1\]; it has to be an object"),
+        ("llama", {"rms_norm_eps": float("inf")}, "rms_norm_eps = inf; it has to be above 0"),
+        ("llama", {"architectures": {"a": 1}}, "architectures = .*; it has to be a list of str"),
+        ("qwen3", {"layer_types": 3}, "layer_types = 3; it has to be a list of str"),
+        ("qwen3", {"layer_types": [["a"]] * 2}, "layer_types = .*; it has to be a list of str"),
+        ("smollm3", {"no_rope_layers": 3}, "no_rope_layers = 3; it has to be a list of int"),
+        (
+            "llama",
+            {"rope_scaling": {"type": "yarn", "factor": 2.0, "mscale": "a", "mscale_all_dim": 1}},
+            "mscale = 'a'; it has to be above 0",
+        ),
+        (
+            "mixtral",
+            {"num_local_experts": 2, "num_experts_per_tok": 3},
+            "num_chosen is 3; pass an integer in 1 .. 2, the experts of a layer",
+        ),
     ],
 )
 def test_what_is_not_implemented_is_refused(kind, fields, message):

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jspec.training import jobs
+from jspec.training import head_jobs, jobs
+from jspec.training.loop import Recipe
 
 ZOO = Path(__file__).parents[2] / "models" / "zoo" / "recipe.toml"
 
@@ -26,10 +27,58 @@ def test_unknown_model_and_setting(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("[models", "is not TOML"), ("[models.a]", "has no 'text'")],
+    [
+        (b"[models", "is not TOML"),
+        (b"[models.a]", "has no 'text'"),
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"text = 3\n[models.a]", "as its texts; write .*text"),
+        (b"[models.a]\n[text]\npath = 'x'", "as its texts; write .*text"),
+        (b"models = 3\n[[text]]", "models = 3, which is no table; write .models"),
+        (b"[models]\na = 3\n[[text]]\nclass = 'c'\npath = 'x'", "a = 3, which is no table"),
+        (b"[models.a]\n[[text]]\nclass = 'c'\npath = 3", "path is 3; use a text"),
+        (
+            b"[models.a]\n[weights]\nc = 'much'\n[[text]]\nclass = 'c'\npath = 'x'",
+            "c is 'much'; use a number",
+        ),
+        (
+            b"[models.a]\nlearning_rate = true\n[[text]]\nclass = 'c'\npath = 'x'",
+            "learning_rate is True; use a number",
+        ),
+    ],
 )
 def test_a_file_that_is_no_recipe(tmp_path, text, message):
     path = tmp_path / "recipe.toml"
-    path.write_text(text)
+    path.write_bytes(text)
     with pytest.raises(ValueError, match=message):
         jobs.read(path, tmp_path, "a")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\xff\xfe", "is not UTF-8 text"),
+        (b"heads = 3", "heads = 3, which is no table"),
+        (b"[heads]\neagle = 3", "eagle = 3, which is no table"),
+    ],
+)
+def test_a_file_that_is_no_recipe_of_heads(tmp_path, text, message):
+    path = tmp_path / "recipe.toml"
+    path.write_bytes(text)
+    with pytest.raises(ValueError, match=message):
+        head_jobs.read(path, "eagle")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"steps": "ten"}, "steps is 'ten'; use an integer"),
+        ({"learning_rate": True}, "learning_rate is True; use a number"),
+        ({"scores": 1.5}, "scores is 1.5; use an integer"),
+        ({"window": "wide"}, "window is 'wide'; use an integer"),
+    ],
+)
+def test_settings_are_of_their_kind(changes, message):
+    job = head_jobs.HeadJob(Recipe(steps=3), shape={"window": 4})
+    with pytest.raises(ValueError, match=message):
+        head_jobs.override(job, changes)
+    assert head_jobs.override(job, {"learning_rate": 1, "window": 5}).shape == {"window": 5}

@@ -1,0 +1,54 @@
+"""Recipe files: tables of TOML whose values are of the kinds of the settings that they change."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jspec.errors import InputError
+
+_KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The whole file.
+
+    Raises:
+        InputError: if it cannot be read, or is not TOML.
+    """
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror}); name a recipe file") from None
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{path} is not TOML: {error}; correct it") from None
+
+
+def part(whole: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:
+    """A table in a table; {} if there is none.
+
+    Raises:
+        InputError: if something else has its name.
+    """
+    found = whole.get(name, {})
+    if not isinstance(found, dict):
+        raise InputError(f"{path} has {name} = {found!r:.40}, which is no table; write [{name}]")
+    return found
+
+
+def check_like(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
+    """Raises InputError unless each value is of the kind of its default; integers are numbers too.
+
+    Example:
+        >>> check_like({"steps": 10, "learning_rate": 1}, {"steps": 1000, "learning_rate": 2e-3})
+        >>> check_like({"steps": "ten"}, {"steps": 1000})
+        Traceback (most recent call last):
+        jspec.errors.InputError: steps is 'ten'; use an integer
+    """
+    for name, value in values.items():
+        kind = type(defaults.get(name))
+        fits = type(value) is kind or (kind is float and type(value) is int)
+        if kind in _KINDS and not fits:
+            raise InputError(f"{name} is {value!r:.40}; use {_KINDS[kind]}")
