@@ -89,7 +89,6 @@ def test_what_is_not_held_is_refused_wherever_it_stands(schema, said):
         {"type": "integer", "const": 2**64 - 1},
         {"const": 1e300, "title": None},
         {"type": ["string", "null"], "minLength": 1},
-        {"type": "string", "format": "date"},
         {"type": "string", "enum": ['a "word"']},
         {"oneOf": [NULL, {"const": 3.0}]},
         {"$ref": "#/$defs/a", "$defs": {"a": NULL}, "$schema": "x", "description": "y"},
@@ -128,6 +127,36 @@ def test_patterns_hold_letters_that_json_does_not_escape():
             assert json.loads(f'"{text}"') == text
         for text in others:
             assert not fits(text), (pattern, text)
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "others"),
+    [
+        (
+            "date",
+            ("2026-11-23", "2000-02-28", "0001-12-31"),
+            ("2026-02-30", "2026-13-01", "2026-04-31", "\u0663\u066167-09-02", "2026-1-1"),
+        ),
+        (
+            "date-time",
+            ("2026-11-23T20:15:00Z", "2026-11-23T20:15:00.125+01:00"),
+            ("2026-11-23T20:15:00", "2026-11-23 20:15:00Z", "2026-11-23T24:00:00Z", "2026-11-23"),
+        ),
+        (
+            "uuid",
+            ("123e4567-e89b-12d3-a456-426614174000",),
+            ("123e4567e89b12d3a456426614174000", "123g4567-e89b-12d3-a456-426614174000"),
+        ),
+    ],
+)
+def test_formats_hold_what_json_schema_says(kind, texts, others):
+    made = pytest.importorskip("outlines_core")
+    held = json.dumps(checked({"type": "string", "format": kind}, "the schema"))
+    pattern = made.json_schema.build_regex_from_schema(held)
+    for text in texts:
+        assert re.fullmatch(pattern, f'"{text}"'), text
+    for text in others:
+        assert not re.fullmatch(pattern, f'"{text}"'), text
 
 
 LIST = {"properties": {"v": NULL, "n": {"anyOf": [NULL, {"$ref": "#"}]}}, "required": ["v", "n"]}

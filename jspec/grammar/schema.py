@@ -60,8 +60,18 @@ _FEW = {"minProperties": 1, "maxProperties": 0}
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _LEAST, _MOST = -(2**63), 2**64 - 1
 """The integers that are written as they are."""
-_FORMATS = ("date-time", "date", "uuid")
-"""Those whose texts are JSON; the expressions of others hold quotation marks or backslashes."""
+_DATE = (
+    r"[0-9]{4}-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+)
+_HOUR = r"(?:[01][0-9]|2[0-3]):[0-5][0-9]"
+_FORMATS: Mapping[str, str] = {
+    "date": _DATE,
+    "date-time": rf"{_DATE}T{_HOUR}:[0-5][0-9](?:\.[0-9]{{1,9}})?(?:Z|[+-]{_HOUR})",
+    "uuid": "-".join(rf"[0-9a-fA-F]{{{size}}}" for size in (8, 4, 4, 4, 12)),
+}
+"""Days of years without a leap, times of RFC 3339 with their zone. Those of outlines-core take
+other digits than 0 to 9, and times without a zone; of other formats its texts are no JSON."""
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
     "array": list, "object": dict,
@@ -100,6 +110,8 @@ def checked(schema: Any, what: str) -> Any:
             made[key] = checked(part, what)
         elif key == "pattern" and isinstance(part, str):
             made[key] = json_text(part, what)
+        elif key == "format" and part is not None:
+            made["pattern"] = f"(?:{_FORMATS[made.pop(key)]})"
     return made
 
 
@@ -146,7 +158,9 @@ def _check_bounds(schema: Mapping[str, Any], kind: str | None, what: str) -> Non
     if kind == "type" and len(bounds) > 1:
         raise InputError(f"{what} has {bounds[0]!r} and {bounds[1]!r}; a grammar holds one of them")
     if (kept := schema.get("format")) is not None and kept not in _FORMATS:
-        raise InputError(f"{what} has the format {kept!r:.40}; a grammar holds {_FORMATS}")
+        raise InputError(
+            f"{what} has the format {kept!r:.40}; a grammar holds {', '.join(_FORMATS)}"
+        )
     values = schema["enum"] if kind == "enum" else [schema["const"]] if kind == "const" else []
     for name in _names([schema["properties"] if kind == "properties" else {}, *values]):
         if json.dumps(name, ensure_ascii=False) != f'"{name}"':
