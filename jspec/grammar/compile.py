@@ -83,10 +83,10 @@ def json_schema(
     """The grammar of the JSON texts of a schema.
 
     What `outlines-core` knows of JSON Schema holds: objects with their properties in the order of
-    the schema, arrays, enums, `anyOf`, references without end up to its depth, bounds of lengths.
-    At most one space stands between two parts. What it does not know, such as `minimum`, is
-    refused: every text of the grammar is JSON of the schema. Only the parts of a `oneOf` are not
-    held apart.
+    the schema, arrays, enums, `anyOf`, bounds of lengths, references, which stand in themselves up
+    to three times (`jspec.grammar.references`). At most one space stands between two parts. What it
+    does not know, such as `minimum`, is refused: every text of the grammar is JSON of the schema.
+    Only the parts of a `oneOf` are not held apart.
 
     Args:
         schema: the schema, as JSON or as what `json.loads` makes of it.
