@@ -133,8 +133,7 @@ def handler(rows: Rows) -> type[BaseHTTPRequestHandler]:
 
 def ask(port: int, **body) -> dict:
     """One request to the server."""
-    sent = json.dumps(body).encode()
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}", sent) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}", json.dumps(body).encode()) as answer:
         return json.loads(answer.read())
 
 
