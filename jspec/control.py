@@ -4,7 +4,7 @@ Nothing of this is computed, or takes memory, unless it was asked for: a part th
 the program.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from jspec.grammar.masks import Grammars, Standing
 from jspec.grammar.stops import StopProgress, Stops, StopStrings
 from jspec.history import Text
 from jspec.manual_axes import vary
-from jspec.processors import Applied, Processor
+from jspec.processors import Applied, Processor, several
 from jspec.row_arguments import end_tokens, library_of
 
 
@@ -425,12 +425,7 @@ def _all_end_tokens(state: State) -> Int[Array, "B X"]:
 
 
 def _applied(processors: Any, batch: int, vocab_size: int) -> tuple[Applied, ...]:
-    if isinstance(processors, Processor):
-        processors = (processors,)
-    if not isinstance(processors, Iterable):
-        raise InputError(
-            f"processors is {processors!r:.80}; pass one of jspec.processors, or a list of them"
-        )
+    processors = several(processors)
     for processor in processors:
         if not isinstance(processor, Processor):
             raise InputError(

@@ -251,9 +251,7 @@ def begin(
 ) -> State:
     """The state before the first round of a call whose arguments are checked; see `prefill`.
 
-    Raises:
-        InputError: if a row's text does not fit the drafter's context, `max_draft_tokens` came to
-            draws that are verified whole, or `earlier` is of another drafter.
+    Raises InputError as that does for what only drafter and state together can tell.
     """
     check_context(getattr(drafter, "context", None), call, earlier)
     if call.arrays.max_draft_tokens is not None and not takes_parts(drafter):

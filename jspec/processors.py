@@ -373,6 +373,20 @@ def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
     return jax.tree.map(leaf, values)
 
 
+def several(given: Any) -> tuple[Processor, ...]:
+    """The processors of an argument: one, or a list of them.
+
+    Raises:
+        InputError: if it is something else.
+    """
+    listed = (given,) if isinstance(given, Processor) else given
+    if isinstance(listed, str) or not isinstance(listed, Iterable):
+        raise InputError(
+            f"processors is {given!r:.80}; pass one of jspec.processors, or a list of them"
+        )
+    return tuple(listed)
+
+
 def _listed(name: str, value: Any, what: str) -> list[Any]:
     """The entries of a list, or of an array."""
     value = value.tolist() if hasattr(value, "tolist") else value

@@ -35,7 +35,7 @@ from jspec.explicit_axes import automatic
 from jspec.grammar.automaton import Room
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
-from jspec.processors import Processor
+from jspec.processors import Processor, several
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, check_drafter, check_model, prepare
 from jspec.row_arguments import to_array
@@ -146,9 +146,7 @@ class Engine:
             if room is not None and not isinstance(room, Room):
                 raise InputError(f"{name} is {room!r:.80}; pass a jspec.grammar.Room, or None")
         records.asked(self.logprobs, self.logprobs_mode, self.model.vocab_size)
-        given = self.processors
-        given = (given,) if isinstance(given, Processor) else tuple(given)
-        object.__setattr__(self, "processors", given)
+        object.__setattr__(self, "processors", several(self.processors))
 
     def init(
         self, params: PyTree, drafter_params: PyTree = None, drafter_state: PyTree = None

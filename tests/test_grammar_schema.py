@@ -205,6 +205,13 @@ def test_what_refers_to_itself_ends_with_whole_texts(schema, texts, others):
 def test_what_does_not_refer_to_itself_stays():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": NULL, "b": LIST}}
     assert unrolled(schema, "the schema") is schema
+    # Nor is a part gone through twice: here there are 2^60 ways to the last one.
+    chain = {str(n): {"anyOf": [{"$ref": f"#/$defs/{n + 1}"}] * 2} for n in range(60)}
+    schema = {"$ref": "#/$defs/0", "$defs": chain | {"60": NULL}}
+    assert unrolled(schema, "the schema") is schema
+    # By a name and not by a place, which is for outlines-core to refuse.
+    named = {"properties": {"a": {"$ref": "#name"}}}
+    assert unrolled(named, "the schema") is named
 
 
 @pytest.mark.parametrize(

@@ -342,6 +342,7 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
         (dict(stop="x"), "stop is 'x'; pass a jspec.grammar.Room"),
         (dict(logprobs=-1), "logprobs is -1; pass an integer in 0 .. 23"),
         (dict(logprobs_mode="x"), "logprobs_mode is 'x'"),
+        (dict(processors=5), "processors is 5; pass one of jspec.processors, or a list of them"),
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.Engine(MODEL, 2, 9, **asked)

@@ -35,8 +35,7 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
         raise InputError(f"--out {out} is in no folder that exists; make {out.parent} first")
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder of your own")
-    if any(out.resolve() in map(Path.resolve, corpus.files(path)) for path in text):
-        raise InputError(f"--out {out} is one of the texts; name another file")
+    corpus.check_apart(out, text)
     checkpoint = open_checkpoint(model or BUNDLED)
     words = checkpoint.tokenizer()
     ends, _ = checkpoint.special_tokens()

@@ -314,13 +314,7 @@ def train(
     frozen, copy = run.frozen, run.devices.copy
     params = copy(run.variables["params"])
 
-    done = checkpoints.latest()
-    if done > job.recipe.steps:
-        raise InputError(
-            f"{out} is at step {done} and {job.recipe.steps} steps are asked for; ask for at least "
-            f"{done}, or name another folder"
-        )
-    forget_scores(out / HELDOUT_CURVE, done)
+    forget_scores(out / HELDOUT_CURVE, checkpoints.latest())
 
     def examine(step: int, params: PyTree) -> None:
         if step in job.scored_steps:

@@ -56,9 +56,7 @@ def run(
     """
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
-    texts = [train_heads.source(one).path for one in asked.text]
-    if any(out.resolve() in map(Path.resolve, corpus.files(path)) for path in texts):
-        raise InputError(f"--out {out} is one of the texts; name another file")
+    corpus.check_apart(out, (train_heads.source(one).path for one in asked.text))
     check_integer("--candidates", candidates, 1, _NUM_LAWS, "what is read of each law")
     console = Console()
     target = models.load(model or BUNDLED)

@@ -35,7 +35,7 @@ class RecordedOffer:
 
 @struct.dataclass
 class RecordedOutcome:
-    """The target's part of a round; C candidates for the token after each verified node."""
+    """The target's part of a round; k candidates for the token after each verified node."""
 
     tokens: Int[Array, "B N"]
     parents: Int[Array, "B N"]

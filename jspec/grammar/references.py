@@ -36,7 +36,7 @@ def unrolled(schema: Any, what: str) -> Any:
         >>> unrolled(chain, "the schema")["properties"]["next"]["properties"]["next"]
         {'properties': {'next': {'properties': {}}}}
     """
-    if not isinstance(schema, dict) or not _returns(schema, schema, ()):
+    if not isinstance(schema, dict) or not _returns(schema, schema, {"#": False}):
         return schema
     made = _Unrolling(schema, what).of(schema, ())
     if made is _NOTHING:
@@ -57,20 +57,32 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
         yield schema.get(key)
 
 
-def _returns(whole: Any, schema: Any, above: tuple[str, ...]) -> bool:
-    """Whether some reference leads back to where it stands."""
+def _returns(whole: Any, schema: Any, seen: dict[str, bool]) -> bool:
+    """Whether some reference leads back to where it stands.
+
+    Args:
+        whole: the schema in which references look.
+        schema: a part of it.
+        seen: references that were followed, each once, and whether all of what is there was gone
+            through, and leads nowhere back.
+    """
     if not isinstance(schema, dict):
         return False
     place = schema.get("$ref")
     if isinstance(place, str) and place.startswith("#"):
-        if place in above or place == "#":
-            return True
-        return _returns(whole, _target(whole, place), (*above, place))
-    return any(_returns(whole, part, above) for part in _parts(schema))
+        if place in seen:
+            return not seen[place]
+        seen[place] = False
+        back = _returns(whole, _target(whole, place), seen)
+        seen[place] = True
+        return back
+    return any(_returns(whole, part, seen) for part in _parts(schema))
 
 
 def _target(whole: Any, place: str) -> Any:
-    """What a reference within the schema refers to; None: nothing."""
+    """What a reference within the schema refers to; None: nothing, or it goes by a name."""
+    if place != "#" and not place.startswith("#/"):
+        return None
     for name in unquote(place).split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
         if isinstance(whole, list) and name.isdecimal() and int(name) < len(whole):

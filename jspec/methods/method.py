@@ -110,7 +110,7 @@ class Method:
         checked = self.check(options)
         from jspec.models import Loaded
 
-        for role, given in [("target", target)] + [("draft", draft)] * (draft is not None):
+        for role, given in (("target", target), ("draft", target if draft is None else draft)):
             if not isinstance(given, Loaded):
                 kind = type(given).__name__
                 raise InputError(f"{role} is of type {kind}; pass what jspec.models.load gives")

@@ -23,7 +23,7 @@ class RowSettings:
         top_p: 1 switches it off.
         min_p: 0 switches it off.
         seed: of the randomness.
-        row: the answer's number among several to one prompt; it draws from (seed, row).
+        row: the answer's number among several; it draws from (seed, row).
         repetition_penalty: 1 switches it off.
         frequency_penalty: 0 switches it off.
         presence_penalty: 0 switches it off.

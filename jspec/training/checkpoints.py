@@ -10,6 +10,7 @@ import orbax.checkpoint as ocp
 
 from jspec.base import PyTree
 from jspec.errors import InputError, RunStopped
+from jspec.whole_files import written_whole
 
 SETTINGS = "settings.json"
 CURVE = "curve.jsonl"
@@ -137,6 +138,5 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
 
 def write(path: Path, text: str) -> None:
     """Writes the file whole or not at all, whenever the process is killed."""
-    part = path.with_name(path.name + ".part")
-    part.write_text(text)
-    part.replace(path)
+    with written_whole(path) as part:
+        part.write_text(text)

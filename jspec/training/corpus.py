@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -111,6 +111,12 @@ def files(path: Path) -> list[Path]:
         raise InputError(f"{path} does not exist; name a text file or a folder of them")
     endings = {".txt", ".md", ".py", ".jsonl"}
     return sorted(p for p in path.rglob("*") if p.is_file() and p.suffix in endings)
+
+
+def check_apart(out: Path, texts: Iterable[Path]) -> None:
+    """Raises InputError if what is to be written is one of the texts that are read."""
+    if any(out.resolve() in map(Path.resolve, files(path)) for path in texts):
+        raise InputError(f"--out {out} is one of the texts; name another file")
 
 
 def documents(path: Path, template: str, row: Row) -> Iterator[str]:

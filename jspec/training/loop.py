@@ -167,8 +167,14 @@ def train(
             donates.
 
     Raises:
+        InputError: if the run has gone further than it is asked to.
         TrainingError: if the loss or gradient is not a number; the last checkpoint stays.
     """
+    if (done := checkpoints.latest()) > recipe.steps:
+        raise InputError(
+            f"{checkpoints.folder} is at step {done} and {recipe.steps} steps are asked for; ask "
+            f"for at least {done}, or name another folder"
+        )
     state, done = checkpoints.restore(place(start(recipe, params)))
     for step in range(done, recipe.steps):
         state, loss, norm, metrics = update(objective, recipe, state, frozen, batches(step))
