@@ -300,6 +300,9 @@ def test_what_no_round_can_go_on_with_is_one_sentence(target, plain, functions, 
     assert len(model.traces) <= 1, "the prompt's forward was traced; no round was"
 
 
+RECYCLING = jspec.DynamicTokenRecycling(23, num_speculative_tokens=3)
+
+
 @pytest.mark.parametrize(
     ("build", "message"),
     [
@@ -310,6 +313,24 @@ def test_what_no_round_can_go_on_with_is_one_sentence(target, plain, functions, 
                 jspec.SpeculativeDecoding(tiny.draft(), 2), jspec.rules.deterministic_proposal
             ),
             "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
+        ),
+        # Candidates that know the noise: accepted by another rule, they would be drawn too often.
+        *(
+            (
+                lambda drafter=drafter: jspec.with_verifier(
+                    drafter, jspec.rules.deterministic_proposal
+                ),
+                "rule is deterministic_proposal and the drafter's draws are lossless under coupled",
+            )
+            for drafter in (
+                RECYCLING,
+                jspec.merge(RECYCLING, jspec.PromptLookup(), num_speculative_tokens=3),
+                jspec.adaptive(RECYCLING, (0, 3)),
+            )
+        ),
+        (
+            lambda: jspec.with_verifier(jspec.PromptLookup(), lambda probs: probs),
+            r"which does not take \(p, q, children, valid, noise\)",
         ),
     ],
 )

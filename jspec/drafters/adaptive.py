@@ -93,6 +93,8 @@ class Offered:
     """E of each round that there may be, as the chances add up."""
     chosen: Int[Array, ""] | None = None
     """Which of these was chosen."""
+    rests: bool = struct.field(pytree_node=False, default=False)
+    """Whether there are rounds in which the drafter is not asked."""
 
 
 @struct.dataclass
@@ -147,6 +149,8 @@ class Adaptive:
             )
         for width in self.widths:
             check_integer("a width", width, 0, None)
+        # Python's numbers, which hash and print alike wherever they come from.
+        object.__setattr__(self, "widths", tuple(int(width) for width in self.widths))
         if not self.widths or tuple(sorted(set(self.widths))) != self.widths:
             raise InputError(
                 f"widths is {self.widths}; give rising numbers of drafted nodes, such as (0, 3, 7)"
@@ -230,6 +234,11 @@ class Adaptive:
                 f"drafter_params is a {type(params).__name__} and a drafter that chooses its "
                 "widths needs costs beside its own; pass jspec.AdaptiveParams(params, costs)"
             )
+        if not isinstance(params.costs, CostCurve):
+            raise InputError(
+                f"costs is {params.costs!r:.80}; pass a jspec.CostCurve, such as "
+                "jspec.CostCurve.of({tokens: seconds})"
+            )
         known = self.drafter.prefill(params.drafter, state.drafter, chunk)
         vocab_sizes = jnp.full_like(state.vocab_sizes, chunk.output.logits.shape[-1])
         return replace(state, drafter=known, vocab_sizes=vocab_sizes)
@@ -240,9 +249,10 @@ class Adaptive:
         """The drafter's tree with calibrated values, and the choice of a width."""
         # Where plain decoding is no choice, there is nothing to be had for a rest; where it is the
         # only one, there is nothing to draft for.
-        resting = ~state.rests.over & (self.widths[0] == 0)
+        may_rest = self.widths[0] == 0
+        resting = ~state.rests.over & may_rest
         # All that reads the draft goes with it: in a rest a round shall be plain decoding.
-        offered, drafting = draft_unless(
+        offered, drafting, can_rest = draft_unless(
             True if self.is_plain else resting,
             Adaptive._offer,
             self,
@@ -252,7 +262,8 @@ class Adaptive:
             frame,
         )
         choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
-        offered = replace(offered, chosen=choice.index)
+        rests = may_rest and can_rest and not self.is_plain
+        offered = replace(offered, chosen=choice.index, rests=rests)
         state = replace(state, drafter=drafting, offered=offered)
         return replace(offered.tree, choice=choice), state
 
@@ -263,8 +274,8 @@ class Adaptive:
         assert offered is not None, "what is updated was drafted"
         tree = offered.tree
         width = feedback.tree.tokens.shape[1] - 1
-        # Where plain decoding is the only choice, nothing counts the rounds of a rest.
-        told = feedback if self.is_plain else replace(feedback, sparing=state.rests.sparing)
+        # Who is asked in every round learns from every round.
+        told = replace(feedback, sparing=state.rests.sparing) if offered.rests else feedback
         own = own_view(_places(tree, width), told, others=False)
 
         def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
@@ -309,8 +320,7 @@ class Adaptive:
         # more: a refused draft costs many times what drafting does.
         tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
         rests = state.rests.after(tokens * plain - seconds[offered.chosen], drafting)
-        # What was not asked has not shown whether it pays.
-        found: dict[str, Any] = {"rests": state.rests if self.is_plain else rests}
+        found: dict[str, Any] = {"rests": rests if offered.rests else state.rests}
         gains = accepted = jnp.float32(0)
         if width:
             gains = jnp.where(ran, gain, 0.0).sum()

@@ -108,11 +108,11 @@ def draft_unless(
     drafter: Any,
     memory: PyTree,
     *others: PyTree,
-) -> tuple[PyTree, PyTree]:
+) -> tuple[PyTree, PyTree, bool]:
     """The draft, or in a rest zeros in its place: a tree of absent nodes, and what goes with it.
 
     A drafter that writes into its memory as it drafts, as those with a model of their own do, is
-    asked in every round: its memory stays complete.
+    asked in every round: its memory stays complete. Whether there are rests at all comes third.
 
     Args:
         resting: whether nothing is to be drafted; True where that is known when the program is
@@ -134,13 +134,14 @@ def draft_unless(
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return vary(zeros, resting, memory)
 
-    if not set(range(len(held))) <= set(shapes.places):
+    rests = set(range(len(held))) <= set(shapes.places)
+    if not rests:
         draft = drafted()
     else:
         draft = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
     made = iter(draft.made)
     leaves = [next(made) if at is None else held[at] for at in draft.places]
-    return draft.offered, jax.tree.unflatten(draft.structure, leaves)
+    return draft.offered, jax.tree.unflatten(draft.structure, leaves), rests
 
 
 @partial(jax.jit, static_argnums=(0, 1), inline=True)

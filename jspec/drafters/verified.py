@@ -1,6 +1,9 @@
 """A drafter whose draws are verified by another rule than its own."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from inspect import signature
+from typing import Any
 
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
@@ -34,11 +37,23 @@ class Verified:
         return self.drafter.update(params, state, feedback)
 
 
+def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
+    """Whether a function can be called with so many arguments."""
+    try:
+        signature(function).bind(*arguments)
+    except TypeError:
+        return False
+    except ValueError:  # it has none that can be read: a builtin's
+        return True
+    return True
+
+
 def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
     """The drafter, with another rule to decide about its draws.
 
     The coupled rule is lossless for every drafter. Another one is lossless only for draws that were
-    made for it: a drafter that draws by a scheme of its own has the verifier of that scheme.
+    made for it: a drafter that draws by a scheme of its own has the verifier of that scheme, and
+    one that looks at the noise which decides has the coupled rule's.
 
     Args:
         drafter: proposes the trees.
@@ -62,6 +77,11 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
             f"rule is {rule!r:.80}; pass a node rule such as jspec.rules.deterministic_proposal"
         )
     # A node rule is a plain function; a verifier is a static object.
+    if not isinstance(rule, Verifier) and not _takes(rule, ("p", "q", "children", "valid", "noise")):
+        raise InputError(
+            f"rule is {rule!r:.80}, which does not take (p, q, children, valid, noise); see "
+            "jspec.NodeRule"
+        )
     verifier = rule if isinstance(rule, Verifier) else TreeVerifier(rule)
     own = getattr(drafter, "verifier", None)
     if own is not None and verifier not in (own, COUPLED.verifier):

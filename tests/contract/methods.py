@@ -96,7 +96,9 @@ DRAFTERS = {
         _WEIGHTS,
     ),
     "coupled_tree": (
-        jspec.CoupledTree(_DRAFT, num_speculative_tokens=8, max_depth=4, beam=4),
+        jspec.CoupledTree(
+            _DRAFT, num_speculative_tokens=8, max_depth=4, beam=4, order=trees.heavy_paths
+        ),
         _WEIGHTS,
     ),
     "mixture": (

@@ -88,7 +88,9 @@ def test_a_rest_drafts_nothing_and_keeps_the_memory():
     now = jspec.round.frame(state)
 
     def drafted(resting):
-        return draft_unless(resting, offer, drafter, state.drafter_state, now)
+        tree, memory, rests = draft_unless(resting, offer, drafter, state.drafter_state, now)
+        assert rests
+        return tree, memory
 
     whole, _ = drafter.draft(None, state.drafter_state, now)
     for resting in (False, True):
@@ -116,6 +118,7 @@ class Counts:
         return replace(tree, value=jnp.full((len(frame.root), 3), 1e-6)), state + 1
 
     def update(self, params, state, feedback):
+        assert feedback.sparing is None, "who drafts in every round learns from every round"
         return state
 
 
@@ -125,7 +128,25 @@ def test_a_drafter_that_writes_as_it_drafts_is_always_asked():
     ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
     result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
     assert result.drafter_state.drafter == result.stats.num_rounds[0] == 40
-    assert result.drafter_state.rests.next > 1, "it would have rested"
+    assert result.drafter_state.rests.next == 1, "there are no rests to be counted"
+
+
+@dataclass(frozen=True)
+class Learns(Counts):
+    """A drafter that could rest, and whose rounds all verify something."""
+
+    def draft(self, params, state, frame):
+        tree, _ = super().draft(params, state, frame)
+        return tree, state
+
+
+def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
+    drafter = jspec.adaptive(Learns(), (1, 2))
+    costs = jspec.CostCurve.of({2: 1.0, 3: 9.0}, undrafted=0.1)
+    ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
+    result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
+    assert result.stats.num_draft_tokens[0] >= 39
+    assert result.drafter_state.rests.next == 1
 
 
 def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
@@ -141,12 +162,21 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
 
 
 @dataclass(frozen=True)
-class Hopeful(Counts):
+class Hopeful:
     """It is sure of its drafts, and always wrong."""
 
+    def init(self, batch, slots, earlier):
+        return None
+
+    def prefill(self, params, state, chunk):
+        return state
+
     def draft(self, params, state, frame):
-        tree, _ = super().draft(params, state, frame)
+        tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
         return replace(tree, value=jnp.full(tree.tokens.shape, 0.95)), state
+
+    def update(self, params, state, feedback):
+        return state
 
 
 def test_one_refused_draft_is_luck_and_many_are_none():

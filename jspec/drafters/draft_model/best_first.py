@@ -20,6 +20,10 @@ from jspec.errors import InputError
 from jspec.verify import schemes
 
 
+_AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
+"""The orders that are known to leave siblings as they were drawn."""
+
+
 class GrowthLog(NamedTuple):
     """The record of a draft for the round's update: the method's memory, and all that was drawn."""
 
@@ -56,6 +60,8 @@ class BestFirst(DraftModel):
             expected of the round; 0 grows every level that can enter the tree. It saves forwards of
             the draft model, and only the coupled scheme is lossless with it.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first, as they grow.
+            One that moves siblings, as `jspec.tree.heavy_paths` does, is lossless with the coupled
+            scheme alone: the rules of draws go by the order in which children were drawn.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: those of the target.
 
@@ -94,6 +100,12 @@ class BestFirst(DraftModel):
             raise InputError(
                 f"order is {self.order!r:.80}; pass a function of the tree such as "
                 "jspec.tree.depth_first, or None"
+            )
+        if self.order not in _AS_DRAWN and self.scheme.verifier != schemes.COUPLED.verifier:
+            raise InputError(
+                f"order is {self.order!r:.80}, which may move siblings, and the scheme's rule goes "
+                "by the order in which they were drawn; take jspec.tree.depth_first, "
+                "jspec.tree.breadth_first or None, or scheme=jspec.schemes.COUPLED"
             )
 
     @property

@@ -32,7 +32,9 @@ from jspec.drafters.retrieval.candidates import (
 from jspec.drafters.retrieval.ngram_table import NONE, NGramTable
 from jspec.errors import InputError
 from jspec.manual_axes import vary
+from jspec.protocols import Verifier
 from jspec.sampling import top_k
+from jspec.verify.schemes import COUPLED
 
 _NUM_SOURCES = 2
 """The matrix and the n-gram table."""
@@ -112,6 +114,11 @@ class DynamicTokenRecycling(MatrixDrafter):
         for name in ("num_speculative_tokens", "max_depth", "beam"):
             check_integer(name, getattr(self, name), 1, None)
         check_number("decay", self.decay, 0, 1, below_high=True)
+
+    @property
+    def verifier(self) -> Verifier:
+        """The coupled rule: the candidates know the noise that decides, as no other rule allows."""
+        return COUPLED.verifier
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> DynamicMatrixState:
         """The empty matrix, or the earlier one; R is the batch with `per_row`, else 1."""

@@ -68,6 +68,11 @@ CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
         (lambda: jspec.DySpec(MODEL, beam=4, threshold="0"), "threshold is '0'; pass a number"),
         (lambda: jspec.CoupledTree(MODEL, beam=4, min_gain=None), "min_gain is None; pass"),
         (lambda: jspec.DySpec(MODEL, beam=4, order="depth"), "order is 'depth'; pass a function"),
+        (
+            # By the sizes of subtrees: what was drawn below a child would say when it is judged.
+            lambda: jspec.DySpec(MODEL, beam=4, order=trees.heavy_paths, **RECURSIVE),
+            "and the scheme's rule goes by the order in which they were drawn; take jspec.tree.",
+        ),
         *[
             (
                 lambda bad=bad: jspec.SpecTr(MODEL, sampling=jspec.Sampling(**bad)),
