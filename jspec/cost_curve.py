@@ -14,6 +14,10 @@ from jspec.errors import InputError
 
 _POINTS = 16
 """Every curve has a multiple of so many points, so that another one compiles nothing."""
+_MOST_TOKENS = 2**23
+"""Whole numbers up to twice this are themselves in float32."""
+_LEAST_SECONDS, _MOST_SECONDS = 1e-12, 1e12
+""".. and no sum or quotient of such seconds leaves its range."""
 
 
 @struct.dataclass
@@ -52,27 +56,25 @@ class CostCurve:
                 tokens, as if drafting took no time.
 
         Raises:
-            InputError: if there is no point, one is not positive, or the size is negative.
+            InputError: if there is no point, or a number is no plausible one of its kind.
         """
-        check_integer("slots", slots, 0, None)
-        if not seconds:
-            raise InputError("a cost curve got no points; give {tokens: seconds}, one or more")
+        check_integer("slots", slots, 0, 2**31 - 1)
+        if not isinstance(seconds, Mapping) or not seconds:
+            raise InputError(
+                f"a cost curve got {seconds!r:.80}, which has no points; give {{tokens: seconds}}, "
+                "one or more"
+            )
         for count in seconds:
-            check_integer("tokens of a round", count, 1, None)
-            check_number(f"seconds of {count} tokens", seconds[count], 0, None, above_low=True)
+            check_integer("tokens of a round", count, 1, _MOST_TOKENS)
+            _check_seconds(f"seconds of {count} tokens", seconds[count])
         if undrafted is None:
             undrafted = seconds[min(seconds)]
-        check_number("undrafted", undrafted, 0, None, above_low=True)
-        tokens = np.array(sorted(seconds), np.float32)
-        times = np.array([seconds[count] for count in sorted(seconds)], np.float32)
-        # As many points for every curve: filled up with points of the last line.
-        missing = -len(tokens) % _POINTS
-        more = tokens[-1] + 1 + np.arange(missing, dtype=np.float32)
-        filled = np.concatenate([times, _line(np, more, tokens, times)])
+        _check_seconds("undrafted", undrafted)
+        tokens = sorted(seconds)
+        times = np.array([seconds[count] for count in tokens], np.float32)
         return cls(
-            slots=jnp.array([slots], jnp.int32),
-            tokens=jnp.array([*tokens, *more], jnp.int32),
-            seconds=jnp.asarray(filled, jnp.float32)[None],
+            jnp.array([slots], jnp.int32),
+            *_filled(np.array(tokens), times[None]),
             undrafted=jnp.array([undrafted], jnp.float32),
         )
 
@@ -80,11 +82,13 @@ class CostCurve:
     def across(cls, curves: Sequence["CostCurve"]) -> "CostCurve":
         """The curve of several that were measured with caches of different sizes.
 
+        It goes through the points of all of them: where one has none, it is read between its own.
+
         Args:
-            curves: of one size each.
+            curves: of one size each, or of several.
 
         Raises:
-            InputError: if there is none, or two are of one size.
+            InputError: if there is none, one is no curve, or two are of one size.
 
         Example:
             >>> small = CostCurve.of({1: 0.020, 8: 0.034}, slots=256)
@@ -93,16 +97,27 @@ class CostCurve:
             >>> [round(seconds, 3) for seconds in curve.at([1, 8], slots=384).tolist()]
             [0.025, 0.039]
         """
-        sizes = [int(curve.slots[0]) for curve in curves]
+        for place, curve in enumerate(curves):
+            if not isinstance(curve, cls):
+                raise InputError(f"curves[{place}] is {curve!r:.80}; pass a jspec.CostCurve")
+        sizes = [int(size) for curve in curves for size in curve.slots]
         if not sizes or len(set(sizes)) < len(sizes):
             raise InputError(f"the curves are of sizes {sizes}; give one or more, no size twice")
-        ordered = [
-            curve for _, curve in sorted(zip(sizes, curves, strict=True), key=lambda x: x[0])
-        ]
-        tokens = ordered[0].tokens
-        seconds = [curve.at(tokens.tolist(), curve.slots[0]) for curve in ordered]
-        undrafted = jnp.concatenate([curve.undrafted for curve in ordered])
-        return cls(jnp.array(sorted(sizes), jnp.int32), tokens, jnp.stack(seconds), undrafted)
+        tokens = np.unique(np.concatenate([curve.tokens for curve in curves]))
+        seconds = np.concatenate(
+            [
+                [_line(np, tokens.astype(np.float32), np.asarray(curve.tokens), np.asarray(known))]
+                for curve in curves
+                for known in curve.seconds
+            ]
+        )
+        undrafted = np.concatenate([curve.undrafted for curve in curves])
+        rising = np.argsort(sizes)
+        return cls(
+            jnp.array(sizes, jnp.int32)[rising],
+            *_filled(tokens, seconds[rising]),
+            undrafted=jnp.asarray(undrafted[rising]),
+        )
 
     def at(self, tokens: Sequence[int], slots: Int[Array, ""] | int = 0) -> Float[Array, " tokens"]:
         """The seconds of a round.
@@ -122,6 +137,23 @@ class CostCurve:
         """The seconds of a round that drafts nothing, with so many slots of a row's cache."""
         size = jnp.asarray(slots, jnp.float32)
         return jnp.maximum(_line(jnp, size, self.slots, self.undrafted), self.undrafted.min() / 2)
+
+
+def _check_seconds(name: str, value: Any) -> None:
+    check_number(name, value, _LEAST_SECONDS, _MOST_SECONDS, "in seconds or any other unit")
+
+
+def _filled(
+    tokens: Int[np.ndarray, " T"], seconds: Float[np.ndarray, "C T"]
+) -> tuple[Int[Array, " P"], Float[Array, "C P"]]:
+    """As many points for every curve: filled up with points of the last line."""
+    known = tokens.astype(np.float32)
+    more = known[-1] + 1 + np.arange(-len(known) % _POINTS, dtype=np.float32)
+    filled = [np.concatenate([times, _line(np, more, known, times)]) for times in seconds]
+    return (
+        jnp.array([*known, *more], jnp.int32),
+        jnp.asarray(np.stack(filled), jnp.float32),
+    )
 
 
 def _line(module: Any, x: Any, known: Any, values: Any) -> Any:

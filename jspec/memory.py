@@ -54,15 +54,21 @@ def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: s
         >>> bool((known.past == state.past).all())
         True
     """
-    places = _shared(drafter)
-    leaves = jax.tree.leaves(state)
-    wanted = len(jax.tree.leaves(_empty(drafter)))
-    if len(leaves) != wanted:
-        raise InputError(
-            f"the memory has {len(leaves)} arrays and that of {type(drafter).__name__} has "
-            f"{wanted}; pass the drafter that it is of"
-        )
-    held = {name: np.atleast_1d(leaves[place]) for name, place in places.items()}
+    places, empty = _shared(drafter), jax.eval_shape(lambda: _empty(drafter))
+    leaves, structure = jax.tree.flatten(state)
+    kind = type(drafter).__name__
+    if structure != jax.tree.structure(empty):
+        raise InputError(f"the memory is no {kind}'s; pass the drafter that it is of")
+    held = {name: np.asarray(leaves[place]) for name, place in places.items()}
+    own = {name: jax.tree.leaves(empty)[place] for name, place in places.items()}
+    for name, array in held.items():
+        there, here = ((it.shape, it.dtype) for it in (array, own[name]))
+        if there != here:
+            raise InputError(
+                f"the memory does not fit this {kind}: {name or 'its array'} is {_said(there)} in "
+                f"it and {_said(here)} here; pass the drafter that it is of"
+            )
+    held = {name: np.atleast_1d(array) for name, array in held.items()}
     said = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
     with written_whole(path) as file:
         save_file(held, file, said)

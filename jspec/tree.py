@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jspec import mesh_axes
+from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Tree
 from jspec.errors import InputError
 from jspec.manual_axes import vary
@@ -187,7 +188,7 @@ def best(tree: Tree, nodes: int) -> Tree:
         nodes: how many are kept, the root not counted.
 
     Raises:
-        InputError: if the tree has no values.
+        InputError: if the tree has no values, or `nodes` is no number of them.
 
     Example:
         >>> import jax.numpy as jnp
@@ -202,8 +203,9 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
     """The ids of the nodes that `best` keeps, rising; the root's is the first.
 
     Raises:
-        InputError: if the tree has no values.
+        InputError: if the tree has no values, or `nodes` is no number of them.
     """
+    check_integer("nodes", nodes, 0, None)
     if tree.value is None:
         raise InputError(
             "the tree has no values, by which its best nodes are found; pass tree.replace(value="

@@ -399,7 +399,14 @@ class Unhashable(jspec.PromptLookup):
                 drafter=jspec.Scripted(23, jspec.tree.chain(1)),
                 drafter_params=jspec.Script(jnp.ones((1, 4), int), accepts=jnp.zeros(0, int)),
             ),
-            r"accepts has shape \(0,\); pass \[R\] numbers",
+            r"accepts is of shape \(0,\); pass an array of \[R\] integers, at least one",
+        ),
+        (
+            dict(
+                drafter=jspec.adaptive(jspec.PromptLookup(2), (0, 2)),
+                drafter_params=jspec.AdaptiveParams(None, {1: 0.02}),
+            ),
+            r"costs is {1: .*}; pass a jspec.CostCurve, such as",
         ),
         (dict(limits=[99]), r"limits\[0\] is 99, outside 0 .. 4"),
         (dict(eos=[23]), "eos holds .*vocabulary of 23"),

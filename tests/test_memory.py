@@ -74,6 +74,13 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
         "pass the drafter that it is of": lambda: jspec.memory.save(
             file, DRAFTERS["widths"][0], state
         ),
+        # A good file is not replaced by one that would be refused.
+        r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
+            lambda: jspec.memory.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
+        ),
+        "the memory is no Suffix's": lambda: jspec.memory.save(
+            file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
+        ),
         "cannot be read as a drafter's memory": lambda: jspec.memory.load(
             tmp_path / "none", matrix
         ),

@@ -191,6 +191,8 @@ def test_nodes_take_the_distributions_of_their_children_along(rows):
 
 def test_a_tree_without_values_has_no_best_nodes():
     tree = trees.chain(2).fill(jnp.array([[5, 6, 7]]))
+    with pytest.raises(ValueError, match="nodes is -1; pass an integer of at least 0"):
+        trees.best(tree, -1)
     with pytest.raises(ValueError, match="the tree has no values"):
         trees.best(tree, 1)
 

@@ -86,10 +86,18 @@ def measure(
         raise InputError(
             f"drafter is {drafter!r:.80}, which chooses no widths; pass jspec.adaptive(drafter, ..)"
         )
-    for name, value in (("batch_size", batch_size), ("repeats", repeats)):
+    if isinstance(drafter_params, AdaptiveParams):
+        raise InputError(
+            "drafter_params came with costs, which are to be measured; pass those of the drafter "
+            "inside: drafter_params.drafter"
+        )
+    for name, value in (
+        ("batch_size", batch_size),
+        ("prompt_length", prompt_length),
+        ("max_new_tokens", max_new_tokens),
+        ("repeats", repeats),
+    ):
         check_integer(name, value, 1, None)
-    check_integer("prompt_length", prompt_length, 1, None)
-    check_integer("max_new_tokens", max_new_tokens, 1, None)
     # Text is not needed: shapes alone decide how long a round takes.
     tokens = np.random.default_rng(0).integers(0, model.vocab_size, (batch_size, prompt_length))
     started = prefill(

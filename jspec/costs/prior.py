@@ -9,6 +9,7 @@ from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
 from jspec.costs.devices import figures
 from jspec.costs.roofline import CPU_FORM, seconds
+from jspec.errors import InputError
 
 
 def prior(params: PyTree, device: Any = None) -> CostCurve:
@@ -22,6 +23,9 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
         params: the model's weights; only their sizes are read.
         device: a `jax.Device`, or a `jspec.costs.devices.Device`; None is the default one.
 
+    Raises:
+        InputError: if something else than arrays stands among them.
+
     Example:
         >>> import jax, numpy as np
         >>> curve = prior({"kernel": np.zeros((1000, 1000), np.float32)}, jax.devices("cpu")[0])
@@ -30,6 +34,10 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
     """
     known = figures(device or jax.devices()[0])
     leaves = jax.tree.leaves(params)
+    if not all(hasattr(leaf, "shape") and hasattr(leaf, "dtype") for leaf in leaves):
+        raise InputError(
+            f"params is {params!r:.80}; pass a model's params, or arrays' shapes in their place"
+        )
     size = max(sum(int(np.prod(leaf.shape)) * leaf.dtype.itemsize for leaf in leaves), 1)
     points = list(CPU_FORM)
     if known.platform != "cpu":

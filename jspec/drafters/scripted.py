@@ -66,16 +66,20 @@ class Scripted:
     def prefill(self, params: Script, state: ScriptedState, chunk: PromptChunk) -> ScriptedState:
         check_vocabulary("Scripted", self.vocab_size, chunk.output.logits.shape[-1])
         rows = len(chunk.counts)
-        if not isinstance(params, Script) or len(params.tokens) != rows:
+        if not isinstance(params, Script):
             raise InputError(
-                "Scripted needs the text that it drafts; pass drafter_params=jspec.Script(tokens "
-                f"[{rows}, T], accepts [R])"
+                f"drafter_params is a {type(params).__name__} and Scripted needs the text that it "
+                f"drafts; pass jspec.Script(tokens [{rows}, T], accepts [R])"
             )
-        if params.accepts.ndim != 1 or not params.accepts.shape[0]:
-            raise InputError(
-                f"accepts has shape {params.accepts.shape}; pass [R] numbers, at least one: the "
-                "rounds' right tokens, from the first round again after the last"
-            )
+        for name, given, wanted in (
+            ("tokens", params.tokens, f"[{rows}, T] integers, T at least one"),
+            ("accepts", params.accepts, "[R] integers, at least one: the rounds' right tokens"),
+        ):
+            shape: tuple[int, ...] = getattr(given, "shape", ())
+            fits = len(shape) == 2 and shape[0] == rows if name == "tokens" else len(shape) == 1
+            if not fits or 0 in shape or not jnp.issubdtype(given.dtype, jnp.integer):
+                kind = f"of shape {shape}" if shape else f"a {type(given).__name__}"
+                raise InputError(f"{name} is {kind}; pass an array of {wanted}")
         return state
 
     def draft(

@@ -1,6 +1,6 @@
 """A drafter whose draws are verified by another rule than its own."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from inspect import signature
 from typing import Any
@@ -37,13 +37,13 @@ class Verified:
         return self.drafter.update(params, state, feedback)
 
 
-def _takes(function: Callable[..., Any], arguments: Sequence[str]) -> bool:
-    """Whether a function can be called with so many arguments."""
+def _is_rule(function: Callable[..., Any]) -> bool:
+    """Whether a function can be called as a node rule is."""
     try:
-        signature(function).bind(*arguments)
+        signature(function).bind("p", "q", "children", "valid", "noise")
     except TypeError:
         return False
-    except ValueError:  # it has none that can be read: a builtin's
+    except ValueError:  # a builtin that does not say
         return True
     return True
 
@@ -77,7 +77,7 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
             f"rule is {rule!r:.80}; pass a node rule such as jspec.rules.deterministic_proposal"
         )
     # A node rule is a plain function; a verifier is a static object.
-    if not isinstance(rule, Verifier) and not _takes(rule, ("p", "q", "children", "valid", "noise")):
+    if not isinstance(rule, Verifier) and not _is_rule(rule):
         raise InputError(
             f"rule is {rule!r:.80}, which does not take (p, q, children, valid, noise); see "
             "jspec.NodeRule"

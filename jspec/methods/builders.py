@@ -13,7 +13,7 @@ from jspec.errors import InputError
 from jspec.methods.method import Built, Maker, Models
 
 if TYPE_CHECKING:
-    from jspec.protocols import Drafter
+    from jspec.protocols import CausalLM, Drafter
     from jspec.tree import Template
 
 COUPLED = "coupled"
@@ -51,6 +51,8 @@ def token_recycling(
     from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED, TokenRecycling
     from jspec.methods import device_defaults
 
+    model = models.target.model
+    options = _candidates(model) | options
     if shape is not None:
         _check_alone(f"shape {shape}", num_speculative_tokens=num_speculative_tokens)
         _check_alone(f"shape {shape}", template=template)
@@ -58,8 +60,14 @@ def token_recycling(
     else:
         tree = _given(template, num_speculative_tokens=num_speculative_tokens)
         tree = tree or device_defaults.token_recycling(num_speculative_tokens, options.get("k"))
-    model = models.target.model
     return Built(model, TokenRecycling(model.vocab_size, template=tree, **options), None)
+
+
+def _candidates(model: "CausalLM") -> dict[str, int]:
+    """The candidates of a matrix line where there are fewer tokens than it usually holds."""
+    from jspec.drafters.retrieval.token_recycling import TokenRecycling
+
+    return {"k": model.vocab_size} if model.vocab_size < TokenRecycling.k else {}
 
 
 def dynamic_token_recycling(
@@ -74,7 +82,7 @@ def dynamic_token_recycling(
     nodes = num_speculative_tokens or device_defaults.budget()
     model = models.target.model
     table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
-    options = {**device_defaults.dynamic_token_recycling(nodes), **options}
+    options = {**device_defaults.dynamic_token_recycling(nodes), **_candidates(model), **options}
     return Built(model, DynamicTokenRecycling(model.vocab_size, nodes, **options), table)
 
 

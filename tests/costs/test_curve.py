@@ -75,16 +75,33 @@ def test_across_sizes_of_the_cache():
     np.testing.assert_allclose(alone.at(wanted, 9), line(wanted, tokens, times[512]), rtol=1e-4)
 
 
+def test_across_curves_of_other_points_and_of_several_sizes():
+    few, many = CostCurve.of({1: 1.0, 8: 1.0}, 256), CostCurve.of({1: 1, 64: 1, 128: 10.0}, 512)
+    both = CostCurve.across([few, many])
+    for curve in (few, many):
+        wanted = [1, 4, 8, 9, 64, 100, 128, 200]
+        found = both.at(wanted, int(curve.slots[0]))
+        np.testing.assert_allclose(found, curve.at(wanted), rtol=1e-6)
+    three = CostCurve.across([CostCurve.of({1: 5.0}, slots=1024), both])
+    assert three.slots.tolist() == [256, 512, 1024]
+    np.testing.assert_allclose(three.at([128], 512), [10.0])
+    np.testing.assert_allclose(three.without_draft(1024), 5.0)
+
+
 @pytest.mark.parametrize(
     ("points", "said"),
     [
-        ({}, "a cost curve got no points; give {tokens: seconds}, one or more"),
-        ({0: 1.0}, "tokens of a round is 0; pass an integer of at least 1"),
+        ({}, "a cost curve got {}, which has no points; give {tokens: seconds}, one or more"),
+        (0.1, "a cost curve got 0.1, which has no points"),
+        ({0: 1.0}, r"tokens of a round is 0; pass an integer in 1 \.\. 8388608"),
+        ({2**24: 1.0}, "tokens of a round is 16777216; pass an integer in 1"),
         ({1.5: 1.0}, r"tokens of a round is 1\.5; pass an integer"),
-        ({1: 0.0}, r"seconds of 1 tokens is 0\.0; pass a number x with 0 < x"),
+        ({1: 0.0}, r"seconds of 1 tokens is 0\.0; pass a number x with 1e-12 <= x"),
         ({1: 1.0, 3: -1.0}, "seconds of 3 tokens is -1"),
         ({1: float("nan")}, "seconds of 1 tokens is nan"),
         ({2: float("inf")}, "seconds of 2 tokens is inf"),
+        ({2: 1e-46}, "seconds of 2 tokens is 1e-46"),  # 0 in float32
+        ({2: 1e300}, "seconds of 2 tokens is 1e[+]300"),  # infinite
     ],
 )
 def test_points_that_make_no_curve(points, said):
@@ -92,6 +109,8 @@ def test_points_that_make_no_curve(points, said):
         CostCurve.of(points)
     with pytest.raises(InputError, match="slots is -3"):
         CostCurve.of({1: 1.0}, slots=-3)
+    with pytest.raises(InputError, match="slots is 2147483648"):
+        CostCurve.of({1: 1.0}, slots=2**31)
 
 
 def test_sizes_that_make_no_curve():
@@ -100,3 +119,5 @@ def test_sizes_that_make_no_curve():
         CostCurve.across([])
     with pytest.raises(InputError, match=r"of sizes \[64, 64\]; give one or more, no size twice"):
         CostCurve.across([curve, curve])
+    with pytest.raises(InputError, match=r"curves\[1\] is 1; pass a jspec.CostCurve"):
+        CostCurve.across([curve, 1])

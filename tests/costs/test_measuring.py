@@ -68,6 +68,11 @@ def test_what_seems_to_take_longer_than_more_is_timed_again(rest_is_slow_for, tu
     ("drafter", "options", "said"),
     [
         (jspec.Suffix(), {}, "which chooses no widths; pass jspec.adaptive"),
+        (
+            DRAFTER,
+            {"drafter_params": jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0}))},
+            "drafter_params came with costs, which are to be measured",
+        ),
         (DRAFTER, {"batch_size": 0}, "batch_size is 0; pass an integer of at least 1"),
         (DRAFTER, {"repeats": 0}, "repeats is 0; pass an integer"),
         (DRAFTER, {"prompt_length": 0}, "prompt_length is 0; pass an integer"),

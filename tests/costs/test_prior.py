@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from jspec.costs import prior
+from jspec.errors import InputError
 
 PARAMS = {"kernel": np.zeros((1000, 500), np.float32), "bias": np.zeros(500, np.float16)}
 TOKENS = [1, 2, 4, 8, 16, 64, 300, 5000]
@@ -40,3 +41,5 @@ def test_the_default_device_and_shapes_alone_will_do():
     mine = prior(shapes)
     np.testing.assert_array_equal(mine.seconds, prior(PARAMS, jax.devices()[0]).seconds)
     assert float(prior({}).at([1])[0]) > 0
+    with pytest.raises(InputError, match=r"params is {'kernel': 1\.0}; pass a model's params"):
+        prior({"kernel": 1.0})

@@ -50,6 +50,14 @@ def test_names_and_entries_are_public():
         methods.describe("sufix")
 
 
+@pytest.mark.parametrize("name", ["auto", "token_recycling"])
+def test_a_vocabulary_smaller_than_a_line_of_the_matrix(name):
+    model = jspec.testing.PrefixLM(vocab_size=5)
+    built = methods.build(name, Loaded(model, model.init(), None, eos=(), bos=None))
+    ask = dict(drafter=built.drafter, drafter_params=built.drafter_params)
+    jspec.prefill(built.model, model.init(), [[1, 2, 1]], max_new_tokens=4, **ask)
+
+
 def test_nothing_needs_jax_before_something_is_built():
     code = (
         "import sys; from jspec import methods; "

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec import cache as caches
 from jspec.arguments import check_number
@@ -77,6 +77,11 @@ class HeadDrafter(ABC):
         del batch
         return ()
 
+    def after_reading(self, memory: PyTree, read: Bool[Array, " B"]) -> PyTree:
+        """The method's own memory where rows have read more text than their rounds emitted."""
+        del read
+        return memory
+
     def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
         """The method's own memory after a round."""
         del feedback
@@ -97,6 +102,7 @@ class HeadDrafter(ABC):
     def prefill(self, params: PyTree, state: HeadState, chunk: PromptChunk) -> HeadState:
         check_head(self.head, params, chunk.output)
         assert chunk.output.hidden is not None, "the head reads it"
+        state = replace(state, memory=self.after_reading(state.memory, chunk.counts > 0))
         return self._read(
             params, state, chunk.output.hidden, chunk.following, chunk.positions, chunk.counts
         )

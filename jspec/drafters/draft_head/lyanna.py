@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec.base import Feedback, Frame, PyTree, Tree, TreeKV
 from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness
@@ -71,6 +71,9 @@ class Lyanna(HeadDrafter):
         if self.resampling is None:
             return ()
         return ChainCache.init(batch, self.max_depth, self.head.vocab_size)
+
+    def after_reading(self, memory: PyTree, read: Bool[Array, " B"]) -> PyTree:
+        return () if self.resampling is None else memory.spent_where(read)
 
     def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
         return () if self.resampling is None else self.resampling.learn(memory, feedback)

@@ -45,6 +45,14 @@ class ChainCache:
         """The number of levels that still hold, N - a - 1."""
         return self.logits.shape[1] - self.num_decided
 
+    def spent_where(self, read: Bool[Array, " B"]) -> "ChainCache":
+        """The cache where rows go on with other text: a chain holds for the text that it was of."""
+        return replace(
+            self,
+            num_decided=jnp.where(read, self.logits.shape[1], self.num_decided),
+            resampled=self.resampled & ~read,
+        )
+
     def decide(self, counts: Int[Array, " B"]) -> "ChainCache":
         """The cache after a round in which `counts` levels were decided."""
         spent = jnp.where(self.resampled, self.logits.shape[1], counts)

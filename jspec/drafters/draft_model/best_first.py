@@ -19,7 +19,6 @@ from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.errors import InputError
 from jspec.verify import schemes
 
-
 _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 """The orders that are known to leave siblings as they were drawn."""
 

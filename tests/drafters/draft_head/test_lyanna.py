@@ -160,6 +160,24 @@ def test_a_chain_is_spent_after_its_second_tree():
     np.testing.assert_array_equal(left.decide(counts).num_reusable, [0, 2, 0])
 
 
+def test_a_chain_is_spent_where_other_text_is_read(target):
+    """Row 0 goes on with a new turn, row 1 with nothing: its chain still holds."""
+    model, params = target
+    head = tiny.lyanna()
+    call = dict(
+        drafter=Lyanna(head, num_speculative_tokens=6, resampling=Separate(4)),
+        drafter_params=tiny.variables(head),
+    )
+    state = jspec.prefill(model, params, [[1, 2], [3, 4]], max_new_tokens=1, slots=64, **call)
+    state = jspec.step(model, params, state, **call)
+    assert (state.drafter_state.memory.num_reusable > 0).all()
+    state = jspec.prefill(
+        model, params, [[7, 2], [0, 0]], [2, 0], max_new_tokens=8, earlier=state, **call
+    )
+    held = np.asarray(state.drafter_state.memory.num_reusable) > 0
+    np.testing.assert_array_equal(held, [False, True])
+
+
 def test_the_collapsed_table_gives_the_same_scores(head, logits):
     module, variables, _ = head
     tokens = jnp.array([[3, 4, 22], [0, 8, 2]])
