@@ -152,7 +152,7 @@ def prepare(
         slots = _slots(slots, tokens, counts, max_new_tokens, context)
         # Under a caller's jit shapes are final.
         size = max_new_tokens if isinstance(tokens, Tracer) else max(slots, max_new_tokens)
-    chunk = min(_chunk(batch, slots), slots)
+    chunk = chunk_of(batch, slots)
     if isinstance(tokens, Tracer):
         chunk = min(chunk, max(tokens.shape[1] - 1, 1))
     else:
@@ -239,7 +239,7 @@ def bucket(size: int) -> int:
     return max(128, 1 << (size - 1).bit_length())
 
 
-def _chunk(batch: int, slots: int) -> int:
+def chunk_of(batch: int, slots: int) -> int:
     """The number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
@@ -251,7 +251,7 @@ def _chunk(batch: int, slots: int) -> int:
         # Long texts have time to win back what wider products cost a short one.
         together = 128 if slots > 1024 else 64
         most, least = together, 16
-    return max(least, min(most, bucket_below(together // batch)))
+    return min(max(least, min(most, bucket_below(together // batch))), slots)
 
 
 def bucket_below(size: int) -> int:

@@ -1,17 +1,20 @@
 """The command `jspec plan`: what a model and a method will hold and take, before they run."""
 
 import os
+import re
 from typing import Annotated
 
 import typer
 
 from jspec.app import method_choice, options
 from jspec.app.parsers import integer
+from jspec.arguments import check_integer
 from jspec.errors import InputError
 from jspec.methods import BUNDLED
 
 DOES_NOT_FIT = 3
 """The exit code of a plan that does not fit the memory of its devices."""
+_MOST_DEVICES = 2**16
 
 
 def plan(
@@ -39,7 +42,15 @@ def plan(
             show_default="the model's context, 2048 at most",
         ),
     ] = None,
-    max_new_tokens: options.MaxNewTokens = 128,
+    max_new_tokens: Annotated[
+        int | None,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Most tokens of an output, among those of a row.",
+            show_default="128, or half of a short row",
+        ),
+    ] = None,
     dtype: options.Dtype = None,
     device: Annotated[
         str | None,
@@ -135,18 +146,20 @@ def _axes(mesh: str | None, num_devices: int | None) -> dict[str, int] | None:
     Raises:
         InputError: if they are no axes, or disagree.
     """
-    if num_devices is not None and num_devices < 1:
-        raise InputError(f"--devices is {num_devices}; pass at least 1")
+    if num_devices is not None:
+        check_integer("--devices", num_devices, 1, _MOST_DEVICES)
     if mesh is None:
         return None if num_devices is None else {"data": 1, "model": num_devices}
-    found = {"data": 1, "model": 1}
+    axes: dict[str, int] = {}
     for part in mesh.split(","):
-        name, _, size = part.partition("=")
-        if name.strip() not in found or not size.strip().isdecimal() or int(size) < 1:
+        name, size = (text.strip() for text in part.partition("=")[::2])
+        if name not in ("data", "model") or name in axes or not re.fullmatch("[0-9]{1,9}", size):
             raise InputError(
-                f"--mesh is {mesh!r}; pass axes such as data=2,model=4, each of at least 1 device"
+                f"--mesh is {mesh!r:.80}; pass axes such as data=2,model=4, each of them once"
             )
-        found[name.strip()] = int(size)
+        axes[name] = int(size)
+        check_integer(f"{name} of --mesh", axes[name], 1, _MOST_DEVICES)
+    found = {"data": 1, "model": 1} | axes
     total = found["data"] * found["model"]
     if num_devices not in (None, total):
         raise InputError(

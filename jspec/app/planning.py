@@ -32,7 +32,7 @@ class Asked:
     dtype: str | None
     rows: int
     max_model_len: int | None
-    max_new_tokens: int
+    max_new_tokens: int | None
     device: str | None
     axes: Mapping[str, int] | None
     topology: str | None
@@ -68,6 +68,11 @@ def run(asked: Asked, as_json: bool) -> bool:
 
 def make(asked: Asked) -> Plan:
     """The plan, compiled if that was asked for."""
+    if asked.compiled and asked.device is not None:
+        raise InputError(
+            f"--compile compiles for this machine, and --device is {asked.device}; leave one of "
+            "them out, or name a --topology of TPUs"
+        )
     topology = None if asked.topology is None else Topology.of(asked.topology)
     device = _device(asked, topology)
     axes = asked.axes or {"data": 1, "model": 1 if topology is None else topology.num_devices}
@@ -83,9 +88,9 @@ def make(asked: Asked) -> Plan:
     slots = min(context or 2048, 2048) if asked.max_model_len is None else asked.max_model_len
     check_integer("--rows", asked.rows, 1, None)
     check_integer("--max-model-len", slots, 2, context, "the model's context")
-    check_integer("--max-new-tokens", asked.max_new_tokens, 1, None)
     # A short context is half prompt, half output.
-    new = min(asked.max_new_tokens, slots // 2)
+    new = min(128, slots // 2) if asked.max_new_tokens is None else asked.max_new_tokens
+    check_integer("--max-new-tokens", new, 1, slots - 1, "below --max-model-len")
     whole = plan(
         target, built, device=device, rows=asked.rows, slots=slots, max_new_tokens=new, **axes
     )

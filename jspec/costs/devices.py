@@ -191,8 +191,8 @@ def _described(text: str) -> Device:
             values[name] = float(value)
         except ValueError:
             values[name] = 0.0
-        if not 0 < values[name] < float("inf"):
-            raise InputError(f"device has {name} = {value!r}; give a number above 0")
+        if not 1 <= values[name] <= 1e30:
+            raise InputError(f"device has {name} = {value!r}; give a number in 1 .. 1e30")
     return Device(
         "the given device", platform, int(values["memory"]), values["bandwidth"],
         values["flops"], values["link"],

@@ -14,7 +14,7 @@ from jspec import engine
 from jspec.base import PyTree, State
 from jspec.planning import layout
 from jspec.protocols import CausalLM, Drafter
-from jspec.request import Prepared, prepare
+from jspec.request import Prepared, chunk_of, prepare
 
 
 @dataclass(frozen=True)
@@ -37,9 +37,14 @@ class Compiled:
 
 
 def call_of(model: CausalLM, rows: int, slots: int, max_new_tokens: int) -> Prepared:
-    """A greedy call of `jspec.decode` whose prompts fill the cache."""
-    tokens = np.zeros((rows, slots - max_new_tokens), np.int32)
-    return prepare(model, tokens, None, max_new_tokens, None, None, 0, None, None, slots=slots)
+    """The shapes of a greedy call of `jspec.decode` whose prompts fill the cache."""
+    tokens = np.zeros((1, slots - max_new_tokens), np.int32)
+    one = prepare(model, tokens, None, max_new_tokens, None, None, 0, None, None, slots=slots)
+    # Of one row, so that a plan of many needs no memory for their prompts.
+    arrays = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), one.arrays
+    )
+    return one._replace(arrays=arrays, chunk=chunk_of(rows, slots))
 
 
 def state_of(
@@ -71,7 +76,7 @@ def prefill(
     lowered = engine._prefill.lower(
         model, params, arrays, cache, drafter, drafter_params, memory, call.size, call.chunk
     )
-    return _compile("prefill", lowered, model)
+    return _compile("prefill", lowered, model, mesh)
 
 
 def rounds(
@@ -81,7 +86,7 @@ def rounds(
     """Compiles the loop of rounds, for the devices of a mesh."""
     count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), mesh)
     lowered = engine.decode_rounds.lower(model, params, state, drafter, drafter_params, count)
-    return _compile("rounds", lowered, model)
+    return _compile("rounds", lowered, model, mesh)
 
 
 def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
@@ -115,18 +120,20 @@ def _arguments(
     return cache, memory, jax.tree.map(place, call.arrays)
 
 
-def _compile(function: str, lowered: jax.stages.Lowered, model: Any) -> Compiled:
+def _compile(function: str, lowered: jax.stages.Lowered, model: Any, mesh: Any) -> Compiled:
     begin = time.perf_counter()
     program = lowered.compile()
     memory: Any = program.memory_analysis()
     costs: Any = program.cost_analysis()
     if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
         costs = costs[0]
-    # Not temp_size_in_bytes: on TPU that counts a buffer again where a loop passes it on.
     held = getattr(memory, "peak_memory_in_bytes", 0) - memory.argument_size_in_bytes
+    # On TPU temp_size_in_bytes counts a buffer again where a loop passes it on; on a CPU the peak
+    # leaves out what is needed besides.
+    on_cpu = {device.platform for device in mesh.devices.flat} == {"cpu"}
     return Compiled(
         function=function,
-        temporaries=int(held if held > 0 else memory.temp_size_in_bytes),
+        temporaries=int(memory.temp_size_in_bytes if on_cpu or held <= 0 else held),
         flops=float((costs or {}).get("flops", 0.0)),
         code=int(memory.generated_code_size_in_bytes),
         seconds=time.perf_counter() - begin,

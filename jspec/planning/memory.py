@@ -1,5 +1,6 @@
 """The bytes of a device: what is held, what is needed besides, and what a mesh cannot split."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -8,6 +9,7 @@ import jax
 from jspec.base import PyTree, State
 from jspec.planning import layout
 from jspec.planning.layout import Held
+from jspec.planning.reachable import DECODE, Reached
 from jspec.planning.setting import Setting
 from jspec.planning.work import Work
 
@@ -89,6 +91,19 @@ def notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
             f"model={_largest_divisor(size, count)}"
         )
     return tuple(found)
+
+
+def notes_of_buckets(setting: Setting, programs: Sequence[Reached]) -> tuple[str, ...]:
+    """What `jspec.decode` holds, whose rows have as many slots as the next bucket."""
+    slots = max(one.program.slots for one in programs if one.call == DECODE)
+    if slots <= setting.slots:
+        return ()
+    cache = layout.cache_of(setting.model, setting.rows, slots, setting.mesh)
+    return (
+        f"rows of {setting.slots} slots are those of jspec.Engine and jspec serve; jspec.decode "
+        f"rounds them up to {slots}, a cache of {layout.per_device(cache) / 1e9:.3g} GB: for that "
+        f"plan {slots}",
+    )
 
 
 def _largest_divisor(size: int, most: int) -> int:

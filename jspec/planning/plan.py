@@ -65,7 +65,7 @@ class Plan:
     """Drafted nodes that a round of the drafter may verify: those of one program."""
     programs: tuple[Reached, ...]
     notes: tuple[str, ...]
-    """What does not divide over the mesh, and what that costs."""
+    """What does not divide over the mesh, or is no bucket of `jspec.decode`, and what that costs."""
     compiled: tuple[Compiled, ...] = ()
 
     @property
@@ -149,7 +149,9 @@ def plan(
         built: the drafter, of `jspec.methods.build`; None: `auto`.
         device: a name of `jspec.costs.devices`, or figures; None: the default one.
         rows: that decode together.
-        slots: most tokens of a row, prompt and output; None: 2048, or the model's context.
+        slots: most tokens of a row, prompt and output; None: 2048, or the model's context. Of
+            `jspec.Engine` they are the slots of its cache; `jspec.decode` has buckets, and a note
+            says what the next one takes.
         max_new_tokens: of a call of `jspec.decode`, among these.
         data: devices over which the rows are split.
         model: devices over which the weights are split.
@@ -202,6 +204,7 @@ def of_setting(setting: Setting) -> Plan:
         )  # fmt: skip
         plain = works[0].seconds(setting.device)
         times = [each.seconds(setting.device) for each in works]
+        programs = reachable(setting.rows, setting.slots, setting.max_new_tokens, model.context)
         return Plan(
             setting=setting,
             held=memory.held(setting, state),
@@ -214,8 +217,8 @@ def of_setting(setting: Setting) -> Plan:
                 for width, each, seconds in zip(widths, works, times, strict=True)
             ),
             widths=state.stats.widths,
-            programs=reachable(setting.rows, setting.slots, setting.max_new_tokens, model.context),
-            notes=memory.notes(setting, params),
+            programs=programs,
+            notes=(*memory.notes(setting, params), *memory.notes_of_buckets(setting, programs)),
         )
 
 

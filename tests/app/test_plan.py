@@ -58,6 +58,19 @@ def test_a_folder_with_config_json_alone_is_planned(command, folder, tmp_path):
         (("llama-8b", "--compile-layers", "4"), "pass two rising numbers"),
         (("llama-8b", "--compile-layers", "2,4"), "without --compile"),
         (("llama-8b", "--method", "medusa"), "has a trained head, and llama-8b has none"),
+        (("llama-8b", "--mesh", "data=2,data=4"), "such as data=2,model=4, each of them once"),
+        (("llama-8b", "--mesh", "model=" + "9" * 50), "each of them once"),
+        (("llama-8b", "--devices", "0"), "--devices is 0; pass an integer in 1 .. 65536"),
+        (("llama-8b", "--devices", "99999999999"), "--devices is 99999999999; pass an integer in"),
+        (("llama-8b", "--device", "v5e", "--compile"), "--compile compiles for this machine"),
+        (
+            ("llama-8b", "--max-model-len", "64", "--max-new-tokens", "64"),
+            "--max-new-tokens is 64; pass an integer in 1 .. 63",
+        ),
+        (
+            ("llama-8b", "--device", "memory=0.5,bandwidth=1,flops=1"),
+            "device has memory = '0.5'; give a number in 1 .. 1e30",
+        ),
         (("jspec-800k", "--compile", "--devices", "64", *QUICK), "take fewer, name a --topology"),
     ],
 )

@@ -229,6 +229,19 @@ def test_what_does_not_fit_is_said_with_the_nearest_that_does():
     assert nearest(nowhere) == []
 
 
+def test_what_a_bucket_of_decode_holds_is_noted():
+    planned = tiny_plan(jspec.Autoregressive(), slots=200, max_new_tokens=20)
+    (note,) = planned.notes
+    assert "jspec.decode rounds them up to 256" in note
+    wider = tiny_plan(jspec.Autoregressive(), slots=256, max_new_tokens=20)
+    assert not wider.notes and f"a cache of {wider.held.cache / 1e9:.3g} GB" in note
+
+
+def test_a_plan_of_many_rows_needs_no_memory_for_their_prompts():
+    most = tiny_plan(jspec.Autoregressive(), rows=2**24)
+    assert most.held.cache > 2**24 * 128
+
+
 def test_what_does_not_divide_is_noted():
     planned = tiny_plan(model=4)
     heads, vocabulary = planned.notes
