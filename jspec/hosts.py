@@ -20,6 +20,8 @@ from jspec.errors import InputError
 _BYE, _ALIVE, _GO = b"b", b".", b"g"
 _EVERY = 1.0
 """Seconds between two signs of life."""
+_AT_ONCE = 2.0
+"""Seconds in which a process that has connected says its number."""
 
 
 def join(coordinator: str, num_processes: int, process: int, timeout: float = 60.0) -> None:
@@ -52,7 +54,7 @@ def join(coordinator: str, num_processes: int, process: int, timeout: float = 60
         )
     if num_processes == 1:
         return
-    address, deadline = (host, int(port) + 1), time.monotonic() + timeout
+    address, deadline = (host.strip("[]"), int(port) + 1), time.monotonic() + timeout
     if process == 0:
         peers = _call_roll(address, num_processes, deadline, timeout)
     else:
@@ -88,13 +90,11 @@ def _call_roll(
 ) -> dict[int, socket.socket]:
     """The sockets of all other processes, by number, once all have come."""
     peers: dict[int, socket.socket] = {}
-    with socket.create_server(("", address[1])) as door:
+    with _door(address[1]) as door:
         while missing := sorted(set(range(1, count)) - peers.keys()):
             door.settimeout(max(deadline - time.monotonic(), 0.01))
             try:
                 peer, _ = door.accept()
-                peer.settimeout(max(deadline - time.monotonic(), 0.01))
-                peers[int.from_bytes(peer.recv(4), "big")] = peer
             except TimeoutError:
                 names = ", ".join(map(str, missing))
                 raise InputError(
@@ -102,9 +102,39 @@ def _call_roll(
                     f"the same script with each number from 0 to {count - 1}, and let each reach "
                     f"{address[0]}:{address[1]}"
                 ) from None
+            number = _number(peer)
+            if 0 < number < count:
+                peers[number] = peer  # the last one: it was started again
+            else:
+                peer.close()
     for peer in peers.values():
         peer.sendall(_GO)
     return peers
+
+
+def _door(port: int) -> socket.socket:
+    """A socket that all hosts reach, by whichever version of IP."""
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    try:
+        return socket.create_server(("", port), family=family, dualstack_ipv6=both)
+    except OSError as error:
+        raise InputError(
+            f"port {port}, the one after the coordinator's, cannot be listened at "
+            f"({error.strerror}); choose another port for the coordinator"
+        ) from error
+
+
+def _number(peer: socket.socket) -> int:
+    """The number that a process says first; -1: it is none of this run, as scanners of ports are
+    none.
+    """
+    peer.settimeout(_AT_ONCE)
+    try:
+        said = peer.recv(5)
+    except OSError:
+        return -1
+    return int.from_bytes(said, "big") if len(said) == 4 else -1
 
 
 def _answer(

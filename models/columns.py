@@ -10,6 +10,8 @@ with its share of every product: [q0 k0 v0 | q1 k1 v1].
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -163,4 +165,9 @@ def relaid(params: PyTree, fused: Mapping[str, Fused], held: int, wanted: int) -
 def _taken(leaf: Shaped[Array, "..."], order: np.ndarray, along: int) -> Shaped[Array, "..."]:
     if isinstance(leaf, np.ndarray):
         return leaf.take(order, along)
-    return jax.device_put(jnp.take(leaf, order, axis=along), leaf.sharding)
+    kind = jax.typeof(leaf).sharding
+
+    take: Any = partial(jnp.take, indices=order, axis=along)
+    if explicit := kind.mesh.explicit_axes:  # which would ask the gather how its result lies
+        take = jax.sharding.auto_axes(take, axes=explicit, out_sharding=kind)
+    return jax.device_put(take(leaf), leaf.sharding)

@@ -1,6 +1,7 @@
 """What is exported runs in a process that has JAX alone, with the tokens of `decode`."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -77,7 +78,10 @@ def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
     for prompts, changes, said in (
         ([[1]] * 9, {}, "there are 9 prompts; give 1 to 8"),
         ([[]], {}, "prompt 0 has 0 tokens; give 1 to 10"),
-        ([[1], [23]], {}, "prompt 1 holds what is no token id; give 0 to 22"),
+        ([[1], [23]], {}, "prompt 1 holds 23, no token id; give 0 to 22"),
+        ([[True]], {}, "prompt 0 holds True, no token id"),
+        ([[1], 7], {}, "prompt 1 is 7; give a list of token ids"),
+        ({"0": 1}, {}, "prompts is {'0': 1}; give a list of lists"),
         ([[1]], dict(max_new_tokens=21), "max_new_tokens is 21; give at most 20"),
         ([[1]], dict(seed=-1), "seed is -1; give 0 to 4294967295"),
         ([[1]], dict(seed=2**32), "seed is 4294967296; give"),
@@ -100,6 +104,15 @@ def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
             load(tmp_path)
     with pytest.raises(ValueError, match="cannot be read"):
         load(tmp_path / "absent")
+    for name in ("artefact.json", "weights.npz", "rows-3.bin"):
+        for content in (None, b"[]", (folder / name).read_bytes()[:-99]):
+            broken = tmp_path / f"{name}-{content is None}-{content == b'[]'}"
+            shutil.copytree(folder, broken)
+            (broken / name).unlink()
+            if content is not None:
+                (broken / name).write_bytes(content)
+            with pytest.raises(ValueError, match=f"{name} cannot be read .*; export the model"):
+                load(broken)(PROMPTS)
     for changes, said in (
         (dict(rows=0), "rows is 0"),
         (dict(rows=[]), "rows is empty"),

@@ -4,12 +4,15 @@ import re
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import compiling
 import pytest
 
 import jspec
+from jspec import hosts
 from jspec.errors import InputError
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "several_hosts.py"
@@ -70,6 +73,46 @@ def test_a_missing_process_is_a_sentence():
         jspec.hosts.join(f"localhost:{free_port()}", 3, 0, timeout=0.2)
     with pytest.raises(InputError, match=r"process 1 heard nothing of process 0 .* 0\.2 seconds"):
         jspec.hosts.join(f"localhost:{free_port()}", 3, 1, timeout=0.2)
+
+
+@pytest.mark.parametrize("says", [b"GET / HTTP/1.1", b"", b"\0\0\0\0", b"\0\0\0\7", None])
+def test_a_stranger_is_none_of_the_processes(says):
+    """Who connects and says something else, or nothing, is not counted, and stops nobody."""
+    port = free_port()
+    found = []
+
+    def call():
+        deadline = time.monotonic() + 20
+        found.append(hosts._call_roll(("localhost", port), 2, deadline, 20))
+
+    roll = threading.Thread(target=call)
+    roll.start()
+    with connected(port) as stranger, connected(port) as other:
+        if says is not None:
+            stranger.sendall(says)
+        if says == b"":
+            stranger.close()
+        other.sendall((1).to_bytes(4, "big"))
+        roll.join(timeout=20)
+        assert [*found[0]] == [1] and other.recv(1) == b"g"
+        found[0][1].close()
+
+
+def connected(port):
+    while True:
+        try:
+            return socket.create_connection(("localhost", port), timeout=20)
+        except OSError:
+            time.sleep(0.02)
+
+
+def test_a_port_that_is_taken_is_a_sentence():
+    port = free_port()
+    with (
+        socket.create_server(("", port + 1)),
+        pytest.raises(InputError, match=f"port {port + 1}, the one after the coordinator's"),
+    ):
+        jspec.hosts.join(f"localhost:{port}", 2, 0, timeout=5)
 
 
 @pytest.mark.parametrize(

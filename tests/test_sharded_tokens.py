@@ -150,6 +150,28 @@ def test_explicit_axes_give_the_same(how):
     same(one, many)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_weights_are_spread_as_they_are_loaded(kind):
+    mesh = mesh_of(kind)
+    whole = jspec.models.load("jspec-800k", with_tokenizer=False)
+    loaded = jspec.models.load("jspec-800k", with_tokenizer=False, mesh=mesh)
+    model, params = sharding.spread(whole.model, whole.params, mesh)
+    assert model == loaded.model
+
+    def check(ours, theirs):
+        assert ours.sharding == theirs.sharding
+        np.testing.assert_array_equal(ours, theirs)
+
+    jax.tree.map(check, params, loaded.params)
+
+
+def test_a_model_on_explicit_axes_is_not_checked_there():
+    model, params = target()
+    split = jax.device_put(params, sharding.params(params, mesh_of("explicit")))
+    with pytest.raises(jspec.InputError, match="the params lie on a mesh of explicit axes"):
+        jspec.testing.check_model(model, split)
+
+
 def test_without_the_engine_s_door_explicit_axes_are_refused():
     """By JAX: what the engine does for them is needed."""
     model, params = target()

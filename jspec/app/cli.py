@@ -55,6 +55,9 @@ app.command()(serve)
 def main() -> None:
     """The entry point."""
     gc.set_threshold(_NEW_OBJECTS)
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # it was closed: nothing of it belongs to the other
+            setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115  # as long as it runs
     code = run(sys.argv[1:])
     if code in (INTERRUPTED, BROKEN_PIPE):
         os._exit(code)  # a computation may be under way, which an orderly exit would wait for
@@ -198,6 +201,13 @@ def generate(
     if as_chat or system is not None:
         asked = prompts.ask(asked, system)
 
+    talking = any(prompt.is_conversation for prompt in asked)
+    if drop is not Drop.NONE and not talking:
+        raise InputError(
+            f"--drop is {drop.value}, and turns are dropped of a conversation; leave it out, or "
+            "add --chat"
+        )
+
     # From here on JAX is imported.
     from jspec.app import compilation, json_output, sessions, text_output
 
@@ -211,7 +221,6 @@ def generate(
         target.model.context,
         partial(dropping.render, target, max_new_tokens=settings.max_new_tokens, drop=drop),
     )
-    talking = any(prompt.is_conversation for prompt in asked)
     if talking:
         session = conversations.answering(session)
     elif all(isinstance(prompt.content, str) for prompt in asked):

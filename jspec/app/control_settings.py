@@ -3,6 +3,7 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +113,10 @@ class ControlSettings:
             return {}
         try:
             known = json.loads(self.logit_bias)
-            return {int(token): float(value) for token, value in known.items()}
+            bias = {int(token): float(value) for token, value in known.items()}
+            if any(map(isnan, bias.values())):
+                raise ValueError
+            return bias
         except (ValueError, TypeError, AttributeError):
             raise InputError(
                 f"--logit-bias is {self.logit_bias!r:.60}; pass a JSON object of token ids and "

@@ -44,8 +44,10 @@ class Detokeniser:
     def _settle(self) -> str:
         # A run of byte tokens is decoded as one, and as nothing but U+FFFD if it is not valid
         # to its end: until the run is over, all of it may change.
-        last = self._tokenizer.id_to_token(self._ids[-1]) if self._ids else None
-        if last is not None and _BYTE.fullmatch(last):
+        # Tokens that are not written, as end tokens are, do not end it.
+        written = (token for token in reversed(self._ids) if self._tokenizer.decode([token]))
+        last = next(written, None)
+        if last is not None and _BYTE.fullmatch(self._tokenizer.id_to_token(last) or ""):
             return ""
         # U+FFFD at the end is a character whose other bytes may follow.
         return self._grow(self._tokenizer.decode(self._ids).rstrip(_BROKEN))

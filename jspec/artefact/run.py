@@ -7,8 +7,10 @@ As a module: `load(folder)` gives a function from lists of token ids to lists of
 
 import argparse
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +48,7 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
     place = Path(folder)
     told = _described(place)
     names, kinds = told["weights"], told["dtypes"]
-    with np.load(place / "weights.npz") as held:
+    with _whole(place / "weights.npz") as file, np.load(file) as held:
         weights = [
             jax.numpy.asarray(held[name].view(np.dtype(kind)))
             for name, kind in zip(names, kinds, strict=True)
@@ -55,7 +57,8 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
 
     def program(rows: int) -> Callable[..., Any]:
         if rows not in programs:
-            exported = jax.export.deserialize(bytearray((place / f"rows-{rows}.bin").read_bytes()))
+            with _whole(place / f"rows-{rows}.bin") as file:
+                exported = jax.export.deserialize(bytearray(file.read_bytes()))
             programs[rows] = jax.jit(exported.call)
         return programs[rows]
 
@@ -88,13 +91,24 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
     return generate
 
 
+@contextmanager
+def _whole(file: Path) -> Iterator[Path]:
+    """Whatever reading the file raises is said in a sentence: its readers have errors of many
+    kinds for one that is cut or another.
+    """
+    try:
+        yield file
+    except Exception as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{file} cannot be read ({reason}); export the model again") from error
+
+
 def _described(place: Path) -> dict[str, Any]:
     """What artefact.json says, if it is of this version."""
-    file = place / "artefact.json"
-    try:
+    with _whole(place / "artefact.json") as file:
         told = json.loads(file.read_text("utf-8"))
-    except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read ({error}); export the model again") from error
+        if not isinstance(told, dict):
+            raise ValueError(f"it holds a {type(told).__name__}")
     if told.get("format") != FORMAT:
         raise ValueError(
             f"{file} has format {told.get('format')} and this program reads {FORMAT}; run the "
@@ -122,13 +136,21 @@ def _check(
 ) -> None:
     """Raises ValueError for what the programs have no room for, and settings out of bounds."""
     rows, longest, size = max(told["rows"]), told["prompt_tokens"], told["vocab_size"]
+    if not isinstance(prompts, list | tuple | np.ndarray):
+        raise ValueError(f"prompts is {prompts!r:.60}; give a list of lists of token ids")
     if not 1 <= len(prompts) <= rows:
         raise ValueError(f"there are {len(prompts)} prompts; give 1 to {rows}")
     for row, prompt in enumerate(prompts):
+        if not isinstance(prompt, list | tuple | np.ndarray):
+            raise ValueError(f"prompt {row} is {prompt!r:.60}; give a list of token ids")
         if not 1 <= len(prompt) <= longest:
             raise ValueError(f"prompt {row} has {len(prompt)} tokens; give 1 to {longest}")
-        if not all(isinstance(t, int | np.integer) and 0 <= t < size for t in prompt):
-            raise ValueError(f"prompt {row} holds what is no token id; give 0 to {size - 1}")
+        for token in prompt:
+            known = isinstance(token, int | np.integer) and not isinstance(token, bool)
+            if not known or not 0 <= token < size:
+                raise ValueError(
+                    f"prompt {row} holds {token!r:.60}, no token id; give 0 to {size - 1}"
+                )
     if not 0 <= most <= told["max_new_tokens"]:
         raise ValueError(f"max_new_tokens is {most}; give at most {told['max_new_tokens']}")
     for name, value in settings.items():
@@ -139,7 +161,7 @@ def _check(
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description="Continues prompts of token ids.")
-    parser.add_argument("prompts", type=json.loads, help='such as "[[5, 3, 9], [8, 1]]"')
+    parser.add_argument("prompts", help='such as "[[5, 3, 9], [8, 1]]"')
     parser.add_argument("--max-new-tokens", type=int)
     parser.add_argument("--seed", type=int, default=0)
     for name, kind, off in (
@@ -151,11 +173,24 @@ def main(arguments: Sequence[str]) -> int:
         parser.add_argument(f"--{name}", type=kind, default=off)
     given = vars(parser.parse_args(arguments))
     try:
-        print(json.dumps(load(Path(__file__).parent)(given.pop("prompts"), **given)))
+        prompts = _parsed(given.pop("prompts"))
+        print(json.dumps(load(Path(__file__).parent)(prompts, **given)), flush=True)
+    except BrokenPipeError:
+        os._exit(141)  # as a shell reports it; an orderly exit would write once more
     except (TypeError, ValueError) as error:
         print(error, file=sys.stderr)
         return 1
     return 0
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(
+            f"prompts is {text!r:.60}, which is no JSON ({error}); give lists of token ids, such "
+            'as "[[5, 3, 9], [8, 1]]"'
+        ) from None
 
 
 if __name__ == "__main__":

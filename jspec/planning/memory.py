@@ -99,11 +99,12 @@ def notes_of_buckets(setting: Setting, programs: Sequence[Reached]) -> tuple[str
     if slots <= setting.slots:
         return ()
     cache = layout.cache_of(setting.model, setting.rows, slots, setting.mesh)
-    return (
+    note = (
         f"rows of {setting.slots} slots are those of jspec.Engine and jspec serve; jspec.decode "
         f"rounds them up to {slots}, a cache of {layout.per_device(cache) / 1e9:.3g} GB: for that "
-        f"plan {slots}",
+        f"plan {slots}"
     )
+    return (note,)
 
 
 def _largest_divisor(size: int, most: int) -> int:

@@ -65,7 +65,7 @@ class Plan:
     """Drafted nodes that a round of the drafter may verify: those of one program."""
     programs: tuple[Reached, ...]
     notes: tuple[str, ...]
-    """What does not divide over the mesh, or is no bucket of `jspec.decode`, and what that costs."""
+    """What does not divide over the mesh, or is no bucket of `jspec.decode`, and what it costs."""
     compiled: tuple[Compiled, ...] = ()
 
     @property

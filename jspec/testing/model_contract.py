@@ -2,6 +2,7 @@
 
 import copy
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
@@ -47,7 +48,8 @@ def check_model(
     Raises:
         AssertionError: if a promise is broken. The sentence names the promise and the row and node,
             what was expected and what was observed.
-        InputError: if the model has no room for the check.
+        InputError: if the model has no room for the check, or its weights lie on a mesh of explicit
+            axes.
 
     Example:
         In a test file of your own:
@@ -57,6 +59,13 @@ def check_model(
         ...     model = PrefixLM(vocab_size=50)
         ...     check_model(model, model.init(seed=1))
     """
+    for leaf in jax.tree.leaves(params):
+        if jax.typeof(leaf).sharding.mesh.explicit_axes:
+            raise InputError(
+                "the params lie on a mesh of explicit axes, on which a model that is called by "
+                "itself has to say how its products lie; pass them on one of automatic axes: "
+                "jax.make_mesh(.., axis_types=(jax.sharding.AxisType.Auto,) * 2)"
+            )
     report = Report()
     _check_static(model, report)
     rng = np.random.default_rng(seed)

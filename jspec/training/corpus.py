@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import Formatter
 
 from jspec.errors import InputError
 
@@ -139,6 +140,10 @@ def documents(path: Path, template: str, row: Row) -> Iterator[str]:
 def text_row(line: str, template: str, place: str) -> str:
     """One JSON row as text. InputError if it is no JSON, or lacks a field of the template."""
     try:
+        for _, field, _, _ in Formatter().parse(template):
+            # Attributes would be those of Python's objects.
+            if field is not None and not re.fullmatch(r"[^\W\d]\w*(\[[^\]]*\])*", field):
+                raise ValueError(f"{{{field}}} names no field, as {{question}} or {{turns[0]}} do")
         fields = json.loads(line)
         # "\r\n" inside a JSON string is still escaped when the file is read.
         text = template.format(**fields) if template else "\n".join(strings(fields))

@@ -1,9 +1,11 @@
 """The figures of a bench, its last sentence, its tables and its page, from rows made by hand."""
 
+import io
 import math
 import re
 
 import pytest
+from rich.console import Console
 
 from jspec.app.bench import figure, page, statistics, tables, verdict
 from jspec.app.bench.settings import PLAIN
@@ -53,6 +55,21 @@ def test_reading_the_prompt_counts_apart_and_together():
     assert found.decode_tokens_per_second == pytest.approx(10 / 0.45)
     # A clock that cannot tell the two apart says nothing of the answer alone.
     assert statistics.decode_seconds(row("quick", 0, 0.1)) is None
+
+
+def test_a_class_may_have_any_name():
+    """Brackets are no markup, dollars no mathematics: the words come as they are."""
+    names = ["a [/b] class", r"[red]cost $\frac{$"]
+    rows = [
+        one | {"category": names[one["prompt"]]}
+        for one in (*plain(2), row("quick", 0, 0.5), row("quick", 1, 0.5))
+    ]
+    report = statistics.report(rows, [PLAIN, "quick"])
+    screen = Console(record=True, width=120, file=io.StringIO())
+    tables.show(screen, report, {})
+    shown, drawn = screen.export_text(), figure.draw(report)
+    for name in names:
+        assert name in shown and name in drawn
 
 
 def test_rows_that_ran_together_share_their_seconds():

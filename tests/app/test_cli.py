@@ -70,6 +70,7 @@ REFUSED = [
     ),
     (["--speculative-config", '{"widths": [3, 0]}'], "give rising numbers of drafted nodes"),
     (["--max-new-tokens", 0], "--max-new-tokens is 0; pass at least 1"),
+    (["--drop", "oldest"], "--drop is oldest, and turns are dropped of a conversation"),
     (["--max-new-tokens", "x"], "'--max-new-tokens': 'x' is no integer"),
     (["--temperature", "nan"], "--temperature is nan"),
     (["--temperature", "warm"], "'warm' is no number"),

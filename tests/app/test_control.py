@@ -73,6 +73,7 @@ def test_several_answers_draw_anew(records):
     [
         (["--repetition-penalty", 0], "--repetition-penalty is 0.0; pass a number x with 1e-06"),
         (["--logit-bias", "5"], "--logit-bias is '5'; pass a JSON object"),
+        (["--logit-bias", '{"5": NaN}'], "pass a JSON object of token ids and numbers"),
         (["--json-schema", "nowhere.json"], "'nowhere.json' cannot be read"),
         (["--json-schema", "{"], "--json-schema is no JSON"),
         (["--regex", "a", "--choice", "b"], "--regex and --choice were given"),

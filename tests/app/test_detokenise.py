@@ -45,6 +45,14 @@ def test_a_character_of_several_tokens_comes_whole():
     assert pieces(tokenizer, ids[:4], 2) == ["a", "", "", "\N{REPLACEMENT CHARACTER}"]
 
 
+def test_a_token_that_is_not_written_does_not_end_a_run_of_bytes():
+    tokenizer = byte_fallback()
+    byte, end, b = 3 + 0xF0, 2, tokenizer.token_to_id("b")
+    for ids in ([3 + 65, end, end, byte, b], [3 + 0xC3, end, 3 + 0xA9, b], [b, byte, end]):
+        for prompt in range(1, len(ids)):
+            assert "".join(pieces(tokenizer, ids, prompt)) == tokenizer.decode(ids)
+
+
 def test_a_run_of_bytes_is_held_until_it_is_over():
     # The decoder gives U+FFFD for every byte of a run that is not valid to its end.
     tokenizer = byte_fallback()

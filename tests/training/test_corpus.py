@@ -50,6 +50,10 @@ def test_template_and_strip_of_json_rows(tmp_path):
 def test_a_template_that_does_not_fit_is_one_sentence(tmp_path, template):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": "x"}\n')
+    for template in ("{0}", "{}", "{a.__class__}"):
+        with pytest.raises(ValueError, match=r"names no field, as {question} or {turns\[0\]}"):
+            corpus.text_row('{"a": "x"}', template, "line 1")
+    assert corpus.text_row('{"a": [["x", "y"]]}', "{a[0][1]}", "line 1") == "y"
     with pytest.raises(ValueError, match="line 1 does not fit the template"):
         corpus.read(corpus.Source("x", path, template))
 

@@ -28,7 +28,7 @@ def draw(report: Report) -> str:
     settings: Any = {
         "svg.fonttype": "none", "svg.hashsalt": "jspec", "font.family": "sans-serif",
         "text.color": _INK, "axes.labelcolor": _INK, "axes.edgecolor": _INK,
-        "xtick.color": _INK, "ytick.color": _INK, "font.size": 10,
+        "xtick.color": _INK, "ytick.color": _INK, "font.size": 10, "text.parse_math": False,
     }  # fmt: skip
     with matplotlib.rc_context(settings):
         height = 1.2 + len(bands) * (0.18 * len(names) + 0.22)

@@ -104,8 +104,7 @@ def choices(
         _put(found, method_choice.choose(None, config), head)
     if head is not None and not any("head" in choice.options for choice in found.values()):
         raise InputError(
-            f"--head is {head!r} and none of {', '.join(found)} has a head; add eagle2 to "
-            "--methods, say"
+            f"--head is {head!r} and {_none_of(found)} has a head; add eagle2 to --methods, say"
         )
     return found
 
@@ -141,10 +140,14 @@ def draft_model(
         return named or (BUNDLED_DRAFT if model in (None, BUNDLED) else None)
     if named is not None:
         raise InputError(
-            f"--draft-model is {named!r} and none of {', '.join(chosen)} uses one; add "
+            f"--draft-model is {named!r} and {_none_of(chosen)} uses one; add "
             "coupled_tree to --methods, say, or leave it out"
         )
     return None
+
+
+def _none_of(found: Mapping[str, Choice]) -> str:
+    return f"none of {', '.join(found)}" if found else "not plain decoding"
 
 
 def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:

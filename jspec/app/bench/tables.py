@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from jspec.app.bench.settings import PLAIN
@@ -43,9 +44,9 @@ def show(screen: Console, report: Report, absent: Mapping[str, str]) -> None:
     for place, (first, second) in enumerate(HEADINGS):
         whole.add_column(f"{first}\n{second}", justify="right" if 0 < place < 5 else "left")
     for one in report.summaries.values():
-        whole.add_row(*cells(one))
+        whole.add_row(*map(escape, cells(one)))
     for name in absent:
-        whole.add_row(name, *["-"] * (len(HEADINGS) - 2), "left out, see below")
+        whole.add_row(escape(name), *["-"] * (len(HEADINGS) - 2), "left out, see below")
     screen.print(whole)
     if len(report.by_class) > 1:
         screen.print(by_class(report))
@@ -63,10 +64,10 @@ def by_class(report: Report) -> Table:
     table.add_column("class")
     table.add_column("prompts", justify="right")
     for name in others:
-        table.add_column(name, justify="right", overflow="fold")
+        table.add_column(escape(name), justify="right", overflow="fold")
     for kind, found in report.by_class.items():
         table.add_row(
-            kind,
+            escape(kind),
             str(max(one.num_prompts for one in found.values())),
             *(class_cell(found.get(name)) for name in others),
         )
