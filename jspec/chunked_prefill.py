@@ -11,6 +11,7 @@ from jaxtyping import Array, Int
 from jspec import cache as caches
 from jspec.admission import check_state
 from jspec.base import Cache, Output, PromptChunk, PyTree
+from jspec.errors import InputError
 from jspec.manual_axes import vary
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import sequence
@@ -62,6 +63,11 @@ def read(
         before = cache.lengths
         positions = before[:, None] + places[:, :-1] - first
         output = model.apply(params, tokens[:, :-1], positions, causal, cache)
+        if not isinstance(output, Output):
+            raise InputError(
+                f"{type(model).__name__}.apply returned no jspec.Output; return one of logits, "
+                "keys and values, and test the model by jspec.testing.check_model"
+            )
         shapes.append(jax.eval_shape(lambda: output))
         counts = jnp.minimum(last - first, size)[:, 0]
         chunk = PromptChunk(tokens=tokens, counts=counts, positions=before, output=output)

@@ -113,7 +113,7 @@ def prepare(
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
     """
-    tokens = to_array(prompt, "prompt")
+    tokens = to_array(prompt, "prompt", ": shorter rows padded on the right, lengths= beside them")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
             f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "

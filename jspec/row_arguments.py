@@ -16,8 +16,10 @@ def library_of(array: Any) -> Any:
     return jnp if isinstance(array, jax.Array) else np
 
 
-def to_array(value: Any, name: str) -> Any:
-    """The value as an array of NumPy, or of JAX if it is one; InputError if it is none."""
+def to_array(value: Any, name: str, fix: str = "") -> Any:
+    """The value as an array of NumPy, or of JAX if it is one; InputError, which ends with the fix,
+    if it is none.
+    """
     if isinstance(value, jax.Array):
         return value
     try:
@@ -26,7 +28,7 @@ def to_array(value: Any, name: str) -> Any:
         array = None
     if array is None or array.dtype.kind not in "biuf":
         raise InputError(
-            f"{name} is {value!r:.80}; pass numbers in an array or in lists of equal length"
+            f"{name} is {value!r:.80}; pass numbers in an array or in lists of equal length{fix}"
         )
     return array
 

@@ -360,6 +360,8 @@ class Engine:
         if most is None and takes_parts(self.drafter):
             most = 2**31 - 1
         greedy = asked.sampling is None
+        if asked.limit is not None:
+            check_integer("limit", asked.limit, 0, self.slots, "what a row holds")
         call = prepare(
             self.model,
             np.pad(tokens, (0, max(1 - count, 0)))[None],

@@ -91,8 +91,15 @@ class Template:
         return int(self.ranks.max())
 
     def fill(self, tokens: Int[Array, "B N"]) -> Tree:
-        """The tree of this shape with these tokens."""
+        """The tree of this shape with these tokens, the root's first; InputError for other numbers
+        of them.
+        """
         shape = tokens.shape
+        if len(shape) != 2 or shape[1] != self.num_nodes:
+            raise InputError(
+                f"tokens has shape {shape} and the template has {self.num_nodes} nodes, the root "
+                f"among them; pass [B, {self.num_nodes}]"
+            )
         return Tree(
             tokens=tokens,
             parents=jnp.broadcast_to(jnp.asarray(self.parents), shape),

@@ -350,6 +350,16 @@ def test_a_state_is_stepped_by_the_drafter_it_was_made_for(target):
         )
 
 
+class LogitsAlone(tiny.Counted):
+    """A model that gives no keys and values."""
+
+    def __init__(self):
+        super().__init__(tiny.model(), [])
+
+    def apply(self, *args):
+        return super().apply(*args).logits
+
+
 class WithoutContext:
     """A model but for its context."""
 
@@ -377,7 +387,8 @@ class Unhashable(jspec.PromptLookup):
         (dict(max_new_tokens=0), "max_new_tokens is 0; pass an integer of at least 1"),
         (dict(max_new_tokens=4.5), "max_new_tokens is 4.5"),
         (dict(max_new_tokens=300), "300; pass an integer of at least 1 and at most 256"),
-        (dict(prompt=[[1, 2], [3]]), "prompt is .*lists of equal length"),
+        (dict(prompt=[[1, 2], [3]]), "prompt is .*lists of equal length: shorter rows padded"),
+        (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
         (dict(lengths=[2.0]), "lengths is .*pass integers"),
         (dict(rows=[2**32]), r"rows\[0\] is 4294967296, outside"),
         (dict(eos="a"), "eos is 'a'"),

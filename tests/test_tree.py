@@ -189,6 +189,11 @@ def test_nodes_take_the_distributions_of_their_children_along(rows):
     assert part == {token: whole[token] for token in (5, 7, 9)}
 
 
+def test_a_template_is_filled_whole():
+    with pytest.raises(ValueError, match=r"the template has 3 nodes, .*; pass \[B, 3\]"):
+        trees.chain(2).fill(jnp.zeros((1, 2), jnp.int32))
+
+
 def test_a_tree_without_values_has_no_best_nodes():
     tree = trees.chain(2).fill(jnp.array([[5, 6, 7]]))
     with pytest.raises(ValueError, match="nodes is -1; pass an integer of at least 0"):

@@ -23,7 +23,10 @@ Written = Annotated[
 ]
 Target = Annotated[
     str | None,
-    typer.Option(help="The target: folder or hub id.", show_default="the bundled model"),
+    typer.Option(
+        help="The target: bundled name, smollm2-135m, folder, GGUF file or hub id.",
+        show_default="the bundled model",
+    ),
 ]
 Resume = Annotated[
     bool,

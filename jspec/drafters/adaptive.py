@@ -229,16 +229,7 @@ class Adaptive:
         )
 
     def prefill(self, params: PyTree, state: AdaptiveState, chunk: PromptChunk) -> AdaptiveState:
-        if not isinstance(params, AdaptiveParams):
-            raise InputError(
-                f"drafter_params is a {type(params).__name__} and a drafter that chooses its "
-                "widths needs costs beside its own; pass jspec.AdaptiveParams(params, costs)"
-            )
-        if not isinstance(params.costs, CostCurve):
-            raise InputError(
-                f"costs is {params.costs!r:.80}; pass a jspec.CostCurve, such as "
-                "jspec.CostCurve.of({tokens: seconds})"
-            )
+        _check_params(params)
         known = self.drafter.prefill(params.drafter, state.drafter, chunk)
         vocab_sizes = jnp.full_like(state.vocab_sizes, chunk.output.logits.shape[-1])
         return replace(state, drafter=known, vocab_sizes=vocab_sizes)
@@ -247,6 +238,7 @@ class Adaptive:
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
     ) -> tuple[Tree, AdaptiveState]:
         """The drafter's tree with calibrated values, and the choice of a width."""
+        _check_params(params)
         # Where plain decoding is no choice, there is nothing to be had for a rest; where it is the
         # only one, there is nothing to draft for.
         may_rest = self.widths[0] == 0
@@ -394,6 +386,20 @@ class Adaptive:
         """The time of each round, and whether it has room for the rows that are running."""
         tokens = [tokens for _, tokens in self.sizes(root)]
         return costs.at(tokens, slots), jnp.array(tokens) >= running
+
+
+def _check_params(params: PyTree) -> None:
+    """Raises InputError unless they are those of a drafter that chooses its widths."""
+    if not isinstance(params, AdaptiveParams):
+        raise InputError(
+            f"drafter_params is a {type(params).__name__} and a drafter that chooses its widths "
+            "needs costs beside its own; pass jspec.AdaptiveParams(params, costs)"
+        )
+    if not isinstance(params.costs, CostCurve):
+        raise InputError(
+            f"costs is {params.costs!r:.80}; pass a jspec.CostCurve, such as "
+            "jspec.CostCurve.of({tokens: seconds})"
+        )
 
 
 def _together(

@@ -113,7 +113,10 @@ class Method:
         for role, given in (("target", target), ("draft", target if draft is None else draft)):
             if not isinstance(given, Loaded):
                 kind = type(given).__name__
-                raise InputError(f"{role} is of type {kind}; pass what jspec.models.load gives")
+                raise InputError(
+                    f"{role} is of type {kind}; pass what jspec.models.load gives, or for a model "
+                    "of your own take jspec.auto(model, params) or a drafter's class"
+                )
         return self.make(Models(target, self._draft(target, draft)), **checked)
 
     def _draft(self, target: "Loaded", draft: "Loaded | None") -> "Loaded | None":

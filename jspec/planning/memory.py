@@ -75,7 +75,7 @@ def notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
     if heads % count:
         found.append(
             f"the key-value heads ({heads}) do not divide over model={count} devices: each holds "
-            f"the whole cache of its rows; take model={_largest_divisor(heads, count)}"
+            f"the whole cache of its rows; over model={_largest_divisor(heads, count)} they would"
         )
     size = model.vocab_size
     whole = [
@@ -87,8 +87,8 @@ def notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
         held = sum(map(layout.shard_bytes, whole))
         found.append(
             f"a vocabulary of {size} does not divide over model={count} devices: each holds all "
-            f"{held / 1e6:.0f} MB of its weights and computes all scores; take "
-            f"model={_largest_divisor(size, count)}"
+            f"{held / 1e6:.0f} MB of its weights and computes all scores; over "
+            f"model={_largest_divisor(size, count)} it would"
         )
     return tuple(found)
 

@@ -233,7 +233,7 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
     param, first = max(places, key=lambda pair: pair[0].count(".") + pair[0].count("["))
     if first["type"] == "extra_forbidden":
         raise APIError(
-            400, f"{param} is not supported by this server; leave it out", param,
+            400, f"{param} is no field of this path; leave it out", param,
             "unsupported_parameter",
         )  # fmt: skip
     if first["type"] == "missing":

@@ -88,7 +88,7 @@ SENTENCES = [
     ([3.0, 0.9, 3.1, 0.9, 3.0, 0.9, 3.0], r"^Use quick here: .*, but 0\.90 in b\)"),
     ([0.5, 0.6, 0.5, 0.6, 0.5], r"^Plain decoding is best here: quick, .* ran at 0\.54 times"),
     ([3.0, 0.5, 3.0, 0.5, 0.9], r"^Plain decoding is as good here: .* the noise of 5 prompts"),
-    ([2.0, 2.0], r"^quick was fastest, 2\.00 .*, but 2 prompts cannot tell"),
+    ([2.0, 2.0], r"^quick was the fastest method, at 2\.00 .*, but 2 prompts cannot tell"),
     ([2.0], r"but 1 prompt cannot tell"),
 ]
 

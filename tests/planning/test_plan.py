@@ -245,8 +245,11 @@ def test_a_plan_of_many_rows_needs_no_memory_for_their_prompts():
 def test_what_does_not_divide_is_noted():
     planned = tiny_plan(model=4)
     heads, vocabulary = planned.notes
-    assert "key-value heads (2) do not divide over model=4" in heads and "take model=2" in heads
-    assert "a vocabulary of 23 does not divide" in vocabulary and "take model=1" in vocabulary
+    assert (
+        "key-value heads (2) do not divide over model=4" in heads
+        and "over model=2 they would" in heads
+    )
+    assert "a vocabulary of 23 does not divide" in vocabulary and "model=1 it would" in vocabulary
     with pytest.raises(jspec.InputError, match=r"2 rows do not divide over data=4 .* such as 4"):
         tiny_plan(data=4)
 

@@ -21,8 +21,8 @@ def sentence(report: Report) -> str:
     if best.num_prompts < _ENOUGH:
         few = f"{best.num_prompts} prompt{'s' if best.num_prompts > 1 else ''}"
         return (
-            f"{best.name} was fastest, {gain}, but {few} cannot tell that from noise: "
-            f"ask {_ENOUGH} or more before you choose."
+            f"{best.name} was the fastest method, at {gain}, but {few} cannot tell that from "
+            f"noise: ask {_ENOUGH} or more before you choose."
         )
     if best.bounds[0] > 1:
         return (
