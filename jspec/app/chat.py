@@ -293,6 +293,8 @@ def _questions() -> Iterator[str]:
                 print()
             return
         except KeyboardInterrupt:
+            if not shown:
+                raise
             print()
 
 
@@ -305,6 +307,8 @@ def _finish(work: Callable[[], T]) -> tuple[T, bool]:
         interruptible(lambda: held.append(work()))
     except KeyboardInterrupt:
         interruptible(lambda: None)  # there is one worker: what was begun is done before
+        if not held:  # it had not begun, or failed
+            raise
         return held[0], True
     return held[0], False
 

@@ -132,7 +132,7 @@ def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> li
         f"mean acceptance length {together(ours.outcomes).mean_acceptance_length:.2f}",
     ]
     what = f"jspec.decode, compiled, from prompt to last token, best of {repeats}"
-    if plain is None:
+    if plain is None or not plain.tokens_per_second:  # a model that writes nothing has no speed
         return [" · ".join(figures), f"Measured: {what}."]
     speedup = ours.tokens_per_second / plain.tokens_per_second
     figures.append(f"{speedup:.2f} times plain decoding ({plain.tokens_per_second:.1f})")
@@ -160,9 +160,9 @@ def doubt(outcomes: Sequence[Outcome]) -> str | None:
 
 def loss(name: str, ours: Timing, plain: Timing) -> str | None:
     """What to say where a method was slower than plain decoding, which ran beside it; else None."""
-    speedup = ours.tokens_per_second / plain.tokens_per_second
-    if speedup >= _LOST:
+    if ours.tokens_per_second >= _LOST * plain.tokens_per_second:
         return None
+    speedup = ours.tokens_per_second / plain.tokens_per_second
     return (
         f"jspec: {name} lost against plain decoding here, at {speedup:.2f} times its speed; "
         "--method autoregressive decodes plainly, and jspec bench finds what pays on your prompts"
@@ -239,9 +239,8 @@ def _pieces(
             for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
                 piece = row.push([token for _, token in run])
                 pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
-            if (
-                cut and tokens
-            ):  # the round that stopped: its last token holds the stop string's begin
+            # The round that stopped: its last token holds the stop string's begin.
+            if cut and tokens:
                 pieces = _without_end([*pieces, (row.finish(), terminal.OWN)], cut)
             for piece in pieces:
                 sink(piece)

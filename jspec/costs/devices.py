@@ -138,7 +138,11 @@ def here(device: Any = None) -> Device:
         pages, size = os.sysconf("SC_PHYS_PAGES"), os.sysconf("SC_PAGE_SIZE")
         return replace(found, memory=pages * size)
     held = (device or jax.devices()[0]).memory_stats() or {}
-    return replace(found, memory=held.get("bytes_limit", found.memory))
+    if "bytes_limit" not in held:
+        return found
+    # Of a GPU that is what JAX takes of it, `usable`, and no more.
+    taken = _gpu_fraction() if found.platform == "gpu" else 1
+    return replace(found, memory=round(held["bytes_limit"] / taken))
 
 
 def figures(device: Any) -> Device:
@@ -155,13 +159,15 @@ def usable(device: Device) -> int:
 
     JAX takes three quarters of a GPU's memory, or what $XLA_PYTHON_CLIENT_MEM_FRACTION says.
     """
-    if device.platform != "gpu":
-        return device.memory
+    return round(device.memory * _gpu_fraction()) if device.platform == "gpu" else device.memory
+
+
+def _gpu_fraction() -> float:
     try:
         fraction = float(os.environ.get(_GPU_FRACTION, 0.75))
     except ValueError:
-        fraction = 0.75
-    return int(device.memory * fraction)
+        return 0.75
+    return fraction if 0 < fraction <= 1 else 0.75
 
 
 def _plain(name: str) -> str:

@@ -72,6 +72,12 @@ def test_a_class_may_have_any_name():
         assert name in shown and name in drawn
 
 
+def test_a_model_that_writes_nothing_has_figures():
+    none = dict(num_tokens=0, num_tokens_together=0, plain_num_tokens_together=0, num_rounds=0)
+    rows = [row(PLAIN, 0, 1.1, **none), row("quick", 0, 0.55, **none)]
+    assert statistics.report(rows, [PLAIN, "quick"]).summaries["quick"].speedup == pytest.approx(2)
+
+
 def test_rows_that_ran_together_share_their_seconds():
     rows = [row(PLAIN, i, 1.0, num_together=2, num_tokens_together=20) for i in range(2)]
     assert statistics.summarise(PLAIN, rows).tokens_per_second == pytest.approx(20)

@@ -91,6 +91,10 @@ def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
     assert "\n" not in told and "jspec bench" in told
     assert text_output.loss("suffix", plain, ours) is None
     assert text_output.loss("suffix", plain, plain) is None
+    # Of a model that writes nothing, NaN say, nobody is faster.
+    nothing = Timing([outcome([])], 1.0)
+    assert text_output.loss("suffix", nothing, nothing) is None
+    assert "times plain" not in text_output.report([nothing, nothing], 1)[0]
     timings = iter([[ours, plain], [plain, ours], [ours]])
     monkeypatch.setattr(text_output, "measure", lambda *_: (next(timings), 3))
     asked = ("generate", "She", "--model", folder, "--max-new-tokens", 4, "--method", "suffix")

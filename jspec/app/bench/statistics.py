@@ -81,7 +81,8 @@ def decode_seconds(row: Row, whose: str = "") -> float | None:
 
 def _longer(row: Row) -> float:
     """The tokens of a method over plain decoding's; 1 wherever the two say the same."""
-    return row["num_tokens_together"] / max(row["plain_num_tokens_together"], 1)
+    # Of a model that has no token to write, both have none.
+    return max(row["num_tokens_together"], 1) / max(row["plain_num_tokens_together"], 1)
 
 
 def _exp(value: float) -> float:

@@ -8,6 +8,7 @@ from jspec.app.batches import Runner, groups, interruptible
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.app.trace.page import page
+from jspec.whole_files import written_whole
 
 
 def run(
@@ -30,7 +31,8 @@ def run(
     arguments = Runner(session, settings).arguments(group)
     trace = interruptible(lambda: jspec.trace(**arguments))
     html = page(trace, session.target.tokenizer, described)
-    out.write_text(html, "utf-8")
+    with written_whole(out) as file:
+        file.write_text(html, "utf-8")
     tokens, rounds = len(trace.tokens), len(trace.rounds)
     return (
         f"{out}: {tokens} tokens in {rounds} rounds, {tokens / max(rounds, 1):.2f} a round "
