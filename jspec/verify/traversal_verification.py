@@ -29,8 +29,9 @@ class TraversalVerification:
     It takes two steps for every node that is tested, one after another, where `TreeVerifier` takes
     as many as the path that it keeps is long, and it computes the distributions of all nodes.
 
-    Where a node has children may depend on all tokens drawn before them in this order, never on
-    their own.
+    Where a node has children may depend on all other tokens, never on their own: whatever stands
+    below a node, it or something below it is kept with the chance that its path deserves, so that
+    the shape of one part of the tree says nothing of whether it failed.
 
     Example:
         >>> import jspec

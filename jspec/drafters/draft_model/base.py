@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import Any, ClassVar, Self
 
 import jax
@@ -29,6 +30,9 @@ from jspec.errors import InputError
 from jspec.protocols import CausalLM, Verifier
 from jspec.ragged import sequence
 from jspec.verify.schemes import COUPLED, Scheme
+
+_ARGUMENTS = ("params", "tokens", "positions", "mask", "cache", "nodes")
+"""Of a draft model's `apply`."""
 
 
 @struct.dataclass
@@ -101,6 +105,14 @@ class DraftModel(ABC):
                 f"the draft model is {self.model!r:.80}; pass a jspec.CausalLM, such as the model "
                 "of what jspec.models.load returns"
             )
+        try:
+            signature(self.model.apply).bind(*_ARGUMENTS)
+        except TypeError:
+            raise InputError(
+                f"the draft model is {self.model!r:.80}, whose apply does not take "
+                f"({', '.join(_ARGUMENTS)}); a draft model scores a tree by levels, see "
+                "jspec.CausalLM"
+            ) from None
         if not isinstance(self.scheme, Scheme):
             raise InputError(
                 f"scheme is {self.scheme!r:.80}; pass a draw with its verifier, such as "

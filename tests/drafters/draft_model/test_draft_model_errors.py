@@ -19,6 +19,13 @@ RECURSIVE = dict(scheme=schemes.RECURSIVE)
 CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
 
 
+class WithoutNodes(tables.Table):
+    """A model that serves as a target alone."""
+
+    def apply(self, params, tokens, positions, mask, cache):
+        return super().apply(params, tokens, positions, mask, cache)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -67,6 +74,10 @@ CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
         (lambda: jspec.DySpec(MODEL, beam=None), "beam is None; pass an integer"),
         (lambda: jspec.DySpec(MODEL, beam=4, threshold="0"), "threshold is '0'; pass a number"),
         (lambda: jspec.CoupledTree(MODEL, beam=4, min_gain=None), "min_gain is None; pass"),
+        (
+            lambda: jspec.SpeculativeDecoding(WithoutNodes(SIZE), 2),
+            r"whose apply does not take \(params, tokens, positions, mask, cache, nodes\)",
+        ),
         (lambda: jspec.DySpec(MODEL, beam=4, order="depth"), "order is 'depth'; pass a function"),
         (
             # By the sizes of subtrees: what was drawn below a child would say when it is judged.
