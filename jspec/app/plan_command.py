@@ -111,8 +111,8 @@ def plan(
 ) -> int:
     """Say what a model holds and takes on every device, before it is there.
 
-    No weights are read. All figures are predicted, none is measured. Exit code 0: it fits; 3: it
-    does not; 2: bad input.
+    No weights are read, but for a method with a trained head. All figures are predicted, none is
+    measured. Exit code 0: it fits; 3: it does not; 2: bad input.
     """
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)

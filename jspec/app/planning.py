@@ -138,7 +138,7 @@ def _built(asked: Asked, device: Device, num_layers: int | None) -> tuple[Any, A
             )
         if method.needs_training:
             # A head is known by the weights of its target.
-            target = models.load(asked.model, asked.dtype)
+            target = models.load(asked.model, asked.dtype, scan_layers=asked.scan_layers)
         else:
             target = models.shapes(
                 asked.model, asked.dtype, num_layers=num_layers, scan_layers=asked.scan_layers
