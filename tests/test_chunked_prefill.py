@@ -46,7 +46,7 @@ def of(name):
 def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
     how = of(name)
     plain = jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK)
-    monkeypatch.setattr(request, "_chunk", lambda batch, slots: 4)
+    monkeypatch.setattr(request, "chunk_of", lambda batch, slots: 4)
     first = np.array([6, 1, 10, 9])
     rest = np.stack([np.roll(row, -n) for row, n in zip(PROMPTS, first, strict=True)])
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK, **how)
@@ -75,7 +75,7 @@ def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch
     for name in ("speculative_decoding", "eagle"):
         found = []
         for size in (64, 4):
-            monkeypatch.setattr(request, "_chunk", lambda batch, slots, size=size: size)
+            monkeypatch.setattr(request, "chunk_of", lambda batch, slots, size=size: size)
             state = jspec.prefill(*target, PROMPTS, LENGTHS, max_new_tokens=LIMIT, **of(name))
             found.append(jax.device_get(state.drafter_state))
         at_once, in_pieces = found

@@ -299,7 +299,10 @@ WRONG = {
         lambda e, s: e.prefill(PARAMS, [1], max_draft_tokens=-1),
         r"max_draft_tokens\[0\] is -1, outside 0",
     ),
-    "limit": (lambda e, s: e.prefill(PARAMS, [1], limit=49), r"limits\[0\] is 49, outside 0 .. 48"),
+    "limit": (
+        lambda e, s: e.prefill(PARAMS, [1], limit=49),
+        "limit is 49; pass an integer in 0 .. 48",
+    ),
     "rounds": (lambda e, s: e.step(PARAMS, s, rounds=0), "rounds is 0"),
     "weights": (lambda e, s: e.init(None), "params is None"),
     "other processors": (

@@ -91,16 +91,6 @@ QUICK = ("budgeted_merge",)
     ],
     ids=lambda value: value if isinstance(value, str) else "greedy" if value is None else "sampled",
 )
-def test_forgotten_params_are_a_sentence_in_a_step_too():
-    drafter = jspec.adaptive(jspec.PromptLookup(2), (0, 2))
-    model = jspec.testing.PrefixLM()
-    known = jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 3: 1.1}))
-    ask = dict(drafter=drafter, drafter_params=known, max_new_tokens=4)
-    state = jspec.prefill(model, model.init(), [[1, 2, 1]], **ask)
-    with pytest.raises(jspec.InputError, match=r"drafter_params is a NoneType .* needs costs"):
-        jspec.step(model, model.init(), state, drafter=drafter)
-
-
 def test_widths_at_random_change_no_token(name, sampling):
     """One row ends early by a limit, another by an end token; no width compiles anything."""
     inner, weights = FORCED[name]
@@ -135,6 +125,16 @@ def test_widths_at_random_change_no_token(name, sampling):
     assert stats.widths == drafter.widths
     most = (np.asarray(stats.width_histogram) * np.array(drafter.widths)).sum(-1)
     assert (np.asarray(stats.num_draft_tokens) <= most).all()
+
+
+def test_forgotten_params_are_a_sentence_in_a_step_too():
+    drafter = jspec.adaptive(jspec.PromptLookup(2), (0, 2))
+    model = jspec.testing.PrefixLM()
+    known = jspec.AdaptiveParams(None, jspec.CostCurve.of({1: 1.0, 3: 1.1}))
+    ask = dict(drafter=drafter, drafter_params=known, max_new_tokens=4)
+    state = jspec.prefill(model, model.init(), [[1, 2, 1]], **ask)
+    with pytest.raises(jspec.InputError, match=r"drafter_params is a NoneType .* needs costs"):
+        jspec.step(model, model.init(), state, drafter=drafter)
 
 
 @pytest.mark.parametrize(
