@@ -3,6 +3,8 @@
 They take Python's and numpy's numbers, never arrays: what they check is static, and hashed.
 """
 
+from collections.abc import Callable
+from inspect import signature
 from numbers import Integral, Real
 from typing import Any
 
@@ -89,3 +91,19 @@ def check_flag(name: str, value: Any) -> None:
 
 def _sentence(name: str, value: Any, wanted: str, why: str) -> str:
     return f"{name} is {value!r:.80}; pass {wanted}{why and ', '}{why}"
+
+
+def takes(function: Callable[..., Any], count: int) -> bool:
+    """Whether a function can be called with so many arguments; True if it does not say.
+
+    Example:
+        >>> takes(lambda p, q: p, 2), takes(lambda p, q: p, 5)
+        (True, False)
+    """
+    try:
+        signature(function).bind(*range(count))
+    except TypeError:
+        return False
+    except ValueError:  # a builtin
+        return True
+    return True

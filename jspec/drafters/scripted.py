@@ -71,13 +71,13 @@ class Scripted:
                 f"drafter_params is a {type(params).__name__} and Scripted needs the text that it "
                 f"drafts; pass jspec.Script(tokens [{rows}, T], accepts [R])"
             )
-        for name, given, wanted in (
-            ("tokens", params.tokens, f"[{rows}, T] integers, T at least one"),
-            ("accepts", params.accepts, "[R] integers, at least one: the rounds' right tokens"),
+        for name, given, before, wanted in (
+            ("tokens", params.tokens, (rows,), f"[{rows}, T] integers, T at least one"),
+            ("accepts", params.accepts, (), "[R] integers, at least one: the rounds' right tokens"),
         ):
             shape: tuple[int, ...] = getattr(given, "shape", ())
-            fits = len(shape) == 2 and shape[0] == rows if name == "tokens" else len(shape) == 1
-            if not fits or 0 in shape or not jnp.issubdtype(given.dtype, jnp.integer):
+            fits = shape[:-1] == before and shape and 0 not in shape
+            if not fits or not jnp.issubdtype(given.dtype, jnp.integer):
                 kind = f"of shape {shape}" if shape else f"a {type(given).__name__}"
                 raise InputError(f"{name} is {kind}; pass an array of {wanted}")
         return state

@@ -1,10 +1,8 @@
 """A drafter whose draws are verified by another rule than its own."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from inspect import signature
-from typing import Any
 
+from jspec.arguments import takes
 from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.errors import InputError
 from jspec.protocols import Drafter, NodeRule, Verifier
@@ -37,17 +35,6 @@ class Verified:
         return self.drafter.update(params, state, feedback)
 
 
-def _is_rule(function: Callable[..., Any]) -> bool:
-    """Whether a function can be called as a node rule is."""
-    try:
-        signature(function).bind("p", "q", "children", "valid", "noise")
-    except TypeError:
-        return False
-    except ValueError:  # a builtin that does not say
-        return True
-    return True
-
-
 def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
     """The drafter, with another rule to decide about its draws.
 
@@ -77,7 +64,7 @@ def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:
             f"rule is {rule!r:.80}; pass a node rule such as jspec.rules.deterministic_proposal"
         )
     # A node rule is a plain function; a verifier is a static object.
-    if not isinstance(rule, Verifier) and not _is_rule(rule):
+    if not isinstance(rule, Verifier) and not takes(rule, 5):
         raise InputError(
             f"rule is {rule!r:.80}, which does not take (p, q, children, valid, noise); see "
             "jspec.NodeRule"

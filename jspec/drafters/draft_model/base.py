@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from typing import Any, ClassVar, Self
 
 import jax
@@ -12,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from jspec import cache as caches
-from jspec.arguments import check_integer, check_number
+from jspec.arguments import check_integer, check_number, takes
 from jspec.base import (
     Cache,
     Feedback,
@@ -105,14 +104,12 @@ class DraftModel(ABC):
                 f"the draft model is {self.model!r:.80}; pass a jspec.CausalLM, such as the model "
                 "of what jspec.models.load returns"
             )
-        try:
-            signature(self.model.apply).bind(*_ARGUMENTS)
-        except TypeError:
+        if not takes(self.model.apply, len(_ARGUMENTS)):
             raise InputError(
                 f"the draft model is {self.model!r:.80}, whose apply does not take "
                 f"({', '.join(_ARGUMENTS)}); a draft model scores a tree by levels, see "
                 "jspec.CausalLM"
-            ) from None
+            )
         if not isinstance(self.scheme, Scheme):
             raise InputError(
                 f"scheme is {self.scheme!r:.80}; pass a draw with its verifier, such as "
