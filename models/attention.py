@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import native
 from jspec.base import Cache, TreeKV
 from jspec.manual_axes import vary
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
@@ -198,32 +199,67 @@ def attend(
             by=by,
         )
         return mask.pack(mixed)
-    batch, new, query_heads, dim = q.shape
-    heads = k.shape[1]
-    group = query_heads // heads
-    factor: float = dim**-0.5 if scale is None else scale
+    factor: float = q.shape[-1] ** -0.5 if scale is None else scale
+    oldest = None
     if window is not None:
         assert positions is not None, "a window is counted in positions"
         mask = near(mask, positions, window)
-    # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
-    grouped = (q * factor).reshape(batch, new, heads, group, dim)
-    grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
-
+        oldest = positions - window + 1
     if past.nodes is not None:
         k, v = (
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    by = by.of(group * new)
+    by = by.of(q.shape[1] * (q.shape[2] // k.shape[1]))
+    given = q * factor, k, v, mask, past.cached, oldest
+    in_parts = partial(_in_two_parts, soft_cap=soft_cap, by=by)
+    cached = past.cached
+    if by != XLA or cached is None or not native.takes_attention(q, cached.keys):
+        mixed = in_parts(*given)
+    else:
+        mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given)
+    return mixed.reshape(*q.shape[:2], -1)
+
+
+def _natively(
+    q: Float[Array, "B N G*H D"],
+    k: Float[Array, "B H K D"],
+    v: Float[Array, "B H K D"],
+    mask: Bool[Array, "B N K"],
+    cached: Cached,
+    oldest: Int[Array, "B N"] | None,
+    soft_cap: float | None,
+) -> Float[Array, "B N G*H D"]:
+    """`attend` by the kernel of a CPU, whose queries are scaled."""
+    first = jnp.zeros(q.shape[:2], jnp.int32) if oldest is None else oldest
+    layer = jnp.int32(0) if cached.layer is None else cached.layer
+    slots = cached.keys, cached.values, cached.lengths
+    return native.attention(q, k, v, mask, *slots, first, layer, soft_cap=soft_cap).astype(q.dtype)
+
+
+def _in_two_parts(
+    q: Float[Array, "B N G*H D"],
+    k: Float[Array, "B H K D"],
+    v: Float[Array, "B H K D"],
+    mask: Bool[Array, "B N K"],
+    cached: Cached | None,
+    oldest: Int[Array, "B N"] | None,
+    soft_cap: float | None,
+    by: Implementation,
+) -> Float[Array, "B N G*H D"]:
+    """`attend` over the nodes, then over the cache."""
+    batch, new, query_heads, dim = q.shape
+    heads = k.shape[1]
+    group = query_heads // heads
+    # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
+    grouped = q.reshape(batch, new, heads, group, dim)
+    grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
     softmax = by.own(grouped, k, v, mask, soft_cap)
-    if past.cached is not None:
-        oldest = None
-        if window is not None and positions is not None:
-            oldest = positions - window + 1
-        softmax = by.with_past(softmax, grouped, past.cached, oldest, soft_cap)
+    if cached is not None:
+        softmax = by.with_past(softmax, grouped, cached, oldest, soft_cap)
     mixed = jnp.divide(softmax.mixed, softmax.total).astype(q.dtype)
     mixed = mixed.reshape(batch, heads, group, new, dim)
-    return mixed.transpose(0, 3, 1, 2, 4).reshape(batch, new, query_heads * dim)
+    return mixed.transpose(0, 3, 1, 2, 4).reshape(q.shape)
 
 
 def with_past(

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec import mesh_axes
+from jspec import mesh_axes, native
 from jspec.arguments import check_integer
 from jspec.models import eight_bits
-from jspec.models.linear import Linear, product
+from jspec.models.linear import Linear, multiply_by_one_of
 
 
 @dataclass(frozen=True)
@@ -59,19 +59,22 @@ class RoutedExperts(nn.Module):
         experts, width = self.experts, x.shape[-1]
         wide = eight_bits.wide(self.param_dtype, self.dtype)
         scores = Linear(experts.num_experts, False, self.dtype, wide, name="router")(x)
-        shares, chosen = mesh_axes.largest(
-            jax.nn.softmax(scores.astype(jnp.float32), axis=-1), experts.num_chosen
-        )
+        scores = scores.astype(jnp.float32)
+        weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
+        shares = weights / native.row_sums(weights)
+        shares, chosen = mesh_axes.largest(shares, experts.num_chosen)
         if experts.normalised:
-            shares = shares / shares.sum(-1, keepdims=True)
+            shares = shares / native.row_sums(shares)
         inner, count = experts.intermediate_size, experts.num_experts
         dtypes = self.param_dtype, self.dtype
         gate_up = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
         down = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
-        run = each if routes.size <= count else sorted_by_expert
-        fed = run(rows, routes, gate_up, down, self.activation)
-        mixed = jnp.einsum("rke,rk->re", fed.astype(jnp.float32), shares.reshape(routes.shape))
+        # A kernel's bits do not depend on how many rows an expert has.
+        held = gate_up.weights if isinstance(gate_up, eight_bits.Narrow) else gate_up
+        alone = routes.size <= count and not native.takes_product(rows, held)
+        fed = (each if alone else sorted_by_expert)(rows, routes, gate_up, down, self.activation)
+        mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)
 
 
@@ -127,8 +130,8 @@ def sorted_by_expert(
         rows, expert = given
 
         def used() -> Array:
-            gate, up = jnp.split(product(rows, gate_up[expert]), 2, axis=-1)
-            return product(activation(gate) * up, down[expert])
+            gate, up = jnp.split(multiply_by_one_of(rows, gate_up, expert), 2, axis=-1)
+            return multiply_by_one_of(activation(gate) * up, down, expert)
 
         return jax.lax.cond(expert < experts, used, lambda: jnp.zeros_like(rows))
 

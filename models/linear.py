@@ -11,8 +11,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int, Num
 
+from jspec import native
 from jspec.models import eight_bits
 
 _FEW_ROWS = 32
@@ -22,7 +23,9 @@ _FEW_ROWS = 32
 def product(
     x: Float[Array, "... I"], weight: Float[Array, "O I"], dtype: DTypeLike | None = None
 ) -> Float[Array, "... O"]:
-    """x by the rows of the weights: on a CPU one row by `halves`, a few by `weights_first`.
+    """x by the rows of the weights: on a CPU natively, where `native.takes_product` says so.
+
+    Elsewhere on a CPU one row is multiplied by `halves`, and a few by `weights_first`.
 
     Args:
         x: rows.
@@ -30,6 +33,12 @@ def product(
         dtype: of the result; that of x if not given.
     """
     dtype = x.dtype if dtype is None else dtype
+    if native.takes_product(x, weight):
+
+        def kernel(x, weight):
+            return native.product(x, weight).astype(dtype)
+
+        return native.natively(kernel, partial(states_first, dtype=dtype), x, weight)
     rows = x.size // x.shape[-1]
     if rows > _FEW_ROWS or (rows == 1 and len(weight) % 2):
         return states_first(x, weight, dtype)
@@ -94,8 +103,40 @@ def multiply(
     """`product`; in 8 bits, the factors of the outputs are multiplied into the result."""
     if not isinstance(weight, eight_bits.Narrow):
         return product(x, weight)
-    wide = jax.lax.platform_dependent(x, weight.weights, cpu=widened_after, default=widened)
-    return product(x, wide) * weight.factors.astype(x.dtype)
+
+    def by_xla(x, held, factors):
+        wide = jax.lax.platform_dependent(x, held, cpu=widened_after, default=widened)
+        return product(x, wide) * factors.astype(x.dtype)
+
+    def kernel(x, held, factors):
+        return (native.product(x, held) * factors).astype(x.dtype)
+
+    given = x, weight.weights, weight.factors
+    if native.takes_product(x, weight.weights):
+        return native.natively(kernel, by_xla, *given)
+    return by_xla(*given)
+
+
+def multiply_by_one_of(
+    x: Float[Array, "... I"],
+    weights: Float[Array, "X O I"] | eight_bits.Narrow,
+    index: Int[Array, ""],
+) -> Float[Array, "... O"]:
+    """`multiply` by one of several matrices, of which the kernels of a CPU make no copy."""
+
+    def by_xla(x, weights, index):
+        return product(x, weights[index])
+
+    def kernel(x, weights, index):
+        if not isinstance(weights, eight_bits.Narrow):
+            return native.product(x, weights, index).astype(x.dtype)
+        found = native.product(x, weights.weights, index) * weights.factors[index]
+        return found.astype(x.dtype)
+
+    held = weights.weights if isinstance(weights, eight_bits.Narrow) else weights
+    if native.takes_product(x, held):
+        return native.natively(kernel, by_xla, x, weights, index)
+    return by_xla(x, weights, index)
 
 
 def widened(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:

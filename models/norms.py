@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from jspec import native
 from jspec.models import eight_bits
 
 
@@ -32,7 +33,7 @@ class RMSNorm(nn.Module):
             "scale", begin, (x.shape[-1],), eight_bits.wide(self.param_dtype, self.dtype)
         )
         wide = x.astype(jnp.float32)
-        unit = wide * jax.lax.rsqrt(jnp.square(wide).mean(-1, keepdims=True) + self.eps)
+        unit = wide * jax.lax.rsqrt(native.row_sums(jnp.square(wide)) / x.shape[-1] + self.eps)
         return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
 
 

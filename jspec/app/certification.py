@@ -3,7 +3,11 @@
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 
+import jax
+
+import jspec
 from jspec.app import prompts
 from jspec.app.batches import interruptible
 from jspec.app.bench.chat import wording
@@ -11,7 +15,10 @@ from jspec.app.bench.questions import Question
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.methods import BUNDLED
-from jspec.testing import Certificate, certify
+from jspec.testing import Bits, Certificate, certify, check_bits
+
+_LONGEST = 32
+"""Most tokens behind a prompt that are compared bit by bit."""
 
 
 def run(
@@ -39,12 +46,7 @@ def run(
         InputError: if a prompt or a setting does not fit the model.
     """
     target, built = session.target, session.built
-    worded = wording(target)
-    asked = [
-        prompts.Prompt(tuple(worded.ids(question.turns[:1], [])), question.source)
-        for question in questions
-    ]
-    ids = prompts.encode(asked, target.tokenizer, built.model.vocab_size, built.model.context)
+    ids = _ids(session, questions)
     sampling = settings.sampling
     assert sampling is not None, "the temperature was found to be above 0"
     certificate = interruptible(
@@ -74,6 +76,64 @@ def run(
         print(_head(name, session, certificate))
         print(certificate)
     return certificate.exit_code
+
+
+def compare_bits(
+    session: Session,
+    model: str | None,
+    questions: Sequence[Question],
+    settings: RunSettings,
+    as_json: bool,
+) -> int:
+    """Compares forwards of trees with forwards of one token on texts of the model's own.
+
+    Args:
+        session: the model.
+        model: its name, if one was given.
+        questions: of which the first turn is the prompt.
+        settings: of the texts behind the prompts.
+        as_json: whether to write one JSON object instead of a sentence.
+
+    Returns:
+        The exit code: 0 where no bit differs, 1 where some do.
+
+    Raises:
+        InputError: if a prompt or a setting does not fit the model.
+    """
+    target = session.target
+    ids, batch = _ids(session, questions), settings.batch_size
+    length = min(settings.max_new_tokens, _LONGEST)
+
+    def compare() -> Bits:
+        texts = []
+        for prompt in ids:
+            written = jspec.decode(target.model, target.params, [prompt], max_new_tokens=length)
+            texts.append([*prompt, *written.tokens[0, : written.lengths[0]].tolist()])
+        return check_bits(
+            target.model, target.params, texts, batch_size=min(batch, len(texts)),
+            seed=settings.seed, said=_progress,
+        )  # fmt: skip
+
+    found = interruptible(compare)
+    _progress("")
+    if as_json:
+        sys.stdout.write(json.dumps({"model": model or BUNDLED, **asdict(found)}) + "\n")
+    else:
+        dtype = jax.numpy.dtype(target.model.dtype).name
+        print(f"{model or BUNDLED}, {dtype}, {jax.devices()[0].device_kind}")
+        print(found)
+    return 0 if found.equal else 1
+
+
+def _ids(session: Session, questions: Sequence[Question]) -> list[list[int]]:
+    """The prompts' token ids."""
+    target, model = session.target, session.built.model
+    worded = wording(target)
+    asked = [
+        prompts.Prompt(tuple(worded.ids(question.turns[:1], [])), question.source)
+        for question in questions
+    ]
+    return prompts.encode(asked, target.tokenizer, model.vocab_size, model.context)
 
 
 def _head(model: str, session: Session, certificate: Certificate) -> str:

@@ -65,6 +65,14 @@ def certify(
         ),
     ] = 4096,
     dtype: options.Dtype = None,
+    bitwise: Annotated[
+        bool,
+        typer.Option(
+            "--bitwise",
+            help="Instead: compare forwards of trees with forwards of one token, bit by bit; no "
+            "method takes part.",
+        ),
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object instead of the report.")
     ] = False,
@@ -104,4 +112,6 @@ def certify(
 
     compilation.keep_on_disk()
     session = sessions.start(model, draft, choice, dtype)
+    if bitwise:
+        return certification.compare_bits(session, model, asked, settings, as_json)
     return certification.run(session, model, asked, settings, draws, as_json)

@@ -42,6 +42,10 @@ def show() -> None:
                 keys.add_row("", option.name, f"{option.help}: {option.kind.what}{needed}")
             console.print(keys)
 
+    from jspec import native
+
+    console.print(f"\nOn a CPU of this machine: {native.described()}.")
+
 
 def _draft_model(method: Method) -> str:
     if method.needs_draft_model:

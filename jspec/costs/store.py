@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import mesh_axes
+from jspec import mesh_axes, native
 from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
@@ -46,7 +46,7 @@ class Setting:
     sampled: bool
     platform: str
     device: str
-    """Kind of the device; of a CPU the machine and its cores."""
+    """Kind of the device; of a CPU the machine, its cores and our kernels."""
     mesh: str
     """Axes and sizes of the mesh that the weights lie on; empty: one device."""
     jax: str
@@ -89,7 +89,8 @@ def setting(
     device, mesh = jax.devices()[0], mesh_axes.mesh_of(params)
     kind = device.device_kind
     if device.platform == "cpu":
-        kind = f"{_processor()}, {os.cpu_count()} cores"
+        kernels = f"{found} kernels" if (found := native.instruction_set()) else "no kernels"
+        kind = f"{_processor()}, {os.cpu_count()} cores, {kernels}"
     return Setting(
         model=f"{type(model).__name__} {model!r}",
         params=f"{sum(int(np.prod(leaf.shape)) for leaf in leaves)} of {', '.join(dtypes)}",

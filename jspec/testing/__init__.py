@@ -6,9 +6,11 @@ where a promise is broken; `fuzz` drafts thousands of random trees. All three ra
 target that they use if they are given none.
 
 `certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
-`Certificate`.
+`Certificate`. `check_bits` compares forwards of trees with forwards of one token, bit by bit.
 """
 
+from jspec.testing.certification.bitwise import Bits as Bits
+from jspec.testing.certification.bitwise import check_bits as check_bits
 from jspec.testing.certification.certificate import Certificate as Certificate
 from jspec.testing.certification.certifying import certify as certify
 from jspec.testing.drafter_contract import check_drafter as check_drafter
@@ -17,4 +19,14 @@ from jspec.testing.model_contract import check_model as check_model
 from jspec.testing.prefix_lm import PrefixLM as PrefixLM
 from jspec.testing.promises import Report as Report
 
-__all__ = ["Certificate", "PrefixLM", "Report", "certify", "check_drafter", "check_model", "fuzz"]
+__all__ = [
+    "Bits",
+    "Certificate",
+    "PrefixLM",
+    "Report",
+    "certify",
+    "check_bits",
+    "check_drafter",
+    "check_model",
+    "fuzz",
+]

@@ -10,6 +10,7 @@ import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
+from jspec import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, ByQueries, Mosaic, Triton, visits
@@ -105,7 +106,8 @@ def test_blocks_behind_the_last_live_slot_are_not_read(arrays, by):
     wanted = np.asarray(attended(**clean, by=by))
     np.testing.assert_array_equal(attended(**spoilt, by=by), wanted)
     # XLA's attention reads them, which shows that they are there to be read.
-    assert np.isnan(attended(**spoilt, by=attention.XLA)).any()
+    with native.disabled():
+        assert np.isnan(attended(**spoilt, by=attention.XLA)).any()
 
 
 @pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])

@@ -8,6 +8,7 @@ import tiny
 from jax.sharding import AxisType, PartitionSpec
 
 import jspec
+from jspec import native
 from jspec.models import checkpoint, eight_bits, linear, sharding
 from jspec.models.export import save_hf
 
@@ -120,7 +121,7 @@ def test_factors_are_split_as_the_columns_are():
 
 @pytest.mark.parametrize("after", [True, False])
 def test_one_matrix_at_a_time_is_widened(after, monkeypatch):
-    """In a loop, XLA would rather widen all of them before it."""
+    """In a loop, XLA would rather widen all of them before it. Kernels widen in registers."""
     if not after:  # the negative control
         monkeypatch.setattr(linear, "widened_after", lambda x, weights: weights.astype(x.dtype))
     matrices = [jax.ShapeDtypeStruct((256, 256), jnp.int8)] * 8
@@ -135,7 +136,8 @@ def test_one_matrix_at_a_time_is_widened(after, monkeypatch):
         return jax.lax.fori_loop(0, 9, body, x)
 
     x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
-    used = jax.jit(loop).lower(x, matrices, factors).compile().memory_analysis()
+    with native.disabled():
+        used = jax.jit(loop).lower(x, matrices, factors).compile().memory_analysis()
     assert used is not None
     assert (used.temp_size_in_bytes < 3 * 256 * 256 * 4) == after
 

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 
 import jspec
-from jspec import models
+from jspec import models, native
 from jspec.app.bench import chat, figure, page, tables, verdict
 from jspec.app.bench.contenders import Drafting, Setting
 from jspec.app.bench.ledger import Ledger, Row
@@ -154,6 +154,7 @@ def _about(
     said = json.dumps([[question.category, *question.turns] for question in asked])
     model: Any = target.model
     device = jax.devices()[0]
+    kernels = f", {native.described()}" if device.platform == "cpu" else ""
     return {
         "model": job.model or BUNDLED,
         "weights": fingerprint(target.params)[:16],
@@ -166,7 +167,7 @@ def _about(
         "num_questions": len(asked),
         "questions": hashlib.sha256(said.encode()).hexdigest()[:16],
         "device": f"{jax.device_count()} x {device.device_kind} ({platform.machine()}, "
-        f"{os.cpu_count()} cores)",
+        f"{os.cpu_count()} cores{kernels})",
         "jspec": jspec.__version__,
         "jax": jax.__version__,
     }

@@ -1,0 +1,26 @@
+"""Products and attention of a round on a CPU, in C++ behind XLA's foreign function interface.
+
+A row of a product, and a token's attention, have the same bits whatever else is computed with them:
+every sum has one order. So a token in a tree has the logits that it has in plain decoding.
+
+The library is built when jspec is installed, where there is a C++ compiler. Where it is not there,
+or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
+"""
+
+from jspec.native.attention import attention, takes_attention
+from jspec.native.library import described, disabled, instruction_set, missing
+from jspec.native.primitive import natively
+from jspec.native.product import product, row_sums, takes_product
+
+__all__ = [
+    "attention",
+    "described",
+    "disabled",
+    "instruction_set",
+    "missing",
+    "natively",
+    "product",
+    "row_sums",
+    "takes_attention",
+    "takes_product",
+]

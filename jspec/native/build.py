@@ -1,0 +1,90 @@
+"""Builds the library of kernels while jspec is installed, where there is a C++ compiler.
+
+Without one, or where the build fails, jspec is installed all the same, and XLA computes.
+"""
+
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+SETS = {
+    "x86_64": {
+        "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma",
+        "avx2": "-mavx2 -mfma",
+    },
+    "aarch64": {"neon": ""},
+}
+"""Flags of each instruction set, by processor. Which one is used, the process finds out."""
+NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
+# Sums stay in the order in which they are written: no -ffast-math.
+FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off".split()
+
+
+def compile_library(sources: Path, target: Path) -> str | None:
+    """Writes the library; returns why it could not.
+
+    Args:
+        sources: the folder of the sources.
+        target: the library's file.
+    """
+    machine = NAMES.get(platform.machine(), platform.machine())
+    if machine not in SETS:
+        return f"there are no kernels for the processor {machine}"
+    names = (os.environ.get("CXX"), "c++", "g++", "clang++")
+    compiler = next((found for name in names if name and (found := shutil.which(name))), None)
+    if compiler is None:
+        return "there is no C++ compiler: c++, g++ or clang++"
+    jaxlib = importlib.util.find_spec("jaxlib")
+    if jaxlib is None or not jaxlib.submodule_search_locations:
+        return "jaxlib, which has the headers, is not installed where this is built"
+    headers = Path(jaxlib.submodule_search_locations[0]) / "include"
+
+    with tempfile.TemporaryDirectory() as folder:
+        objects = [Path(folder, f"{name}.o") for name in (*SETS[machine], "ffi")]
+        commands = [
+            [*FLAGS, *flags.split(), f"-DJSPEC_SET={name}", "-c", str(sources / "kernels.cc")]
+            for name, flags in SETS[machine].items()
+        ]
+        commands.append([*FLAGS, "-isystem", str(headers), "-c", str(sources / "ffi.cc")])
+        started = [
+            subprocess.Popen(
+                [compiler, *command, "-o", str(place)], stderr=subprocess.PIPE, text=True
+            )
+            for command, place in zip(commands, objects, strict=True)
+        ]
+        said = [process.communicate()[1] for process in started]
+        failed = [text for process, text in zip(started, said, strict=True) if process.returncode]
+        if not failed:
+            link = [compiler, "-shared", *map(str, objects), "-o", str(target)]
+            linked = subprocess.run(link, stderr=subprocess.PIPE, text=True, check=False)
+            failed = [linked.stderr] if linked.returncode else []
+        if failed:
+            return f"{compiler} failed: {failed[0].strip()[-1000:]}"
+    return None
+
+
+class CustomBuildHook(BuildHookInterface):
+    """Hatch's hook: the library is part of the wheel, or lies beside its sources."""
+
+    def initialize(self, version: str, build_data: dict) -> None:
+        here = Path(self.root, "jspec", "native")
+        self.folder = tempfile.TemporaryDirectory()
+        editable = version == "editable"
+        target = (here if editable else Path(self.folder.name)) / "libjspec.so"
+        if failure := compile_library(here / "src", target):
+            self.app.display_warning(f"jspec is built without kernels for CPUs: {failure}")
+            return
+        if not editable:
+            build_data["force_include"][str(target)] = "jspec/native/libjspec.so"
+        tag = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["tag"], build_data["pure_python"] = f"py3-none-{tag}", False
+
+    def finalize(self, version: str, build_data: dict, artifact_path: str) -> None:
+        self.folder.cleanup()

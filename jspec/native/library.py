@@ -1,0 +1,108 @@
+"""The library of kernels: loaded once, and registered with XLA."""
+
+import ctypes
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jax
+
+SWITCH = "JSPEC_NATIVE"
+"""The variable of the environment that switches the kernels off, 0, or names an instruction set."""
+
+TARGETS = ("jspec_product", "jspec_attend")
+"""The names under which XLA knows them."""
+
+FILE = Path(__file__).with_name("libjspec.so")
+
+SETS = {"avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON"}
+"""Instruction sets that there are kernels for, the fastest of a processor first."""
+
+_disabled = False
+
+
+def instruction_set() -> str | None:
+    """The instructions that the kernels use here; None: there are no kernels, see `missing`.
+
+    Example:
+        >>> instruction_set() in ("AVX2", "AVX-512", "NEON", None)
+        True
+    """
+    return None if _disabled else _loaded()[0]
+
+
+def missing() -> str | None:
+    """Why there are no kernels; None: there are.
+
+    Example:
+        >>> (missing() is None) == (instruction_set() is not None)
+        True
+    """
+    return "they are disabled" if _disabled else _loaded()[1]
+
+
+def described() -> str:
+    """Which kernels run on a CPU, in a few words.
+
+    Example:
+        >>> "kernels" in described()
+        True
+    """
+    found = instruction_set()
+    return f"{found} kernels" if found else f"no kernels: {missing()}"
+
+
+@contextmanager
+def disabled() -> Iterator[None]:
+    """A context in which XLA computes in place of the kernels: to compare with.
+
+    What JAX has compiled is forgotten, before and after.
+
+    Example:
+        >>> with disabled():
+        ...     instruction_set() is None
+        True
+    """
+    global _disabled
+    before, _disabled = _disabled, True
+    jax.clear_caches()
+    try:
+        yield
+    finally:
+        _disabled = before
+        jax.clear_caches()
+
+
+@cache
+def _loaded() -> tuple[str | None, str | None]:
+    """The instruction set, and why there is none."""
+    wanted = os.environ.get(SWITCH, "")
+    if wanted == "0":
+        return None, f"{SWITCH}=0 switches them off"
+    if wanted and wanted not in SETS:
+        return None, f"{SWITCH} is {wanted[:40]!r}; it may be 0 or one of {', '.join(SETS)}"
+    if not FILE.exists():
+        return None, "jspec was installed without a C++ compiler; install one, then jspec again"
+    try:
+        library = ctypes.cdll.LoadLibrary(str(FILE))
+        names = [name for name in SETS if wanted in ("", name)]
+        found = next((name for name in names if library.jspec_choose(name.encode())), None)
+        if found is None:
+            asked = SETS.get(wanted, "AVX-512, AVX2 with FMA, NEON")
+            return None, f"the processor has none of these instructions: {asked}"
+        for name in TARGETS:
+            handler: Any = getattr(library, name)
+            jax.ffi.register_ffi_target(name, jax.ffi.pycapsule(handler), platform="cpu")
+    except Exception as error:  # a loader fails in ways of its own; XLA computes then
+        said = (str(error).splitlines() or [""])[0]
+        return None, f"the library {FILE.name} does not load: {said:.200}"
+    return SETS[found], None
+
+
+def on_one_device(x: Any) -> bool:
+    """Whether an array lies on one device, or is one device's part: XLA cannot split a kernel."""
+    mesh = jax.typeof(x).sharding.mesh
+    return mesh.empty or mesh.size == 1 or not (mesh.auto_axes or mesh.explicit_axes)

@@ -1,0 +1,91 @@
+"""A function with a kernel on a CPU and XLA's operations elsewhere, as a primitive of JAX.
+
+It is `jax.lax.platform_dependent` with three differences: derivatives are those of the operations,
+the result varies over the axes of a `jax.shard_map` as theirs does, and a program that is exported
+has the operations, so that it runs where there is no library.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+from jaxtyping import Array
+
+_CHOICE = core.Primitive("jspec_native")
+
+
+def natively(kernel: Callable[..., Array], plainly: Callable[..., Array], *arguments: Any) -> Array:
+    """What the kernel computes on a CPU, and `plainly` elsewhere.
+
+    Args:
+        kernel: of the arguments; has no derivatives.
+        plainly: the same by JAX's operations.
+        arguments: trees of arrays.
+    """
+    leaves, structure = jax.tree.flatten(arguments)
+
+    def of_leaves(function: Callable[..., Array]) -> Callable[..., Array]:
+        return lambda *leaves: function(*jax.tree.unflatten(structure, leaves))
+
+    operations = jax.make_jaxpr(of_leaves(plainly))(*leaves)
+    return _CHOICE.bind(*leaves, kernel=of_leaves(kernel), operations=operations)
+
+
+def _run(operations: core.ClosedJaxpr) -> Callable[..., Array]:
+    return lambda *leaves: core.jaxpr_as_fun(operations)(*leaves)[0]
+
+
+@_CHOICE.def_impl
+def _at_once(*leaves, kernel, operations):
+    on_cpu = all(device.platform == "cpu" for leaf in leaves for device in _devices(leaf))
+    return (kernel if on_cpu else _run(operations))(*leaves)
+
+
+def _devices(leaf: Any) -> Any:
+    return leaf.devices() if isinstance(leaf, jax.Array) else jax.devices()[:1]
+
+
+@_CHOICE.def_abstract_eval
+def _shape(*leaves, kernel, operations):
+    return operations.out_avals[0]
+
+
+def _lowered(context, *leaves, kernel, operations):
+    return mlir.lower_fun(_run(operations), multiple_results=False)(context, *leaves)
+
+
+def _lowered_on_cpu(context, *leaves, kernel, operations):
+    if context.module_context.lowering_parameters.for_export:
+        kernel = _run(operations)
+    return mlir.lower_fun(kernel, multiple_results=False)(context, *leaves)
+
+
+mlir.register_lowering(_CHOICE, _lowered)
+mlir.register_lowering(_CHOICE, _lowered_on_cpu, platform="cpu")
+
+
+def _jvp(primals, tangents, *, kernel, operations):
+    moved = [n for n, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
+
+    def of_moved(*some):
+        leaves = list(primals)
+        for n, leaf in zip(moved, some, strict=True):
+            leaves[n] = leaf
+        return _run(operations)(*leaves)
+
+    given = [primals[n] for n in moved], [tangents[n] for n in moved]
+    found = _CHOICE.bind(*primals, kernel=kernel, operations=operations)
+    return found, jax.jvp(of_moved, *given)[1]
+
+
+ad.primitive_jvps[_CHOICE] = _jvp
+
+
+def _batched(leaves, axes, *, kernel, operations):
+    both = (jax.vmap(function, in_axes=axes) for function in (kernel, _run(operations)))
+    return natively(*both, *leaves), 0
+
+
+batching.primitive_batchers[_CHOICE] = _batched

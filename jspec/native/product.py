@@ -1,0 +1,59 @@
+"""Products of few rows, whose bits do not depend on the number of rows."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, Num
+
+from jspec.native.library import instruction_set, on_one_device
+from jspec.native.primitive import natively
+
+MOST_ROWS = 128
+"""The most rows that are multiplied natively: of more, XLA's products take less time."""
+
+_WEIGHTS = ("float32", "bfloat16", "int8")
+_STATES = ("float32", "bfloat16")
+
+
+def takes_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether `product` computes this product on a CPU."""
+    return (
+        0 < x.size <= MOST_ROWS * x.shape[-1]
+        and weights.size > 0
+        and x.dtype.name in _STATES
+        and weights.dtype.name in _WEIGHTS
+        and on_one_device(x)
+        and on_one_device(weights)
+        and instruction_set() is not None
+    )
+
+
+def product(
+    x: Float[Array, "... I"],
+    weights: Num[Array, "O I"] | Num[Array, "L O I"],
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """x by the rows of the weights, summed in float32 in an order that is always the same.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_product` says so.
+        weights: one row for each output, or those of all layers, of which none is copied.
+        layer: which of them.
+    """
+    layer = jnp.int32(0) if layer is None else layer
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
+    call = jax.ffi.ffi_call("jspec_product", shape, vmap_method="sequential")
+    return call(x.astype(jnp.float32), weights, layer)
+
+
+def row_sums(x: Float[Array, "... I"]) -> Float[Array, "... 1"]:
+    """Sums over the last axis, each in an order that does not depend on the number of rows.
+
+    XLA shares out a row among threads where there are few of them.
+    """
+
+    def plainly(x):
+        return x.sum(-1, keepdims=True)
+
+    if instruction_set() is None or x.dtype != jnp.float32 or not x.size or not on_one_device(x):
+        return plainly(x)
+    return natively(lambda x: product(x, jnp.ones((1, x.shape[-1]), jnp.float32)), plainly, x)

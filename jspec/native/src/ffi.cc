@@ -1,0 +1,185 @@
+// The kernels as targets of XLA's foreign function interface, over the threads of XLA's own pool.
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "kernels.h"
+#include "xla/ffi/api/ffi.h"
+
+namespace ffi = xla::ffi;
+
+
+namespace {
+
+using jspec::Attention;
+using jspec::Kernels;
+using jspec::Kind;
+using jspec::Product;
+
+const Kernels* chosen = nullptr;
+
+void rest() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+// Parts of a call, each taken by the thread that comes first. A thread that the pool starts late
+// finds nothing left, so nobody waits for it.
+struct Shared {
+  std::atomic<int64_t> next{0}, done{0};
+};
+
+template <class Run>
+void in_parts(ffi::ThreadPool& pool, int64_t parts, int64_t threads, const Run& run) {
+  if (parts == 1 || threads == 1) {
+    for (int64_t part = 0; part < parts; part++) run(part);
+    return;
+  }
+  auto shared = std::make_shared<Shared>();
+  // `run` is only touched by who has a part, and the call waits for all parts.
+  auto work = [shared, parts, run = &run] {
+    for (int64_t part; (part = shared->next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
+      (*run)(part);
+      shared->done.fetch_add(1, std::memory_order_release);
+    }
+  };
+  for (int64_t thread = 1; thread < threads; thread++) pool.Schedule(decltype(work)(work));
+  work();
+  for (int spins = 0; shared->done.load(std::memory_order_acquire) < parts; spins++)
+    spins < 4096 ? rest() : std::this_thread::yield();
+}
+
+int64_t threads_of(ffi::ThreadPool& pool, int64_t parts) {
+  int64_t threads = pool.num_threads();
+  return threads < parts ? threads : parts;
+}
+
+template <class Buffer>
+Kind kind_of(const Buffer& buffer) {
+  switch (buffer.element_type()) {
+    case ffi::BF16: return Kind::kBfloat16;
+    case ffi::S8: return Kind::kInt8;
+    default: return Kind::kFloat32;
+  }
+}
+
+int64_t bytes_of(Kind kind) {
+  return kind == Kind::kFloat32 ? 4 : kind == Kind::kBfloat16 ? 2 : 1;
+}
+
+ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
+                   ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
+  auto shape = weights.dimensions();
+  size_t rank = shape.size();
+  Product call{kind_of(weights), weights.untyped_data(), x.typed_data(), y->typed_data(), 0,
+               shape[rank - 1], shape[rank - 2]};
+  call.rows = int64_t(x.element_count()) / call.inputs;
+  int64_t bytes = call.outputs * call.inputs * bytes_of(call.kind);
+  if (rank == 3) {
+    int64_t number = layer.typed_data()[0], last = shape[0] - 1;
+    call.weights = (const char*)call.weights + bytes * (number < 0 ? 0 : number > last ? last : number);
+  }
+  // Small products end before another thread has begun.
+  int64_t least = bytes * call.rows < (64 << 10) ? call.outputs : 48;
+  int64_t most = (call.outputs + least - 1) / least, wanted = 4 * int64_t(pool.num_threads());
+  int64_t parts = most < wanted ? most : wanted;
+  in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
+    chosen->product(call, call.outputs * part / parts, call.outputs * (part + 1) / parts);
+  });
+  return ffi::Error::Success();
+}
+
+float* scratch(int64_t floats) {
+  thread_local std::vector<float> held;
+  if (int64_t(held.size()) < floats) held.resize(floats);
+  return held.data();
+}
+
+ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyBuffer node_keys,
+                  ffi::AnyBuffer node_values, ffi::Buffer<ffi::PRED> mask,
+                  ffi::AnyBuffer slot_keys, ffi::AnyBuffer slot_values,
+                  ffi::Buffer<ffi::S32> lengths, ffi::Buffer<ffi::S32> oldest,
+                  ffi::Buffer<ffi::S32> layer, float soft_cap, ffi::ResultBuffer<ffi::F32> mixed) {
+  auto q = queries.dimensions(), nodes = node_keys.dimensions(), slots = slot_keys.dimensions();
+  Attention call{};
+  call.kind = kind_of(node_keys);
+  call.queries = queries.typed_data();
+  call.slot_keys = slot_keys.untyped_data();
+  call.slot_values = slot_values.untyped_data();
+  call.node_keys = node_keys.untyped_data();
+  call.node_values = node_values.untyped_data();
+  call.mask = mask.typed_data();
+  call.lengths = lengths.typed_data();
+  call.oldest = oldest.typed_data();
+  call.mixed = mixed->typed_data();
+  call.batch = q[0], call.new_nodes = q[1], call.dim = q[3];
+  call.heads = nodes[1], call.group = q[2] / nodes[1], call.nodes = nodes[2];
+  call.slots = slots[2], call.layers = slots[1] / nodes[1];
+  call.layer = layer.typed_data()[0];
+  call.soft_cap = soft_cap;
+
+  int64_t all = call.new_nodes * call.group, heads = call.batch * call.heads;
+  if (!all || !heads) return ffi::Error::Success();
+  int64_t live = 0;
+  for (int64_t row = 0; row < call.batch; row++) live += call.lengths[row] + call.nodes;
+  int64_t threads = live * call.heads * all * call.dim < (1 << 16) ? 1 : pool.num_threads();
+  // Queries of a head share its keys, as long as there is work for all threads.
+  int64_t size = all < jspec::kMostQueries ? all : jspec::kMostQueries;
+  while (size > 1 && threads > 1 && heads * ((all + size - 1) / size) < 2 * threads)
+    size = (size + 1) / 2;
+  int64_t tiles = (all + size - 1) / size, floats = scratch_floats(call, size);
+  in_parts(pool, heads * tiles, threads, [&](int64_t part) {
+    int64_t head = part / tiles, first = part % tiles * size;
+    int64_t last = first + size < all ? first + size : all;
+    chosen->attend(call, head / call.heads, head % call.heads, first, last, scratch(floats));
+  });
+  return ffi::Error::Success();
+}
+
+}  // namespace
+
+// Takes the kernels of an instruction set, by its name; 0 where the processor has it not.
+extern "C" int jspec_choose(const char* name) {
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
+  if (!strcmp(name, "avx512") && avx2 && avx512) chosen = &jspec::avx512;
+  else if (!strcmp(name, "avx2") && avx2) chosen = &jspec::avx2;
+  else return 0;
+  return 1;
+#elif defined(__aarch64__)
+  if (strcmp(name, "neon")) return 0;
+  chosen = &jspec::neon;
+  return 1;
+#else
+  return 0;
+#endif
+}
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_product, product,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_attend, attend,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::PRED>>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Attr<float>("soft_cap")
+                                  .Ret<ffi::Buffer<ffi::F32>>());

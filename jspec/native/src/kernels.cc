@@ -1,0 +1,9 @@
+// One instruction set's functions; compiled once for each, with its flags and its name as JSPEC_SET.
+#include "attention.h"
+#include "kernels.h"
+#include "product.h"
+
+namespace jspec {
+extern const Kernels JSPEC_SET;
+const Kernels JSPEC_SET = {&product, &attend};
+}  // namespace jspec

@@ -1,0 +1,58 @@
+// What is computed for a call, and the table of one instruction set's functions.
+#pragma once
+
+#include <cstdint>
+
+namespace jspec {
+
+enum class Kind { kFloat32, kBfloat16, kInt8 };
+
+// y[rows, outputs] = x[rows, inputs] by weights[outputs, inputs].
+struct Product {
+  Kind kind;
+  const void* weights;
+  const float* x;
+  float* y;
+  int64_t rows, inputs, outputs;
+};
+
+// One softmax of each query over the committed slots and its own nodes.
+struct Attention {
+  Kind kind;            // of keys and values; never kInt8
+  const float* queries;  // [B, N, H * G, D], scaled
+  const void* slot_keys;    // [B, H * L, S, D]
+  const void* slot_values;
+  const void* node_keys;    // [B, H, M + N, D]
+  const void* node_values;
+  const bool* mask;         // [B, N, M + N]: which nodes a query sees
+  const int32_t* lengths;   // [B]: live slots
+  const int32_t* oldest;    // [B, N]: the first slot that a query sees
+  float* mixed;             // [B, N, H * G, D]
+  int64_t batch, new_nodes, nodes, heads, group, dim, slots, layers, layer;
+  float soft_cap;  // 0: none
+};
+
+constexpr int64_t kMostQueries = 64;
+
+// Scratch memory of so many queries: see `attend_to`, of vectors of 16 lanes or fewer.
+inline int64_t scratch_floats(const Attention& call, int64_t queries) {
+  int64_t dim = call.dim + 16, keys = call.slots + call.nodes + 32;
+  return dim * 16 + queries * (keys + 2 * (call.nodes + 16) + dim);
+}
+
+struct Kernels {
+  // Outputs first .. last of all rows.
+  void (*product)(const Product&, int64_t first, int64_t last);
+  // The queries first .. last, of N * G, of one row's key-value head; at most kMostQueries, with
+  // `scratch_floats` of memory.
+  void (*attend)(const Attention&, int64_t row, int64_t head, int64_t first, int64_t last,
+                 float* space);
+};
+
+#if defined(__x86_64__)
+extern const Kernels avx512, avx2;
+#elif defined(__aarch64__)
+extern const Kernels neon;
+#endif
+
+}  // namespace jspec

@@ -1,0 +1,127 @@
+// Products of few rows with weights that are held by outputs.
+//
+// Each weight is read once, and multiplied with all rows while it is in a register. An output is
+// summed over its inputs in one order, whatever the number of rows, so that the bits of a row do
+// not depend on the others.
+#pragma once
+
+#include "kernels.h"
+#include "vectors.h"
+
+namespace {
+
+// The rows of a tile, and the outputs of a tile of so many rows: their sums stay in registers. Few
+// rows wait for memory, and one stream of weights comes faster than several.
+constexpr int kMostRows = kRegisters == 32 ? 8 : 4;
+constexpr int outputs_of(int rows) { return rows <= 4 ? 1 : kRegisters == 32 ? 24 / rows : 2; }
+
+// Bytes between the weights in use and those that are fetched, to the first cache and the second.
+constexpr int64_t kNear = 512, kFar = 13824;
+// Weights that stay in the second cache while all rows pass over them.
+constexpr int64_t kBlock = 64 << 10;
+
+// N rows by R outputs. Of P passes over the same weights each fetches its part of later ones.
+template <class W, int R, int N, int P>
+JSPEC_INLINE void tile(const W* w, const float* x, float* y, int64_t inputs, int64_t outputs,
+                       int pass, int64_t far) {
+  Vector sums[R][N];
+#pragma GCC unroll 32
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 32
+    for (int n = 0; n < N; n++) sums[r][n] = zeros();
+  int64_t k = 0;
+  for (; k + kLanes <= inputs; k += kLanes) {
+    Vector weights[R];
+#pragma GCC unroll 32
+    for (int r = 0; r < R; r++) {
+      const char* from = (const char*)(w + r * inputs + k);
+      weights[r] = load(w + r * inputs + k);
+      __builtin_prefetch(from + kNear, 0, 3);
+      if (P == 1 || r % P == pass) __builtin_prefetch(from + far, 0, 2);
+    }
+#pragma GCC unroll 32
+    for (int n = 0; n < N; n++) {
+      Vector row = load(x + n * inputs + k);
+#pragma GCC unroll 32
+      for (int r = 0; r < R; r++) sums[r][n] = multiply_add(weights[r], row, sums[r][n]);
+    }
+  }
+  if (int rest = int(inputs - k)) {
+#pragma GCC unroll 32
+    for (int r = 0; r < R; r++) {
+      Vector weights = load_part(w + r * inputs + k, rest);
+#pragma GCC unroll 32
+      for (int n = 0; n < N; n++)
+        sums[r][n] = multiply_add(weights, load_part(x + n * inputs + k, rest), sums[r][n]);
+    }
+  }
+#pragma GCC unroll 32
+  for (int r = 0; r < R; r++)
+#pragma GCC unroll 32
+    for (int n = 0; n < N; n++) y[n * outputs + r] = sum(sums[r][n]);
+}
+
+// N rows, from `row` on, by the outputs first .. last.
+template <class W, int N, int P>
+void rows_of(const jspec::Product& call, int64_t row, int64_t first, int64_t last, int pass,
+             int64_t far) {
+  constexpr int R = outputs_of(N);
+  const float* x = call.x + row * call.inputs;
+  float* y = call.y + row * call.outputs;
+  const W* w = (const W*)call.weights;
+  int64_t output = first;
+  for (; output + R <= last; output += R)
+    tile<W, R, N, P>(w + output * call.inputs, x, y + output, call.inputs, call.outputs, pass, far);
+  for (; output < last; output++)
+    tile<W, 1, N, 1>(w + output * call.inputs, x, y + output, call.inputs, call.outputs, 0, far);
+}
+
+template <class W, int P>
+void rows_by_count(const jspec::Product& call, int64_t row, int64_t count, int64_t first,
+                   int64_t last, int pass, int64_t far) {
+  using Rows = void (*)(const jspec::Product&, int64_t, int64_t, int64_t, int, int64_t);
+  static constexpr Rows by_count[] = {
+      nullptr,
+      rows_of<W, 1, P>,
+      rows_of<W, 2, P>,
+      rows_of<W, 3, P>,
+      rows_of<W, 4, P>,
+#if defined(__AVX512F__) || defined(__ARM_NEON)
+      rows_of<W, 5, P>,
+      rows_of<W, 6, P>,
+      rows_of<W, 7, P>,
+      rows_of<W, 8, P>,
+#endif
+  };
+  by_count[count](call, row, first, last, pass, far);
+}
+
+template <class W>
+void product_of(const jspec::Product& call, int64_t first, int64_t last) {
+  if (call.rows <= kMostRows)
+    return rows_by_count<W, 1>(call, 0, call.rows, first, last, 0, kFar);
+  // Rows of a pass stay in the first cache.
+  int64_t most = call.inputs > 1280 && kMostRows == 8 ? 6 : kMostRows;
+  int64_t bytes = call.inputs * sizeof(W), passes = (call.rows + most - 1) / most;
+  int64_t block = kBlock / bytes / 12 * 12;
+  if (block < 12) block = 12;
+  auto rows = passes == 2 ? rows_by_count<W, 2> : rows_by_count<W, 3>;
+  for (int64_t output = first; output < last; output += block) {
+    int64_t end = output + block < last ? output + block : last;
+    for (int64_t pass = 0, row = 0; pass < passes; pass++) {
+      int64_t next = call.rows * (pass + 1) / passes;
+      rows(call, row, next - row, output, end, int(pass % 3), block * bytes);
+      row = next;
+    }
+  }
+}
+
+void product(const jspec::Product& call, int64_t first, int64_t last) {
+  switch (call.kind) {
+    case jspec::Kind::kFloat32: return product_of<float>(call, first, last);
+    case jspec::Kind::kBfloat16: return product_of<uint16_t>(call, first, last);
+    case jspec::Kind::kInt8: return product_of<int8_t>(call, first, last);
+  }
+}
+
+}  // namespace

@@ -1,0 +1,183 @@
+"""Whether a node of a tree has the bits that its token has in plain decoding."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Int
+
+from jspec import cache as caches
+from jspec import native
+from jspec.arguments import check_integer
+from jspec.base import NO_PARENT, Cache, Frame, PyTree, Tree
+from jspec.errors import InputError
+from jspec.protocols import CausalLM
+from jspec.round import score
+
+
+@dataclass(frozen=True)
+class Bits:
+    """What `check_bits` found.
+
+    Example:
+        >>> found = Bits(10, 640, 0, (1, 4), 1, "AVX2")
+        >>> found.equal
+        True
+    """
+
+    num_nodes: int
+    """Nodes of trees that were compared with their token in plain decoding."""
+    num_numbers: int
+    """Their logits and hidden states."""
+    num_different: int
+    """Numbers of which some bit differs."""
+    sizes: tuple[int, ...]
+    """Tokens of a forward."""
+    batch_size: int
+    kernels: str | None
+    """The instruction set of the kernels; None: XLA computed."""
+
+    @property
+    def equal(self) -> bool:
+        return self.num_different == 0
+
+    def __str__(self) -> str:
+        by = f"{self.kernels} kernels" if self.kernels else "XLA's products"
+        sizes = ", ".join(map(str, self.sizes))
+        found = "no bit differs" if self.equal else f"{self.num_different:,} differ"
+        return (
+            f"Bitwise: {found}, of {self.num_numbers:,} logits and hidden states of "
+            f"{self.num_nodes:,} nodes. Each node of random trees of {sizes} tokens, "
+            f"{self.batch_size} rows at a time, stands beside its token in plain decoding "
+            f"of its row alone ({by})."
+        )
+
+
+def check_bits(
+    model: CausalLM,
+    params: PyTree,
+    texts: Sequence[Sequence[int]],
+    *,
+    sizes: Sequence[int] = (1, 2, 5, 8, 16),
+    batch_size: int = 1,
+    seed: int = 0,
+    said: Callable[[str], None] = lambda line: None,
+) -> Bits:
+    """Compares the logits and hidden states of nodes with those of plain decoding, bit by bit.
+
+    Every text is fed token by token, each row alone. Then it is fed again as a path of random
+    trees, with random tokens beside it, several rows at a time and each at its own pace.
+
+    Args:
+        model: the target.
+        params: its weights.
+        texts: token lists, prompts included.
+        sizes: tokens of a forward, the root included.
+        batch_size: rows of a tree's forward.
+        seed: of the trees.
+        said: is told in a few words how far it is.
+
+    Raises:
+        InputError: if there is no text, one is empty or too long, or a number is out of range.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> check_bits(model, model.init(), [[1, 2, 3, 4]], sizes=[2, 3]).equal
+        True
+    """
+    if not len(texts) or not all(len(text) for text in texts):
+        raise InputError(f"there are {len(texts)} texts; pass one or more, none of them empty")
+    check_integer("batch_size", batch_size, 1, None)
+    for size in sizes:
+        check_integer("sizes", size, 1, None)
+    longest = max(map(len, texts))
+    if model.context is not None and longest > model.context:
+        raise InputError(
+            f"a text has {longest} tokens and the model places {model.context}; cut it"
+        )
+    plain = []
+    for number, text in enumerate(texts):
+        said(f"plain decoding, text {number + 1} of {len(texts)}")
+        (found,) = _fed(model, params, [text], 1, np.random.default_rng(seed), longest)
+        plain.append(found)
+    nodes = numbers = different = 0
+    draw = np.random.default_rng(seed)
+    for size in sizes:
+        for start in range(0, len(texts), batch_size):
+            said(f"trees of {size} tokens, text {start + 1} of {len(texts)}")
+            group = list(texts[start : start + batch_size])
+            # One program for all groups: the last is filled up.
+            rows = group + [group[0]] * (batch_size - len(group))
+            found = _fed(model, params, rows, size, draw, longest)
+            for ours, wanted in zip(found, plain[start:], strict=False):
+                bits = [x.view(f"u{x.dtype.itemsize}") for x in (ours, wanted)]
+                different += int((bits[0] != bits[1]).sum())
+                nodes, numbers = nodes + len(ours), numbers + ours.size
+    return Bits(nodes, numbers, different, tuple(sizes), batch_size, native.instruction_set())
+
+
+def _fed(
+    model: CausalLM,
+    params: PyTree,
+    texts: Sequence[Sequence[int]],
+    size: int,
+    draw: np.random.Generator,
+    longest: int,
+) -> list[np.ndarray]:
+    """The logits and hidden states of each text's tokens, [T, V + F], by trees of `size` tokens."""
+    found: list[list[np.ndarray]] = [[] for _ in texts]
+    cache = model.init_cache(len(texts), longest + 1)
+    done = [0] * len(texts)
+    while any(at < len(text) for at, text in zip(done, texts, strict=True)):
+        left = [list(text[at:]) for at, text in zip(done, texts, strict=True)]
+        drawn = [_tree(rest, size, model.vocab_size, draw) for rest in left]
+        tokens, parents, path, counts = (np.stack(part) for part in zip(*drawn, strict=True))
+        values, cache = _step(model, params, cache, tokens, parents, path, counts)
+        for row, count in enumerate(counts):
+            found[row].append(np.asarray(values[row, :count]))
+            done[row] += int(count)
+    return [np.concatenate(parts) for parts in found]
+
+
+def _tree(rest: Sequence[int], size: int, vocab_size: int, draw: np.random.Generator) -> Any:
+    """A random tree with a path of the text's next tokens: its nodes, and that path."""
+    count = min(int(draw.integers(1, size + 1)), len(rest))
+    path = np.zeros(size, np.int32)
+    path[1:count] = np.sort(draw.choice(np.arange(1, size), max(count - 1, 0), replace=False))
+    tokens = draw.integers(0, vocab_size, size)
+    parents = np.array([NO_PARENT, *(int(draw.integers(node)) for node in range(1, size))])
+    tokens[path[:count]] = rest[:count]
+    parents[path[1:count]] = path[: max(count - 1, 0)]
+    return tokens.astype(np.int32), parents.astype(np.int32), path, np.int32(count)
+
+
+@partial(jax.jit, static_argnames="model")
+def _step(
+    model: CausalLM,
+    params: PyTree,
+    cache: Cache,
+    tokens: Int[Array, "B N"],
+    parents: Int[Array, "B N"],
+    path: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> tuple[Array, Cache]:
+    """One forward over trees, what it gives for their paths, and the cache behind these."""
+    batch, size = tokens.shape
+    tree = Tree(tokens, parents, jnp.ones((batch, size), bool), depth=size - 1, width=size)
+    frame = Frame(
+        root=tokens[:, 0],
+        positions=cache.lengths,
+        keys=None,
+        sampling=None,
+        done=jnp.zeros(batch, bool),
+    )
+    output = score(model, params, tree, frame, cache)
+    parts = [output.logits, *([] if output.hidden is None else [output.hidden])]
+    values = jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)
+    values = jnp.take_along_axis(values, path[..., None], axis=1)
+    return values, caches.commit(cache, output, path, counts)

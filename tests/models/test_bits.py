@@ -1,0 +1,90 @@
+"""A node of a tree has the bits of its token in plain decoding, in every family and dtype."""
+
+import jax
+import numpy as np
+import pytest
+from variants import VARIANTS
+
+import jspec.models
+from jspec import native, testing
+
+pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
+
+
+def texts(model, count=3, seed=0):
+    draw = np.random.default_rng(seed)
+    return [draw.integers(0, model.vocab_size, size).tolist() for size in (14, 9, 11)[:count]]
+
+
+def test_every_family_in_float32(variant):
+    model = variant.model
+    found = testing.check_bits(model, variant.params, texts(model), sizes=[6], batch_size=3)
+    assert found.equal, found
+    assert found.num_nodes == 34 and found.num_numbers > 34 * 64
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_family_in_other_dtypes(name, dtype, fixtures):
+    loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)
+    given = texts(loaded.model)
+    found = testing.check_bits(loaded.model, loaded.params, given, sizes=[2, 7], batch_size=2)
+    assert found.equal, found
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_the_bundled_model(scan_layers):
+    loaded = jspec.models.load("jspec-800k", scan_layers=scan_layers)
+    found = testing.check_bits(loaded.model, loaded.params, texts(loaded.model, 2), sizes=[3, 16])
+    assert found.equal, found
+
+
+def test_xlas_products_differ():
+    """The negative control: the check finds what it is for."""
+    loaded = jspec.models.load("jspec-7m")
+    with native.disabled():
+        found = testing.check_bits(loaded.model, loaded.params, texts(loaded.model, 1), sizes=[8])
+    assert found.num_different > 100 and found.kernels is None
+    assert "XLA" in str(found) and f"{found.num_different:,} differ" in str(found)
+
+
+def test_a_key_that_others_see_is_a_bit_that_differs():
+    """Another negative control: one number in one cached key."""
+    loaded = jspec.models.load("jspec-800k")
+    (text,) = texts(loaded.model, 1)
+    plain = testing.check_bits(loaded.model, loaded.params, [text], sizes=[1])
+    assert plain.equal
+    moved = jax.tree.map(lambda leaf: leaf, loaded.params)
+
+    class Moved:
+        """The model, whose trees are scored with other weights."""
+
+        def __getattr__(self, name):
+            return getattr(loaded.model, name)
+
+        def __hash__(self):
+            return hash(loaded.model)
+
+        def apply(self, params, tokens, *arguments):
+            if tokens.shape[1] > 1:
+                params = jax.tree.map(lambda leaf: leaf * (1 + 2**-20), params)
+            return loaded.model.apply(params, tokens, *arguments)
+
+    assert not testing.check_bits(Moved(), moved, [text], sizes=[4]).equal
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (dict(texts=[]), "there are 0 texts; pass one or more"),
+        (dict(texts=[[1], []]), "none of them empty"),
+        (dict(texts=[[1]], batch_size=0), "batch_size"),
+        (dict(texts=[[1]], sizes=[0]), "sizes"),
+        (dict(texts=[[1] * 9999]), "a text has 9999 tokens and the model places .*; cut it"),
+    ],
+)
+def test_bad_input_is_a_sentence(arguments, said):
+    model = jspec.models.shapes("jspec-800k").model
+    with pytest.raises(jspec.InputError, match=said):
+        testing.check_bits(model, None, **arguments)
