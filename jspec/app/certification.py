@@ -4,8 +4,10 @@ import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import jax
+import numpy as np
 
 import jspec
 from jspec.app import prompts
@@ -107,7 +109,8 @@ def compare_bits(
     def compare() -> Bits:
         texts = []
         for prompt in ids:
-            written = jspec.decode(target.model, target.params, [prompt], max_new_tokens=length)
+            row = np.array([prompt], np.int32)
+            written = jspec.decode(target.model, target.params, row, max_new_tokens=length)
             texts.append([*prompt, *written.tokens[0, : written.lengths[0]].tolist()])
         return check_bits(
             target.model, target.params, texts, batch_size=min(batch, len(texts)),
@@ -119,7 +122,8 @@ def compare_bits(
     if as_json:
         sys.stdout.write(json.dumps({"model": model or BUNDLED, **asdict(found)}) + "\n")
     else:
-        dtype = jax.numpy.dtype(target.model.dtype).name
+        network: Any = target.model
+        dtype = jax.numpy.dtype(network.dtype).name
         print(f"{model or BUNDLED}, {dtype}, {jax.devices()[0].device_kind}")
         print(found)
     return 0 if found.equal else 1

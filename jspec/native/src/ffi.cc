@@ -13,6 +13,9 @@ namespace ffi = xla::ffi;
 
 namespace {
 
+// Outputs of a part: a multiple of those of all tiles.
+constexpr int64_t kOutputs = 72;
+
 using jspec::Attention;
 using jspec::Kernels;
 using jspec::Kind;
@@ -26,28 +29,36 @@ void rest() {
 #endif
 }
 
-// Parts of a call, each taken by the thread that comes first. A thread that the pool starts late
-// finds nothing left, so nobody waits for it.
+// Parts of a call. Each thread has some that lie side by side, takes them one by one, and then what
+// others have not begun. So a thread that the pool starts late is waited for by nobody.
 struct Shared {
-  std::atomic<int64_t> next{0}, done{0};
+  explicit Shared(int64_t threads) : next(threads) {}
+  std::vector<std::atomic<int64_t>> next;
+  std::atomic<int64_t> done{0};
 };
 
 template <class Run>
 void in_parts(ffi::ThreadPool& pool, int64_t parts, int64_t threads, const Run& run) {
-  if (parts == 1 || threads == 1) {
+  if (parts <= 1 || threads <= 1) {
     for (int64_t part = 0; part < parts; part++) run(part);
     return;
   }
-  auto shared = std::make_shared<Shared>();
+  auto shared = std::make_shared<Shared>(threads);
+  for (int64_t thread = 0; thread < threads; thread++)
+    shared->next[thread] = parts * thread / threads;
   // `run` is only touched by who has a part, and the call waits for all parts.
-  auto work = [shared, parts, run = &run] {
-    for (int64_t part; (part = shared->next.fetch_add(1, std::memory_order_relaxed)) < parts;) {
-      (*run)(part);
-      shared->done.fetch_add(1, std::memory_order_release);
+  auto work = [shared, parts, threads, run = &run](int64_t own) {
+    for (int64_t i = 0; i < threads; i++) {
+      int64_t of = (own + i) % threads, end = parts * (of + 1) / threads;
+      for (int64_t part; (part = shared->next[of].fetch_add(1, std::memory_order_relaxed)) < end;) {
+        (*run)(part);
+        shared->done.fetch_add(1, std::memory_order_release);
+      }
     }
   };
-  for (int64_t thread = 1; thread < threads; thread++) pool.Schedule(decltype(work)(work));
-  work();
+  for (int64_t thread = 1; thread < threads; thread++)
+    pool.Schedule([work, thread] { work(thread); });
+  work(0);
   for (int spins = 0; shared->done.load(std::memory_order_acquire) < parts; spins++)
     spins < 4096 ? rest() : std::this_thread::yield();
 }
@@ -83,11 +94,11 @@ ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer
     call.weights = (const char*)call.weights + bytes * (number < 0 ? 0 : number > last ? last : number);
   }
   // Small products end before another thread has begun.
-  int64_t least = bytes * call.rows < (64 << 10) ? call.outputs : 48;
-  int64_t most = (call.outputs + least - 1) / least, wanted = 4 * int64_t(pool.num_threads());
-  int64_t parts = most < wanted ? most : wanted;
+  int64_t size = bytes * call.rows < (64 << 10) ? call.outputs : kOutputs;
+  int64_t parts = (call.outputs + size - 1) / size;
   in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
-    chosen->product(call, call.outputs * part / parts, call.outputs * (part + 1) / parts);
+    int64_t end = (part + 1) * size;
+    chosen->product(call, part * size, end < call.outputs ? end : call.outputs);
   });
   return ffi::Error::Success();
 }
