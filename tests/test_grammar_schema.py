@@ -6,10 +6,12 @@ import re
 import pytest
 
 from jspec.errors import InputError
+from jspec.grammar import references
 from jspec.grammar.references import unrolled
 from jspec.grammar.schema import checked, json_text
 
 NULL = {"type": "null"}
+PARTS = references._parts
 
 
 @pytest.mark.parametrize(
@@ -228,3 +230,27 @@ def test_what_does_not_refer_to_itself_stays():
 def test_what_cannot_be_written_out_is_refused(schema, said):
     with pytest.raises(InputError, match=said):
         unrolled(schema, "the schema")
+
+
+def test_references_are_followed_once_however_they_are_spelled(monkeypatch):
+    seen = []
+    monkeypatch.setattr(references, "_parts", lambda one: seen.append(1) or PARTS(one))
+    spelled = [f"#/$defs/{'%61' * n}{'a' * (12 - n)}" for n in range(12)]
+    schema = {
+        "$defs": {"a" * 12: {"anyOf": [{"enum": [n]} for n in range(50)]}},
+        "anyOf": [{"$ref": place} for place in spelled],
+    }
+    assert unrolled(schema, "the schema") is schema
+    assert len(seen) == 52, "the root, what all refer to, and its parts"
+
+
+def test_parts_are_walked_once_however_deep_references_begin(monkeypatch):
+    seen = []
+    monkeypatch.setattr(references, "_parts", lambda one: seen.append(1) or PARTS(one))
+    deep = {"anyOf": [{"enum": [n]} for n in range(50)]}
+    for _ in range(20):
+        deep = {"items": deep}
+    places = ["#/$defs/a" + "/items" * depth for depth in range(20)]
+    schema = {"$defs": {"a": deep}, "anyOf": [{"$ref": place} for place in places]}
+    assert unrolled(schema, "the schema") is schema
+    assert len(seen) == 1 + 20 + 51
