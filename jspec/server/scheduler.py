@@ -127,6 +127,11 @@ class Scheduler:
         """Jobs that can be here at a time."""
         return self._device.num_rows + self.max_waiting
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a job would be taken."""
+        return not self._stopped and self._outstanding < self.most_jobs
+
     def submit(self, jobs: Sequence[Job]) -> None:
         """Adds jobs to the queue, all or none.
 

@@ -6,10 +6,10 @@ import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -20,18 +20,26 @@ from starlette.routing import Route
 from jspec.server import schemas
 from jspec.server.answers import Spelling
 from jspec.server.errors import APIError
-from jspec.server.exchange import Exchange, Gone
+from jspec.server.exchange import Exchange, Gone, departure
 from jspec.server.formats import ChatFormat, CompletionFormat, Format
 from jspec.server.intake import Intake, Order
 from jspec.server.jobs import Job, Piece
 from jspec.server.metrics import CONTENT_TYPE, ServerMetrics
 from jspec.server.responses import CLOSED, Finished, StreamedAnswer, body_of, error_of, refused
 from jspec.server.scheduler import Scheduler
+from jspec.server.workers import GivenUp, Patience, Workers
 
 log = logging.getLogger("jspec.server")
 
-_MAKERS = 4
-"""Grammars that are made at once; others wait. One may take seconds."""
+_READERS = 8
+"""Requests that are read at a time: others are not to wait for a long prompt."""
+_LONG_BYTES = 2**16
+_LONG_READERS = 2
+"""Those of longer bodies, each of which takes Python's lock for longer than a round takes."""
+_STEP_SECONDS = 10.0
+"""In which a call of the device has ended. Without the state that it holds there is no memory."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -58,6 +66,7 @@ class Service:
         make_scheduler: is given where pieces are delivered.
         compiled: gives the number of programs that were compiled so far.
         write: is given a JSON line of each request.
+        at_end: is called when nothing runs on the device any more, before the server is gone.
     """
 
     def __init__(
@@ -67,15 +76,25 @@ class Service:
         make_scheduler: Callable[[Callable[[list[tuple[Job, Piece]]], None]], Scheduler],
         compiled: Callable[[], int],
         write: Callable[[str], None],
+        at_end: Callable[[], None] = lambda: None,
     ):
         self._served = served
         self._intake = intake
         self.scheduler = make_scheduler(self._deliver)
-        self.metrics = ServerMetrics(self.scheduler, served.name, compiled)
+        limits = intake.limits
+        self._readers = Workers(_READERS, self.scheduler.most_jobs, limits.form_seconds)
+        self._long_readers = Workers(_LONG_READERS, self.scheduler.most_jobs, limits.form_seconds)
+        self._makers = Workers(limits.forms, limits.form_queue, limits.form_seconds)
+        self._workers = {
+            "reading": self._readers,
+            "long_reading": self._long_readers,
+            "forms": self._makers,
+        }
+        self.metrics = ServerMetrics(self.scheduler, served.name, compiled, self._workers)
         self._write = write
+        self._at_end = at_end
         self._spelling = Spelling(intake.spelled, intake.target.tokenizer)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._makers = asyncio.Semaphore(_MAKERS)
         self._thread = threading.Thread(target=self._run, name="jspec-device", daemon=True)
 
     def application(self) -> Starlette:
@@ -100,7 +119,20 @@ class Service:
         self._thread.start()
         yield
         self.scheduler.stop()
-        await asyncio.to_thread(self._thread.join)
+        self._intake.forms.making.close()
+        ended = time.monotonic() + _STEP_SECONDS
+        while self._thread.is_alive() and time.monotonic() < ended:
+            await asyncio.sleep(0.01)
+        # Here, and not when all has ended: a thread may be at work that nothing can end.
+        if self._thread.is_alive():
+            log.error("the device did not come back; what its drafter learnt is not kept")
+        else:
+            self._at_end()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether some thread is at work, on a request that nobody waits for any longer."""
+        return self._thread.is_alive() or any(some.num_busy for some in self._workers.values())
 
     def _run(self) -> None:
         try:
@@ -117,7 +149,8 @@ class Service:
 
     async def _health(self, request: Request) -> Response:
         del request
-        return Response(status_code=200 if self._thread.is_alive() else 503)
+        admits = self.scheduler.has_room and self._readers.has_room
+        return Response(status_code=200 if self._thread.is_alive() and admits else 503)
 
     async def _metrics(self, request: Request) -> Response:
         del request
@@ -142,32 +175,55 @@ class Service:
         }
 
     async def _completions(self, request: Request) -> Any:
-        asked = await self._asked(request, schemas.CompletionRequest)
-        order = await self._made(self._intake.completion, asked)
+        asked, order = await self._order(
+            request, schemas.CompletionRequest, self._intake.completion
+        )
         form = CompletionFormat(self._served.name, self._spelling, order.num_top)
         return await self._answer(request, asked, order, form)
 
     async def _chat(self, request: Request) -> Any:
-        asked = await self._asked(request, schemas.ChatRequest)
-        order = await self._made(self._intake.chat, asked)
+        asked, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
         form = ChatFormat(
             self._served.name, self._spelling, order.num_top, order.function, order.reader
         )
         return await self._answer(request, asked, order, form)
 
-    async def _asked(self, request: Request, kind: type[schemas.Asked]) -> schemas.Asked:
-        """The checked request."""
+    async def _order(
+        self,
+        request: Request,
+        kind: type[schemas.Asked],
+        make: Callable[[schemas.Asked, Patience], Order],
+    ) -> tuple[schemas.Asked, Order]:
+        """The checked request, and what is made of it."""
         self._check_key(request)
-        asked = schemas.parse(kind, await body_of(request))
-        if isinstance(asked, schemas.Settings):
-            self._check_model(asked.model)
-            request.state.record["user"] = asked.user
-        return asked
+        body = await body_of(request)
+        client = "" if request.client is None else request.client.host
 
-    async def _made(self, make: Callable[[Any], Order], asked: Any) -> Order:
-        # In a thread: others are not to wait for a long prompt, nor for many large grammars.
-        async with self._makers if asked.has_form else nullcontext():
-            return await asyncio.to_thread(make, asked)
+        def read(patience: Patience) -> tuple[schemas.Asked, Order]:
+            asked = schemas.parse(kind, body, self._intake.bounds.max_model_len)
+            if isinstance(asked, schemas.Settings):
+                self._check_model(asked.model)
+                request.state.record["user"] = asked.user
+            self._check_answers(asked)
+            return asked, make(asked, patience)
+
+        readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
+        asked, order = await _unless_gone(request, readers.run(client, read))
+        forms, wanted = self._intake.forms, order.wanted
+        if (made := forms.known(wanted)) is None:
+            work = self._makers.run(client, lambda patience: forms.made(wanted, patience))
+            made = await _unless_gone(request, work)
+        return asked, order.formed(made)
+
+    def _check_answers(self, asked: Any) -> None:
+        count = asked.n * (
+            len(asked.prompts) if isinstance(asked, schemas.CompletionRequest) else 1
+        )
+        if count > self.scheduler.most_jobs:
+            raise APIError(
+                400, f"the request asks for {count} answers, and the server takes "
+                f"{self.scheduler.most_jobs} at a time; ask for fewer", "n",
+            )  # fmt: skip
 
     async def _answer(
         self, request: Request, asked: schemas.Settings, order: Order, form: Format
@@ -192,13 +248,16 @@ class Service:
             try:
                 response = await endpoint(request)
             except APIError as error:
+                self.metrics.refused(error)
                 response = error_of(error)
                 request.state.record["error"] = str(error)
-            except (Gone, ClientDisconnect):
+            except (Gone, GivenUp, ClientDisconnect):
                 response = Response(status_code=CLOSED)
             except Exception:
                 log.exception("a request failed")
-                response = error_of(APIError(500, "the server failed; its log says why"))
+                failed = APIError(500, "the server failed; its log says why")
+                self.metrics.refused(failed)
+                response = error_of(failed)
             return Finished(response, request, lambda status: self._say(request, began, status))
 
         return run
@@ -235,6 +294,25 @@ class Service:
                 404, f"model is {name!r:.80}; this server has {self._served.name!r}", "model",
                 "model_not_found",
             )  # fmt: skip
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What some work comes to; it is given up where the client goes away.
+
+    Raises:
+        Gone: if it does.
+    """
+    doing = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(departure(request.receive))
+    try:
+        await asyncio.wait({doing, watch}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise Gone
+        return doing.result()
+    finally:
+        watch.cancel()
+        doing.cancel()
+        del doing  # what it raised knows this frame
 
 
 def _give(pieces: list[tuple[Job, Piece]]) -> None:

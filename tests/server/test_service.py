@@ -15,6 +15,7 @@ from jspec.base import Logprobs, Status
 from jspec.server import exchange, responses
 from jspec.server.answers import Spelling
 from jspec.server.device import log_probabilities
+from jspec.server.errors import APIError
 from jspec.server.jobs import Job, Piece, RowSettings, TokenLogprobs
 
 
@@ -547,6 +548,23 @@ def test_a_request_leaves_nothing_for_the_collector(client):
         for stream in (False, True) * 4:
             complete(client, stream=stream)
         left = sum(isinstance(one, Job) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left <= 1, "the last one may still be on its way"
+
+
+def test_a_refusal_leaves_nothing_for_the_collector(client):
+    """It would hold the body, and what was read of it, until then."""
+    long = [{"role": "user", "content": "a"}] * 1000
+    assert chat(client, messages=long).status_code == 400
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            chat(client, messages=long)
+            complete(client, prompt="a" * 10_000)
+            complete(client, structured_outputs={"regex": "("})
+        left = sum(isinstance(one, APIError) for one in gc.get_objects())
     finally:
         gc.enable()
     assert left <= 1, "the last one may still be on its way"
