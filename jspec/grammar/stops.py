@@ -158,6 +158,11 @@ class StopProgress:
     """The last tokens of the output that may yet turn out to be of a stop string."""
     stop_bytes: Int[Array, " B"]
     """The bytes at the end of the output that are of the stop string that ended the row."""
+    dropped: Int[Array, " B"]
+    """The tokens that were emitted and are not in the output: all of them is of the stop string, or
+    behind it. The cache has them."""
+    begins: Int[Array, " B"]
+    """The token before the output."""
 
 
 def prepare(stop: Any, batch: int, vocab_size: int, room: Room | None = None) -> Stops | None:
@@ -203,10 +208,16 @@ def put(stops: Stops, row: Int[Array, ""], one: Stops) -> Stops:
     return Stops(automata, held, complete, sizes)
 
 
-def begin(stops: Stops) -> StopProgress:
-    """What is kept before the first round."""
+def begin(stops: Stops, root: Int[Array, " B"]) -> StopProgress:
+    """What is kept before the first round, which begins with this token of each row."""
     zeros = jnp.zeros_like(jnp.asarray(stops.automata.starts))
-    return StopProgress(states=zeros + stops.automata.starts, pending=zeros, stop_bytes=zeros)
+    return StopProgress(
+        states=zeros + stops.automata.starts,
+        pending=zeros,
+        stop_bytes=zeros,
+        dropped=zeros,
+        begins=root,
+    )
 
 
 def follow(stops: Stops, states: Int[Array, " B"], tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
@@ -262,5 +273,7 @@ def advance(
         states=states,
         pending=jnp.where(done, 0, from_the_end(touched)),
         stop_bytes=jnp.where(complete, beyond, known.stop_bytes).astype(jnp.int32),
+        dropped=jnp.where(complete, dropped, known.dropped),
+        begins=known.begins,
     )
     return after, lengths - dropped
