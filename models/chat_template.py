@@ -211,8 +211,8 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
                 found = _read(file)
             break
     if isinstance(found, list):  # several by name
-        named = {entry.get("name"): entry.get("template") for entry in found}
-        found = named.get("default")
+        named = [one for one in found if isinstance(one, Mapping) and one.get("name") == "default"]
+        found = named[-1].get("template") if named else None
     if not isinstance(found, str):
         return None
     texts = {name: _text(special.get(name)) for name in TOKENS}

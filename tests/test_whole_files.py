@@ -25,7 +25,12 @@ def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):
 def test_who_is_ended_while_writing_leaves_the_file_as_it_was(tmp_path):
     file = tmp_path / "file"
     file.write_text("before")
-    with pytest.raises(KeyError), written_whole(file) as part:
-        part.write_text("half")
-        raise KeyError
+
+    def write():
+        with written_whole(file) as part:
+            part.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write()
     assert [one.read_text() for one in tmp_path.iterdir()] == ["before"]
