@@ -102,7 +102,7 @@ class Settings(Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = None
-    user: str | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
     """Says who asks; it is written into the log."""
 
     @property

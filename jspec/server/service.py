@@ -25,7 +25,15 @@ from jspec.server.formats import ChatFormat, CompletionFormat, Format
 from jspec.server.intake import Intake, Order
 from jspec.server.jobs import Job, Piece
 from jspec.server.metrics import CONTENT_TYPE, ServerMetrics
-from jspec.server.responses import CLOSED, Finished, StreamedAnswer, body_of, error_of, refused
+from jspec.server.responses import (
+    CLOSED,
+    Finished,
+    StreamedAnswer,
+    body_of,
+    dropped,
+    error_of,
+    refused,
+)
 from jspec.server.scheduler import Scheduler
 from jspec.server.workers import GivenUp, Patience, Workers
 
@@ -38,6 +46,10 @@ _LONG_READERS = 2
 """Those of longer bodies, each of which takes Python's lock for longer than a round takes."""
 _STEP_SECONDS = 10.0
 """In which a call of the device has ended. Without the state that it holds there is no memory."""
+
+_WRONG_KEY = 401
+_LONGEST = 200
+"""Letters of a path in the log."""
 
 Result = TypeVar("Result")
 
@@ -248,6 +260,8 @@ class Service:
             try:
                 response = await endpoint(request)
             except APIError as error:
+                if error.status == _WRONG_KEY:
+                    await dropped(request)
                 self.metrics.refused(error)
                 response = error_of(error)
                 request.state.record["error"] = str(error)
@@ -268,7 +282,7 @@ class Service:
             exchange.cancel()  # what is still running has nobody to write for
         line = {
             "time": round(time.time(), 3),
-            "path": request.url.path,
+            "path": request.url.path[:_LONGEST],
             "status": status,
             "seconds": round(time.monotonic() - began, 6),
             "client": None if request.client is None else request.client.host,
@@ -284,7 +298,7 @@ class Service:
         given = given.strip() if scheme.lower() == "bearer" else ""
         if not hmac.compare_digest(given.encode(), self._served.api_key.encode()):
             raise APIError(
-                401, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
+                _WRONG_KEY, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )  # fmt: skip
 
