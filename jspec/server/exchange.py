@@ -66,6 +66,7 @@ class Exchange:
                     partial(_put, self._pieces, index),
                     shared=len(prompt) - 1 if several else 0,
                     goes_on=order.goes_on,
+                    salt=order.salt,
                 )
                 self.jobs.append(job)
                 before = () if order.goes_on else prompt

@@ -45,6 +45,7 @@ class Order:
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
         reader: makes what reads calls out of an answer; None: it has none.
+        salt: what is read of the prompts is shared within it.
     """
 
     prompts: Sequence[list[int]]
@@ -56,6 +57,7 @@ class Order:
     goes_on: bool = False
     function: str | None = None
     reader: Callable[[], calls.Reader] | None = None
+    salt: str = ""
 
     def formed(self, made: Automata) -> "Order":
         """The order with its automata."""
@@ -120,7 +122,10 @@ class Intake:
         wanted = self.forms.wanted(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
         settings = self._settings(asked, limit, wanted, num_top is not None)
-        return Order(prompts, settings, wanted, asked.seed is not None, asked.n, num_top)
+        return Order(
+            prompts, settings, wanted, asked.seed is not None, asked.n, num_top,
+            salt=asked.cache_salt or "",
+        )  # fmt: skip
 
     def chat(self, asked: ChatRequest, patience: Patience) -> Order:
         """The order of a chat's next turn.
@@ -162,7 +167,7 @@ class Intake:
         settings = self._settings(asked, limit, wanted, num_top is not None)
         return Order(
             [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
-            function=function, reader=reader,
+            function=function, reader=reader, salt=asked.cache_salt or "",
         )  # fmt: skip
 
     def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:

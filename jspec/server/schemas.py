@@ -104,6 +104,8 @@ class Settings(Body):
     structured_outputs: StructuredOutputs | None = None
     user: Annotated[str, Field(max_length=512)] | None = None
     """Says who asks; it is written into the log."""
+    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """vLLM's: what is read of the prompt is shared within it."""
 
     @property
     def stop_texts(self) -> list[str]:

@@ -449,6 +449,18 @@ def test_who_has_no_key_and_no_path_can_read_it_behind_a_long_body(path):
         assert sent[0][1]["status"] in (401, 404)
 
 
+def test_a_client_learns_nothing_of_prompts_of_another_salt():
+    def cached(**more):
+        usage = complete(client, prompt="a" * 80, **more).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    with service(capacity=8) as client:
+        assert [cached(cache_salt="mine") > 0 for _ in range(3)] == [False, False, True]
+        assert [cached(cache_salt="yours") > 0 for _ in range(3)] == [False, False, True]
+        assert cached() == 0
+        assert complete(client, cache_salt="").status_code == 400
+
+
 def test_metrics_by_vllms_names(client):
     def figures():
         lines = client.get("/metrics").text.splitlines()
