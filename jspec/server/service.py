@@ -47,6 +47,7 @@ _LONG_READERS = 2
 _STEP_SECONDS = 10.0
 """In which a call of the device has ended. Without the state that it holds there is no memory."""
 
+_AT_ONCE_SECONDS = 0.05
 _WRONG_KEY = 401
 _LONGEST = 200
 """Letters of a path in the log."""
@@ -131,6 +132,8 @@ class Service:
         self._thread.start()
         yield
         self.scheduler.stop()
+        for some in self._workers.values():
+            some.close()
         self._intake.forms.making.close()
         ended = time.monotonic() + _STEP_SECONDS
         while self._thread.is_alive() and time.monotonic() < ended:
@@ -317,14 +320,19 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         Gone: if it does.
     """
     doing = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(departure(request.receive))
     try:
-        await asyncio.wait({doing, watch}, return_when=asyncio.FIRST_COMPLETED)
+        # Most of it is done at once, before anybody goes away.
+        await asyncio.wait({doing}, timeout=_AT_ONCE_SECONDS)
+        if not doing.done():
+            watch = asyncio.ensure_future(departure(request.receive))
+            try:
+                await asyncio.wait({doing, watch}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                watch.cancel()
         if not doing.done():
             raise Gone
         return doing.result()
     finally:
-        watch.cancel()
         doing.cancel()
         del doing  # what it raised knows this frame
 

@@ -1,6 +1,7 @@
 """Work beside the event loop: so much at a time, so much of each client, and with an end."""
 
 import asyncio
+import queue
 import threading
 import time
 from collections import Counter
@@ -77,6 +78,8 @@ class Workers:
 
     def __init__(self, most: int, most_waiting: int, seconds: float):
         self._most, self._most_waiting, self._seconds = most, most_waiting, seconds
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._num_threads = 0
         self._busy: Counter[str] = Counter()
         self._waiting: list[tuple[str, asyncio.Future[None]]] = []
 
@@ -131,11 +134,14 @@ class Workers:
                 loop.call_soon_threadsafe(settle, result, error)
             del result, error  # of an error: it knows this frame, which would know it
 
-        try:
-            threading.Thread(target=run, name="jspec-request", daemon=True).start()
-        except RuntimeError:  # the system has no more threads
-            self._leave(client)
-            raise self._crowded() from None
+        if self._num_threads < self.num_busy:
+            try:
+                threading.Thread(target=self._work, name="jspec-request", daemon=True).start()
+                self._num_threads += 1
+            except RuntimeError:  # the system has no more threads
+                self._leave(client)
+                raise self._crowded() from None
+        self._tasks.put(run)
         try:
             return await done
         except asyncio.CancelledError:
@@ -143,6 +149,17 @@ class Workers:
             raise
         finally:
             del done  # what it raised knows this frame
+
+    def close(self) -> None:
+        """Ends the threads that are not at work."""
+        for _ in range(self._num_threads):
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        """A thread, which is kept: to start one takes longer than most of the work."""
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # which holds what it was given
 
     async def _enter(self, client: str) -> None:
         """Returns in this client's turn."""
