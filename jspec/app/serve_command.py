@@ -48,6 +48,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON of several clients, by name.", show_default=False),
+    ] = None,
     served_model_name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="As requests write it.", show_default="--model"),
@@ -156,6 +160,7 @@ def serve(
         rows=rows,
         max_model_len=max_model_len,
         api_key=os.environ.get("JSPEC_API_KEY") if api_key is None else api_key,
+        api_keys=api_keys,
         rounds=rounds,
         max_queue=max_queue,
         prefill_tokens=prefill_tokens,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from jspec.app.method_choice import Choice
     from jspec.app.sessions import Session
     from jspec.models import Loaded
+    from jspec.server.clients import Client
     from jspec.server.device import EngineDevice
 
 _MEGABYTE = 2**20
@@ -45,7 +46,8 @@ class ServeSettings:
         rows: requests that are answered together.
         max_model_len: most tokens of a row, prompt and answer; None: the model's context, 2,048 at
             most.
-        api_key: that clients have to bring; None: they need none.
+        api_key: that clients have to bring; None: they need none, unless there is a file.
+        api_keys: the file of several clients, with names, rates and room; None: there are none.
         rounds: rounds in a call of the device.
         max_queue: most requests that wait for a row.
         prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
@@ -72,6 +74,7 @@ class ServeSettings:
     rows: int = 8
     max_model_len: int | None = None
     api_key: str | None = None
+    api_keys: Path | None = None
     rounds: int = 8
     max_queue: int = 128
     prefill_tokens: int = 256
@@ -118,11 +121,25 @@ class ServeSettings:
                 check_integer(option, value, low, high)
         if self.api_key is not None and not self.api_key:
             raise InputError("--api-key is empty; give it a letter, or leave it out")
+        self.clients()
+        if self.api_keys is not None:
+            self.clients()  # what is wrong with the file is said before a model is loaded
         if self.tool_call_parser not in (None, *calls.PARSERS):
             raise InputError(
                 f"--tool-call-parser is {self.tool_call_parser!r:.60}; give one of "
                 f"{', '.join(calls.PARSERS)}"
             )
+
+    def clients(self) -> tuple["Client", ...]:
+        """Who may ask; none: anybody.
+
+        Raises:
+            InputError: if the file holds no clients.
+        """
+        from jspec.server import clients
+
+        only = () if self.api_key is None else (clients.Client("", self.api_key),)
+        return (*only, *(() if self.api_keys is None else clients.read(self.api_keys)))
 
 
 def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> None:
@@ -165,7 +182,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     intake = Intake(target, bounds, _call_parser(target, settings), settings.limits)
     intake.forms.making.warm_up()
     service = Service(
-        Served(settings.name, settings.api_key, int(time.time())),
+        Served(settings.name, settings.clients(), int(time.time())),
         intake,
         lambda deliver: Scheduler(
             device,

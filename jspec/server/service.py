@@ -1,14 +1,13 @@
 """The paths of the server, as a Starlette application."""
 
 import asyncio
-import hmac
 import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from starlette.applications import Starlette
@@ -19,6 +18,7 @@ from starlette.routing import Route
 
 from jspec.server import schemas
 from jspec.server.answers import Spelling
+from jspec.server.clients import Client, Clients
 from jspec.server.errors import APIError
 from jspec.server.exchange import Exchange, Gone, departure
 from jspec.server.formats import ChatFormat, CompletionFormat, Format
@@ -61,12 +61,12 @@ class Served:
 
     Args:
         name: of the model, as requests write it.
-        api_key: that clients have to bring; None: they need none.
+        clients: who may ask; none: anybody.
         started: when, in seconds since 1970.
     """
 
     name: str
-    api_key: str | None = None
+    clients: Sequence[Client] = ()
     started: int = 0
 
 
@@ -92,6 +92,7 @@ class Service:
         at_end: Callable[[], None] = lambda: None,
     ):
         self._served = served
+        self._clients = Clients(served.clients)
         self._intake = intake
         self.scheduler = make_scheduler(self._deliver)
         limits = intake.limits
@@ -210,9 +211,10 @@ class Service:
         make: Callable[[schemas.Asked, Patience], Order],
     ) -> tuple[schemas.Asked, Order]:
         """The checked request, and what is made of it."""
-        self._check_key(request)
+        own = self._check_key(request)
         body = await body_of(request)
-        client = "" if request.client is None else request.client.host
+        self._clients.asks(own)
+        client = own.name or ("" if request.client is None else request.client.host)
 
         def read(patience: Patience) -> tuple[schemas.Asked, Order]:
             asked = schemas.parse(kind, body, self._intake.bounds.max_model_len)
@@ -228,7 +230,9 @@ class Service:
         if (made := forms.known(wanted)) is None:
             work = self._makers.run(client, lambda patience: forms.made(wanted, patience))
             made = await _unless_gone(request, work)
-        return asked, order.formed(made)
+        # Clients with names share nothing of what was read for them.
+        salt = f"{own.name}\n{order.salt}" if own.name else order.salt
+        return asked, replace(order.formed(made), salt=salt)
 
     def _check_answers(self, asked: Any) -> None:
         count = asked.n * (
@@ -246,7 +250,13 @@ class Service:
         exchange = Exchange(
             order, form, self.scheduler, self.metrics, self._intake.target.tokenizer
         )
-        exchange.submit()
+        client, count = request.state.client, len(exchange.jobs)
+        self._clients.take(client, count)
+        try:
+            exchange.submit()
+        except APIError:
+            self._clients.give_back(client, count)
+            raise
         request.state.exchange = exchange
         if asked.stream:
             options = asked.stream_options
@@ -283,6 +293,7 @@ class Service:
         exchange: Exchange | None = request.state.exchange
         if exchange is not None:
             exchange.cancel()  # what is still running has nobody to write for
+            self._clients.give_back(request.state.client, len(exchange.jobs))
         line = {
             "time": round(time.time(), 3),
             "path": request.url.path[:_LONGEST],
@@ -294,16 +305,18 @@ class Service:
         }
         self._write(json.dumps(line))
 
-    def _check_key(self, request: Request) -> None:
-        if self._served.api_key is None:
-            return
+    def _check_key(self, request: Request) -> Client:
+        """Who asks."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
-        if not hmac.compare_digest(given.encode(), self._served.api_key.encode()):
+        if (client := self._clients.of(given)) is None:
             raise APIError(
                 _WRONG_KEY, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )  # fmt: skip
+        request.state.client = client
+        request.state.record["key"] = client.name or None
+        return client
 
     def _check_model(self, name: str) -> None:
         if name != self._served.name:
