@@ -1,5 +1,7 @@
 """The target's memory: empty caches and the one write that ever happens to them."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
@@ -45,6 +47,11 @@ def commit(
         values=write(cache.values, output.values),
         lengths=cache.lengths + counts,
     )
+
+
+def until(cache: Cache, lengths: Int[Array, " B"]) -> Cache:
+    """The cache with no more than so many committed tokens of each row."""
+    return replace(cache, lengths=jnp.minimum(cache.lengths, lengths))
 
 
 @jax.jit  # inside of a program this is a call, which XLA inlines; all layers share its trace

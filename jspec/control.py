@@ -134,6 +134,7 @@ def begin(
     if control is None:
         return None
     asked, text = control.logprobs, None
+    root = jnp.take_along_axis(prompt, (lengths - 1)[:, None], axis=1)[:, 0]
     if control.processors and earlier is None:
         text = histories.begin(prompt, lengths, size, vocab_size)
     elif control.processors and earlier is not None:
@@ -141,7 +142,7 @@ def begin(
     return Progress(
         text=text,
         grammar=None if control.grammar is None else masks.begin(control.grammar),
-        stop=None if control.stop is None else stops.begin(control.stop),
+        stop=None if control.stop is None else stops.begin(control.stop, root),
         logprobs=None if asked is None else records.empty(asked, len(prompt), size),
     )
 
@@ -399,8 +400,29 @@ def freed(progress: Progress | None, here: Bool[Array, " B"]) -> Progress | None
             stop,
             pending=jnp.where(here, 0, stop.pending),
             stop_bytes=jnp.where(here, 0, stop.stop_bytes),
+            dropped=jnp.where(here, 0, stop.dropped),
         ),
     )
+
+
+def cut_back(state: State) -> tuple[Int[Array, " B"], Int[Array, " B"], Text | None]:
+    """Where the texts of rows end as they were returned, without what a stop string cut off.
+
+    Args:
+        state: with stop strings.
+
+    Returns:
+        The last token of each row, the committed tokens before it, and what processors read.
+    """
+    progress = state.control
+    stop, text = progress.stop, progress.text
+    place = jnp.maximum(state.lengths - 1, 0)[:, None]
+    written = jnp.take_along_axis(state.out, place, axis=1)[:, 0]
+    last = jnp.where(state.lengths > 0, written, stop.begins)
+    committed = state.cache.lengths - stop.dropped
+    if text is not None:
+        text = histories.cut(text, committed + 1, stop.dropped)
+    return jnp.where(stop.dropped > 0, last, state.root), committed, text
 
 
 def text_of(state: State) -> Text | None:

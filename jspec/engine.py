@@ -192,7 +192,8 @@ def prefill(
 
     With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
     the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
-    tokens are those of one call over the whole text, and limits count from here.
+    tokens are those of one call over the whole text, and limits count from here. That text is as it
+    was returned: nothing is left of a stop string that ended a row.
 
     The output buffer may be larger than `max_new_tokens`; the limits hold.
 
@@ -227,6 +228,8 @@ def prefill(
             "drafter_state came with an earlier state, which holds the drafter's memory; pass one "
             "of them"
         )
+    if isinstance(earlier, State):
+        earlier = text_as_returned(earlier)
     call = prepare(
         model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier,
         max_draft_tokens,
@@ -298,6 +301,26 @@ def _empty_on(
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
     return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
+
+
+def text_as_returned(state: State) -> State:
+    """The state with rows that end where their output does: what a stop string cut off is gone from
+    the cache, too, and from what processors read. The drafter's memory follows when it next reads.
+    """
+    if controls.stop_of(state) is None:
+        return state
+    bare = replace(state, drafter_state=(), request=replace(state.request, control=None))
+    bare = replace(bare, cache=replace(state.cache, keys=(), values=()))
+    root, committed, text = _cut_back(bare)
+    return replace(
+        state,
+        root=root,
+        cache=replace(state.cache, lengths=committed),
+        control=replace(state.control, text=text, stop=None),
+    )
+
+
+_cut_back = jax.jit(automatic(controls.cut_back))
 
 
 def _text_of(earlier: State) -> Text:

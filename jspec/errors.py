@@ -1,5 +1,8 @@
 """The errors of jspec: input that it refuses, and runs that cannot go on."""
 
+_MOST = 1000
+"""Letters of a sentence."""
+
 
 class InputError(ValueError):
     """Input that jspec refuses, in one sentence: the value, the bound and the fix.
@@ -7,12 +10,28 @@ class InputError(ValueError):
     Everything that jspec itself refuses is one of these; any other exception is a bug, of jspec or
     of what it was given. Nothing was compiled, and nothing was lost.
 
+    It fits a screen, whatever was given.
+
     Example:
         >>> import jspec
         >>> jspec.PromptLookup(num_speculative_tokens=0)
         Traceback (most recent call last):
         jspec.errors.InputError: num_speculative_tokens is 0; pass an integer of at least 1
     """
+
+    def __init__(self, message: object = ""):
+        super().__init__(on_a_screen(str(message)))
+
+
+def on_a_screen(text: str) -> str:
+    """A text without its middle, if it is longer than a screen: what is wrong stands at its begin,
+    and the fix at its end.
+
+    Example:
+        >>> len(on_a_screen("a" * 10**6)), on_a_screen("short")
+        (1000, 'short')
+    """
+    return text if len(text) <= _MOST else f"{text[: _MOST - 304]} .. {text[-300:]}"
 
 
 class RecompileError(RuntimeError):

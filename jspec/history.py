@@ -169,6 +169,13 @@ def extend(
     )
 
 
+def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Text:
+    """The text with no more than the first `lengths` tokens, behind which so many were emitted."""
+    place = jnp.arange(text.tokens.shape[1], dtype=jnp.int32)
+    gone = (place >= lengths[:, None]) & (place < (lengths + dropped)[:, None])
+    return replace(text, in_output=_counted(text.in_output, text.tokens, -gone.astype(jnp.int32)))
+
+
 def of_nodes(
     text: Text, lengths: Int[Array, " B"], end_tokens: Int[Array, "B X"], tree: Tree
 ) -> History:
@@ -199,7 +206,7 @@ def of_nodes(
 def _counted(
     table: Int[Array, "B V"], tokens: Int[Array, "B P"], there: Array
 ) -> Int[Array, "B V"]:
-    """The table with the tokens that are there counted in.
+    """The table with the tokens that are there counted in; -1 counts one out.
 
     Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     """

@@ -271,13 +271,14 @@ class Engine:
     def take(self, state: State, row: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
 
-        Of a row that was evicted there is no text to go on from, and that of one which a stop
-        string ended still has what was cut: such an answer is to be read again.
+        The text is as it was returned: nothing is left of a stop string that ended the row. Of a
+        row that was evicted there is none to go on from.
 
         Raises:
             InputError: if there is no such row.
         """
         self._check_row(row, len(state.root))
+        state = engine.text_as_returned(state)
         text = controls.text_of(state)
         bare = replace(
             state,

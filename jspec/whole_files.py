@@ -1,6 +1,7 @@
 """Files that are there whole or not at all, whoever is interrupted and whoever else writes them."""
 
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -31,7 +32,8 @@ def written_whole(path: str | os.PathLike[str]) -> Iterator[Path]:
     """
     file = Path(path)
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_name(f"{file.name}.{os.getpid()}.part")
+    # A name of its own: threads of one process write too, and processes of other machines.
+    part = file.with_name(f"{file.name}.{secrets.token_hex(8)}.part")
     try:
         yield part
         part.replace(file)

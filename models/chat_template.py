@@ -1,7 +1,8 @@
 """Conversations as token ids, by the chat template that a checkpoint brings along."""
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache, cached_property
@@ -74,13 +75,17 @@ class ChatTemplate:
         self,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
+        *,
+        watch: Callable[[int], None] | None = None,
         **variables: Any,
     ) -> str:
-        """The text of a conversation.
+        """The text of a conversation, in time that grows with its length.
 
         Args:
             messages: `{"role": "user", "content": "..."}` and so on, at least one.
             add_generation_prompt: True opens the turn that the model is to write.
+            watch: is given the number of letters so far, again and again while the text is written;
+                what it raises ends that.
             **variables: others that the template reads.
 
         Raises:
@@ -88,20 +93,41 @@ class ChatTemplate:
                 leaves a message out, or jinja2 is not installed.
         """
         check(messages)
-        text = self._render(messages, add_generation_prompt, variables)
+        text = self._render(messages, add_generation_prompt, variables, watch)
+        place = 0
         for number, message in enumerate(messages):
-            # Templates trim what they show, and some cut out what a model thought before. One that
-            # has no place for a role shows nothing of it, whatever it says.
-            if message["content"].strip() in text:
-                continue
-            marked = [*messages]
-            marked[number] = {**message, "content": _MARK}
-            if _MARK not in self._render(marked, add_generation_prompt, variables):
-                raise InputError(
-                    f"{self.source} leaves out message {number + 1}, of role "
-                    f"{message['role']!r}; give a role that it knows"
-                )
+            said = message["content"].strip()
+            if (place := text.find(said, place)) < 0:
+                # Once for all that are left, since each time takes as long as the whole.
+                self._check_shown(messages, number, add_generation_prompt, variables, watch)
+                break
+            place += len(said)
         return text
+
+    def _check_shown(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        first: int,
+        add_generation_prompt: bool,
+        variables: Mapping[str, Any],
+        watch: Callable[[int], None] | None,
+    ) -> None:
+        """Raises InputError if the template has no place for one of the messages from `first` on.
+
+        Templates trim what they show, and some cut out what a model thought before. One that has no
+        place for a message shows nothing of it, whatever it says.
+        """
+        marked = [
+            {**message, "content": f"{_MARK}-{number}-"} if number >= first else message
+            for number, message in enumerate(messages)
+        ]
+        text = self._render(marked, add_generation_prompt, variables, watch)
+        shown = {int(found) for found in re.findall(rf"{_MARK}-(\d+)-", text)}
+        if lost := [number for number in range(first, len(messages)) if number not in shown]:
+            raise InputError(
+                f"{self.source} leaves out message {lost[0] + 1}, of role "
+                f"{messages[lost[0]]['role']!r:.60}; give a role that it knows"
+            )
 
     @cached_property
     def end_of_turn(self) -> tuple[int, ...]:
@@ -121,6 +147,7 @@ class ChatTemplate:
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool,
         variables: Mapping[str, Any],
+        watch: Callable[[int], None] | None = None,
     ) -> str:
         compiled = _compiled(self.template, self.source)
         known = {
@@ -131,13 +158,21 @@ class ChatTemplate:
             "messages": [dict(message) for message in messages],
             "add_generation_prompt": add_generation_prompt,
         }
-        try:
-            return compiled.render(known)
-        except Exception as error:  # a template is a program: it may fail in any way
-            raise InputError(
-                f"{self.source} refuses the conversation ({_reason(error)}); change the messages, "
-                "or mend the template"
-            ) from error
+        pieces, size, written = [], 0, iter(compiled.generate(known))
+        while True:
+            try:
+                piece = next(written, None)
+            except Exception as error:  # a template is a program: it may fail in any way
+                raise InputError(
+                    f"{self.source} refuses the conversation ({_reason(error):.200}); change the "
+                    "messages, or mend the template"
+                ) from error
+            if piece is None:
+                return "".join(pieces)
+            pieces.append(piece)
+            size += len(piece)
+            if watch is not None:
+                watch(size)
 
 
 def check(messages: Any, source: str = "the conversation") -> None:
@@ -176,8 +211,8 @@ def read(folder: Path, tokenizer: Any) -> ChatTemplate | None:
                 found = _read(file)
             break
     if isinstance(found, list):  # several by name
-        named = {entry.get("name"): entry.get("template") for entry in found}
-        found = named.get("default")
+        named = [one for one in found if isinstance(one, Mapping) and one.get("name") == "default"]
+        found = named[-1].get("template") if named else None
     if not isinstance(found, str):
         return None
     texts = {name: _text(special.get(name)) for name in TOKENS}

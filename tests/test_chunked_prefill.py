@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import DRAFTERS
+from contract.methods import DRAFTERS, OF_A_RULE_OF_THEIR_OWN
 
 import jspec
 from jspec import request, rows
@@ -133,6 +133,88 @@ def test_copies_of_a_row_are_under_the_same_control():
     without = jspec.prefill(MODEL, PARAMS, PROMPTS[:3], max_new_tokens=LIMIT)
     with pytest.raises(jspec.InputError, match="processors came with an earlier state that had no"):
         jspec.prefill(MODEL, PARAMS, PROMPTS[:3], earlier=without, **ask(places))
+
+
+SAME_TOKENS = [name for name in DRAFTERS if name not in (*OF_A_RULE_OF_THEIR_OWN, "scripted")]
+SPELLED = [*(bytes([97 + token]) * (1 + token % 3) for token in range(tiny.VOCAB))]
+PENALTIES = dict(
+    processors=[jspec.processors.repetition_penalty(1.5), jspec.processors.presence_penalty(0.5)]
+)
+
+
+def stopped(name):
+    """Rows of which one ends in the middle by a stop string, one with nothing left, one amid a
+    token, and one by its limit.
+    """
+    ask = ASK | PENALTIES
+    free = jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ask)
+    texts = [[SPELLED[token] for token in row] for row in free.tokens.tolist()]
+    part = next(n for n in range(3, LIMIT) if len(texts[3][n]) > 1)
+    strings = [b"".join(texts[0][4:6]), b"".join(texts[1][:2]), None, texts[3][part][1:]]
+    strings[3] += b"".join(texts[3][part + 1 : part + 2])
+    stop = [one and jspec.stop_strings(one.decode(), SPELLED) for one in strings]
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, slots=64, stop=stop, **ask, **of(name))
+    state = run(state, *of(name).values())
+    assert [jspec.Status(status).name for status in state.status.tolist()] == [
+        "STOP", "STOP", "LIMIT", "STOP",
+    ]  # fmt: skip
+    assert state.lengths[1] == 0 and state.control.stop.stop_bytes[3] > 0
+    assert (state.control.stop.dropped[jnp.array([0, 1, 3])] > 0).all()
+    return state
+
+
+def gone_on(state, order, more):
+    """The whole texts behind the rows of a state, and what comes after."""
+    texts = np.zeros((4, 60), int)
+    total = []
+    for row, place in enumerate(order):
+        own = [
+            *PROMPTS[place, : LENGTHS[place]],
+            *state.out[place, : state.lengths[place]].tolist(),
+        ]
+        own += more[row, :row].tolist()
+        texts[row, : len(own)] = own
+        total.append(len(own))
+    return texts, np.array(total)
+
+
+@pytest.mark.parametrize(
+    ("name", "order"),
+    [
+        ("autoregressive", [0, 1, 2, 3]),
+        ("autoregressive", [3, 0, 1, 1]),
+        *(pytest.param(name, [3, 0, 1, 1], marks=pytest.mark.slow) for name in SAME_TOKENS),
+    ],
+)
+def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name, order):
+    """Of the cache, the penalties and the drafter's memory nothing is left that was cut."""
+    state, more = stopped(name), np.tile([3, 1, 4], (4, 1))
+    ask = ASK | PENALTIES
+    texts, total = gone_on(state, order, more)
+    if order != [0, 1, 2, 3]:
+        state = jspec.fork(state, order, drafter=of(name)["drafter"], key=5)
+    state = jspec.prefill(MODEL, PARAMS, more, np.arange(4), earlier=state, **ask, **of(name))
+    np.testing.assert_array_equal(state.cache.lengths + 1, total)
+    same(run(state, *of(name).values()), jspec.decode(MODEL, PARAMS, texts, total, **ask))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["speculative_decoding", "eagle", "block", "lyanna"])
+def test_what_a_drafter_remembers_ends_where_the_text_does(name):
+    """Of the cut tokens no key is left beside those of one reading, behind three more tokens."""
+    state, more = stopped(name), np.tile([3, 1, 4], (4, 1))
+    texts, total = gone_on(state, [3, 3, 3, 3], more)
+    state = jspec.fork(state, [3, 3, 3, 3], drafter=of(name)["drafter"], key=5)
+    ask = ASK | PENALTIES | of(name)
+    state = jspec.prefill(MODEL, PARAMS, more, np.arange(4), earlier=state, **ask)
+    whole = jspec.prefill(MODEL, PARAMS, texts, total, slots=64, **ask)
+    ours, theirs = (jax.device_get(one.drafter_state.cache) for one in (state, whole))
+    rows = np.array([1, 2, 3])  # those that were given tokens
+    np.testing.assert_array_equal(ours.lengths[rows], theirs.lengths[rows])
+    live = np.arange(theirs.slots) < theirs.lengths[:, None]
+    for a, b in zip(ours.keys, theirs.keys, strict=True):
+        a, b = (np.where(live[:, None, :, None], x, 0)[rows] for x in (a, b))
+        np.testing.assert_allclose(a, b, atol=1e-5)
 
 
 def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():

@@ -16,6 +16,7 @@ from test_processors import chooser
 import jspec
 from jspec.base import Status
 from jspec.grammar import automaton, masks
+from jspec.grammar import compile as grammars
 from jspec.grammar.compile import END, choices, json_schema, regex
 
 # Tokens that begin and end anywhere; the last three have no text.
@@ -292,3 +293,12 @@ def test_what_a_schema_allows_parses_and_fits():
 def test_what_cannot_be_read_or_explodes_is_refused(call, said):
     with pytest.raises(jspec.InputError, match=said):
         call()
+
+
+def test_large_choices_are_refused_before_their_machine_is_built(monkeypatch):
+    def built(*_):
+        raise AssertionError("the machine was built")
+
+    monkeypatch.setattr(grammars, "ByteMachine", built)
+    with pytest.raises(jspec.InputError, match="has more than 64 states"):
+        choices(["abcd" * 100, "dcba" * 100], TOKENS, max_states=64)

@@ -6,10 +6,13 @@ import re
 import pytest
 
 from jspec.errors import InputError
+from jspec.grammar import references
+from jspec.grammar.ecma_patterns import json_text
 from jspec.grammar.references import unrolled
-from jspec.grammar.schema import checked, json_text
+from jspec.grammar.schema import checked
 
 NULL = {"type": "null"}
+PARTS = references._parts
 
 
 @pytest.mark.parametrize(
@@ -61,6 +64,16 @@ NULL = {"type": "null"}
         ({"enum": [{"a": [float("nan")]}]}, "the number nan"),
         ({"type": "string", "pattern": "a\nb"}, "which JSON escapes"),
         ({"type": "string", "pattern": "a)|(b"}, "a parenthesis without its other one"),
+        # What Rust knows and ECMA-262 does not, or reads otherwise.
+        ({"type": "string", "pattern": "(?i)k"}, "which ECMA-262 does not know"),
+        ({"type": "string", "pattern": "a(?s-u:.)"}, "s-u:., which ECMA-262 does not know"),
+        ({"type": "string", "pattern": r"\Aa"}, "A., which ECMA-262 does not know"),
+        ({"type": "string", "pattern": r"\<a"}, "<., which ECMA-262 does not know"),
+        ({"type": "string", "pattern": "a{,3}"}, "'{,', which ECMA-262 does not know"),
+        ({"type": "string", "pattern": r"a\B"}, "B, which no grammar holds"),
+        ({"type": "string", "pattern": "[a[b-d]&&[^c]]"}, r"'\[' in a class"),
+        ({"type": "string", "pattern": "[a--b]"}, "'--' in a class"),
+        ({"type": "string", "pattern": "[]a]"}, "an empty class"),
     ],
 )
 def test_what_is_not_held_is_refused_wherever_it_stands(schema, said):
@@ -105,8 +118,17 @@ def test_patterns_hold_letters_that_json_does_not_escape():
         ("[^a]+", ("xyz", "é"), ('x"', "\\", "a")),
         (r"\S\s\W", ("x -",), ('" -', "x\n-", 'x "')),
         (r"[ -~]{2}", ("ab", "[]"), ('""', "\\n")),
-        (r"[]a]\.\]", ("].]", "a.]"), ("b.]",)),
-        (r"[a[b-d]&&[^c]]\x41\p{Lu}\u{e9}", ("dAÉé",), ("cAÉé", "dAéé")),
+        (r"[\]a]\.\]", ("].]", "a.]"), ("b.]",)),
+        (r"[ab-d]\x41\p{Lu}\u{e9}", ("dAÉé",), ("eAÉé", "dAéé")),
+        # What ECMA-262 means, and not Rust: any digit, letter or space is one there.
+        (r"\d{4}", ("2026",), ("٢٠٢٦",)),
+        (r"\w+", ("aZ_9",), ("ü", "a\u0301")),
+        (r"a\sb", ("a\u2003b", "a\ufeffb"), ("a\u0085b", "a\u180eb")),
+        (r"\D\W\S", ("ü-x", "٣٣٣"), ("3-x", "xax", "x- ")),
+        (r"[^\d]", ("٣", "a"), ("3",)),
+        (r"[\w.-]+@[^\W_]+", ("a.b-c@d",), ("ä@d", "a@_")),
+        (r"a\b.b", ("a-b", "aéb"), ("a_b",)),
+        ("a.c", ("a\u0085c".replace("\u0085", "-"),), ("a\u2028c",)),
         (r"(?:a|b){2}", ("ab",), ("abc",)),
         ("a|b", ("a", "b"), ('a"', "ab")),
         ("^a|b$", ("a", "b"), ("ab",)),
@@ -228,3 +250,27 @@ def test_what_does_not_refer_to_itself_stays():
 def test_what_cannot_be_written_out_is_refused(schema, said):
     with pytest.raises(InputError, match=said):
         unrolled(schema, "the schema")
+
+
+def test_references_are_followed_once_however_they_are_spelled(monkeypatch):
+    seen = []
+    monkeypatch.setattr(references, "_parts", lambda one: seen.append(1) or PARTS(one))
+    spelled = [f"#/$defs/{'%61' * n}{'a' * (12 - n)}" for n in range(12)]
+    schema = {
+        "$defs": {"a" * 12: {"anyOf": [{"enum": [n]} for n in range(50)]}},
+        "anyOf": [{"$ref": place} for place in spelled],
+    }
+    assert unrolled(schema, "the schema") is schema
+    assert len(seen) == 52, "the root, what all refer to, and its parts"
+
+
+def test_parts_are_walked_once_however_deep_references_begin(monkeypatch):
+    seen = []
+    monkeypatch.setattr(references, "_parts", lambda one: seen.append(1) or PARTS(one))
+    deep = {"anyOf": [{"enum": [n]} for n in range(50)]}
+    for _ in range(20):
+        deep = {"items": deep}
+    places = ["#/$defs/a" + "/items" * depth for depth in range(20)]
+    schema = {"$defs": {"a": deep}, "anyOf": [{"$ref": place} for place in places]}
+    assert unrolled(schema, "the schema") is schema
+    assert len(seen) == 1 + 20 + 51

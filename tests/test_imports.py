@@ -44,6 +44,7 @@ CORE = [
     "jspec.grammar.regex_syntax",
     "jspec.grammar.byte_machine",
     "jspec.grammar.references",
+    "jspec.grammar.ecma_patterns",
     "jspec.grammar.schema",
     "jspec.grammar.compile",
     "jspec.grammar.masks",

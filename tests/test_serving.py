@@ -370,6 +370,30 @@ def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends():
         assert told == want.tokens[0, : want.lengths[0]].tolist()
 
 
+def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned():
+    """A next turn goes on from there, under penalties that count what is left."""
+    penalties = [jspec.processors.repetition_penalty(1.5)]
+    engine = jspec.Engine(
+        MODEL, 2, SLOTS, processors=penalties, stop=jspec.grammar.Room(states=64, classes=24)
+    )
+    ask = dict(processors=penalties, max_new_tokens=8)
+    whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], **ask).tokens[0].tolist()
+    for kept in (0, 3):
+        text = b"".join(LETTERS[token] for token in whole[kept : kept + 2]).decode()
+        stop = jspec.stop_strings([text], LETTERS)
+        state = engine.insert(engine.init(PARAMS), 1, engine.prefill(PARAMS, [1, 2, 3], stop=stop))
+        while not state.done.all():
+            state, _ = engine.step(PARAMS, state, rounds=4)
+        assert state.lengths.tolist() == [0, kept]
+        assert jspec.Status(int(state.status[1])) == Status.STOP
+        taken = engine.take(state, 1)
+        state = engine.insert(state, 0, engine.prefill(PARAMS, [4, 5], limit=8, earlier=taken))
+        while not state.done.all():
+            state, _ = engine.step(PARAMS, state, rounds=4)
+        want = jspec.decode(MODEL, PARAMS, [[1, 2, 3, *whole[:kept], 4, 5]], **ask)
+        assert state.out[0, :8].tolist() == want.tokens[0].tolist()
+
+
 def test_a_row_that_left_waits_for_no_stop_string():
     """Its last tokens may have been the beginning of one, and are told to nobody."""
     engine = jspec.Engine(MODEL, 2, SLOTS, stop=jspec.grammar.Room(states=64, classes=24))

@@ -7,6 +7,7 @@ import tables
 
 import jspec
 from jspec.base import Status
+from jspec.grammar import stops
 from jspec.grammar.stops import stop_strings
 
 # Tokens that begin and end anywhere; the last two have no text.
@@ -149,3 +150,15 @@ def test_what_is_none_is_refused(call, said):
 def test_nothing_is_kept_where_nothing_is_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, [[1]], max_new_tokens=3))
     assert state.control is None and state.request.control is None
+
+
+def test_long_stop_strings_are_refused_before_their_automaton_is_built(monkeypatch):
+    def built(*_, **__):
+        raise AssertionError("tokens were read")
+
+    fits = stop_strings(["ab" * 40, "cd"], TOKENS, max_states=400)
+    assert stop_strings(["ab" * 40, "cd"], TOKENS, max_states=len(fits.automaton.table))
+    monkeypatch.setattr(stops, "read_tokens", built)
+    long = ["abcd" * 1000, "cdab" * 1000]
+    with pytest.raises(jspec.InputError, match="more than 512 states; make them shorter, or raise"):
+        stop_strings(long, TOKENS, max_states=512)

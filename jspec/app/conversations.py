@@ -1,7 +1,7 @@
 """Conversations as prompts, for every command that talks to a chat model."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +29,17 @@ def render(target: "Loaded", messages: Sequence[Message]) -> list[int]:
     return _template(target).encode(messages)
 
 
-def written(target: "Loaded", messages: Sequence[Message], **variables: Any) -> str:
-    """The same as text; arguments and errors as in `render`. Variables are the template's own."""
-    return _template(target).render(messages, **variables)
+def written(
+    target: "Loaded",
+    messages: Sequence[Message],
+    *,
+    watch: Callable[[int], None] | None = None,
+    **variables: Any,
+) -> str:
+    """The same as text; arguments and errors as in `render`. Variables are the template's own, and
+    `watch` may end it as it may `ChatTemplate.render`.
+    """
+    return _template(target).render(messages, watch=watch, **variables)
 
 
 def encode(target: "Loaded", text: str) -> list[int]:

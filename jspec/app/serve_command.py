@@ -11,7 +11,9 @@ from jspec.app import method_choice, options
 from jspec.app.parsers import integer
 from jspec.errors import InputError
 from jspec.methods import BUNDLED
+from jspec.server.limits import Limits
 
+LIMITS = Limits()
 _NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
 
 
@@ -45,6 +47,10 @@ def serve(
             help="Clients have to bring it; or set JSPEC_API_KEY.",
             show_default=False,
         ),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON of several clients, by name.", show_default=False),
     ] = None,
     served_model_name: Annotated[
         str | None,
@@ -94,12 +100,46 @@ def serve(
     max_grammar_classes: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
     ] = 256,
+    max_stop_states: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Room for stop strings.")
+    ] = 512,
+    max_stop_classes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
+    ] = 128,
     penalties: Annotated[
         bool, typer.Option(help="Requests may have penalties, biases and min_tokens.")
     ] = True,
     drain_seconds: Annotated[
         int, typer.Option(parser=integer, metavar="N", help="To end what was begun, on SIGTERM.")
     ] = 60,
+    max_forms: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Forms made at a time; of one client half as many."
+        ),
+    ] = LIMITS.forms,
+    form_seconds: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="To read a request, and again to make its form."
+        ),
+    ] = LIMITS.form_seconds,
+    form_megabytes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Memory to make a form in.")
+    ] = LIMITS.form_megabytes,
+    form_kilobytes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Longest text of a form.")
+    ] = LIMITS.form_kilobytes,
+    max_form_queue: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="Most forms that wait; then 429."),
+    ] = LIMITS.form_queue,
+    header_seconds: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="For the head of a request to come.")
+    ] = LIMITS.header_seconds,
+    max_connections: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Connections of one address.")
+    ] = LIMITS.connections,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
 ) -> None:
@@ -120,6 +160,7 @@ def serve(
         rows=rows,
         max_model_len=max_model_len,
         api_key=os.environ.get("JSPEC_API_KEY") if api_key is None else api_key,
+        api_keys=api_keys,
         rounds=rounds,
         max_queue=max_queue,
         prefill_tokens=prefill_tokens,
@@ -127,7 +168,18 @@ def serve(
         max_logprobs=max_logprobs,
         grammar_states=max_grammar_states,
         grammar_classes=max_grammar_classes,
+        stop_states=max_stop_states,
+        stop_classes=max_stop_classes,
         penalties=penalties,
+        limits=Limits(
+            forms=max_forms,
+            form_seconds=form_seconds,
+            form_megabytes=form_megabytes,
+            form_kilobytes=form_kilobytes,
+            form_queue=max_form_queue,
+            header_seconds=header_seconds,
+            connections=max_connections,
+        ),
         chat_template=chat_template,
         tool_call_parser=tool_call_parser,
         drain_seconds=drain_seconds,

@@ -91,6 +91,17 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
     return generate
 
 
+_NAMES = {
+    "calling_convention": int,
+    "max_new_tokens": int,
+    "platforms": str,
+    "prompt_tokens": int,
+    "rows": int,
+    "vocab_size": int,
+}
+"""What artefact.json has to hold; platforms and rows are lists."""
+
+
 @contextmanager
 def _whole(file: Path) -> Iterator[Path]:
     """Whatever reading the file raises is said in a sentence: its readers have errors of many
@@ -114,6 +125,12 @@ def _described(place: Path) -> dict[str, Any]:
             f"{file} has format {told.get('format')} and this program reads {FORMAT}; run the "
             "run.py that lies beside it"
         )
+    for name, entries in _NAMES.items():
+        value = told.get(name)
+        values = value if isinstance(value, list) else [value]
+        listed = name in ("rows", "platforms")
+        if listed != isinstance(value, list) or not all(type(one) is entries for one in values):
+            raise ValueError(f"{file} has {name} = {value!r:.60}; export the model again")
     low = jax.export.minimum_supported_calling_convention_version
     high = jax.export.maximum_supported_calling_convention_version
     if not low <= told["calling_convention"] <= high:

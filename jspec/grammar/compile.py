@@ -153,23 +153,27 @@ def choices(
     whole = len(rows)
     rows.append({})  # the state of all texts that nothing can follow
     ends = {whole}
-    spelled = {text.encode() for text in texts}
-    for text in sorted(spelled):
-        state = 0
+    spelled = sorted({text.encode() for text in texts})
+    what = f"the choices {list(texts)!r:.60}"
+    for text, following in zip(spelled, [*spelled[1:], b""], strict=True):
+        state, longer = 0, following.startswith(text)  # sorted, a longer one is the next
         for place, byte in enumerate(text, 1):
             if byte not in rows[state]:
                 last = place == len(text)
-                longer = last and any(other != text and other.startswith(text) for other in spelled)
                 rows[state][byte] = whole if last and not longer else len(rows)
                 if not last or longer:
                     rows.append({})
+                if len(rows) > max_states:
+                    raise InputError(
+                        f"the automaton of {what} has more than {max_states} states; make it "
+                        "smaller, or raise max_states"
+                    )
             state = rows[state][byte]
         ends.add(state)
     step = np.full((len(rows), 256), NONE, np.int32)
     for state, row in enumerate(rows):
         step[state, list(row)] = list(row.values())
     machine = ByteMachine(step, np.isin(np.arange(len(rows)), list(ends)))
-    what = f"the choices {list(texts)!r:.60}"
     return _grammar(machine, tokenizer, what, Bounds(max_states, max_megabytes))
 
 

@@ -36,7 +36,7 @@ def unrolled(schema: Any, what: str) -> Any:
         >>> unrolled(chain, "the schema")["properties"]["next"]["properties"]["next"]
         {'properties': {'next': {'properties': {}}}}
     """
-    if not isinstance(schema, dict) or not _returns(schema, schema, {"#": False}):
+    if not isinstance(schema, dict) or not _returns(schema, schema, {}):
         return schema
     made = _Unrolling(schema, what).of(schema, ())
     if made is _NOTHING:
@@ -57,26 +57,27 @@ def _parts(schema: dict[str, Any]) -> Iterator[Any]:
         yield schema.get(key)
 
 
-def _returns(whole: Any, schema: Any, seen: dict[str, bool]) -> bool:
+def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
     """Whether some reference leads back to where it stands.
 
     Args:
         whole: the schema in which references look.
         schema: a part of it.
-        seen: references that were followed, each once, and whether all of what is there was gone
-            through, and leads nowhere back.
+        seen: the parts that were come to, by what they are and not by how a reference spells it:
+            each is gone through once. Whether all of it was, and leads nowhere back.
     """
     if not isinstance(schema, dict):
         return False
+    if id(schema) in seen:
+        return not seen[id(schema)]
+    seen[id(schema)] = False
     place = schema.get("$ref")
     if isinstance(place, str) and place.startswith("#"):
-        if place in seen:
-            return not seen[place]
-        seen[place] = False
         back = _returns(whole, _target(whole, place), seen)
-        seen[place] = True
-        return back
-    return any(_returns(whole, part, seen) for part in _parts(schema))
+    else:
+        back = any(_returns(whole, part, seen) for part in _parts(schema))
+    seen[id(schema)] = True
+    return back
 
 
 def _target(whole: Any, place: str) -> Any:

@@ -7,13 +7,12 @@ schema allows; it never holds others.
 
 import json
 import math
-import unicodedata
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from jspec.arguments import check_integer
 from jspec.errors import InputError
-from jspec.grammar.regex_syntax import check_groups, end_of_part, without_anchors
+from jspec.grammar.ecma_patterns import json_text
 
 _ORDER = ("properties", "allOf", "anyOf", "oneOf", "prefixItems", "enum", "const", "$ref", "type")
 """What decides how a schema is read: the first of these that it has."""
@@ -76,8 +75,6 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "string": str, "integer": int, "number": (int, float), "boolean": bool, "null": type(None),
     "array": list, "object": dict,
 }  # fmt: skip
-_PLAIN = r'[^"\\\x00-\x1F\x7F-\x9F]'
-"""The letters that stand for themselves in JSON text."""
 
 
 def checked(schema: Any, what: str) -> Any:
@@ -200,40 +197,3 @@ def _is(value: Any, name: Any) -> bool:
     if isinstance(value, bool):
         return name == "boolean"
     return isinstance(value, _KINDS.get(name, ()))
-
-
-def json_text(pattern: str, what: str) -> str:
-    r"""A pattern that matches the same texts, but for those that JSON has to escape.
-
-    Args:
-        pattern: in the syntax of Rust's `regex`.
-        what: the words for the schema in messages.
-
-    Raises:
-        InputError: if it asks for a quotation mark or a letter that JSON escapes, or is no pattern.
-
-    Example:
-        >>> print(json_text(r"a.[b-d]\d", "the schema").replace(_PLAIN, "PLAIN"))
-        (?:aPLAIN[[b-d]&&PLAIN][\d&&PLAIN])
-    """
-    check_groups(pattern, f"the pattern of {what}")
-    pattern = without_anchors(pattern)
-    made, place = [], 0
-    while place < len(pattern):
-        letter = pattern[place]
-        if letter == '"':
-            raise InputError(f"{what} has a pattern with a quotation mark; leave it out")
-        if unicodedata.category(letter) == "Cc":
-            raise InputError(
-                f"{what} has a pattern with {letter!r}, which JSON escapes; leave it out"
-            )
-        end = end_of_part(pattern, place)
-        part = pattern[place:end]
-        if letter == ".":
-            part = _PLAIN
-        elif letter == "[" or (letter == "\\" and part[1:2] not in ("b", "B", "A", "z")):
-            part = f"[{part}&&{_PLAIN}]"
-        made.append(part)
-        place = end
-    # In a group: what stands around it does not belong to the first of its choices.
-    return f"(?:{''.join(made)})"

@@ -45,7 +45,9 @@ class StopStrings:
     """The bytes of each token."""
 
 
-def stop_strings(strings: str | Sequence[str], tokenizer: Any) -> StopStrings:
+def stop_strings(
+    strings: str | Sequence[str], tokenizer: Any, *, max_states: int = 20_000
+) -> StopStrings:
     """Texts that end a row as soon as its output has one of them, for `stop` of `decode`.
 
     The one that is complete first ends the row, and of several the longest. The output is cut
@@ -56,10 +58,11 @@ def stop_strings(strings: str | Sequence[str], tokenizer: Any) -> StopStrings:
     Args:
         strings: one or several.
         tokenizer: see `jspec.grammar.token_bytes`.
+        max_states: the most states of the automaton.
 
     Raises:
-        InputError: if a string is empty or longer than 4,096 bytes, or the tokenizer is of another
-            kind.
+        InputError: if a string is empty or longer than 4,096 bytes, they are too large, or the
+            tokenizer is of another kind.
 
     Example:
         >>> made = stop_strings(["bc"], [b"a", b"b", b"c", b"ab"])
@@ -74,8 +77,9 @@ def stop_strings(strings: str | Sequence[str], tokenizer: Any) -> StopStrings:
         raise InputError("there are no stop strings; pass at least one, or leave stop=None")
     tokens = token_bytes(tokenizer)
     longest = max((len(text or b"") for text in tokens), default=0)
-    step, held, complete = _machine([string.encode() for string in listed], longest)
-    made = read_tokens(step, tokens, "the stop strings", Bounds(), last=complete)
+    step, held, complete = _machine([string.encode() for string in listed], longest, max_states)
+    bounds = Bounds(states=max_states)
+    made = read_tokens(step, tokens, "the stop strings", bounds, last=complete)
     return StopStrings(
         strings=tuple(listed),
         automaton=made,
@@ -86,11 +90,13 @@ def stop_strings(strings: str | Sequence[str], tokenizer: Any) -> StopStrings:
 
 
 def _machine(
-    strings: Sequence[bytes], longest_token: int
+    strings: Sequence[bytes], longest_token: int, max_states: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Next state by state and byte, with the bytes held in a state and whether a string is whole.
 
     State 0 is the first. A complete string leads to states that count the bytes behind its begin.
+
+    Raises InputError as soon as the strings have more beginnings than there may be states.
     """
     children: list[dict[int, int]] = [{}]
     depth, ends = [0], [0]
@@ -102,6 +108,12 @@ def _machine(
                 children.append({})
                 depth.append(depth[state] + 1)
                 ends.append(0)
+                # What is whole is none of these states.
+                if len(children) - len(strings) > max_states:
+                    raise InputError(
+                        f"the automaton of the stop strings has more than {max_states} states; "
+                        "make them shorter, or raise max_states"
+                    )
             state = children[state][byte]
         ends[state] = len(string)
     size = len(children)
@@ -146,6 +158,11 @@ class StopProgress:
     """The last tokens of the output that may yet turn out to be of a stop string."""
     stop_bytes: Int[Array, " B"]
     """The bytes at the end of the output that are of the stop string that ended the row."""
+    dropped: Int[Array, " B"]
+    """The tokens that were emitted and are not in the output: all of them is of the stop string, or
+    behind it. The cache has them."""
+    begins: Int[Array, " B"]
+    """The token before the output."""
 
 
 def prepare(stop: Any, batch: int, vocab_size: int, room: Room | None = None) -> Stops | None:
@@ -191,10 +208,16 @@ def put(stops: Stops, row: Int[Array, ""], one: Stops) -> Stops:
     return Stops(automata, held, complete, sizes)
 
 
-def begin(stops: Stops) -> StopProgress:
-    """What is kept before the first round."""
+def begin(stops: Stops, root: Int[Array, " B"]) -> StopProgress:
+    """What is kept before the first round, which begins with this token of each row."""
     zeros = jnp.zeros_like(jnp.asarray(stops.automata.starts))
-    return StopProgress(states=zeros + stops.automata.starts, pending=zeros, stop_bytes=zeros)
+    return StopProgress(
+        states=zeros + stops.automata.starts,
+        pending=zeros,
+        stop_bytes=zeros,
+        dropped=zeros,
+        begins=root,
+    )
 
 
 def follow(stops: Stops, states: Int[Array, " B"], tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
@@ -250,5 +273,7 @@ def advance(
         states=states,
         pending=jnp.where(done, 0, from_the_end(touched)),
         stop_bytes=jnp.where(complete, beyond, known.stop_bytes).astype(jnp.int32),
+        dropped=jnp.where(complete, dropped, known.dropped),
+        begins=known.begins,
     )
     return after, lengths - dropped

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from jspec.errors import on_a_screen
+
 _TYPES = {
     400: "invalid_request_error",
     401: "authentication_error",
@@ -14,8 +16,12 @@ _TYPES = {
 }
 
 
+_LONGEST = 100
+"""Letters of a field's name; those that are longer are the client's own."""
+
+
 class APIError(Exception):
-    """What a client is told instead of an answer.
+    """What a client is told instead of an answer. It fits a screen, whatever was asked.
 
     Args:
         status: of HTTP.
@@ -33,9 +39,9 @@ class APIError(Exception):
         code: str | None = None,
         headers: Mapping[str, str] | None = None,
     ):
-        super().__init__(message)
+        super().__init__(on_a_screen(message))
         self.status = status
-        self.param = param
+        self.param = param if param is None else param[:_LONGEST]
         self.code = code
         self.headers = dict(headers or {})
 

@@ -66,6 +66,7 @@ class Exchange:
                     partial(_put, self._pieces, index),
                     shared=len(prompt) - 1 if several else 0,
                     goes_on=order.goes_on,
+                    salt=order.salt,
                 )
                 self.jobs.append(job)
                 before = () if order.goes_on else prompt
@@ -79,11 +80,6 @@ class Exchange:
         Raises:
             APIError: 429, if there is no room.
         """
-        if len(self.jobs) > self._scheduler.most_jobs:
-            raise APIError(
-                400, f"the request asks for {len(self.jobs)} answers, and the server takes "
-                f"{self._scheduler.most_jobs} at a time; ask for fewer", "n",
-            )  # fmt: skip
         try:
             self._scheduler.submit(self.jobs)
         except Busy as busy:
@@ -153,7 +149,7 @@ class Exchange:
         self, receive: Receive, show: bool
     ) -> AsyncIterator[tuple[Answer, str, Piece]]:
         """Pieces as they come, with the answer that they belong to and their text."""
-        watch = asyncio.ensure_future(_departure(receive))
+        watch = asyncio.ensure_future(departure(receive))
         watch.add_done_callback(lambda _: self._pieces.put_nowait(None))
         try:
             left = len(self.jobs)
@@ -218,7 +214,7 @@ def _error(answer: Answer) -> APIError:
     return APIError(400 if answer.refused else 500, answer.error or "")
 
 
-async def _departure(receive: Receive) -> None:
+async def departure(receive: Receive) -> None:
     """Returns when the client goes away."""
     while (await receive())["type"] != "http.disconnect":
         pass

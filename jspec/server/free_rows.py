@@ -7,6 +7,9 @@ from typing import Any
 from jspec.server.jobs import Device
 from jspec.server.prefixes import Prefixes, begins
 
+_NONE: tuple[str, Sequence[int]] = ("", ())
+"""The text of a row in which none stands."""
+
 
 class FreeRows:
     """Rows that nobody uses, the longest free first, with the text that stands in each.
@@ -24,7 +27,7 @@ class FreeRows:
         self._device = device
         self._prefixes = prefixes
         self._call = call
-        self._texts: OrderedDict[int, Sequence[int]] = OrderedDict()
+        self._texts: OrderedDict[int, tuple[str, Sequence[int]]] = OrderedDict()
         self._full: set[int] = set()
         """Those in which something stands, to be used or not."""
         self.reset()
@@ -34,22 +37,24 @@ class FreeRows:
 
     def reset(self) -> None:
         """All rows are free, and nothing stands in them."""
-        self._texts = OrderedDict((row, ()) for row in range(self._device.num_rows))
+        self._texts = OrderedDict((row, _NONE) for row in range(self._device.num_rows))
         self._full.clear()
 
-    def give(self, row: int, text: Sequence[int] = ()) -> None:
+    def give(self, row: int, text: Sequence[int] = (), salt: str = "") -> None:
         """A row is free now.
 
         Args:
             row: which one.
             text: that a next turn may go on from; () if there is none.
+            salt: of the text.
         """
-        self._texts[row] = text
+        self._texts[row] = salt, text
         self._full.add(row)
 
     def take(self) -> int:
         """A row for somebody, without a text to go on from if there is one."""
-        row = next((row for row, text in self._texts.items() if not text), next(iter(self._texts)))
+        empty = (row for row, (_, text) in self._texts.items() if not text)
+        row = next(empty, next(iter(self._texts)))
         self._keep(row)
         del self._texts[row]
         self._full.discard(row)
@@ -60,22 +65,23 @@ class FreeRows:
         for row in list(self._full):
             self._keep(row)
             self._call(self._device.evict, row)
-            self._texts[row] = ()
+            self._texts[row] = _NONE
         self._full.clear()
 
-    def find(self, prompt: Sequence[int]) -> tuple[int, Any]:
+    def find(self, prompt: Sequence[int], salt: str = "") -> tuple[int, Any]:
         """The longest known beginning of a prompt: (length, a state of one row); (0, None) if there
         is none. The state is the caller's own.
         """
-        size, state = self._prefixes.find(prompt)
+        size, state = self._prefixes.find(prompt, salt)
         best = None
-        for row, text in self._texts.items():
-            if len(text) > size and begins(prompt, text):
+        for row, (its, text) in self._texts.items():
+            if its == salt and len(text) > size and begins(prompt, text):
                 best, size = row, len(text)
         if best is not None:
             return size, self._call(self._device.take, best)
         return size, None if state is None else self._call(self._device.copy, state)
 
     def _keep(self, row: int) -> None:
-        if (text := self._texts[row]) and self._prefixes.wants(text):
-            self._prefixes.keep(text, self._call(self._device.take, row))
+        salt, text = self._texts[row]
+        if text and self._prefixes.wants(text, salt):
+            self._prefixes.keep(text, self._call(self._device.take, row), salt)

@@ -9,20 +9,21 @@ from typing import TYPE_CHECKING, Any
 from jspec import grammar
 from jspec.app import conversations
 from jspec.errors import InputError
-from jspec.grammar.stops import StopStrings
 from jspec.server import calls
 from jspec.server.errors import APIError
-from jspec.server.forms import Bounds, Forms
+from jspec.server.forms import Automata, Bounds, Forms, Wanted
 from jspec.server.jobs import RowSettings
+from jspec.server.limits import Limits
 from jspec.server.schemas import AsJSON, ChatRequest, CompletionRequest, Message, NamedTool
 from jspec.server.schemas import Settings as Asked
+from jspec.server.workers import Patience
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
 
 _COMPLETION = 16
 """Tokens of a completion that names no bound, as in the OpenAI API."""
-_OWN = {"messages", "tools", "add_generation_prompt", "self", "target"}
+_OWN = {"messages", "tools", "add_generation_prompt", "watch", "self", "target"}
 """What a template is given by the server itself, and words that none can have."""
 _PENALTIES = (
     "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "min_tokens",
@@ -36,53 +37,78 @@ class Order:
 
     Args:
         prompts: token ids of each prompt.
-        settings: of all rows, but for their number.
+        settings: of all rows, but for their number and their automata.
+        wanted: the automata.
         has_seed: whether the client named the seed, from which each prompt's answers then draw.
         num_answers: answers to each prompt.
         num_top: likeliest tokens that are reported beside each; None: no log-probabilities are.
         goes_on: whether a next turn is likely to begin with prompt and answer.
         function: the function that the answer calls: it consists of the arguments.
         reader: makes what reads calls out of an answer; None: it has none.
+        salt: what is read of the prompts is shared within it.
     """
 
     prompts: Sequence[list[int]]
     settings: RowSettings
+    wanted: Wanted
     has_seed: bool
     num_answers: int = 1
     num_top: int | None = None
     goes_on: bool = False
     function: str | None = None
     reader: Callable[[], calls.Reader] | None = None
+    salt: str = ""
+
+    def formed(self, made: Automata) -> "Order":
+        """The order with its automata."""
+        return replace(self, settings=replace(self.settings, grammar=made[0], stop=made[1]))
 
 
 class Intake:
-    """Makes orders of requests.
+    """Makes orders of requests; from any thread.
 
-    It may take time, for a grammar seconds, and is called from any thread.
+    What is asked for is refused by its size before anything is made of it, and is looked at from
+    time to time while it is.
 
     Args:
         target: the model, for its tokenizer and template.
         bounds: what a row has room for.
         call_parser: how the model writes calls, one of `calls.PARSERS`; None: nobody knows.
+        limits: what a request may cost.
     """
 
-    def __init__(self, target: "Loaded", bounds: Bounds, call_parser: str | None = None):
+    def __init__(
+        self,
+        target: "Loaded",
+        bounds: Bounds,
+        call_parser: str | None = None,
+        limits: Limits = Limits(),
+    ):
         self.target = target
         self._call_parser = call_parser
         self.bounds = bounds
         self.spelled = grammar.token_bytes(target.tokenizer)
         """The bytes of each token."""
-        self._forms = Forms(self.spelled, bounds)
+        self.limits = limits
+        self.forms = Forms(self.spelled, bounds, limits)
+        added = target.tokenizer.get_added_tokens_decoder()
+        special = [len(token.content.encode()) for token in added.values()]
+        longest = max([1, *special, *(len(text) for text in self.spelled if text)])
+        self._most_bytes = bounds.max_model_len * longest
+        """Of a text: more have no room in a row whatever its tokens are."""
 
-    def completion(self, asked: CompletionRequest) -> Order:
+    def completion(self, asked: CompletionRequest, patience: Patience) -> Order:
         """The order of a completion.
 
         Raises:
             APIError: 400, if it cannot be fulfilled.
+            GivenUp: if nobody waits any longer.
         """
         vocab_size = self.target.model.vocab_size
         prompts = []
         for prompt in asked.prompts:
+            patience.check("the prompt")
+            self._check_room("prompt", prompt)
             ids = self.target.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt
             if not ids:
                 raise APIError(400, "prompt has no tokens; give it text", "prompt")
@@ -93,18 +119,22 @@ class Intake:
                 )  # fmt: skip
             prompts.append(ids)
         limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
-        made = self._forms.made(asked.stop_texts, asked.structured_outputs)
+        wanted = self.forms.wanted(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
-        settings = self._settings(asked, limit, made, num_top is not None)
-        return Order(prompts, settings, asked.seed is not None, asked.n, num_top)
+        settings = self._settings(asked, limit, wanted, num_top is not None)
+        return Order(
+            prompts, settings, wanted, asked.seed is not None, asked.n, num_top,
+            salt=asked.cache_salt or "",
+        )  # fmt: skip
 
-    def chat(self, asked: ChatRequest) -> Order:
+    def chat(self, asked: ChatRequest, patience: Patience) -> Order:
         """The order of a chat's next turn.
 
         Raises:
             APIError: 400, if it cannot be fulfilled.
+            GivenUp: if nobody waits any longer.
         """
-        prompt = self._conversation(asked)
+        prompt = self._conversation(asked, patience)
         if asked.max_tokens and asked.max_completion_tokens:
             raise APIError(
                 400, "max_tokens and max_completion_tokens were both given; give one of them",
@@ -127,37 +157,43 @@ class Intake:
                 400, "tool_choice asks for a call, which has a form of its own; leave out "
                 "response_format and structured_outputs", "tool_choice",
             )  # fmt: skip
-        made = self._forms.made(asked.stop_texts, form if schema is None else schema)
+        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema)
         if asked.top_logprobs is not None and not asked.logprobs:
             raise APIError(
                 400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
             )
-        wanted = (asked.top_logprobs or 0) if asked.logprobs else None
-        num_top = self._num_top("top_logprobs" if wanted else "logprobs", wanted)
-        settings = self._settings(asked, limit, made, num_top is not None)
+        top = (asked.top_logprobs or 0) if asked.logprobs else None
+        num_top = self._num_top("top_logprobs" if top else "logprobs", top)
+        settings = self._settings(asked, limit, wanted, num_top is not None)
         return Order(
-            [prompt], settings, asked.seed is not None, asked.n, num_top, goes_on=True,
-            function=function, reader=reader,
+            [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
+            function=function, reader=reader, salt=asked.cache_salt or "",
         )  # fmt: skip
 
-    def _conversation(self, asked: ChatRequest) -> list[int]:
+    def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:
         """The tokens of a conversation, by the model's template."""
+
+        def watch(size: int) -> None:
+            patience.check("messages")
+            self._check_size("messages", size)
+
         if wrong := _OWN & set(asked.chat_template_kwargs):
             name = f"chat_template_kwargs.{min(wrong)}"
             raise APIError(400, f"{name} is not the client's to give; leave it out", name)
         messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
         variables = dict(asked.chat_template_kwargs)
         try:
-            shown = conversations.written(self.target, messages, **variables)
+            shown = conversations.written(self.target, messages, watch=watch, **variables)
             if asked.tools and asked.tool_choice != "none":
                 tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
                 plain, variables = shown, {**variables, "tools": tools}
-                shown = conversations.written(self.target, messages, **variables)
+                shown = conversations.written(self.target, messages, watch=watch, **variables)
                 if shown == plain:
                     raise APIError(
                         400, "tools is not supported by the model's chat template, which does not "
                         "show them; leave it out", "tools", "unsupported_parameter",
                     )  # fmt: skip
+            self._check_room("messages", shown)
             return conversations.encode(self.target, shown)
         except InputError as error:
             raise APIError(400, str(error), "messages") from None
@@ -207,6 +243,29 @@ class Intake:
             return name, json.dumps(tools[name]), None
         return None, calls.schema_of(list(tools.items())), lambda: calls.BareCalls(tools)
 
+    def _check_room(self, param: str, text: str | list[int]) -> None:
+        """Refuses a prompt that no row holds, before it is made into tokens."""
+        if isinstance(text, str):
+            self._check_size(param, len(text.encode()))
+        else:
+            self._check_tokens(param, len(text))
+
+    def _check_size(self, param: str, size: int) -> None:
+        if size > self._most_bytes:
+            raise APIError(
+                400, f"{param} has {size} bytes of text or more, and a row of "
+                f"{self.bounds.max_model_len} tokens holds {self._most_bytes} at most; shorten it, "
+                "or start the server with more --max-model-len", param, "context_length_exceeded",
+            )  # fmt: skip
+
+    def _check_tokens(self, param: str, size: int) -> None:
+        if size >= (room := self.bounds.max_model_len):
+            raise APIError(
+                400, f"{param} has {size} tokens and a row holds {room}, prompt and answer; "
+                "shorten it, or start the server with more --max-model-len", param,
+                "context_length_exceeded",
+            )  # fmt: skip
+
     def _limit(
         self,
         param: str,
@@ -217,11 +276,7 @@ class Intake:
     ) -> int:
         """Most tokens of an answer."""
         longest, room = max(map(len, prompts)), self.bounds.max_model_len
-        if longest >= room:
-            raise APIError(
-                400, f"{param} has {longest} tokens and a row holds {room}, prompt and answer; "
-                f"shorten it", param, "context_length_exceeded",
-            )  # fmt: skip
+        self._check_tokens(param, longest)
         if asked is not None and longest + asked > room:
             raise APIError(
                 400, f"{named} is {asked}, {param} has {longest} tokens, and a row holds {room}; "
@@ -244,7 +299,7 @@ class Intake:
         self,
         asked: Asked,
         limit: int,
-        made: tuple[grammar.Grammar | None, StopStrings | None],
+        wanted: Wanted,
         logprobs: bool,
     ) -> RowSettings:
         vocab_size, bias = self.target.model.vocab_size, {}
@@ -270,7 +325,7 @@ class Intake:
                 400, f"stop_token_ids has {max(asked.stop_token_ids)}, outside the vocabulary of "
                 f"{vocab_size}", "stop_token_ids",
             )  # fmt: skip
-        if made[0] is not None and asked.ignore_eos:
+        if wanted.kind is not None and asked.ignore_eos:
             raise APIError(
                 400, "ignore_eos came with a grammar, whose answers have an end; leave it out",
                 "ignore_eos",
@@ -290,8 +345,6 @@ class Intake:
             min_tokens=asked.min_tokens,
             stop_token_ids=tuple(asked.stop_token_ids),
             ignore_eos=asked.ignore_eos,
-            grammar=made[0],
-            stop=made[1],
             logprobs=logprobs,
         )
 

@@ -100,6 +100,7 @@ class Job:
         deliver: is called with each piece, in the thread that `Scheduler` was told to deliver in.
         shared: so many tokens at the begin of the prompt are known to stand in other prompts too.
         goes_on: whether a next turn is likely to begin with this prompt and its answer.
+        salt: what was read is shared with jobs of the same salt alone.
     """
 
     prompt: list[int]
@@ -107,6 +108,7 @@ class Job:
     deliver: Callable[[Piece], None]
     shared: int = 0
     goes_on: bool = False
+    salt: str = ""
 
     cancelled: bool = False
     """Nobody waits for it any longer. Set from any thread."""

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import signal
 import sys
 import time
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from jspec.errors import InputError
 from jspec.methods import DEFAULT
+from jspec.server.limits import Limits
 
 if TYPE_CHECKING:
     import socket
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from jspec.app.method_choice import Choice
     from jspec.app.sessions import Session
     from jspec.models import Loaded
+    from jspec.server.clients import Client
     from jspec.server.device import EngineDevice
 
 _MEGABYTE = 2**20
@@ -30,8 +33,6 @@ _NARROW = (0, 3)
 _IDLE_SECONDS = 75
 """After which a connection without a request is closed: later than clients close it themselves
 (those of `openai` after 5), since a request that crosses the closing is lost."""
-_STOP_STATES = 512
-_STOP_CLASSES = 128
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class ServeSettings:
         rows: requests that are answered together.
         max_model_len: most tokens of a row, prompt and answer; None: the model's context, 2,048 at
             most.
-        api_key: that clients have to bring; None: they need none.
+        api_key: that clients have to bring; None: they need none, unless there is a file.
+        api_keys: the file of several clients, with names, rates and room; None: there are none.
         rounds: rounds in a call of the device.
         max_queue: most requests that wait for a row.
         prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
@@ -53,7 +55,10 @@ class ServeSettings:
         max_logprobs: most likeliest tokens beside each; -1: no log-probabilities.
         grammar_states: most states of a grammar; 0: no grammars.
         grammar_classes: most classes of tokens of one.
+        stop_states: most states of a request's stop strings.
+        stop_classes: most classes of tokens of them.
         penalties: whether requests may have penalties, biases and a minimal length.
+        limits: what requests may cost before they have a row.
         chat_template: a Jinja file, instead of the model's own template.
         tool_call_parser: how the model writes calls; None: as its template shows them.
         drain_seconds: what is being answered has so long to end, after SIGTERM.
@@ -69,6 +74,7 @@ class ServeSettings:
     rows: int = 8
     max_model_len: int | None = None
     api_key: str | None = None
+    api_keys: Path | None = None
     rounds: int = 8
     max_queue: int = 128
     prefill_tokens: int = 256
@@ -76,7 +82,10 @@ class ServeSettings:
     max_logprobs: int = 20
     grammar_states: int = 1024
     grammar_classes: int = 256
+    stop_states: int = 512
+    stop_classes: int = 128
     penalties: bool = True
+    limits: Limits = Limits()  # noqa: RUF009 (frozen)
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     drain_seconds: int = 60
@@ -97,17 +106,40 @@ class ServeSettings:
             ("--max-logprobs", self.max_logprobs, -1, 1000),
             ("--max-grammar-states", self.grammar_states, 0, 2**20),
             ("--max-grammar-classes", self.grammar_classes, 2, 2**16),
+            ("--max-stop-states", self.stop_states, 1, 2**20),
+            ("--max-stop-classes", self.stop_classes, 2, 2**16),
             ("--drain-seconds", self.drain_seconds, 0, 2**20),
+            ("--max-forms", self.limits.forms, 1, 1024),
+            ("--form-seconds", self.limits.form_seconds, 1, 2**20),
+            ("--form-megabytes", self.limits.form_megabytes, 16, 2**20),
+            ("--form-kilobytes", self.limits.form_kilobytes, 1, 2**12),
+            ("--max-form-queue", self.limits.form_queue, 0, 2**20),
+            ("--header-seconds", self.limits.header_seconds, 1, 2**20),
+            ("--max-connections", self.limits.connections, 1, 2**20),
         ):
             if value is not None:
                 check_integer(option, value, low, high)
         if self.api_key is not None and not self.api_key:
             raise InputError("--api-key is empty; give it a letter, or leave it out")
+        self.clients()
+        if self.api_keys is not None:
+            self.clients()  # what is wrong with the file is said before a model is loaded
         if self.tool_call_parser not in (None, *calls.PARSERS):
             raise InputError(
                 f"--tool-call-parser is {self.tool_call_parser!r:.60}; give one of "
                 f"{', '.join(calls.PARSERS)}"
             )
+
+    def clients(self) -> tuple["Client", ...]:
+        """Who may ask; none: anybody.
+
+        Raises:
+            InputError: if the file holds no clients.
+        """
+        from jspec.server import clients
+
+        only = () if self.api_key is None else (clients.Client("", self.api_key),)
+        return (*only, *(() if self.api_keys is None else clients.read(self.api_keys)))
 
 
 def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> None:
@@ -126,7 +158,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     from jspec.server.compiled import Compiled
     from jspec.server.forms import Bounds
     from jspec.server.intake import Intake
-    from jspec.server.protocol import Protocol
+    from jspec.server.protocol import protocol
     from jspec.server.scheduler import Scheduler
     from jspec.server.service import Served, Service
     from jspec.server.warming import choose_widths, warm_up
@@ -143,13 +175,15 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         None if settings.max_logprobs < 0 else settings.max_logprobs,
         settings.grammar_states,
         settings.grammar_classes,
-        _STOP_STATES,
-        _STOP_CLASSES,
+        settings.stop_states,
+        settings.stop_classes,
         settings.penalties,
     )
+    intake = Intake(target, bounds, _call_parser(target, settings), settings.limits)
+    intake.forms.making.warm_up()
     service = Service(
-        Served(settings.name, settings.api_key, int(time.time())),
-        Intake(target, bounds, _call_parser(target, settings)),
+        Served(settings.name, settings.clients(), int(time.time())),
+        intake,
         lambda deliver: Scheduler(
             device,
             deliver,
@@ -159,6 +193,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         ),
         compiled.since(compiled.count),
         lambda line: print(line, flush=True),
+        lambda: None if memory is None else keep(memory, device),
     )
     # What is here now stays: without this, each full collection walks over all of it.
     gc.collect()
@@ -166,7 +201,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     logging.basicConfig(format="jspec: %(message)s", stream=sys.stderr)
     config = uvicorn.Config(
         service.application(),
-        http=Protocol,
+        http=protocol(settings.limits),
         log_config=None,
         log_level="critical",
         access_log=False,
@@ -181,14 +216,26 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     signal.signal(signal.SIGTERM, lambda *_: None)
     signal.signal(signal.SIGINT, lambda *_: None)
     uvicorn.Server(config).run(sockets=[listening])
+    if service.is_working:
+        # Nothing ends a thread but the process. At Python's own end it would go on in code that is
+        # being taken down.
+        say("the time to end what was begun is over")
+        sys.stdout.flush()
+        os._exit(0)
     say("all that was begun is answered")
-    if memory is not None:
-        memory.write(device.learnt)
 
 
 def say(message: str) -> None:
     """A line for whoever started the server."""
     print(f"jspec: {message}", file=sys.stderr, flush=True)
+
+
+def keep(memory: "MemoryFile", device: "EngineDevice") -> None:
+    """Writes what the drafter has learnt, or says why not."""
+    try:
+        memory.write(device.learnt)
+    except OSError as error:
+        say(f"what the drafter has learnt is not kept: {error}")
 
 
 def chatting(target: "Loaded", template: Path | None) -> "Loaded":
@@ -267,7 +314,7 @@ def device_of(
         drafter=drafter,
         processors=processors_of(RowSettings()) if settings.penalties else (),
         grammar=grammar,
-        stop=Room(states=_STOP_STATES, classes=_STOP_CLASSES),
+        stop=Room(states=settings.stop_states, classes=settings.stop_classes),
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
         logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
     )

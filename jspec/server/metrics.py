@@ -1,13 +1,15 @@
 """What /metrics shows, by the names that vLLM gave these figures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from jspec.metrics import Metrics
+from jspec.server.errors import APIError
 from jspec.server.jobs import Job
 from jspec.server.scheduler import Scheduler
+from jspec.server.workers import Workers
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -40,12 +42,22 @@ class ServerMetrics:
         scheduler: whose rows and queue are shown.
         model: the name that is served, a label of all figures.
         compiled: gives the number of programs that were compiled so far.
+        workers: what works for requests that have no row yet, by what it does.
     """
 
-    def __init__(self, scheduler: Scheduler, model: str, compiled: Callable[[], int]):
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        model: str,
+        compiled: Callable[[], int],
+        workers: Mapping[str, Workers],
+    ):
         self._registry = CollectorRegistry()
         self._model = model
-        self._gauges(scheduler, compiled)
+        self._gauges(scheduler, compiled, workers)
+        self._refused = self._make(
+            Counter, "jspec:requests_refused", "Requests that got an error.", ("status", "code")
+        )
         self._prompt_tokens = self._make(
             Counter, "vllm:prompt_tokens", "Tokens of prompts that were read."
         )
@@ -100,6 +112,10 @@ class ServerMetrics:
         """All figures, in Prometheus' format."""
         return generate_latest(self._registry)
 
+    def refused(self, error: APIError) -> None:
+        """Counts a request that got an error."""
+        self._refused.labels(self._model, str(error.status), error.code or "").inc()
+
     def wrote(self, tokens: int, seconds: float | None) -> None:
         """Counts the tokens of a piece.
 
@@ -147,7 +163,12 @@ class ServerMetrics:
         made = kind(name, text, ("model_name", *labels), registry=self._registry, **more)
         return made if labels else made.labels(self._model)
 
-    def _gauges(self, scheduler: Scheduler, compiled: Callable[[], int]) -> None:
+    def _gauges(
+        self,
+        scheduler: Scheduler,
+        compiled: Callable[[], int],
+        workers: Mapping[str, Workers],
+    ) -> None:
         figures = scheduler.figures
         shown: tuple[tuple[str, str, Callable[[], float]], ...] = (
             ("vllm:num_requests_running", "Rows that write.", lambda: scheduler.num_running),
@@ -179,3 +200,8 @@ class ServerMetrics:
         )
         for name, text, value in shown:
             self._make(Gauge, name, text).set_function(value)
+        for what, some in workers.items():
+            made = self._make(Gauge, f"jspec:{what}_running", f"Requests: {what}, at work.")
+            made.set_function(lambda some=some: some.num_busy)
+            made = self._make(Gauge, f"jspec:{what}_waiting", f"Requests: {what}, that wait.")
+            made.set_function(lambda some=some: some.num_waiting)

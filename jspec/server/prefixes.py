@@ -14,46 +14,50 @@ _RECENT = 32
 class Prefixes:
     """Texts that were read, with the states behind them; the least recently used goes first.
 
+    A text is found by those who give its salt, and changes nothing for others: what is known of a
+    prompt can be measured.
+
     Args:
         capacity: most states that are kept; 0 keeps none.
     """
 
     def __init__(self, capacity: int):
         self.capacity = capacity
-        self._states: OrderedDict[tuple[int, ...], Any] = OrderedDict()
-        self._recent: deque[np.ndarray] = deque(maxlen=_RECENT)
+        self._states: OrderedDict[tuple[str, tuple[int, ...]], Any] = OrderedDict()
+        self._recent: deque[tuple[str, np.ndarray]] = deque(maxlen=_RECENT)
 
     def __len__(self) -> int:
         return len(self._states)
 
-    def find(self, prompt: Sequence[int]) -> tuple[int, Any]:
+    def find(self, prompt: Sequence[int], salt: str = "") -> tuple[int, Any]:
         """The longest known beginning of a prompt that leaves a token to read: (length, state).
 
         The state is kept, so whoever donates it copies it first. (0, None) if there is none.
         """
         best: tuple[int, ...] = ()
-        for known in self._states:
-            if len(best) < len(known) and begins(prompt, known):
+        for its, known in self._states:
+            if its == salt and len(best) < len(known) and begins(prompt, known):
                 best = known
         if len(best) < WORTH:
             return 0, None
-        self._states.move_to_end(best)
-        return len(best), self._states[best]
+        self._states.move_to_end((salt, best))
+        return len(best), self._states[salt, best]
 
-    def keep(self, text: Sequence[int], state: Any) -> None:
+    def keep(self, text: Sequence[int], state: Any, salt: str = "") -> None:
         """Keeps a state, if there is room for any."""
         if not self.capacity:
             return
-        self._states[tuple(text)] = state
-        self._states.move_to_end(tuple(text))
+        self._states[salt, tuple(text)] = state
+        self._states.move_to_end((salt, tuple(text)))
         while len(self._states) > self.capacity:
             self._states.popitem(last=False)
 
-    def wants(self, text: Sequence[int]) -> bool:
+    def wants(self, text: Sequence[int], salt: str = "") -> bool:
         """Whether a state behind this text is worth keeping."""
-        return self.capacity > 0 and len(text) >= WORTH and tuple(text) not in self._states
+        known = (salt, tuple(text)) in self._states
+        return self.capacity > 0 and len(text) >= WORTH and not known
 
-    def boundary(self, prompt: list[int], known: int, shared: int) -> int:
+    def boundary(self, prompt: list[int], known: int, shared: int, salt: str = "") -> int:
         """Where to stop reading and keep the state, because other prompts begin alike; 0: nowhere.
 
         What two prompts of late have in common, a third is likely to have too.
@@ -62,12 +66,13 @@ class Prefixes:
             prompt: that is to be read.
             known: its tokens that need not be read.
             shared: its tokens that are known to come again.
+            salt: of the prompt.
         """
         text = np.array(prompt, np.int32)
-        common = [common_length(text, other) for other in self._recent]
-        self._recent.append(text)
+        common = [common_length(text, other) for its, other in self._recent if its == salt]
+        self._recent.append((salt, text))
         place = min(max([shared, *common]), len(prompt) - 1)
-        if place >= known + WORTH and self.wants(prompt[:place]):
+        if place >= known + WORTH and self.wants(prompt[:place], salt):
             return place
         return 0
 

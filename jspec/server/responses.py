@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
@@ -80,6 +81,14 @@ async def body_of(request: Request) -> bytes:
     return b"".join(parts)
 
 
+async def dropped(request: Request) -> None:
+    """Reads what is left of a body: a client that still writes reads no answer."""
+    with suppress(ClientDisconnect, TimeoutError):
+        async with asyncio.timeout(BODY_SECONDS):
+            async for _ in request.stream():
+                pass
+
+
 def error_of(error: APIError) -> JSONResponse:
     """The answer that tells a client of an error."""
     return JSONResponse(error.body, error.status, error.headers)
@@ -90,5 +99,6 @@ async def refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     said = {404: "there is no such path", 405: "the path has no such method"}
     what = said.get(error.status_code, str(error.detail))
-    message = f"{request.method} {request.url.path}: {what}"
+    message = f"{request.method} {request.url.path:.100}: {what}"
+    await dropped(request)
     return error_of(APIError(error.status_code, message, headers=error.headers))

@@ -127,6 +127,11 @@ class Scheduler:
         """Jobs that can be here at a time."""
         return self._device.num_rows + self.max_waiting
 
+    @property
+    def has_room(self) -> bool:
+        """Whether a job would be taken."""
+        return not self._stopped and self._outstanding < self.most_jobs
+
     def submit(self, jobs: Sequence[Job]) -> None:
         """Adds jobs to the queue, all or none.
 
@@ -231,12 +236,12 @@ class Scheduler:
     def _look_up(self, at: _Reading) -> None:
         """Finds what is known of a prompt."""
         job = at.job
-        size, state = self._free.find(job.prompt)
+        size, state = self._free.find(job.prompt, job.salt)
         job.reused = size
         self.figures.prompt_tokens += len(job.prompt)
         self.figures.reused_tokens += size
         at.place, at.arrival = size, state
-        at.boundary = self.prefixes.boundary(job.prompt, size, job.shared)
+        at.boundary = self.prefixes.boundary(job.prompt, size, job.shared, job.salt)
 
     def _read_piece(self, at: _Reading) -> int:
         """Reads on in the prompt at hand, and puts it into a row once all of it is read."""
@@ -251,7 +256,8 @@ class Scheduler:
         at.arrival = self._call(self._device.read, tokens, settings, earlier)
         at.place = end
         if end == at.boundary:
-            self.prefixes.keep(job.prompt[:end], self._call(self._device.copy, at.arrival))
+            copied = self._call(self._device.copy, at.arrival)
+            self.prefixes.keep(job.prompt[:end], copied, job.salt)
         if end == size:
             row = self._free.take()
             try:
@@ -290,7 +296,7 @@ class Scheduler:
                 job.first_at = now
             if piece.is_last:
                 del self._running[row]
-                self._free.give(row, _goes_on_from(job, piece))
+                self._free.give(row, _goes_on_from(job, piece), job.salt)
                 self._end(job, piece)
             elif piece.tokens and not job.cancelled:
                 self._pieces.append((job, piece))

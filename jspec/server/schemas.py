@@ -7,6 +7,7 @@ that was not given.
 import json
 from typing import Annotated, Any, Literal, TypeVar
 
+import pydantic_core
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from jspec.server.device import NUM_BIASES, NUM_STOP_TOKENS
@@ -16,11 +17,18 @@ Asked = TypeVar("Asked", bound="Body")
 
 MOST_ANSWERS = 128
 MOST_PROMPTS = 256
+_MOST_WRONG = 64
+"""Fields that are wrong: a body of more is not told which."""
 
 Text = Annotated[str, Field(min_length=1)]
 Token = Annotated[int, Field(ge=0)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+def _list(least: int, most: int | None = None) -> Any:
+    """The bounds of a list, of whose entries the first that is wrong is enough."""
+    return Field(min_length=least, max_length=most, fail_fast=True)
 
 
 class Body(BaseModel):
@@ -61,7 +69,7 @@ class StructuredOutputs(Body):
 
     json_: dict[str, Any] | str | None = Field(None, alias="json")
     regex: Text | None = None
-    choice: Annotated[list[Text], Field(min_length=1, max_length=1024)] | None = None
+    choice: Annotated[list[Text], _list(1, 1024)] | None = None
 
     @model_validator(mode="after")
     def _one(self) -> "StructuredOutputs":
@@ -80,10 +88,8 @@ class Settings(Body):
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 0
     min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
-    stop: Text | Annotated[list[Text], Field(max_length=16)] = Field(default_factory=list)
-    stop_token_ids: Annotated[list[Token], Field(max_length=NUM_STOP_TOKENS)] = Field(
-        default_factory=list
-    )
+    stop: Text | Annotated[list[Text], _list(0, 16)] = Field(default_factory=list)
+    stop_token_ids: Annotated[list[Token], _list(0, NUM_STOP_TOKENS)] = Field(default_factory=list)
     ignore_eos: bool = False
     min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
     max_tokens: Annotated[int, Field(ge=1)] | None = None
@@ -96,13 +102,10 @@ class Settings(Body):
     stream: bool = False
     stream_options: StreamOptions | None = None
     structured_outputs: StructuredOutputs | None = None
-    user: str | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
     """Says who asks; it is written into the log."""
-
-    @property
-    def has_form(self) -> bool:
-        """Whether answers have a form, which takes time to make."""
-        return self.structured_outputs is not None
+    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """vLLM's: what is read of the prompt is shared within it."""
 
     @property
     def stop_texts(self) -> list[str]:
@@ -120,12 +123,9 @@ class CompletionRequest(Settings):
 
     prompt: (
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=MOST_PROMPTS)]
-        | Annotated[list[Token], Field(min_length=1)]
-        | Annotated[
-            list[Annotated[list[Token], Field(min_length=1)]],
-            Field(min_length=1, max_length=MOST_PROMPTS),
-        ]
+        | Annotated[list[Text], _list(1, MOST_PROMPTS)]
+        | Annotated[list[Token], _list(1)]
+        | Annotated[list[Annotated[list[Token], _list(1)]], _list(1, MOST_PROMPTS)]
     )
     logprobs: Annotated[int, Field(ge=0)] | None = None
 
@@ -157,9 +157,9 @@ class ToolCall(Body):
 
 class Message(Body):
     role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: str | list[TextPart] = ""
+    content: str | Annotated[list[TextPart], _list(0)] = ""
     name: str | None = None
-    tool_calls: list[ToolCall] | None = None
+    tool_calls: Annotated[list[ToolCall], _list(0)] | None = None
     tool_call_id: str | None = None
 
     @property
@@ -193,33 +193,38 @@ class NamedTool(Body):
 class ChatRequest(Settings):
     """The body of /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1)]
+    messages: Annotated[list[Message], _list(1)]
     max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
     logprobs: bool = False
     top_logprobs: Annotated[int, Field(ge=0)] | None = None
     response_format: AsText | AsJSON | None = Field(None, discriminator="type")
-    tools: Annotated[list[Tool], Field(min_length=1, max_length=128)] | None = None
+    tools: Annotated[list[Tool], _list(1, 128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
     parallel_tool_calls: bool = True
     """Whether an answer may have several calls. Where one is asked for it has one in any case."""
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
 
-    @property
-    def has_form(self) -> bool:
-        """Whether answers have a form, which takes time to make."""
-        given = (self.structured_outputs, self.response_format, self.tools)
-        return any(one is not None for one in given)
 
-
-def parse(kind: type[Asked], body: bytes) -> Asked:
+def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
     """The request that a body holds.
+
+    Args:
+        kind: of the path.
+        body: of the request.
+        most_messages: of a chat, since each has a token at least; as many parts of them.
 
     Raises:
         APIError: 400, with the first field that is wrong.
     """
+    if "messages" in kind.model_fields:
+        _check_messages(body, most_messages)
     try:
         return kind.model_validate_json(body)
     except ValidationError as error:
+        if error.error_count() > _MOST_WRONG:
+            raise APIError(
+                400, f"the body has {error.error_count()} wrong or unknown fields; leave them out"
+            ) from None
         wrong = error.errors(include_url=False, include_context=True)
     except RecursionError:
         raise APIError(400, "the body is nested too deep; make it flatter") from None
@@ -244,6 +249,29 @@ def parse(kind: type[Asked], body: bytes) -> Asked:
     value = repr(first["input"])
     shown = value if len(value) <= 60 else f"{value[:60]}..."
     raise APIError(400, f"{param} is {shown}: {said[0].lower()}{said[1:]}", param, "invalid_value")
+
+
+def _check_messages(body: bytes, most: int) -> None:
+    """Refuses what no row holds, by the number of its parts."""
+    try:
+        given = pydantic_core.from_json(body)
+    except ValueError:
+        return  # it is no JSON, as its reader will say
+    messages = given.get("messages") if isinstance(given, dict) else None
+    if not isinstance(messages, list):
+        return
+    known = [one for one in messages if isinstance(one, dict)]
+    for what, lists in (
+        ("messages", [messages]),
+        ("the content of messages", [one.get("content") for one in known]),
+        ("tool_calls of messages", [one.get("tool_calls") for one in known]),
+    ):
+        if (size := sum(len(part) for part in lists if isinstance(part, list))) > most:
+            raise APIError(
+                400, f"{what} are {size}, and a row of this server holds {most} tokens; shorten "
+                "the conversation, or start the server with more --max-model-len", "messages",
+                "context_length_exceeded",
+            )  # fmt: skip
 
 
 def _param(body: Any, error: Any) -> str:

@@ -1,15 +1,14 @@
 """The paths of the server, as a Starlette application."""
 
 import asyncio
-import hmac
 import json
 import logging
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, nullcontext
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -19,19 +18,41 @@ from starlette.routing import Route
 
 from jspec.server import schemas
 from jspec.server.answers import Spelling
+from jspec.server.clients import Client, Clients
 from jspec.server.errors import APIError
-from jspec.server.exchange import Exchange, Gone
+from jspec.server.exchange import Exchange, Gone, departure
 from jspec.server.formats import ChatFormat, CompletionFormat, Format
 from jspec.server.intake import Intake, Order
 from jspec.server.jobs import Job, Piece
 from jspec.server.metrics import CONTENT_TYPE, ServerMetrics
-from jspec.server.responses import CLOSED, Finished, StreamedAnswer, body_of, error_of, refused
+from jspec.server.responses import (
+    CLOSED,
+    Finished,
+    StreamedAnswer,
+    body_of,
+    dropped,
+    error_of,
+    refused,
+)
 from jspec.server.scheduler import Scheduler
+from jspec.server.workers import GivenUp, Patience, Workers
 
 log = logging.getLogger("jspec.server")
 
-_MAKERS = 4
-"""Grammars that are made at once; others wait. One may take seconds."""
+_READERS = 8
+"""Requests that are read at a time: others are not to wait for a long prompt."""
+_LONG_BYTES = 2**16
+_LONG_READERS = 2
+"""Those of longer bodies, each of which takes Python's lock for longer than a round takes."""
+_STEP_SECONDS = 10.0
+"""In which a call of the device has ended. Without the state that it holds there is no memory."""
+
+_AT_ONCE_SECONDS = 0.05
+_WRONG_KEY = 401
+_LONGEST = 200
+"""Letters of a path in the log."""
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -40,12 +61,12 @@ class Served:
 
     Args:
         name: of the model, as requests write it.
-        api_key: that clients have to bring; None: they need none.
+        clients: who may ask; none: anybody.
         started: when, in seconds since 1970.
     """
 
     name: str
-    api_key: str | None = None
+    clients: Sequence[Client] = ()
     started: int = 0
 
 
@@ -58,6 +79,7 @@ class Service:
         make_scheduler: is given where pieces are delivered.
         compiled: gives the number of programs that were compiled so far.
         write: is given a JSON line of each request.
+        at_end: is called when nothing runs on the device any more, before the server is gone.
     """
 
     def __init__(
@@ -67,15 +89,26 @@ class Service:
         make_scheduler: Callable[[Callable[[list[tuple[Job, Piece]]], None]], Scheduler],
         compiled: Callable[[], int],
         write: Callable[[str], None],
+        at_end: Callable[[], None] = lambda: None,
     ):
         self._served = served
+        self._clients = Clients(served.clients)
         self._intake = intake
         self.scheduler = make_scheduler(self._deliver)
-        self.metrics = ServerMetrics(self.scheduler, served.name, compiled)
+        limits = intake.limits
+        self._readers = Workers(_READERS, self.scheduler.most_jobs, limits.form_seconds)
+        self._long_readers = Workers(_LONG_READERS, self.scheduler.most_jobs, limits.form_seconds)
+        self._makers = Workers(limits.forms, limits.form_queue, limits.form_seconds)
+        self._workers = {
+            "reading": self._readers,
+            "long_reading": self._long_readers,
+            "forms": self._makers,
+        }
+        self.metrics = ServerMetrics(self.scheduler, served.name, compiled, self._workers)
         self._write = write
+        self._at_end = at_end
         self._spelling = Spelling(intake.spelled, intake.target.tokenizer)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._makers = asyncio.Semaphore(_MAKERS)
         self._thread = threading.Thread(target=self._run, name="jspec-device", daemon=True)
 
     def application(self) -> Starlette:
@@ -100,7 +133,22 @@ class Service:
         self._thread.start()
         yield
         self.scheduler.stop()
-        await asyncio.to_thread(self._thread.join)
+        for some in self._workers.values():
+            some.close()
+        self._intake.forms.making.close()
+        ended = time.monotonic() + _STEP_SECONDS
+        while self._thread.is_alive() and time.monotonic() < ended:
+            await asyncio.sleep(0.01)
+        # Here, and not when all has ended: a thread may be at work that nothing can end.
+        if self._thread.is_alive():
+            log.error("the device did not come back; what its drafter learnt is not kept")
+        else:
+            self._at_end()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether some thread is at work, on a request that nobody waits for any longer."""
+        return self._thread.is_alive() or any(some.num_busy for some in self._workers.values())
 
     def _run(self) -> None:
         try:
@@ -117,7 +165,8 @@ class Service:
 
     async def _health(self, request: Request) -> Response:
         del request
-        return Response(status_code=200 if self._thread.is_alive() else 503)
+        admits = self.scheduler.has_room and self._readers.has_room
+        return Response(status_code=200 if self._thread.is_alive() and admits else 503)
 
     async def _metrics(self, request: Request) -> Response:
         del request
@@ -142,32 +191,58 @@ class Service:
         }
 
     async def _completions(self, request: Request) -> Any:
-        asked = await self._asked(request, schemas.CompletionRequest)
-        order = await self._made(self._intake.completion, asked)
+        asked, order = await self._order(
+            request, schemas.CompletionRequest, self._intake.completion
+        )
         form = CompletionFormat(self._served.name, self._spelling, order.num_top)
         return await self._answer(request, asked, order, form)
 
     async def _chat(self, request: Request) -> Any:
-        asked = await self._asked(request, schemas.ChatRequest)
-        order = await self._made(self._intake.chat, asked)
+        asked, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
         form = ChatFormat(
             self._served.name, self._spelling, order.num_top, order.function, order.reader
         )
         return await self._answer(request, asked, order, form)
 
-    async def _asked(self, request: Request, kind: type[schemas.Asked]) -> schemas.Asked:
-        """The checked request."""
-        self._check_key(request)
-        asked = schemas.parse(kind, await body_of(request))
-        if isinstance(asked, schemas.Settings):
-            self._check_model(asked.model)
-            request.state.record["user"] = asked.user
-        return asked
+    async def _order(
+        self,
+        request: Request,
+        kind: type[schemas.Asked],
+        make: Callable[[schemas.Asked, Patience], Order],
+    ) -> tuple[schemas.Asked, Order]:
+        """The checked request, and what is made of it."""
+        own = self._check_key(request)
+        body = await body_of(request)
+        self._clients.asks(own)
+        client = own.name or ("" if request.client is None else request.client.host)
 
-    async def _made(self, make: Callable[[Any], Order], asked: Any) -> Order:
-        # In a thread: others are not to wait for a long prompt, nor for many large grammars.
-        async with self._makers if asked.has_form else nullcontext():
-            return await asyncio.to_thread(make, asked)
+        def read(patience: Patience) -> tuple[schemas.Asked, Order]:
+            asked = schemas.parse(kind, body, self._intake.bounds.max_model_len)
+            if isinstance(asked, schemas.Settings):
+                self._check_model(asked.model)
+                request.state.record["user"] = asked.user
+            self._check_answers(asked)
+            return asked, make(asked, patience)
+
+        readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
+        asked, order = await _unless_gone(request, readers.run(client, read))
+        forms, wanted = self._intake.forms, order.wanted
+        if (made := forms.known(wanted)) is None:
+            work = self._makers.run(client, lambda patience: forms.made(wanted, patience))
+            made = await _unless_gone(request, work)
+        # Clients with names share nothing of what was read for them.
+        salt = f"{own.name}\n{order.salt}" if own.name else order.salt
+        return asked, replace(order.formed(made), salt=salt)
+
+    def _check_answers(self, asked: Any) -> None:
+        count = asked.n * (
+            len(asked.prompts) if isinstance(asked, schemas.CompletionRequest) else 1
+        )
+        if count > self.scheduler.most_jobs:
+            raise APIError(
+                400, f"the request asks for {count} answers, and the server takes "
+                f"{self.scheduler.most_jobs} at a time; ask for fewer", "n",
+            )  # fmt: skip
 
     async def _answer(
         self, request: Request, asked: schemas.Settings, order: Order, form: Format
@@ -175,7 +250,13 @@ class Service:
         exchange = Exchange(
             order, form, self.scheduler, self.metrics, self._intake.target.tokenizer
         )
-        exchange.submit()
+        client, count = request.state.client, len(exchange.jobs)
+        self._clients.take(client, count)
+        try:
+            exchange.submit()
+        except APIError:
+            self._clients.give_back(client, count)
+            raise
         request.state.exchange = exchange
         if asked.stream:
             options = asked.stream_options
@@ -192,13 +273,18 @@ class Service:
             try:
                 response = await endpoint(request)
             except APIError as error:
+                if error.status == _WRONG_KEY:
+                    await dropped(request)
+                self.metrics.refused(error)
                 response = error_of(error)
                 request.state.record["error"] = str(error)
-            except (Gone, ClientDisconnect):
+            except (Gone, GivenUp, ClientDisconnect):
                 response = Response(status_code=CLOSED)
             except Exception:
                 log.exception("a request failed")
-                response = error_of(APIError(500, "the server failed; its log says why"))
+                failed = APIError(500, "the server failed; its log says why")
+                self.metrics.refused(failed)
+                response = error_of(failed)
             return Finished(response, request, lambda status: self._say(request, began, status))
 
         return run
@@ -207,9 +293,10 @@ class Service:
         exchange: Exchange | None = request.state.exchange
         if exchange is not None:
             exchange.cancel()  # what is still running has nobody to write for
+            self._clients.give_back(request.state.client, len(exchange.jobs))
         line = {
             "time": round(time.time(), 3),
-            "path": request.url.path,
+            "path": request.url.path[:_LONGEST],
             "status": status,
             "seconds": round(time.monotonic() - began, 6),
             "client": None if request.client is None else request.client.host,
@@ -218,16 +305,18 @@ class Service:
         }
         self._write(json.dumps(line))
 
-    def _check_key(self, request: Request) -> None:
-        if self._served.api_key is None:
-            return
+    def _check_key(self, request: Request) -> Client:
+        """Who asks."""
         scheme, _, given = request.headers.get("authorization", "").partition(" ")
         given = given.strip() if scheme.lower() == "bearer" else ""
-        if not hmac.compare_digest(given.encode(), self._served.api_key.encode()):
+        if (client := self._clients.of(given)) is None:
             raise APIError(
-                401, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
+                _WRONG_KEY, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
                 code="invalid_api_key",
             )  # fmt: skip
+        request.state.client = client
+        request.state.record["key"] = client.name or None
+        return client
 
     def _check_model(self, name: str) -> None:
         if name != self._served.name:
@@ -235,6 +324,30 @@ class Service:
                 404, f"model is {name!r:.80}; this server has {self._served.name!r}", "model",
                 "model_not_found",
             )  # fmt: skip
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What some work comes to; it is given up where the client goes away.
+
+    Raises:
+        Gone: if it does.
+    """
+    doing = asyncio.ensure_future(work)
+    try:
+        # Most of it is done at once, before anybody goes away.
+        await asyncio.wait({doing}, timeout=_AT_ONCE_SECONDS)
+        if not doing.done():
+            watch = asyncio.ensure_future(departure(request.receive))
+            try:
+                await asyncio.wait({doing, watch}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                watch.cancel()
+        if not doing.done():
+            raise Gone
+        return doing.result()
+    finally:
+        doing.cancel()
+        del doing  # what it raised knows this frame
 
 
 def _give(pieces: list[tuple[Job, Piece]]) -> None:

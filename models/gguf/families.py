@@ -40,8 +40,8 @@ def find(header: Header) -> tuple[str, Layout]:
     Raises:
         InputError: if it is none of ours.
     """
-    name = header.metadata.get("general.architecture")
-    if name not in LAYOUTS:
+    name = header.metadata.text("general.architecture")
+    if name is None or name not in LAYOUTS:
         raise InputError(
             f"{header.file} is of the architecture {name!r}; supported: {', '.join(LAYOUTS)}"
         )
@@ -65,7 +65,7 @@ def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, An
         "vocab_size": _vocabulary(header),
         "hidden_size": width,
         "intermediate_size": data.size(f"{name}.feed_forward_length"),
-        "num_hidden_layers": data.size(f"{name}.block_count"),
+        "num_hidden_layers": data.count(f"{name}.block_count"),
         "num_attention_heads": heads,
         "num_key_value_heads": data.size(f"{name}.attention.head_count_kv", heads),
         "head_dim": dim,
@@ -82,12 +82,11 @@ def _llama(header: Header, name: str, turned: int | None = None) -> dict[str, An
 def _mixtral(header: Header, name: str) -> dict[str, Any]:
     """Llama, and Mixtral, which is written as one with experts."""
     data, fields = header.metadata, _llama(header, name)
-    count = data.get(f"{name}.expert_count", 0)
-    if not count:
+    if not data.get(f"{name}.expert_count"):
         return fields
     return fields | {
         "model_type": "mixtral",
-        "num_local_experts": count,
+        "num_local_experts": data.count(f"{name}.expert_count"),
         "num_experts_per_tok": data.size(f"{name}.expert_used_count"),
     }
 
@@ -96,7 +95,7 @@ def _qwen3moe(header: Header, name: str) -> dict[str, Any]:
     data = header.metadata
     return _llama(header, name) | {
         "model_type": "qwen3_moe",
-        "num_experts": data.size(f"{name}.expert_count"),
+        "num_experts": data.count(f"{name}.expert_count"),
         "num_experts_per_tok": data.size(f"{name}.expert_used_count"),
         "moe_intermediate_size": data.size(f"{name}.expert_feed_forward_length"),
         # llama.cpp has no field for it, and always does.
@@ -151,7 +150,7 @@ def _gpt2(header: Header, name: str) -> dict[str, Any]:
         "vocab_size": _vocabulary(header),
         "n_embd": data.size(f"{name}.embedding_length"),
         "n_inner": data.size(f"{name}.feed_forward_length"),
-        "n_layer": data.size(f"{name}.block_count"),
+        "n_layer": data.count(f"{name}.block_count"),
         "n_head": data.size(f"{name}.attention.head_count"),
         "n_positions": data.size(f"{name}.context_length"),
         "layer_norm_epsilon": data.number(f"{name}.attention.layer_norm_epsilon"),
@@ -163,7 +162,10 @@ def _vocabulary(header: Header) -> int:
     """Rows of the embeddings, which may be more than the tokens that the file lists."""
     if _EMBED not in header.tensors:
         raise InputError(f"{header.file} has no {_EMBED}; name the file of a language model")
-    return header.tensors[_EMBED].shape[0]
+    shape = header.tensors[_EMBED].shape
+    if len(shape) != 2:
+        raise InputError(f"{header.file} has {_EMBED} of sizes {shape}, not two; download it again")
+    return shape[0]
 
 
 _TURNED = ("q_proj", "k_proj")

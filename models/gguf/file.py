@@ -141,7 +141,7 @@ class File:
         name, layout = families.find(self.header)
         package = library()
         names = package.get_tensor_name_map(
-            package.MODEL_ARCH[name.upper()], self.header.metadata.size(f"{name}.block_count")
+            package.MODEL_ARCH[name.upper()], self.header.metadata.count(f"{name}.block_count")
         )
         held = dict(self.header.tensors)
         held.pop(families.ROPE_FACTORS, None)
@@ -171,7 +171,7 @@ class File:
 
     def chat(self, tokenizer: Any) -> ChatTemplate | None:
         """The chat template; None if the file has none."""
-        template = self.header.metadata.get("tokenizer.chat_template")
+        template = self.header.metadata.text("tokenizer.chat_template")
         if template is None:
             return None
         words = vocabulary.special_tokens(self.header)
@@ -179,9 +179,9 @@ class File:
 
     def special_tokens(self) -> tuple[tuple[int, ...], int | None]:
         """End tokens (of a text, a turn, a message) and first token."""
-        ends = [self.header.metadata.get(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
+        ends = [self.header.metadata.token(f"tokenizer.ggml.{end}_token_id") for end in _ENDS]
         eos = tuple(dict.fromkeys(end for end in ends if end is not None))
-        return eos, self.header.metadata.get("tokenizer.ggml.bos_token_id")
+        return eos, self.header.metadata.token("tokenizer.ggml.bos_token_id")
 
 
 def _joined(lines: np.ndarray) -> np.ndarray:

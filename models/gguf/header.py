@@ -34,6 +34,8 @@ _NUMBERS = {
     12: "d",
 }
 _FLOAT, _STRING, _ARRAY = 6, 8, 9
+_DEEPEST = 8
+"""Lists within lists; llama.cpp writes none."""
 
 
 @dataclass(frozen=True)
@@ -99,9 +101,10 @@ def _read(file: Path, content: memoryview) -> Header:
         name = cursor.text()
         fields[name] = cursor.value(cursor.number("I"))
     metadata = Settings(fields, str(file))
-    if (parts := metadata.get("split.count", 1)) > 1:
+    parts = metadata.get("split.count", 1)
+    if not isinstance(parts, int) or parts > 1:
         raise InputError(
-            f"{file} is one of {parts} parts; join them with `llama-gguf-split --merge`"
+            f"{file} is one of {parts!r:.60} parts; join them with `llama-gguf-split --merge`"
         )
     listed = {}
     for _ in range(num_tensors):
@@ -137,17 +140,19 @@ class _Cursor:
         self.place = end
         return found
 
-    def value(self, kind: int) -> Any:
+    def value(self, kind: int, depth: int = 0) -> Any:
         if kind == _STRING:
             return self.text()
         if kind == _ARRAY:
+            if depth == _DEEPEST:
+                raise ValueError(f"a field is nested more than {_DEEPEST} deep")
             inner, count = self.number("I"), self.number("Q")
             if inner in _NUMBERS:
                 code = f"<{count}{_NUMBERS[inner]}"
                 values = struct.unpack_from(code, self.content, self.place)
                 self.place += struct.calcsize(code)
                 return list(values)
-            return [self.value(inner) for _ in range(count)]
+            return [self.value(inner, depth + 1) for _ in range(count)]
         if kind not in _NUMBERS:
             raise ValueError(f"a field is of the unknown kind {kind}")
         number = self.number(_NUMBERS[kind])

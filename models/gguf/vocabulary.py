@@ -85,8 +85,8 @@ def tokenizer(header: Header) -> Tokenizer:
         InputError: if there is none, or none of these.
     """
     data = header.metadata
-    kind = data.get("tokenizer.ggml.model")
-    tokens = data.get("tokenizer.ggml.tokens")
+    kind = data.text("tokenizer.ggml.model")
+    tokens = data.listed("tokenizer.ggml.tokens", str, [])
     if not tokens or kind in (None, "none", "no_vocab"):
         raise InputError(
             f"{header.file} has no tokenizer; take a file with one, or load with "
@@ -94,7 +94,7 @@ def tokenizer(header: Header) -> Tokenizer:
         )
     builders = {"gpt2": _byte_level, "llama": _sentencepiece}
     build = builders[data.choice("tokenizer.ggml.model", list(builders), None)]
-    kinds = data.get("tokenizer.ggml.token_type") or [_NORMAL] * len(tokens)
+    kinds = data.listed("tokenizer.ggml.token_type", int, []) or [_NORMAL] * len(tokens)
     if len(kinds) != len(tokens):
         raise InputError(
             f"{header.file} has {len(tokens)} tokens and {len(kinds)} kinds of tokens; "
@@ -117,13 +117,13 @@ def tokenizer(header: Header) -> Tokenizer:
 def special_tokens(header: Header) -> Mapping[str, str]:
     """Texts of the special tokens, by the names that chat templates have for them."""
     data = header.metadata
-    tokens = data.get("tokenizer.ggml.tokens", [])
+    tokens = data.listed("tokenizer.ggml.tokens", str, [])
     names = {"bos": "bos", "eos": "eos", "unknown": "unk", "padding": "pad"}
-    ids = {name: data.get(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
+    ids = {name: data.token(f"tokenizer.ggml.{here}_token_id") for here, name in names.items()}
     return {
         f"{name}_token": tokens[token]
         for name, token in ids.items()
-        if token is not None and 0 <= token < len(tokens)
+        if token is not None and token < len(tokens)
     }
 
 

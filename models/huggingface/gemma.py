@@ -8,7 +8,9 @@ from jspec.models.rope import Rope
 
 
 def gemma2(settings: Settings) -> LlamaConfig:
-    slides = kinds(settings, [not layer % 2 for layer in range(settings.size("num_hidden_layers"))])
+    slides = kinds(
+        settings, [not layer % 2 for layer in range(settings.count("num_hidden_layers"))]
+    )
     size = window(settings, 4096)
     return _gemma(
         settings,
@@ -22,7 +24,7 @@ def gemma2(settings: Settings) -> LlamaConfig:
 def gemma3(settings: Settings) -> LlamaConfig:
     """Five of six layers have the window, and rotary positions of a base of their own."""
     pattern = settings.size("sliding_window_pattern", 6)
-    layers = range(1, settings.size("num_hidden_layers") + 1)
+    layers = range(1, settings.count("num_hidden_layers") + 1)
     slides = kinds(settings, [layer % pattern > 0 for layer in layers])
     size = window(settings, 4096)
     near, far = _rotary(settings)

@@ -20,7 +20,7 @@ def gpt2(settings: Settings) -> LearnedPositionConfig:
         vocab_size=settings.size("vocab_size", 50257),
         hidden_size=width,
         intermediate_size=settings.size("n_inner", 4 * width),
-        num_layers=settings.size("n_layer", 12),
+        num_layers=settings.count("n_layer", 12),
         num_heads=settings.divisor("n_head", width, 12),
         context=settings.size("n_positions", 1024),
         embed_size=width,

@@ -30,7 +30,7 @@ def mistral(settings: Settings) -> LlamaConfig:
     null = "num_key_value_heads" in settings.values
     heads = settings.size("num_attention_heads") if null else 8
     context = settings.size("max_position_embeddings", 4096 * 32)
-    if not all(kinds(settings, [True] * settings.size("num_hidden_layers"))):
+    if not all(kinds(settings, [True] * settings.count("num_hidden_layers"))):
         raise InputError(
             f"{settings.source} has layer_types without a window, and all layers of a Mistral have "
             "one; take its family's name, such as ministral, or leave them out"
@@ -161,7 +161,7 @@ def shape(
     head_dim = settings.size("head_dim", head_dim or max(width // heads, 1))
     named, usual = activation
     turned = rotary or (ropes.read(settings, head_dim, theta, partial),)
-    count = settings.size("num_hidden_layers")
+    count = settings.count("num_hidden_layers")
     first = next((rope for rope in turned if rope is not None), Rope())
     if isinstance(first.scaling, LongScaling):
         # A longer one takes the other divisors, for short texts too.
@@ -231,7 +231,7 @@ def kinds(settings: Settings, usual: Sequence[bool]) -> list[bool]:
 def _switched_windows(settings: Settings) -> list[int | None]:
     """Qwen's window counts only where `use_sliding_window` is on, and in the later layers."""
     first = settings.get("max_window_layers", 28)
-    usual = [layer >= first for layer in range(settings.size("num_hidden_layers"))]
+    usual = [layer >= first for layer in range(settings.count("num_hidden_layers"))]
     slides = kinds(settings, usual)
     size = window(settings, 4096) if settings.flag("use_sliding_window", False) else None
     return [size if slide else None for slide in slides]

@@ -20,7 +20,7 @@ def gpt_neox(settings: Settings) -> GPTNeoXConfig:
         vocab_size=settings.size("vocab_size", 50432),
         hidden_size=width,
         intermediate_size=settings.size("intermediate_size", 24576),
-        num_layers=settings.size("num_hidden_layers", 44),
+        num_layers=settings.count("num_hidden_layers", 44),
         num_heads=heads,
         context=settings.size("max_position_embeddings", 2048),
         rope=rope.read(settings, width // heads, base, settings.number("rotary_pct", 0.25)),

@@ -15,7 +15,7 @@ def opt(settings: Settings) -> LearnedPositionConfig:
         vocab_size=settings.size("vocab_size"),
         hidden_size=width,
         intermediate_size=settings.size("ffn_dim"),
-        num_layers=settings.size("num_hidden_layers"),
+        num_layers=settings.count("num_hidden_layers"),
         num_heads=settings.divisor("num_attention_heads", width),
         context=settings.size("max_position_embeddings", 2048),
         embed_size=settings.size("word_embed_proj_dim", width),

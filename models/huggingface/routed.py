@@ -13,7 +13,7 @@ from jspec.models.llama import LlamaConfig
 
 def mixtral(settings: Settings) -> LlamaConfig:
     experts = Experts(
-        num_experts=settings.size("num_local_experts", 8),
+        num_experts=settings.count("num_local_experts", 8),
         num_chosen=settings.size("num_experts_per_tok", 2),
         intermediate_size=settings.size("intermediate_size"),
     )
@@ -32,9 +32,9 @@ def mixtral(settings: Settings) -> LlamaConfig:
 
 def qwen3_moe(settings: Settings) -> LlamaConfig:
     """Layers of `mlp_only_layers`, and those between the steps, have a common MLP."""
-    count, step = settings.size("num_hidden_layers"), settings.size("decoder_sparse_step", 1)
+    count, step = settings.count("num_hidden_layers"), settings.size("decoder_sparse_step", 1)
     experts = Experts(
-        num_experts=settings.size("num_experts", settings.get("num_local_experts", 128)),
+        num_experts=settings.count("num_experts", settings.get("num_local_experts", 128)),
         num_chosen=settings.size("num_experts_per_tok", 8),
         intermediate_size=settings.size("moe_intermediate_size", 768),
         normalised=settings.flag("norm_topk_prob", False),

@@ -9,6 +9,8 @@ from typing import Any
 
 from jspec.errors import InputError
 
+_MOST_LAYERS = 8192
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -31,6 +33,29 @@ class Settings:
             raise InputError(
                 f"{self.source} has {name} = {value!r}; it has to be an integer of at least 1"
             )
+        return value
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """How many layers or experts there are: each is made, so that a damaged number would be."""
+        value = self.size(name, default)
+        if value > _MOST_LAYERS:
+            raise InputError(
+                f"{self.source} has {name} = {value}; it has to be at most {_MOST_LAYERS}"
+            )
+        return value
+
+    def text(self, name: str) -> str | None:
+        """A text; None where the field is absent."""
+        value = self.get(name)
+        if value is not None and not isinstance(value, str):
+            raise InputError(f"{self.source} has {name} = {value!r:.60}; it has to be a text")
+        return value
+
+    def token(self, name: str) -> int | None:
+        """A token; None where the field is absent."""
+        value = self.get(name)
+        if value is not None and (type(value) is not int or value < 0):
+            raise InputError(f"{self.source} has {name} = {value!r:.60}; it has to be a token id")
         return value
 
     def divisor(self, name: str, whole: int, default: int | None = None) -> int:
@@ -95,6 +120,8 @@ def read(file: Path) -> Settings:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read as JSON ({error}); restore the file") from error
+    except RecursionError:
+        raise InputError(f"{file} is nested too deep to be read; restore the file") from None
     if not isinstance(values, Mapping):
         raise InputError(f"{file} holds a {type(values).__name__}; it has to be a JSON object")
     return Settings(values, str(file))

@@ -14,6 +14,8 @@ from jspec.models.huggingface import settings
 
 SINGLE = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+_LONGEST = 200
+"""Letters of a file's name: systems have no longer ones."""
 DTYPES = {"F64": np.float64, "F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 
@@ -93,13 +95,14 @@ def _indexed(folder: Path) -> Shards:
     index = settings.read(folder / INDEX).part("weight_map").values
     if not all(isinstance(name, str) for name in index.values()):
         raise InputError(f"{folder / INDEX} names files that are no texts; download it again")
-    absent = [name for name in sorted(set(index.values())) if not (folder / name).is_file()]
+    listed = sorted(set(index.values()))
+    absent = [name for name in listed if len(name) > _LONGEST or not (folder / name).is_file()]
     if absent:
         raise InputError(
             f"{folder} lacks {len(absent)} of the files that its {INDEX} names, "
-            f"the first being {absent[0]}; download the checkpoint again"
+            f"the first being {absent[0]:.200}; download the checkpoint again"
         )
-    opened = {name: _open(folder / name) for name in sorted(set(index.values()))}
+    opened = {name: _open(folder / name) for name in listed}
     held = {name: file for file in opened.values() for name in file.keys()}  # noqa: SIM118
     astray = sorted(name for name in index if name not in held)
     if astray:

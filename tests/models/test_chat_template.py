@@ -103,6 +103,46 @@ def test_a_trimmed_or_empty_message_is_not_left_out(words):
     assert "system\n<|im_end|>" in chat(words, CHATML).render(talk)
 
 
+THINKS = "{% for m in messages %}<{{ m.role }}>{{ m.content.split('</think>')[-1] }}{% endfor %}"
+ONCE = "<{{ messages[0].content }}>{% for m in messages %}{{ m.content if m.role != 'system' }}"
+
+
+def test_a_long_talk_is_written_twice_at_most(words, monkeypatch):
+    """One whose template cuts out thoughts was written anew for each message."""
+    template, written = chat(words, THINKS), []
+    whole = ChatTemplate._render
+    monkeypatch.setattr(ChatTemplate, "_render", lambda *a: written.append(1) or whole(*a))
+    talk = [{"role": "assistant", "content": f"<think>x</think>{n}"} for n in range(300)]
+    assert template.render(talk).endswith("<assistant>299")
+    assert len(written) == 2
+    assert template.render([{**one, "content": "y"} for one in talk]).count("y") == 300
+    assert len(written) == 3
+
+
+def test_a_message_that_is_left_out_is_named_among_those_that_are_cut(words):
+    talk = [{"role": "system", "content": "a"}, *HI, {"role": "system", "content": "b"}]
+    with pytest.raises(jspec.InputError, match="leaves out message 3, of role 'system'"):
+        chat(words, ONCE + "{% endfor %}").render(talk)
+    moved = "{% for m in messages | reverse %}{{ m.content }}{% endfor %}"
+    assert chat(words, moved).render(talk) == "b Hi a"
+
+
+def test_who_watches_can_end_a_text_that_grows_too_long(words):
+    class TooLong(Exception):
+        pass
+
+    def watch(size):
+        seen.append(size)
+        if size > 100:
+            raise TooLong
+
+    seen = []
+    endless = "{{ messages[0].content }}{% for n in range(9999) %}{{ n }}{% endfor %}"
+    with pytest.raises(TooLong):
+        chat(words, endless).render(HI, watch=watch)
+    assert seen == sorted(seen) and 100 < seen[-1] < 110
+
+
 def test_without_jinja_it_says_what_to_install(words, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
     with pytest.raises(jspec.InputError, match="pip install jinja2"):

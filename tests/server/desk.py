@@ -8,6 +8,7 @@ import fakes
 from starlette.testclient import TestClient
 
 from jspec.server import calls
+from jspec.server.clients import Client
 from jspec.server.forms import Bounds
 from jspec.server.intake import Intake
 from jspec.server.scheduler import Scheduler
@@ -17,12 +18,12 @@ BOUNDS = Bounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
 
 
 @contextmanager
-def service(device=None, *, api_key=None, bounds=None, target=None, **scheduling):
+def service(device=None, *, api_key=None, clients=(), bounds=None, target=None, **scheduling):
     """A client of a service that runs, the device, and the lines of its log."""
     device, lines = device or fakes.FakeDevice(), []
     known = target or fakes.loaded()
     made = Service(
-        Served("bytes", api_key, 1),
+        Served("bytes", clients if api_key is None else (Client("", api_key),), 1),
         Intake(known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)),
         lambda deliver: Scheduler(device, deliver, **scheduling),
         lambda: 0,

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 
 import compiling
 import fakes
@@ -273,3 +274,33 @@ def test_the_comparison_sees_a_wrong_answer():
     counted = {"texts": ["another text"] * len(asks), "reasons": ["length"] * len(asks)}
     soak.check(target, asks, counted, 256)
     assert counted["wrong"] == len(asks)
+
+
+HANGS = (
+    "{% for m in messages %}{{ m.content }}{% if m.content == 'hang' %}"
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+"""A template that is at work for hours."""
+
+
+def test_the_end_is_the_end_whatever_runs_in_threads(tmp_path):
+    (tmp_path / "hangs.jinja").write_text(HANGS)
+    options = "--chat-template", str(tmp_path / "hangs.jinja"), "--drain-seconds", "1"
+    memory = tmp_path / "memory"
+    options = *options, "--memory", str(memory), "--method", "token_recycling"
+    with Process(*options) as process:
+
+        def ask():
+            with process.client() as client, suppress(openai.OpenAIError):
+                messages = [{"role": "user", "content": "hang"}]
+                client.chat.completions.create(model="jspec-800k", messages=messages)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        while not process.figures()["jspec:reading_running"]:
+            time.sleep(0.02)
+        process.process.terminate()
+        assert process.process.wait(30) == 0
+        assert memory.exists(), "it is written first"
+        asking.join(20)

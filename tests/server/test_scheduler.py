@@ -24,7 +24,7 @@ class Desk:
             self.got.setdefault(job, []).append(piece)
 
     def ask(self, prompt, **more):
-        fields = {name: more.pop(name) for name in ("shared", "goes_on") if name in more}
+        fields = {name: more.pop(name) for name in ("shared", "goes_on", "salt") if name in more}
         job = Job(list(prompt), RowSettings(**{"limit": 7, **more}), lambda piece: None, **fields)
         self.scheduler.submit([job])
         return job
@@ -306,3 +306,20 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
     assert received[-1][0] is late and received[-1][1].error == STOPPING
     with pytest.raises(Busy):
         desk.scheduler.submit([job])
+
+
+def test_what_was_read_is_shared_within_a_salt_alone():
+    """Of prompts that begin alike, and of turns that go on, in a row and among what is kept."""
+    desk = Desk(FakeDevice(2), capacity=8)
+    begin = list(range(2, 2 + 2 * WORTH))
+    for salt in ("mine", "yours", ""):
+        jobs = [desk.ask([*begin, number], salt=salt) for number in (90, 91, 92)]
+        desk.drain()
+        assert [job.reused > 0 for job in jobs] == [False, False, True], salt
+    turn = desk.ask([*begin, 95], salt="mine", goes_on=True)
+    desk.drain()
+    text = [*turn.prompt, *turn.written, 97]
+    for salt, known in (("yours", 2 * WORTH), ("", 2 * WORTH), ("mine", len(text) - 1)):
+        job = desk.ask(text, salt=salt)
+        desk.drain()
+        assert job.reused == known

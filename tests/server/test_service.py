@@ -15,6 +15,7 @@ from jspec.base import Logprobs, Status
 from jspec.server import exchange, responses
 from jspec.server.answers import Spelling
 from jspec.server.device import log_probabilities
+from jspec.server.errors import APIError
 from jspec.server.jobs import Job, Piece, RowSettings, TokenLogprobs
 
 
@@ -405,6 +406,61 @@ def test_a_key():
         assert client.get("/metrics").status_code == 200
 
 
+def test_no_answer_and_no_line_is_longer_than_a_screen(client):
+    client.lines.clear()
+    long = "5" * 100_000
+    answers = [
+        complete(client, **{long: 1}), complete(client, model=long), complete(client, user=long),
+        complete(client, logit_bias={long: 1}), complete(client, prompt=[[1], long]),
+        chat(client, messages=[{"role": long, "content": ""}]), client.get(f"/v1/{long[:9000]}"),
+        chat(client, tool_choice={"type": "function", "function": {"name": long}}),
+        client.get(f"/v1/models/{long[:9000]}"),
+    ]  # fmt: skip
+    for got in answers:
+        assert 400 <= got.status_code < 500 and len(got.content) < 1500, got.text
+    assert max(len(json.dumps(line)) for line in client.lines) < 2000
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/nothing"])
+def test_who_has_no_key_and_no_path_can_read_it_behind_a_long_body(path):
+    """A client that writes while the answer comes, and the connection ends, does not read it."""
+    with service(api_key="secret") as client:
+        read = []
+
+        async def receive():
+            if len(read) == 50:
+                return {"type": "http.disconnect"}
+            read.append(1)
+            return {"type": "http.request", "body": b"x" * 100_000, "more_body": len(read) < 50}
+
+        sent = []
+
+        async def send(message):
+            sent.append((len(read), message))
+
+        scope = {
+            "type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"",
+            "client": ("here", 1), "app": client.app, "state": {}, "scheme": "http",
+            "server": ("here", 1), "root_path": "",
+        }  # fmt: skip
+        asked = client.app(scope, receive, send)
+        asyncio.run_coroutine_threadsafe(asked, client.service._loop).result(20)
+        assert sent[0][0] == 50, "all was read before"
+        assert sent[0][1]["status"] in (401, 404)
+
+
+def test_a_client_learns_nothing_of_prompts_of_another_salt():
+    def cached(**more):
+        usage = complete(client, prompt="a" * 80, **more).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    with service(capacity=8) as client:
+        assert [cached(cache_salt="mine") > 0 for _ in range(3)] == [False, False, True]
+        assert [cached(cache_salt="yours") > 0 for _ in range(3)] == [False, False, True]
+        assert cached() == 0
+        assert complete(client, cache_salt="").status_code == 400
+
+
 def test_metrics_by_vllms_names(client):
     def figures():
         lines = client.get("/metrics").text.splitlines()
@@ -547,6 +603,23 @@ def test_a_request_leaves_nothing_for_the_collector(client):
         for stream in (False, True) * 4:
             complete(client, stream=stream)
         left = sum(isinstance(one, Job) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left <= 1, "the last one may still be on its way"
+
+
+def test_a_refusal_leaves_nothing_for_the_collector(client):
+    """It would hold the body, and what was read of it, until then."""
+    long = [{"role": "user", "content": "a"}] * 1000
+    assert chat(client, messages=long).status_code == 400
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            chat(client, messages=long)
+            complete(client, prompt="a" * 10_000)
+            complete(client, structured_outputs={"regex": "("})
+        left = sum(isinstance(one, APIError) for one in gc.get_objects())
     finally:
         gc.enable()
     assert left <= 1, "the last one may still be on its way"

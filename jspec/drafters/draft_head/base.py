@@ -134,10 +134,11 @@ class HeadDrafter(ABC):
         """The state after `counts` more true pairs, the first of them at position `first`."""
         lanes, causal = sequence(*following.shape)
         positions = first[:, None] + lanes
-        own = self.head.apply(params, hidden, following, positions, causal, state.cache)
+        known = caches.until(state.cache, first)
+        own = self.head.apply(params, hidden, following, positions, causal, known)
         return replace(
             state,
-            cache=caches.commit(state.cache, own, lanes, counts),
+            cache=caches.commit(known, own, lanes, counts),
             hidden=_last(own, counts, state.hidden),
         )
 

@@ -309,7 +309,7 @@ class BlockDrafter:
         """The context with the first `counts` of C more states, which begin at position `first`."""
         lanes, _ = sequence(*hidden.shape[:2])
         made = self.head.read(params, hidden, first[:, None] + lanes)
-        return caches.commit(state.cache, made, lanes, counts)
+        return caches.commit(caches.until(state.cache, first), made, lanes, counts)
 
 
 def _path_chance(drawn: Candidates, value: Float[Array, "B W"]) -> NodeValues:

@@ -243,10 +243,11 @@ class DraftModel(ABC):
         tokens = jnp.concatenate([state.previous[:, None], tokens], axis=1)[:, :-2]
         lanes, causal = sequence(*tokens.shape)
         # Where the text begins, nothing stands before it.
-        follows = (first > 0)[:, None, None]
+        known = caches.until(state.cache, first)
+        follows = (known.lengths < first)[:, None, None]
         mask = causal & (follows | (lanes > 0)[:, None] | (lanes == 0)[:, :, None])
         positions = jnp.maximum(first[:, None] - 1 + lanes, 0)
-        return self.model.apply(params, tokens, positions, mask, state.cache)
+        return self.model.apply(params, tokens, positions, mask, known)
 
 
 def _moved_on(
@@ -267,15 +268,17 @@ def _moved_on(
         first: position of the first.
         counts: how many there are.
     """
-    # Without a token before the first there is one fewer to commit, and index 0 is left out.
-    missing = (first == 0).astype(jnp.int32)
+    # Without a token before the first there is one fewer to commit, and index 0 is left out; so it
+    # is behind a text that was cut, of which the cache has that token already.
+    known = caches.until(state.cache, first)
+    missing = (known.lengths == first).astype(jnp.int32)
     lanes = jnp.minimum(jnp.arange(order.shape[1]) + missing[:, None], order.shape[1] - 1)
     order = jnp.take_along_axis(order, lanes, axis=1)
     before_root = jnp.maximum(counts - 1, 0)[:, None]
     previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]
     return replace(
         state,
-        cache=caches.commit(state.cache, kv, order, jnp.maximum(counts - missing, 0)),
+        cache=caches.commit(known, kv, order, jnp.maximum(counts - missing, 0)),
         previous=jnp.where(counts > 0, previous, state.previous),
     )
 

@@ -1,0 +1,27 @@
+"""What a request may cost before it has a row, and a connection before it has a request."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The options of `jspec serve` by these names, with dashes.
+
+    Args:
+        forms: grammars and stop strings that are made at a time, each in a process of its own; of
+            one client half as many.
+        form_seconds: a request is read, and its form made, in so many seconds each.
+        form_megabytes: memory of the process that makes a form.
+        form_kilobytes: the text of a form.
+        form_queue: forms that wait to be made; of one client half as many.
+        header_seconds: in which the head of a request has to come.
+        connections: of one address.
+    """
+
+    forms: int = 4
+    form_seconds: int = 5
+    form_megabytes: int = 256
+    form_kilobytes: int = 256
+    form_queue: int = 64
+    header_seconds: int = 20
+    connections: int = 256

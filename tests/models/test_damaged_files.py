@@ -1,0 +1,114 @@
+"""Damaged files of all kinds: a sentence, or a model."""
+
+import json
+import pickle
+import struct
+import zipfile
+
+import damage
+import pytest
+import tiny_gguf
+
+import jspec
+from jspec.errors import InputError
+from jspec.models.huggingface import pickles
+
+
+@pytest.fixture(scope="module")
+def readers(tmp_path_factory):
+    return damage.Readers(tmp_path_factory.mktemp("files"))
+
+
+@pytest.mark.parametrize("kind", damage.FOUND)
+def test_the_corpus_is_answered_in_sentences(readers, kind):
+    for number in damage.FOUND[kind]:
+        assert damage.wrong(readers, kind, number) is None, number
+
+
+@pytest.mark.slow
+def test_a_minute_of_damages_is_answered_in_sentences(readers):
+    for kind, number in damage.numbers(60):
+        assert damage.wrong(readers, kind, number) is None, (kind, number)
+
+
+def _folder(tmp_path, fixtures, name, content):
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    for file in (fixtures / "llama2").iterdir():
+        (folder / file.name).write_bytes(file.read_bytes())
+    (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("config.json", b"[" * 10**5, "config.json is nested too deep to be read; restore"),
+        ("generation_config.json", b'{"a":' * 10**5, "nested too deep"),
+        (
+            "model.safetensors.index.json",
+            b'{"weight_map": {"a": "' + b"x" * 5000 + b'"}}',
+            "lacks 1 of the files",
+        ),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(tmp_path, fixtures, name, content, said):
+    folder = _folder(tmp_path, fixtures, name, content)
+    with pytest.raises(InputError, match=said):
+        jspec.models.load(folder, with_tokenizer=False)
+
+
+@pytest.mark.parametrize("count", [10**6, 10**12, 10**30])
+def test_a_model_has_so_many_layers_and_no_more(tmp_path, fixtures, count):
+    config = json.loads((fixtures / "llama2/config.json").read_text())
+    content = json.dumps({**config, "num_hidden_layers": count}).encode()
+    folder = _folder(tmp_path, fixtures, "config.json", content)
+    with pytest.raises(InputError, match=f"num_hidden_layers = {count}; it has to be at most 8192"):
+        jspec.models.load(folder, with_tokenizer=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"tokenizer.chat_template": 5}, "chat_template = 5; it has to be a text"),
+        ({"split.count": "two"}, "is one of 'two' parts"),
+        ({"tokenizer.ggml.tokens": 5}, "tokens = 5; it has to be a list of str"),
+        ({"tokenizer.ggml.token_type": 5}, "token_type = 5; it has to be a list of int"),
+        ({"tokenizer.ggml.eos_token_id": [1]}, "it has to be a token id"),
+        ({"llama.block_count": 2**32 - 1}, "block_count = 4294967295; it has to be at most 8192"),
+    ],
+)
+def test_fields_of_other_kinds_are_one_sentence(tmp_path, fixtures, changes, said):
+    file = tiny_gguf.convert(fixtures / "llama2", tmp_path / "a.gguf", changes=changes)
+    with pytest.raises(InputError, match=said):
+        jspec.models.load(file)
+
+
+def test_a_field_that_is_nested_without_end_is_one_sentence(tmp_path):
+    file = tmp_path / "deep.gguf"
+    field = struct.pack("<Q", 1) + b"a" + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000
+    file.write_bytes(struct.pack("<4sIQQ", b"GGUF", 3, 0, 1) + field)
+    with pytest.raises(InputError, match="nested more than 8 deep"):
+        jspec.models.load(file)
+
+
+@pytest.mark.parametrize("content", [b"P1\n.", b"\x82\x01.", b"(" * 10**5, b"N.", b"0."])
+def test_a_pickle_that_is_none_is_one_sentence(tmp_path, content):
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
+        archive.writestr("a/data.pkl", content)
+    with pytest.raises(InputError, match=r"holds no tensors|no plain state dict"):
+        pickles.open_file(tmp_path / "a.bin")
+
+
+def test_what_torch_writes_is_read(tmp_path):
+    """The pickle that the fuzzer damages is a whole one."""
+    with zipfile.ZipFile(tmp_path / "a.bin", "w") as archive:
+        archive.writestr("a/data.pkl", damage._PICKLE)
+        archive.writestr("a/data/0", b"\0" * 64)
+    assert pickles.open_file(tmp_path / "a.bin").read("w").shape == (4, 4)
+    assert pickle.PROTO in damage._PICKLE
+
+
+def test_a_sentence_fits_a_screen_and_keeps_its_fix():
+    said = str(InputError(f"a is {'x' * 10**6}; pass less"))
+    assert len(said) == 1000 and said.startswith("a is xx") and said.endswith("; pass less")

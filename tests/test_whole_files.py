@@ -1,0 +1,36 @@
+"""Files that are there whole, whoever writes them at the same time."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from jspec.whole_files import written_whole
+
+
+def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):
+    file = tmp_path / "file"
+
+    def write(number):
+        for _ in range(50):
+            with written_whole(file) as part:
+                part.write_text(f"{number}" * 1000)
+            text = file.read_text()
+            assert text == text[0] * 1000
+
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(write, range(8)))
+    assert [one.name for one in tmp_path.iterdir()] == ["file"]
+
+
+def test_who_is_ended_while_writing_leaves_the_file_as_it_was(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("before")
+
+    def write():
+        with written_whole(file) as part:
+            part.write_text("half")
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        write()
+    assert [one.read_text() for one in tmp_path.iterdir()] == ["before"]
