@@ -18,7 +18,7 @@ from jspec.manual_axes import vary
 _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""
 _PIECE = 1 << 22
-"""Entries that an accelerator searches at a time; 16 MiB."""
+"""Entries that a TPU searches at a time; 16 MiB."""
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
@@ -252,7 +252,7 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
 
 
 def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`top_k` of an array that is whole, which an accelerator searches some nodes at a time.
+    """`top_k` of an array that is whole, which a TPU searches some nodes at a time.
 
     XLA for TPUs copies what it takes groups from, three times with its padding. Of the logits of a
     wide tree for many rows these copies were the largest arrays beside weights and cache.
@@ -261,9 +261,11 @@ def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], I
     size = max(num_nodes * _PIECE // max(x.size, 1), 1)
     if size >= num_nodes:
         return _by_groups(x, k)
-    # A processor's cores share the work on all of it better than that on pieces.
+    # Elsewhere nothing is padded. A processor's cores share the work on all of it better than that
+    # on pieces; on a GPU each piece is nine launches, and XLA of JAX 0.12 compiles no loop around a
+    # top-k there ("BufferAllocation::Slice not assigned").
     return jax.lax.platform_dependent(
-        x, cpu=partial(_by_groups, k=k), default=partial(_some_nodes, size=size, k=k)
+        x, tpu=partial(_some_nodes, size=size, k=k), default=partial(_by_groups, k=k)
     )
 
 

@@ -79,6 +79,15 @@ def test_nodes_may_be_searched_a_few_at_a_time(size):
     np.testing.assert_array_equal(got[1], want[1])
 
 
+@pytest.mark.parametrize(("platform", "loops"), [("cpu", 0), ("cuda", 0), ("tpu", 1)])
+def test_only_a_tpu_searches_a_few_nodes_at_a_time(platform, loops):
+    """XLA of JAX 0.12 compiles no loop around a top-k for CUDA."""
+    x = jax.ShapeDtypeStruct((1, 64, 128_256), jnp.float32)
+    search = jax.jit(lambda x: samplings.top_k(x, 8)).trace(x)
+    lowered = search.lower(lowering_platforms=(platform,)).as_text()
+    assert lowered.count("stablehlo.while") == loops
+
+
 def test_noise_depends_on_row_and_position_alone():
     key = jax.random.key(1)
     together = samplings.gumbel(samplings.row_keys(key, jnp.array([4, 9])), jnp.array([10, 20]), 5)
