@@ -59,10 +59,10 @@ class Program(NamedTuple):
 # Figures of JAX 0.10.2 and 0.12.0.1, the larger ones.
 PROGRAMS = {
     "plain": Program("plain", 95, 4, 3, 2),
-    "plain, sampled": Program("plain", 575, 149, 6, 3, sampled=True),
+    "plain, sampled": Program("plain", 168, 4, 3, 3, sampled=True),
     "token_recycling": Program("token_recycling", 148, 10, 7, 57),
-    "token_recycling, sampled": Program("token_recycling", 628, 155, 10, 57, sampled=True),
-    "auto": Program("auto", 2144, 1221, 26, 45),
+    "token_recycling, sampled": Program("token_recycling", 221, 10, 7, 57, sampled=True),
+    "auto": Program("auto", 993, 29, 20, 45),
     "token_recycling, 8 rows": Program(
         "token_recycling", 147, 12, 7, 340, largest_copy=5, rows=8, everywhere=False
     ),
