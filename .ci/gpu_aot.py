@@ -60,16 +60,16 @@ class Program(NamedTuple):
 PROGRAMS = {
     "plain": Program("plain", 95, 4, 3, 2),
     "plain, sampled": Program("plain", 168, 4, 3, 3, sampled=True),
-    "token_recycling": Program("token_recycling", 148, 10, 7, 57),
-    "token_recycling, sampled": Program("token_recycling", 221, 10, 7, 57, sampled=True),
-    "auto": Program("auto", 993, 29, 20, 45),
+    "token_recycling": Program("token_recycling", 128, 4, 3, 57),
+    "token_recycling, sampled": Program("token_recycling", 201, 4, 3, 57, sampled=True),
+    "auto": Program("auto", 973, 23, 16, 45),
     "token_recycling, 8 rows": Program(
         "token_recycling", 147, 12, 7, 340, largest_copy=5, rows=8, everywhere=False
     ),
-    "lookahead": Program("lookahead", 212, 24, 7, 40, everywhere=False),
+    "lookahead": Program("lookahead", 192, 18, 3, 40, everywhere=False),
     "plain, whole": Program("plain", 786, 4, 3, 2, layers=32, everywhere=False),
     "token_recycling, whole": Program(
-        "token_recycling", 1199, 100, 67, 284, layers=32, everywhere=False
+        "token_recycling", 879, 4, 3, 284, layers=32, everywhere=False
     ),
 }
 
