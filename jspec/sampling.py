@@ -18,7 +18,9 @@ from jspec.manual_axes import vary
 _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""
 _PIECE = 1 << 22
-"""Entries that an accelerator searches at a time; 16 MiB."""
+"""Entries that a TPU searches at a time; 16 MiB."""
+_ABOVE_ONE = 0x40000000
+"""The bit pattern of 2.0, which no probability reaches."""
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:
@@ -110,21 +112,51 @@ def _threshold(
 ) -> Float[Array, "B 1"]:
     """The largest t such that the tokens of probability >= t weigh at least `wanted`.
 
-    Non-negative floats are ordered like their bit patterns, so 32 halvings of the pattern find t
-    exactly, for a fraction of the cost of sorting the vocabulary.
+    Non-negative floats are ordered like their bit patterns, so t is found exactly, from the first
+    bits of the pattern to the last, for a fraction of the cost of sorting the vocabulary.
     """
+    # A GPU's host launches each pass of a loop by itself.
+    low = jax.lax.platform_dependent(*(probs, weight, wanted), cuda=_by_digits, default=_by_halves)
+    return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
+
+
+def _enough(
+    pattern: Int[Array, "*c B"],
+    probs: Float[Array, "B V"],
+    weight: Float[Array, "B V"],
+    wanted: Float[Array, " B"],
+) -> Bool[Array, "*c B"]:
+    """Whether the tokens of at least a probability weigh enough, which it has as a bit pattern."""
+    value = jax.lax.bitcast_convert_type(pattern, jnp.float32)
+    return jnp.where(probs >= value[..., None], weight, 0.0).sum(-1) >= wanted
+
+
+def _by_halves(
+    probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+) -> Int[Array, " B"]:
+    """The largest pattern that is enough, by 32 halvings."""
 
     def halve(_, bounds):
-        low, high = bounds  # weigh(low) >= wanted, or low is 0; weigh(high) < wanted
+        low, high = bounds  # enough(low), or low is 0; not enough(high)
         middle = low + (high - low) // 2
-        value = jax.lax.bitcast_convert_type(middle, jnp.float32)
-        enough = jnp.where(probs >= value[:, None], weight, 0.0).sum(-1) >= wanted
-        return jnp.where(enough, middle, low), jnp.where(enough, high, middle)
+        good = _enough(middle, probs, weight, wanted)
+        return jnp.where(good, middle, low), jnp.where(good, high, middle)
 
     low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
-    above_one = jax.lax.bitcast_convert_type(jnp.float32(2.0), jnp.int32)
-    low, _ = jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, above_one)))
-    return jax.lax.bitcast_convert_type(low, jnp.float32)[:, None]
+    return jax.lax.fori_loop(0, 32, halve, (low, jnp.full_like(low, _ABOVE_ONE)))[0]
+
+
+def _by_digits(
+    probs: Float[Array, "B V"], weight: Float[Array, "B V"], wanted: Float[Array, " B"]
+) -> Int[Array, " B"]:
+    """The same in eight passes, each of which tries the fifteen digits above 0 side by side."""
+    low = vary(jnp.zeros(probs.shape[0], jnp.int32), probs, wanted)
+    for shift in range(28, -1, -4):
+        # Of the first digit 3 and less: with larger ones the pattern is 2.0 and more.
+        digits = jnp.arange(1, 16 if shift < 28 else 4, dtype=jnp.int32)[:, None] << shift
+        good = _enough(low + digits, probs, weight, wanted)
+        low = low + (good.sum(0, dtype=jnp.int32) << shift)
+    return low
 
 
 def argmax(x: Float[Array, "*S V"]) -> Int[Array, "*S"]:
@@ -252,7 +284,7 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
 
 
 def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`top_k` of an array that is whole, which an accelerator searches some nodes at a time.
+    """`top_k` of an array that is whole, which a TPU searches some nodes at a time.
 
     XLA for TPUs copies what it takes groups from, three times with its padding. Of the logits of a
     wide tree for many rows these copies were the largest arrays beside weights and cache.
@@ -261,9 +293,11 @@ def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], I
     size = max(num_nodes * _PIECE // max(x.size, 1), 1)
     if size >= num_nodes:
         return _by_groups(x, k)
-    # A processor's cores share the work on all of it better than that on pieces.
+    # Elsewhere nothing is padded. A processor's cores share the work on all of it better than that
+    # on pieces; on a GPU each piece is nine launches, and XLA of JAX 0.12 compiles no loop around a
+    # top-k there ("BufferAllocation::Slice not assigned").
     return jax.lax.platform_dependent(
-        x, cpu=partial(_by_groups, k=k), default=partial(_some_nodes, size=size, k=k)
+        x, tpu=partial(_some_nodes, size=size, k=k), default=partial(_by_groups, k=k)
     )
 
 

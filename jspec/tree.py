@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -164,9 +165,36 @@ def along(
     Args:
         parents: of the nodes, -1 at the root.
         values: [B, N].
-        join: of two values, such as their product or minimum.
+        join: of two values, such as their minimum; in any grouping it is to give the same.
         depth: most edges from the root to a node.
     """
+    return jax.lax.platform_dependent(
+        parents,
+        values,
+        cpu=partial(_by_levels, join=join, depth=depth),
+        default=partial(_by_doubling, join=join, depth=depth),
+    )
+
+
+def chances(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
+    """The chance of each node: its probability times all those above it; no child's is larger.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        probs: [B, N], of each node given its parent; 1 at the root.
+        depth: most edges from the root to a node.
+    """
+
+    def falling(parents, probs):
+        # A product rounds as it is grouped, here in another way at each node.
+        product = _by_doubling(parents, probs, jnp.multiply, depth)
+        return _by_doubling(parents, product, jnp.minimum, depth)
+
+    levels = partial(_by_levels, join=jnp.multiply, depth=depth)
+    return jax.lax.platform_dependent(parents, probs, cpu=levels, default=falling)
+
+
+def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Array:
     above = jnp.maximum(parents, 0)
 
     def lower(_, total):
@@ -174,6 +202,18 @@ def along(
 
     # Passes beyond a node's depth change nothing, since the root's value is neutral.
     return jax.lax.fori_loop(0, depth, lower, vary(values, parents))
+
+
+def _by_doubling(parents: Array, values: Array, join: Callable, depth: int) -> Array:
+    """On a GPU each pass of a loop over levels is launched by the host; these are few, and none."""
+    above, total, reach = jnp.maximum(parents, 0), values, 1
+    # What a node has of the `reach` values up to it, and what the node so far above has of its own.
+    while reach <= depth:
+        total = join(total, jnp.take_along_axis(total, above, axis=1))
+        above, reach = jnp.take_along_axis(above, above, axis=1), 2 * reach
+        # Gathers of gathers would be fused, and done again for each that reads them.
+        total, above = jax.lax.optimization_barrier((total, above))
+    return total
 
 
 def best(tree: Tree, nodes: int) -> Tree:
@@ -227,7 +267,7 @@ def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
         return jnp.take_along_axis(array, chosen, axis=-1)
 
     # A node stands where as many chosen ones come before it; so does the parent of one.
-    place = jax.vmap(jnp.searchsorted)(chosen, pick(tree.parents)).astype(jnp.int32)
+    place = places(chosen, pick(tree.parents))
     there = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
     valid = pick(there).at[:, 0].set(True)
     return replace(
@@ -240,6 +280,19 @@ def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
         depth=min(tree.depth, num_drafted),
         width=max(min(tree.width, num_drafted), 1),
     )
+
+
+def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B N"]:
+    """The number of chosen ids, which rise, before each node's: its place, if it is among them."""
+
+    def compared(chosen, nodes):
+        # A search by halves is a loop, which a GPU's host launches step by step.
+        return (chosen[:, None, :] < nodes[..., None]).sum(-1, dtype=jnp.int32)
+
+    def searched(chosen, nodes):
+        return jax.vmap(jnp.searchsorted)(chosen, nodes).astype(jnp.int32)
+
+    return jax.lax.platform_dependent(chosen, nodes, cpu=searched, default=compared)
 
 
 def children(

@@ -18,6 +18,10 @@ _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""
 _FEW_SLOTS, _MANY_SLOTS = 128, 512
 """The slots of a block, for few queries and for many."""
+_GPU_SCORES = 1 << 24
+"""Scores, all heads and rows together, that a GPU computes at once; 64 MiB. Writing and reading so
+many of an H100's takes as long as its host takes to decide two or three times that a loop goes on.
+"""
 
 
 class Cached(NamedTuple):
@@ -272,7 +276,8 @@ def with_past(
     """The softmax, joined by the live slots of a cache, a block of slots at a time.
 
     No more blocks are read than the longest row fills, and of the scores only one block's are there
-    at once; few queries on an accelerator see all slots as one block. A block of slots that are
+    at once; few queries on an accelerator see all slots as one block, and so do many on a GPU if
+    their scores are few. A block of slots that are
     masked leaves a row's numbers as they are, to the last bit.
 
     Args:
@@ -284,7 +289,13 @@ def with_past(
     """
     slots = cached.slots
     if queries.shape[2] >= _MANY_QUERIES:
-        return by_blocks(min(_MANY_SLOTS, slots), soft_cap, softmax, queries, cached, oldest)
+        size = min(_MANY_SLOTS, slots)
+        most = _GPU_SCORES // queries[..., 0].size // size * size
+        return jax.lax.platform_dependent(
+            *(softmax, queries, cached, oldest),
+            cuda=partial(by_blocks, min(max(most, size), slots), soft_cap),
+            default=partial(by_blocks, size, soft_cap),
+        )
     if slots <= 2 * _FEW_SLOTS:  # a loop would cost what it saves
         return by_blocks(slots, soft_cap, softmax, queries, cached, oldest)
     # Elsewhere a step of a loop takes longer than few queries do with all slots: a GPU's host

@@ -46,6 +46,29 @@ def test_probabilities_are_the_oracles_row_by_row(ties):
         np.testing.assert_allclose(probs[row], want, atol=2e-6)
 
 
+@pytest.mark.parametrize("scale", [0.0, 4.0, 40.0])
+def test_thresholds_of_a_gpu_are_those_of_a_cpu_to_the_last_bit(scale):
+    rng = np.random.default_rng(int(scale))
+    probs = jax.nn.softmax(jnp.asarray(scale * rng.normal(size=(6, 5000)), jnp.float32))
+    probs = probs.at[5].set(jnp.zeros(5000).at[7].set(1.0))  # the largest pattern that there is
+    for weight, wanted in (
+        (jnp.ones_like(probs), [1.0, 2.0, 50.0, 700.0, 4999.0, 1.0]),
+        (probs, [1e-6, 0.3, 0.9, 0.999, 0.99999, 0.5]),
+    ):
+        given = probs, weight, jnp.asarray(wanted, jnp.float32)
+        np.testing.assert_array_equal(samplings._by_digits(*given), samplings._by_halves(*given))
+
+
+def test_only_a_gpu_cuts_without_a_loop():
+    def lowered(platform):
+        logits = jax.ShapeDtypeStruct((1, 5000), jnp.float32)
+        cut = jax.jit(lambda x: samplings.probabilities(x, rows([(0.8, 50, 0.9, 0.0)])))
+        return cut.trace(logits).lower(lowering_platforms=(platform,)).as_text()
+
+    assert "stablehlo.while" not in lowered("cuda")
+    assert "stablehlo.while" in lowered("cpu")
+
+
 def test_a_setting_is_a_value_not_a_program():
     traces = []
 
@@ -77,6 +100,15 @@ def test_nodes_may_be_searched_a_few_at_a_time(size):
     got, want = samplings._some_nodes(x, size, 2), jax.lax.top_k(x, 2)
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_array_equal(got[1], want[1])
+
+
+@pytest.mark.parametrize(("platform", "loops"), [("cpu", 0), ("cuda", 0), ("tpu", 1)])
+def test_only_a_tpu_searches_a_few_nodes_at_a_time(platform, loops):
+    """XLA of JAX 0.12 compiles no loop around a top-k for CUDA."""
+    x = jax.ShapeDtypeStruct((1, 64, 128_256), jnp.float32)
+    search = jax.jit(lambda x: samplings.top_k(x, 8)).trace(x)
+    lowered = search.lower(lowering_platforms=(platform,)).as_text()
+    assert lowered.count("stablehlo.while") == loops
 
 
 def test_noise_depends_on_row_and_position_alone():

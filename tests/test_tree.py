@@ -43,6 +43,44 @@ def test_ancestors_and_depths_are_those_of_a_loop(nodes):
             assert depths[row, node] == len(above) - 1
 
 
+@pytest.mark.parametrize("depth", [1, 4, 24])
+def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
+    """A GPU doubles, a CPU goes level by level; a child's chance is no larger on either."""
+    rng = np.random.default_rng(depth)
+    parents = np.full((2, 60), -1)
+    level = np.zeros((2, 60), int)
+    for row in range(2):
+        for node in range(1, 60):
+            above = rng.choice(np.flatnonzero(level[row, :node] < depth)[-3:])
+            parents[row, node], level[row, node] = above, level[row, above] + 1
+    assert level.max() == depth
+    # Chances of exactly one, below which rounding alone could raise a product.
+    probs = np.where(rng.random((2, 60)) < 0.3, 1, rng.random((2, 60))).astype(np.float32)
+    probs[:, 0] = 1
+    paths = [[lineage(parents[row], node) for node in range(60)] for row in range(2)]
+    least = [[probs[row][path].min() for path in paths[row]] for row in range(2)]
+    product = [[probs[row][path].prod(dtype=float) for path in paths[row]] for row in range(2)]
+    for by in (trees._by_levels, trees._by_doubling):
+        np.testing.assert_array_equal(by(jnp.asarray(parents), probs, jnp.minimum, depth), least)
+    np.testing.assert_allclose(
+        trees._by_doubling(jnp.asarray(parents), probs, jnp.multiply, depth), product, rtol=1e-5
+    )
+    found = np.asarray(trees.chances(jnp.asarray(parents), probs, depth))
+    np.testing.assert_allclose(found, product, rtol=1e-5)
+    above = np.take_along_axis(found, np.maximum(parents, 0), 1)
+    assert (found <= above).all()
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_what_goes_along_paths_has_no_loop_where_steps_are_launched(platform):
+    def program(parents, probs):
+        return trees.chances(parents, probs, 24), trees.places(parents, parents)
+
+    shapes = jax.ShapeDtypeStruct((1, 64), jnp.int32), jax.ShapeDtypeStruct((1, 64), jnp.float32)
+    lowered = jax.jit(program).trace(*shapes).lower(lowering_platforms=(platform,))
+    assert "stablehlo.while" not in lowered.as_text()
+
+
 def test_children_keep_their_order_and_skip_absent_nodes():
     parents = jnp.array([-1, 0, 0, 1, 0, 2])
     valid = jnp.array([True, True, False, True, True, False])

@@ -81,14 +81,18 @@ def plan(
     ] = None,
     topology: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="A slice of TPUs, such as v5e:2x4.", show_default=False),
+        typer.Option(
+            metavar="NAME",
+            help="A slice of TPUs, such as v5e:2x4, or the GPUs of a host, such as h100:8.",
+            show_default=False,
+        ),
     ] = None,
     compiled: Annotated[
         bool,
         typer.Option(
             "--compile",
-            help="Compile the programs, for this machine or with libtpu for the --topology, and "
-            "take temporaries and flops from XLA.",
+            help="Compile the programs, for this machine or for the --topology, which need not be "
+            "here, and take temporaries and flops from XLA.",
         ),
     ] = False,
     compile_layers: Annotated[

@@ -189,11 +189,21 @@ def _compiled(planned: Plan) -> list[str]:
     lines = []
     for one in planned.compiled:
         layers = _layers(one.layers, planned)
+        # For a GPU XLA counts neither operations nor code.
+        counted = f"{one.flops / 1e9:.4g} GFLOP, {size(one.code)} of code"
+        if planned.setting.device.platform == "gpu":
+            counted = "not run"
         lines.append(
-            f"XLA, {one.function}: {size(one.temporaries)} of temporaries, "
-            f"{one.flops / 1e9:.4g} GFLOP, {size(one.code)} of code; compiled in "
+            f"XLA, {one.function}: {size(one.temporaries)} of temporaries, {counted}; compiled in "
             f"{one.seconds:.0f} s{layers}."
         )
+        if (launches := one.launches) is not None:
+            each = ", each of its widths once" if len(planned.widths) > 1 else ""
+            lines.append(
+                f"A round{each}: {launches.kernels} kernels and copies. The host launches "
+                f"{launches.graphs} graphs and {launches.alone} kernels alone, and waits "
+                f"{_count(launches.waits, 'time')}."
+            )
     return lines
 
 

@@ -71,7 +71,7 @@ def make(asked: Asked) -> Plan:
     if asked.compiled and asked.device is not None:
         raise InputError(
             f"--compile compiles for this machine, and --device is {asked.device}; leave one of "
-            "them out, or name a --topology of TPUs"
+            "them out, or name a --topology such as v5e:2x4 or h100:1"
         )
     topology = None if asked.topology is None else Topology.of(asked.topology)
     device = _device(asked, topology)

@@ -342,7 +342,7 @@ class Adaptive:
         prior, buckets = features(tree, trees.depths(tree))
         scores = state.acceptance.scores(prior[..., None], buckets[..., None])
         probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
-        tree = replace(tree, value=trees.along(tree.parents, probs, jnp.multiply, tree.depth))
+        tree = replace(tree, value=trees.chances(tree.parents, probs, tree.depth))
         assert tree.value is not None, "it was calibrated"
         # What an ended row drafts takes no room from the others.
         there = tree.valid & ~frame.done[:, None]

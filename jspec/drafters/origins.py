@@ -5,8 +5,6 @@ their `update`.
 from collections.abc import Iterator
 from typing import Any
 
-import jax.numpy as jnp
-
 from jspec import tree as trees
 from jspec.base import PyTree, Tree
 from jspec.protocols import Drafter
@@ -61,7 +59,7 @@ def unpruned(drafter: Drafter, drafting: PyTree) -> Tree | None:
         valid=nodes.valid,
         depth=depth,
         width=sum(offer.tree.width for offer in state.pending.own),
-        value=trees.along(nodes.parents, state.pending.probs, jnp.multiply, depth),
+        value=trees.chances(nodes.parents, state.pending.probs, depth),
     )
 
 

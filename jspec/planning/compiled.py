@@ -1,9 +1,11 @@
 """Programs compiled ahead of time, and what XLA says of them. None of them is run."""
 
+import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,7 +14,8 @@ import numpy as np
 
 from jspec import engine
 from jspec.base import PyTree, State
-from jspec.planning import layout
+from jspec.planning import launches, layout
+from jspec.planning.launches import Launches
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, chunk_of, prepare
 
@@ -34,6 +37,8 @@ class Compiled:
     layers: tuple[int, ...]
     """Numbers of layers that were compiled. With two of them the figures of all layers are on the
     line through theirs."""
+    launches: Launches | None = None
+    """Of a round on a GPU; None of other programs and devices."""
 
 
 def call_of(model: CausalLM, rows: int, slots: int, max_new_tokens: int) -> Prepared:
@@ -96,6 +101,10 @@ def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
         slope = (high - low) / (more.layers[0] - few.layers[0])
         return max(high + slope * (layers - more.layers[0]), 0)
 
+    launched = None
+    if few.launches is not None and more.launches is not None:
+        pairs = zip(astuple(few.launches), astuple(more.launches), strict=True)
+        launched = Launches(*(int(line(*pair)) for pair in pairs))
     return Compiled(
         function=few.function,
         temporaries=int(line(few.temporaries, more.temporaries)),
@@ -103,6 +112,7 @@ def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
         code=int(line(few.code, more.code)),
         seconds=few.seconds + more.seconds,
         layers=(few.layers[0], more.layers[0]),
+        launches=launched,
     )
 
 
@@ -122,7 +132,12 @@ def _arguments(
 
 def _compile(function: str, lowered: jax.stages.Lowered, model: Any, mesh: Any) -> Compiled:
     begin = time.perf_counter()
-    program = lowered.compile()
+    platforms = {device.platform for device in mesh.devices.flat}
+    launched = None
+    if platforms == {"gpu"}:
+        program, launched = _compile_for_gpu(lowered, is_loop=function == "rounds")
+    else:
+        program = lowered.compile()
     memory: Any = program.memory_analysis()
     costs: Any = program.cost_analysis()
     if isinstance(costs, Sequence):  # one for each partition, in older versions of JAX
@@ -130,7 +145,7 @@ def _compile(function: str, lowered: jax.stages.Lowered, model: Any, mesh: Any) 
     held = getattr(memory, "peak_memory_in_bytes", 0) - memory.argument_size_in_bytes
     # On TPU temp_size_in_bytes counts a buffer again where a loop passes it on; on a CPU the peak
     # leaves out what is needed besides.
-    on_cpu = {device.platform for device in mesh.devices.flat} == {"cpu"}
+    on_cpu = platforms == {"cpu"}
     return Compiled(
         function=function,
         temporaries=int(memory.temp_size_in_bytes if on_cpu or held <= 0 else held),
@@ -138,4 +153,18 @@ def _compile(function: str, lowered: jax.stages.Lowered, model: Any, mesh: Any) 
         code=int(memory.generated_code_size_in_bytes),
         seconds=time.perf_counter() - begin,
         layers=(getattr(model, "num_layers", 0),),
+        launches=launched,
     )
+
+
+def _compile_for_gpu(
+    lowered: jax.stages.Lowered, is_loop: bool
+) -> tuple[jax.stages.Compiled, Launches | None]:
+    """The program, and what a round of it launches, of which XLA writes in files alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        # Without the chip no tiles can be tried.
+        options: dict[str, Any] = {"xla_gpu_autotune_level": 0}
+        if is_loop:
+            options |= {"xla_dump_to": folder, **launches.OPTIONS}
+        program = lowered.compile(compiler_options=options)
+        return program, launches.of_round(Path(folder)) if is_loop else None

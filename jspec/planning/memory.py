@@ -7,6 +7,7 @@ from typing import Any
 import jax
 
 from jspec.base import PyTree, State
+from jspec.models import stacking
 from jspec.planning import layout
 from jspec.planning.layout import Held
 from jspec.planning.reachable import DECODE, Reached
@@ -91,6 +92,26 @@ def notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
             f"model={_largest_divisor(size, count)} it would"
         )
     return tuple(found)
+
+
+def notes_of_scanning(setting: Setting, params: PyTree) -> tuple[str, ...]:
+    """What a GPU copies in every round of layers that are scanned."""
+    if setting.device.platform != "gpu":
+        return ()
+    scanned = [
+        part for name, part in params["params"].items() if len(stacking.layers_of(name) or ()) > 1
+    ]
+    if not scanned:
+        return ()
+    size = layout.per_device(scanned)
+    # Written and read again, beside the reading that every round does.
+    seconds = 2 * size / setting.device.bandwidth
+    note = (
+        "a GPU copies the weights of scanned layers out of their array in every round, "
+        f"{size / 1e9:.3g} GB or {seconds * 1e3:.2g} ms more than is predicted; layers that are "
+        "not scanned are not copied"
+    )
+    return (note,)
 
 
 def notes_of_buckets(setting: Setting, programs: Sequence[Reached]) -> tuple[str, ...]:

@@ -218,7 +218,11 @@ def of_setting(setting: Setting) -> Plan:
             ),
             widths=state.stats.widths,
             programs=programs,
-            notes=(*memory.notes(setting, params), *memory.notes_of_buckets(setting, programs)),
+            notes=(
+                *memory.notes(setting, params),
+                *memory.notes_of_scanning(setting, params),
+                *memory.notes_of_buckets(setting, programs),
+            ),
         )
 
 

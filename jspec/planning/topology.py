@@ -1,4 +1,4 @@
-"""TPU topologies that programs are compiled for ahead of time, on machines that have none."""
+"""Topologies that programs are compiled for ahead of time, on machines that have none of them."""
 
 import os
 import re
@@ -12,15 +12,18 @@ from jax.sharding import AxisType, Mesh
 
 from jspec.costs import devices
 from jspec.errors import InputError
+from jspec.planning import gpu_chips
 from jspec.planning.layout import AXES
 
 _FLAT = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = 4
 """From this size on, the sides of a v5p slice are multiples of it."""
+_GPUS = ("1", "2", "4", "8")
+"""Of one host."""
 
 
 class Topology(NamedTuple):
-    """A slice of TPUs.
+    """A slice of TPUs, or the GPUs of a host.
 
     Example:
         >>> Topology.of("v5e:2x4")
@@ -33,17 +36,25 @@ class Topology(NamedTuple):
 
     @classmethod
     def of(cls, name: str) -> "Topology":
-        """The topology of a name such as "v5e:2x4" or "v5p:2x2x2".
+        """The topology of a name such as "v5e:2x4", "v5p:2x2x2" or "h100:8".
 
         Raises:
-            InputError: if Cloud TPU has no such slice.
+            InputError: if Cloud TPU has no such slice, or no host so many GPUs.
         """
         generation, _, sides = name.lower().partition(":")
+        if generation in gpu_chips.CHIPS:
+            if sides not in _GPUS:
+                raise InputError(
+                    f"--topology is {name!r}, and a host has {', '.join(_GPUS)} GPUs; take "
+                    f"{generation}:1 to {generation}:8"
+                )
+            return cls(f"{generation}:{sides}", generation, int(sides))
         kinds = {"v5e": _FLAT, "v6e": _FLAT, "v5p": None}
         if generation not in kinds:
             raise InputError(
                 f"--topology is {name!r}, of no generation that jspec knows; give v5e, v6e or v5p "
-                "and a slice, such as v5e:2x4"
+                f"and a slice, such as v5e:2x4, or {', '.join(gpu_chips.CHIPS)} and a number, such "
+                "as h100:8"
             )
         if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", sides) or not _exists(generation, sides):
             known = ", ".join(_FLAT)
@@ -59,11 +70,13 @@ class Topology(NamedTuple):
         return devices.find(self.generation)
 
     def mesh(self, data: int, model: int) -> Mesh:
-        """Its chips as a mesh, from libtpu's description of them; there need be no TPU.
+        """Its chips as a mesh, from a description of them; none of them need be here.
 
         Raises:
-            InputError: if libtpu is not there, or knows no such topology.
+            InputError: if the compiler for them is not there, or knows no such topology.
         """
+        if self.generation in gpu_chips.CHIPS:
+            return _mesh(gpu_chips.chips(self.generation, self.num_devices), data, model)
         if find_spec("libtpu") is None:
             raise InputError(
                 "compiling for a TPU needs libtpu, which is not installed; pip install "
@@ -82,11 +95,7 @@ class Topology(NamedTuple):
                 f"libtpu has no topology {self.name} ({reason:.200}); take another slice, or "
                 "plan without --compile"
             ) from error
-        return Mesh(
-            np.array(chips[: self.num_devices]).reshape(data, model),
-            AXES,
-            axis_types=(AxisType.Auto,) * len(AXES),
-        )
+        return _mesh(chips[: self.num_devices], data, model)
 
 
 def prepare_environment() -> None:
@@ -116,7 +125,11 @@ def mesh_here(data: int, model: int) -> Mesh:
             f"the mesh has {data * model} devices and this machine {len(found)} of "
             f"{found[0].device_kind}; take fewer, name a --topology, or plan without --compile"
         )
-    chosen = np.array(found[: data * model]).reshape(data, model)
+    return _mesh(found[: data * model], data, model)
+
+
+def _mesh(found: Any, data: int, model: int) -> Mesh:
+    chosen = np.array(found).reshape(data, model)
     return Mesh(chosen, AXES, axis_types=(AxisType.Auto,) * len(AXES))
 
 

@@ -47,6 +47,11 @@ def test_a_folder_with_config_json_alone_is_planned(command, folder, tmp_path):
         (("llama-8b", "--topology", "v5e:3x5"), "v5e has no such slice; take one of 1x1, 2x2"),
         (("llama-8b", "--topology", "v5p:2x4"), "v5p has no such slice"),
         (("llama-8b", "--topology", "v9:2x2"), "no generation that jspec knows"),
+        (
+            ("llama-8b", "--topology", "h99:1"),
+            "h200, b200 and a number, such as h100:8",
+        ),
+        (("llama-8b", "--topology", "h100:3"), "a host has 1, 2, 4, 8 GPUs; take h100:1 to h100:8"),
         (("llama-8b", "--topology", "v5e:2x4", "--device", "v5e"), "leave --device out"),
         (("llama-8b", "--topology", "v5e:2x4", "--mesh", "model=4"), "whose product is 8"),
         (("llama-8b", "--mesh", "rows=2"), "pass axes such as data=2,model=4"),
@@ -87,6 +92,15 @@ def test_a_topology_needs_libtpu_only_to_compile(command, monkeypatch):
     assert ran.code == 0 and "8 x TPU v5e (data=1, model=8)" in " ".join(ran.out.split())
     ran = command("plan", *asked, "--compile")
     assert ran.code == 2 and "pip install 'jspec[tpu]' into an environment of its own" in ran.err
+
+
+def test_a_gpu_that_is_not_here_needs_jaxs_plugin_only_to_compile(command, monkeypatch):
+    asked = ("llama-8b", "--topology", "h100:8", "--method", "prompt_lookup")
+    monkeypatch.setattr("jspec.planning.gpu_chips.find_spec", lambda name: None)
+    ran = command("plan", *asked)
+    assert ran.code == 0 and "8 x H100 (data=1, model=8)" in " ".join(ran.out.split())
+    ran = command("plan", *asked, "--compile")
+    assert ran.code == 2 and "pip install 'jspec[cuda-aot]' into an environment" in ran.err
 
 
 def test_compiled_figures_are_shown(command, folder):

@@ -116,6 +116,28 @@ def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
     np.testing.assert_array_equal(short[1], long[1])
 
 
+@pytest.mark.parametrize(
+    ("platform", "nodes", "slots", "loops"),
+    [("cuda", 81, 2048, 0), ("cuda", 81, 32_768, 1), ("cuda", 512, 8192, 1), ("cpu", 81, 2048, 1)],
+)
+def test_a_gpu_sees_all_slots_at_once_where_their_scores_are_few(platform, nodes, slots, loops):
+    """Its host decides for each block whether the loop goes on."""
+    heads, mates, dim = 8, 4, 128
+
+    def run(q, k, mask, keys, lengths):
+        return attend(q, k, k, mask, Past(Cached(keys, keys, lengths), None))
+
+    shapes = [
+        ((1, nodes, heads * mates, dim), jnp.bfloat16),
+        ((1, heads, nodes, dim), jnp.bfloat16),
+    ]
+    shapes += [((1, nodes, nodes), bool), ((1, heads, slots, dim), jnp.bfloat16)]
+    shapes += [((1,), jnp.int32)]
+    traced = jax.jit(run).trace(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+    lowered = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert lowered.count("stablehlo.while") == loops
+
+
 def test_values_that_are_no_numbers_have_no_part_in_gradients_of_others():
     draw = np.random.default_rng(0)
     q = draw.normal(size=(1, 3, 2, 4)).astype(np.float32)

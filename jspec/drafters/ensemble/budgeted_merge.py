@@ -123,7 +123,7 @@ class BudgetedMerge(Members):
             valid=nodes.valid,
             depth=depth,
             width=sum(draft.width for draft in drafts),
-            value=trees.along(nodes.parents, probs, jnp.multiply, depth),
+            value=trees.chances(nodes.parents, probs, depth),
         )
         chosen = trees.best_nodes(whole, self.num_speculative_tokens)
         own = [
@@ -155,7 +155,7 @@ class BudgetedMerge(Members):
 
 def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:
     """The numbers of a member's nodes among the chosen ones; n where a node was not chosen."""
-    place = jax.vmap(jnp.searchsorted)(chosen, number).astype(jnp.int32)
+    place = trees.places(chosen, number)
     found = jnp.take_along_axis(chosen, place, axis=1, mode="fill", fill_value=-1)
     return jnp.where(found == number, place, chosen.shape[1])
 

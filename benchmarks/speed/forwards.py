@@ -1,0 +1,98 @@
+"""Forwards of few tokens, with the kernels of a CPU and without them, in one process and in turn.
+
+python -m benchmarks.speed.forwards --model smollm2-135m
+python -m benchmarks.speed.forwards --model smollm2-135m --dtype bfloat16 --live 2000 --slots 2304
+
+Beside them stands the floor: the time in which the weights are read once.
+"""
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+from jaxtyping import Array
+from rich.table import Table
+
+from benchmarks.harness import command, console, headline, paired, record
+from jspec import cache as caches
+from jspec import models, native
+
+_TOGETHER = 4
+"""Forwards of a program, one behind the other."""
+
+
+def main(
+    model: Annotated[str, typer.Option(help="folder, GGUF file, name or hub id")] = "jspec-7m",
+    dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
+    tokens: Annotated[str, typer.Option(help="of a forward, comma-separated")] = "1,2,4,8,16,32",
+    live: Annotated[int, typer.Option(help="committed tokens")] = 100,
+    slots: Annotated[int, typer.Option(help="of the cache")] = 512,
+    repeats: Annotated[int, typer.Option(min=1)] = 9,
+    out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
+) -> None:
+    """Measures milliseconds per forward: the least, and the median ratio to one of one token."""
+    target = models.load(model, dtype=dtype, with_tokenizer=False)
+    runs: dict[str, Callable[[], object]] = {"weights read once": _reading(target.params)}
+    ways = {"kernels": nullcontext, "XLA": native.disabled}
+    if native.instruction_set() is None:
+        del ways["kernels"]
+    counts = [int(count) for count in tokens.split(",")]
+    for way, context in ways.items():
+        for count in counts:
+            with context():
+                runs[f"{way} {count}"] = _forwards(target, count, live, slots)
+    seconds = paired(runs, repeats)
+    headline(f"milliseconds per forward, {model}, {live} of {slots} slots, {native.described()}")
+    floor = seconds.pop("weights read once")
+    console.print(f"weights read once: {1e3 * floor.min():.1f} ms")
+    table = Table("tokens", *(f"{way}{what}" for way in ways for what in ("", ", ratio")))
+    for count in counts:
+        cells = []
+        for way in ways:
+            found, one = seconds[f"{way} {count}"], seconds[f"{way} {counts[0]}"]
+            cells += [f"{1e3 * found.min() / _TOGETHER:.1f}", f"{np.median(found / one):.2f}"]
+            held = {"bench": "forwards", "model": model, "dtype": dtype, "way": way}
+            times = (found / _TOGETHER).tolist()
+            record(out, held | {"tokens": count, "live": live, "slots": slots, "seconds": times})
+        table.add_row(str(count), *cells)
+    console.print(table)
+
+
+def _reading(params: dict) -> Callable[[], Array]:
+    """The maximum of each leaf, which takes every byte once."""
+    leaves = [leaf for leaf in jax.tree.leaves(params) if leaf.ndim > 1]
+    run = jax.jit(lambda leaves: [leaf.max() for leaf in leaves]).lower(leaves).compile()
+    return lambda: run(leaves)
+
+
+def _forwards(target: models.Loaded, count: int, live: int, slots: int) -> Callable[[], Array]:
+    """A compiled program of forwards over a chain of tokens, each of what the one before wrote."""
+    model, params = target.model, target.params
+    cache = model.init_cache(1, slots).replace(lengths=jnp.full(1, live, jnp.int32))
+    positions = live + jnp.arange(count)[None]
+    mask = jnp.tril(jnp.ones((count, count), bool))[None]
+    first = jnp.zeros((1, 1), jnp.int32)
+
+    def run(params, read, cache):
+        def body(_, carry):
+            read, cache = carry
+            output = model.apply(params, read, positions, mask, cache)
+            # The first few logits say what comes next: a whole argmax would be timed too.
+            read = output.logits[..., :8].argmax(-1).astype(jnp.int32)
+            held = caches.commit(cache, output, first, jnp.ones(1, jnp.int32))
+            return read, held.replace(lengths=cache.lengths)
+
+        return jax.lax.fori_loop(0, _TOGETHER, body, (read, cache))[0]
+
+    given = params, jnp.ones((1, count), jnp.int32), cache
+    compiled = jax.jit(run).lower(*given).compile()
+    return lambda: compiled(*given)
+
+
+if __name__ == "__main__":
+    command(main)
