@@ -2,16 +2,25 @@
 
 import numpy as np
 
+from jspec import native
 from jspec.costs.devices import Device
 
 _EDGE = 1 / np.log2(1.1)
 """Where a forward computes as long as it reads, it takes a tenth longer than either: the edge of
 the roof is rounded."""
 
-CPU_FORM = {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9}
+CPU_FORMS = {
+    "kernels": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
+    "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
+}
 """The time of a forward by its tokens, in forwards of one token: the form of float32 products on a
-few cores. One with several rows packs the weights before it reads them, which is why the second
-token costs so much."""
+few cores, by what computes them. XLA packs the weights of several rows before it reads them, which
+is why the second token costs so much there (`python -m benchmarks.speed.forwards`)."""
+
+
+def cpu_form() -> dict[int, float]:
+    """The form of products here."""
+    return CPU_FORMS["XLA" if native.instruction_set() is None else "kernels"]
 
 
 def seconds(device: Device, tokens: float, flops: float, read: float, sent: float = 0.0) -> float:
@@ -44,6 +53,6 @@ def seconds(device: Device, tokens: float, flops: float, read: float, sent: floa
 
 def _cpu(tokens: float) -> float:
     """The form of a CPU, which goes straight on beyond its last point."""
-    known, times = np.array(list(CPU_FORM)), np.array(list(CPU_FORM.values()))
+    known, times = (np.array(list(part)) for part in (cpu_form(), cpu_form().values()))
     slope = (times[-1] - times[-2]) / (known[-1] - known[-2])
     return float(np.interp(tokens, known, times) + slope * max(tokens - known[-1], 0))

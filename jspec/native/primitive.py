@@ -29,18 +29,18 @@ def natively(kernel: Callable[..., Array], plainly: Callable[..., Array], *argum
     def of_leaves(function: Callable[..., Array]) -> Callable[..., Array]:
         return lambda *leaves: function(*jax.tree.unflatten(structure, leaves))
 
-    operations = jax.make_jaxpr(of_leaves(plainly))(*leaves)
-    return _CHOICE.bind(*leaves, kernel=of_leaves(kernel), operations=operations)
+    jaxpr = jax.make_jaxpr(of_leaves(plainly))(*leaves)
+    return _CHOICE.bind(*leaves, kernel=of_leaves(kernel), jaxpr=jaxpr)
 
 
-def _run(operations: core.ClosedJaxpr) -> Callable[..., Array]:
-    return lambda *leaves: core.jaxpr_as_fun(operations)(*leaves)[0]
+def _run(jaxpr: core.ClosedJaxpr) -> Callable[..., Array]:
+    return lambda *leaves: core.jaxpr_as_fun(jaxpr)(*leaves)[0]
 
 
 @_CHOICE.def_impl
-def _at_once(*leaves, kernel, operations):
+def _at_once(*leaves, kernel, jaxpr):
     on_cpu = all(device.platform == "cpu" for leaf in leaves for device in _devices(leaf))
-    return (kernel if on_cpu else _run(operations))(*leaves)
+    return (kernel if on_cpu else _run(jaxpr))(*leaves)
 
 
 def _devices(leaf: Any) -> Any:
@@ -48,17 +48,17 @@ def _devices(leaf: Any) -> Any:
 
 
 @_CHOICE.def_abstract_eval
-def _shape(*leaves, kernel, operations):
-    return operations.out_avals[0]
+def _shape(*leaves, kernel, jaxpr):
+    return jaxpr.out_avals[0]
 
 
-def _lowered(context, *leaves, kernel, operations):
-    return mlir.lower_fun(_run(operations), multiple_results=False)(context, *leaves)
+def _lowered(context, *leaves, kernel, jaxpr):
+    return mlir.lower_fun(_run(jaxpr), multiple_results=False)(context, *leaves)
 
 
-def _lowered_on_cpu(context, *leaves, kernel, operations):
+def _lowered_on_cpu(context, *leaves, kernel, jaxpr):
     if context.module_context.lowering_parameters.for_export:
-        kernel = _run(operations)
+        kernel = _run(jaxpr)
     return mlir.lower_fun(kernel, multiple_results=False)(context, *leaves)
 
 
@@ -66,25 +66,25 @@ mlir.register_lowering(_CHOICE, _lowered)
 mlir.register_lowering(_CHOICE, _lowered_on_cpu, platform="cpu")
 
 
-def _jvp(primals, tangents, *, kernel, operations):
+def _jvp(primals, tangents, *, kernel, jaxpr):
     moved = [n for n, tangent in enumerate(tangents) if not isinstance(tangent, ad.Zero)]
 
     def of_moved(*some):
         leaves = list(primals)
         for n, leaf in zip(moved, some, strict=True):
             leaves[n] = leaf
-        return _run(operations)(*leaves)
+        return _run(jaxpr)(*leaves)
 
     given = [primals[n] for n in moved], [tangents[n] for n in moved]
-    found = _CHOICE.bind(*primals, kernel=kernel, operations=operations)
+    found = _CHOICE.bind(*primals, kernel=kernel, jaxpr=jaxpr)
     return found, jax.jvp(of_moved, *given)[1]
 
 
 ad.primitive_jvps[_CHOICE] = _jvp
 
 
-def _batched(leaves, axes, *, kernel, operations):
-    both = (jax.vmap(function, in_axes=axes) for function in (kernel, _run(operations)))
+def _batched(leaves, axes, *, kernel, jaxpr):
+    both = (jax.vmap(function, in_axes=axes) for function in (kernel, _run(jaxpr)))
     return natively(*both, *leaves), 0
 
 

@@ -29,7 +29,7 @@ class Compiled:
     """Bytes that it holds besides its arguments, at most: of a TPU those of the vector memory,
     which is none of the device's, are among them."""
     flops: float
-    """Of a piece of the prompt, or of a round of each width."""
+    """Of a piece of the prompt, or of a round of each width; without what kernels of a CPU do."""
     code: int
     """Bytes of the program itself."""
     seconds: float

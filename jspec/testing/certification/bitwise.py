@@ -48,12 +48,12 @@ class Bits:
     def __str__(self) -> str:
         by = f"{self.kernels} kernels" if self.kernels else "XLA's products"
         sizes = ", ".join(map(str, self.sizes))
+        together = "alone" if self.batch_size == 1 else f"{self.batch_size} rows at a time"
         found = "no bit differs" if self.equal else f"{self.num_different:,} differ"
         return (
             f"Bitwise: {found}, of {self.num_numbers:,} logits and hidden states of "
             f"{self.num_nodes:,} nodes. Each node of random trees of {sizes} tokens, "
-            f"{self.batch_size} rows at a time, stands beside its token in plain decoding "
-            f"of its row alone ({by})."
+            f"{together}, stands beside its token in plain decoding of its row alone ({by})."
         )
 
 
