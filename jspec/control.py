@@ -4,7 +4,7 @@ Nothing of this is computed, or takes memory, unless it was asked for: a part th
 the program.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -402,6 +402,29 @@ def freed(progress: Progress | None, here: Bool[Array, " B"]) -> Progress | None
             stop_bytes=jnp.where(here, 0, stop.stop_bytes),
             dropped=jnp.where(here, 0, stop.dropped),
         ),
+    )
+
+
+def text_as_returned(
+    state: State, cut_back: Callable[[State], tuple[Array, Array, Text | None]]
+) -> State:
+    """The state with rows that end where their output does: what a stop string cut off is gone from
+    the cache, too, and from what processors read. The drafter's memory follows when it next reads.
+
+    Args:
+        state: of any rows.
+        cut_back: the function of this module, compiled.
+    """
+    if stop_of(state) is None:
+        return state
+    bare = replace(state, drafter_state=(), request=replace(state.request, control=None))
+    bare = replace(bare, cache=replace(state.cache, keys=(), values=()))
+    root, committed, text = cut_back(bare)
+    return replace(
+        state,
+        root=root,
+        cache=replace(state.cache, lengths=committed),
+        control=replace(state.control, text=text, stop=None),
     )
 
 

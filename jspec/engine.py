@@ -25,6 +25,7 @@ from jspec.explicit_axes import automatic
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
 from jspec.history import Text
+from jspec.in_place import owned
 from jspec.manual_axes import vary
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
@@ -229,7 +230,7 @@ def prefill(
             "of them"
         )
     if isinstance(earlier, State):
-        earlier = text_as_returned(earlier)
+        earlier = controls.text_as_returned(earlier, cut_back)
     call = prepare(
         model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier,
         max_draft_tokens,
@@ -303,24 +304,7 @@ def _empty_on(
     return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
 
 
-def text_as_returned(state: State) -> State:
-    """The state with rows that end where their output does: what a stop string cut off is gone from
-    the cache, too, and from what processors read. The drafter's memory follows when it next reads.
-    """
-    if controls.stop_of(state) is None:
-        return state
-    bare = replace(state, drafter_state=(), request=replace(state.request, control=None))
-    bare = replace(bare, cache=replace(state.cache, keys=(), values=()))
-    root, committed, text = _cut_back(bare)
-    return replace(
-        state,
-        root=root,
-        cache=replace(state.cache, lengths=committed),
-        control=replace(state.control, text=text, stop=None),
-    )
-
-
-_cut_back = jax.jit(automatic(controls.cut_back))
+cut_back = jax.jit(automatic(controls.cut_back))
 
 
 def _text_of(earlier: State) -> Text:
@@ -332,18 +316,6 @@ def _text_of(earlier: State) -> Text:
             "give them to the earlier call too, or pass the whole text as one prompt"
         )
     return text
-
-
-def owned(state: PyTree) -> PyTree:
-    """The same with an array of its own for every leaf: none may be donated twice."""
-    seen: set[int] = set()
-
-    def own(leaf):
-        known = id(leaf) in seen
-        seen.add(id(leaf))
-        return jnp.copy(leaf) if known and isinstance(leaf, jax.Array) else leaf
-
-    return jax.tree.map(own, state)
 
 
 def step(

@@ -1,4 +1,4 @@
-"""A switch whose branches write in place."""
+"""What XLA may write in place: a switch whose branches do, and arrays that are nobody else's."""
 
 from collections.abc import Callable, Sequence
 
@@ -53,3 +53,15 @@ def switch(
 
         state, given, left = jax.lax.while_loop(chosen, once, (state, given, left))
     return state
+
+
+def owned(state: PyTree) -> PyTree:
+    """The same with an array of its own for every leaf: none may be donated twice."""
+    seen: set[int] = set()
+
+    def own(leaf):
+        known = id(leaf) in seen
+        seen.add(id(leaf))
+        return jnp.copy(leaf) if known and isinstance(leaf, jax.Array) else leaf
+
+    return jax.tree.map(own, state)

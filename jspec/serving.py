@@ -35,6 +35,7 @@ from jspec.explicit_axes import automatic
 from jspec.grammar.automaton import Room
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
+from jspec.in_place import owned
 from jspec.processors import Processor, several
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, check_drafter, check_model, prepare
@@ -179,7 +180,7 @@ class Engine:
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(one, request=replace(one.request, keys=None, control=None))
         state = zeros(replace(plain, cache=None, drafter_state=None))
-        return engine.owned(
+        return owned(
             replace(
                 state,
                 cache=self.model.init_cache(batch, self.slots),
@@ -278,7 +279,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_row(row, len(state.root))
-        state = engine.text_as_returned(state)
+        state = controls.text_as_returned(state, engine.cut_back)
         text = controls.text_of(state)
         bare = replace(
             state,

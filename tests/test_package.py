@@ -14,7 +14,8 @@ import jspec
 import jspec.models
 
 ROOT = Path(__file__).resolve().parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PROJECT, BUILD = CONFIG["project"], CONFIG["build-system"]
 ZOO = importlib.resources.files("jspec.models") / "zoo"
 
 
@@ -77,6 +78,7 @@ def test_what_is_imported_is_declared():
         )
     }
     declared |= {"orbax", "llama_cpp"}  # of orbax-checkpoint and llama-cpp-python
+    declared |= {name.split(">")[0] for name in BUILD["requires"]}
     used = set()
     folders = [Path(module.__file__).parent for module in (jspec, jspec.models)]
     for file in (file for folder in folders for file in folder.rglob("*.py")):

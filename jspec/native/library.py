@@ -16,7 +16,7 @@ SWITCH = "JSPEC_NATIVE"
 TARGETS = ("jspec_product", "jspec_attend")
 """The names under which XLA knows them."""
 
-FILE = Path(__file__).with_name("libjspec.so")
+FILE = Path(__file__).parent / "src" / "libjspec.so"
 
 SETS = {"avx512": "AVX-512", "avx2": "AVX2", "neon": "NEON"}
 """Instruction sets that there are kernels for, the fastest of a processor first."""

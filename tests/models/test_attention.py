@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec import models
+from jspec import models, native
 from jspec.base import NO_PARENT, Tree
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
@@ -133,8 +133,9 @@ def test_a_gpu_sees_all_slots_at_once_where_their_scores_are_few(platform, nodes
     ]
     shapes += [((1, nodes, nodes), bool), ((1, heads, slots, dim), jnp.bfloat16)]
     shapes += [((1,), jnp.int32)]
-    traced = jax.jit(run).trace(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
-    lowered = traced.lower(lowering_platforms=(platform,)).as_text()
+    with native.disabled():  # a CPU's kernel has no loop of XLA's
+        traced = jax.jit(run).trace(*(jax.ShapeDtypeStruct(*shape) for shape in shapes))
+        lowered = traced.lower(lowering_platforms=(platform,)).as_text()
     assert lowered.count("stablehlo.while") == loops
 
 

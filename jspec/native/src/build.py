@@ -74,15 +74,15 @@ class CustomBuildHook(BuildHookInterface):
     """Hatch's hook: the library is part of the wheel, or lies beside its sources."""
 
     def initialize(self, version: str, build_data: dict) -> None:
-        here = Path(self.root, "jspec", "native")
+        sources = Path(self.root, "jspec", "native", "src")
         self.folder = tempfile.TemporaryDirectory()
         editable = version == "editable"
-        target = (here if editable else Path(self.folder.name)) / "libjspec.so"
-        if failure := compile_library(here / "src", target):
+        target = (sources if editable else Path(self.folder.name)) / "libjspec.so"
+        if failure := compile_library(sources, target):
             self.app.display_warning(f"jspec is built without kernels for CPUs: {failure}")
             return
         if not editable:
-            build_data["force_include"][str(target)] = "jspec/native/libjspec.so"
+            build_data["force_include"][str(target)] = "jspec/native/src/libjspec.so"
         tag = sysconfig.get_platform().replace("-", "_").replace(".", "_")
         build_data["tag"], build_data["pure_python"] = f"py3-none-{tag}", False
 
