@@ -123,8 +123,9 @@ def compare_bits(
         sys.stdout.write(json.dumps({"model": model or BUNDLED, **asdict(found)}) + "\n")
     else:
         network: Any = target.model
-        dtype = jax.numpy.dtype(network.dtype).name
-        print(f"{model or BUNDLED}, {dtype}, {jax.devices()[0].device_kind}")
+        dtypes = [jax.numpy.dtype(kind).name for kind in (network.dtype, network.param_dtype)]
+        said = dtypes[0] if dtypes[0] == dtypes[1] else "{}, weights in {}".format(*dtypes)
+        print(f"{model or BUNDLED}, {said}, {jax.devices()[0].device_kind}")
         print(found)
     return 0 if found.equal else 1
 

@@ -5,6 +5,7 @@ import json
 import pytest
 
 import jspec
+from jspec import native
 from jspec.methods import METHODS, Built, Method
 
 LINES = ["Once upon", "[5, 6, 7, 8, 9, 10, 11]", "She"]
@@ -39,6 +40,20 @@ def test_the_report_and_the_json(certify, prompts, folder):
     assert found["verdict"] == "lossless" and found["settings"]["model"] == str(folder)
     assert found["settings"]["method"] == "prompt_lookup" and found["greedy"]["num_equal"] == 3
     assert found["metrics"]["num_rounds"] > 0 and found["rounding"]["dtype"] == "float32"
+
+
+@pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
+def test_bit_by_bit(certify, prompts, folder):
+    shape = ("--prompts", prompts, "--bitwise", "--limit", 2)
+    ran = certify(*shape, "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0 and found["model"] == str(folder) and found["num_different"] == 0
+    assert found["num_nodes"] > 50 and found["kernels"] == native.instruction_set()
+    with native.disabled():
+        ran = certify(*shape)
+    head, said = ran.out.splitlines()
+    assert head.endswith(", float32, cpu") and "(XLA's products)" in said
+    assert ran.code == (0 if "no bit differs" in said else 1)
 
 
 @pytest.mark.slow
