@@ -13,7 +13,9 @@ namespace {
 // The rows of a tile, and the outputs of a tile of so many rows: their sums stay in registers. Few
 // rows wait for memory, and one stream of weights comes faster than several.
 constexpr int kMostRows = kRegisters == 32 ? 8 : 4;
-constexpr int outputs_of(int rows) { return rows <= 4 ? 1 : kRegisters == 32 ? 24 / rows : 2; }
+constexpr int outputs_of(int rows) {
+  return rows <= kRegisters / 8 ? 1 : kRegisters * 3 / 4 / rows;
+}
 
 // Bytes between the weights in use and those that are fetched, to the first cache and the second.
 constexpr int64_t kNear = 512, kFar = 13824;
