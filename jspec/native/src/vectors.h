@@ -39,7 +39,6 @@ JSPEC_INLINE Vector load(const int8_t* from) {
   return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i*)from)));
 }
 JSPEC_INLINE float sum(Vector x) { return _mm512_reduce_add_ps(x); }
-JSPEC_INLINE Vector divide(Vector x, Vector y) { return _mm512_div_ps(x, y); }
 // The larger number, and y where one is none.
 JSPEC_INLINE Vector larger(Vector x, Vector y) { return _mm512_max_ps(x, y); }
 JSPEC_INLINE float largest(Vector x) { return _mm512_reduce_max_ps(x); }
@@ -89,7 +88,6 @@ JSPEC_INLINE float sum(Vector x) {
   half = _mm_add_ps(half, _mm_movehl_ps(half, half));
   return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
-JSPEC_INLINE Vector divide(Vector x, Vector y) { return _mm256_div_ps(x, y); }
 JSPEC_INLINE Vector larger(Vector x, Vector y) { return _mm256_max_ps(x, y); }
 JSPEC_INLINE float largest(Vector x) {
   __m128 half = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
@@ -136,7 +134,6 @@ JSPEC_INLINE Vector load(const int8_t* from) {
   return vcvtq_f32_s32(vmovl_s16(vget_low_s16(wide)));
 }
 JSPEC_INLINE float sum(Vector x) { return vaddvq_f32(x); }
-JSPEC_INLINE Vector divide(Vector x, Vector y) { return vdivq_f32(x, y); }
 JSPEC_INLINE Vector larger(Vector x, Vector y) { return vmaxq_f32(x, y); }
 JSPEC_INLINE float largest(Vector x) { return vmaxvq_f32(x); }
 JSPEC_INLINE Vector whole(Vector x) { return vrndnq_f32(x); }
