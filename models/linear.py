@@ -104,17 +104,14 @@ def multiply(
     if not isinstance(weight, eight_bits.Narrow):
         return product(x, weight)
 
-    def by_xla(x, held, factors):
+    def by_xla(x, weight):
+        held = weight.weights
         wide = jax.lax.platform_dependent(x, held, cpu=widened_after, default=widened)
-        return product(x, wide) * factors.astype(x.dtype)
+        return product(x, wide) * weight.factors.astype(x.dtype)
 
-    def kernel(x, held, factors):
-        return (native.product(x, held) * factors).astype(x.dtype)
-
-    given = x, weight.weights, weight.factors
     if native.takes_product(x, weight.weights):
-        return native.natively(kernel, by_xla, *given)
-    return by_xla(*given)
+        return native.natively(_by_kernel, by_xla, x, weight)
+    return by_xla(x, weight)
 
 
 def multiply_by_one_of(
@@ -127,16 +124,22 @@ def multiply_by_one_of(
     def by_xla(x, weights, index):
         return product(x, weights[index])
 
-    def kernel(x, weights, index):
-        if not isinstance(weights, eight_bits.Narrow):
-            return native.product(x, weights, index).astype(x.dtype)
-        found = native.product(x, weights.weights, index) * weights.factors[index]
-        return found.astype(x.dtype)
-
     held = weights.weights if isinstance(weights, eight_bits.Narrow) else weights
     if native.takes_product(x, held):
-        return native.natively(kernel, by_xla, x, weights, index)
+        return native.natively(_by_kernel, by_xla, x, weights, index)
     return by_xla(x, weights, index)
+
+
+def _by_kernel(
+    x: Float[Array, "... I"],
+    weights: Float[Array, "*X O I"] | eight_bits.Narrow,
+    index: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """The product with a matrix, or with one of several."""
+    if not isinstance(weights, eight_bits.Narrow):
+        return native.product(x, weights, index).astype(x.dtype)
+    factors = weights.factors if index is None else weights.factors[index]
+    return (native.product(x, weights.weights, index) * factors).astype(x.dtype)
 
 
 def widened(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
