@@ -1,12 +1,12 @@
 """The settings of `jspec generate` that say what may be written, and when it ends."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jspec import plain_json
 from jspec.arguments import check_integer, check_number
 from jspec.errors import InputError
 
@@ -112,7 +112,7 @@ class ControlSettings:
         if self.logit_bias is None:
             return {}
         try:
-            known = json.loads(self.logit_bias)
+            known = plain_json.parsed(self.logit_bias)
             bias = {int(token): float(value) for token, value in known.items()}
             if any(map(isnan, bias.values())):
                 raise ValueError
@@ -132,7 +132,7 @@ class ControlSettings:
             except (OSError, UnicodeDecodeError) as error:
                 raise InputError(f"--json-schema: {text!r:.60} cannot be read: {error}") from None
         try:
-            json.loads(text)
+            plain_json.parsed(text)
         except ValueError as error:
             raise InputError(f"--json-schema is no JSON: {error}") from None
         return text

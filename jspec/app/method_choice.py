@@ -1,11 +1,10 @@
 """The method that `--method`, `--speculative-config` and `--draft-model` choose, without JAX."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jspec import methods
+from jspec import methods, plain_json
 from jspec.errors import InputError
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS, Method
 from jspec.methods.builders import COUPLED
@@ -97,8 +96,8 @@ def check_temperature(choice: Choice, temperature: float) -> None:
 def _parse(config: str) -> dict[str, Any]:
     example = """'{"method": "prompt_lookup", "num_speculative_tokens": 10}'"""
     try:
-        parsed = json.loads(config)
-    except (ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
+        parsed = plain_json.parsed(config)
+    except ValueError as error:
         raise InputError(
             f"--speculative-config is {shown(config)}, which is no JSON ({error}); "
             f"pass an object such as {example}"

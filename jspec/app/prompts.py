@@ -4,7 +4,6 @@ A prompt is a text to continue, token ids, or a conversation to answer.
 """
 
 import io
-import json
 import os
 import stat
 import sys
@@ -13,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
+from jspec import plain_json
 from jspec.app.conversations import Message, prompted
 from jspec.errors import InputError
 from jspec.methods.options import shown
@@ -174,8 +174,8 @@ def _ask(prompt: Prompt, system: str | None) -> Prompt:
 def _line(line: str, source: str) -> Prompt:
     if line.lstrip().startswith(("[", "{", '"')):
         try:
-            parsed = json.loads(line)
-        except (ValueError, RecursionError):
+            parsed = plain_json.parsed(line)
+        except ValueError:
             return _prompt(line, source)  # text may begin with a bracket or a quotation mark
         return _parsed(parsed, line, source)
     return _prompt(line, source)

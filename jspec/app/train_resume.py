@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from jspec import plain_json
 from jspec.errors import InputError
 
 COMMAND = "command.json"
@@ -26,9 +27,9 @@ def asked(out: Path, resume: bool, given: Mapping[str, Any]) -> dict[str, Any]:
     if not resume or not file.is_file():
         return dict(given)
     try:
-        begun = json.loads(file.read_text(encoding="utf-8"))
+        begun = plain_json.parsed(file.read_text(encoding="utf-8"))
         changes = {**begun.pop("changes", {}), **given["changes"]}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, AttributeError, TypeError) as error:
         raise InputError(
             f"{file} does not say what the run was begun with ({error}); delete it and give all "
             "options again"

@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parsed(text: str) -> Any:
     try:
         return json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(
             f"prompts is {text!r:.60}, which is no JSON ({error}); give lists of token ids, such "
             'as "[[5, 3, 9], [8, 1]]"'

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import mesh_axes, native
+from jspec import mesh_axes, native, plain_json
 from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
 from jspec.errors import InputError
@@ -164,7 +164,7 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
     text = Path(path).read_bytes()
     measure = "measure anew with jspec.costs.measure"
     try:
-        held: dict[str, Any] = json.loads(text)
+        held: dict[str, Any] = plain_json.parsed(text)
         if held["format"] != _FORMAT:
             raise InputError(
                 f"{path} is a cost file of format {held['format']} and this jspec reads format "

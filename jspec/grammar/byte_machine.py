@@ -1,7 +1,8 @@
 """Regular expressions and JSON schemas as machines that read bytes, by `outlines-core`.
 
 It runs in a process of its own. Some expressions have machines of 2^30 states, which nobody knows
-beforehand, and compiled code cannot be interrupted: a process can be given an end.
+beforehand, and compiled code cannot be interrupted: a process can be given an end, and so much
+memory: 2 GB, or what is left to the process that starts it where that has a bound (RLIMIT_DATA).
 """
 
 import json
@@ -14,9 +15,14 @@ import numpy as np
 from jaxtyping import Bool, Int
 
 from jspec.errors import InputError
+from jspec.grammar import process_memory
 from jspec.grammar.regex_syntax import check_groups, without_anchors
 
-_GIGABYTES = 2
+_MEGABYTES = 2048
+"""That the process may take, beside what it has when it begins."""
+_MEGABYTE = 2**20
+RAISE_MEMORY = "let this process take more memory"
+"""The end of the sentence for what takes more."""
 
 # What no text has (Unicode calls it a noncharacter) stands behind every text. An index loses bytes
 # after a place where the expression could end, if it cannot end right behind them; so it may end
@@ -31,7 +37,10 @@ from outlines_core import Index, Vocabulary, json_schema
 asked = json.load(sys.stdin)
 try:
     import resource
-    resource.setrlimit(resource.RLIMIT_AS, (asked["bytes"], asked["bytes"]))
+    with open("/proc/self/statm") as file:
+        held = int(file.read().split()[5]) * resource.getpagesize()
+    most = held + asked["bytes"]
+    resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 except (ImportError, ValueError, OSError):
     pass
 try:
@@ -98,7 +107,7 @@ def _machine(
         raise InputError(
             f"{what} needs outlines-core, which is not installed; pip install 'jspec[grammar]'"
         )
-    size = _GIGABYTES * 2**30
+    size = process_memory.left(_MEGABYTES * _MEGABYTE)
     try:
         ran = subprocess.run(
             [sys.executable, "-c", _PROGRAM],
@@ -107,11 +116,13 @@ def _machine(
             timeout=max_seconds,
         )
     except subprocess.TimeoutExpired:
-        raise InputError(_too_large(what, f"{max_seconds:g} seconds")) from None
+        limit = f"{max_seconds:g} seconds"
+        raise InputError(_too_large(what, limit, ", or raise max_seconds")) from None
     if ran.returncode:
         said = ran.stderr.decode(errors="replace").strip()
         if ran.returncode < 0 or "memory" in said.lower():
-            raise InputError(_too_large(what, f"{_GIGABYTES} GB of memory"))
+            more = f", or {RAISE_MEMORY}" if size < _MEGABYTES * _MEGABYTE else ""
+            raise InputError(_too_large(what, f"{size // _MEGABYTE} MB of memory", more))
         reason = " ".join((said.splitlines() or ["no reason"])[-1].split())
         raise InputError(f"{what} has no automaton: {reason:.200}")
     numbers = np.frombuffer(ran.stdout, np.int32)
@@ -130,8 +141,8 @@ def _machine(
     return ByteMachine(step, np.isin(at, numbers[2 : 2 + num_finals]))
 
 
-def _too_large(what: str, limit: str) -> str:
+def _too_large(what: str, limit: str, more: str) -> str:
     return (
         f"{what} explodes: its automaton took more than {limit}; make it smaller, such as by "
-        "shorter bounds of repetition"
+        f"shorter bounds of repetition{more}"
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from jspec import grammar
 from jspec.errors import InputError
+from jspec.grammar.byte_machine import RAISE_MEMORY
 from jspec.grammar.stops import StopStrings
 from jspec.server.errors import APIError
 from jspec.server.limits import Limits
@@ -155,9 +156,11 @@ class Forms:
             _check_room(made, *room, option)
         except InputError as error:
             # The library's words for what is an option here.
-            said = str(error).replace(
-                "raise max_states", f"start the server with more --max-{option}-states"
-            )
+            said = str(error)
+            for there, here in (
+                ("raise max_states", f"--max-{option}-states"), (RAISE_MEMORY, "--form-megabytes"),
+            ):  # fmt: skip
+                said = said.replace(there, f"start the server with more {here}")
             raise APIError(400, said, param) from None
         with self._lock:
             kept[key] = made

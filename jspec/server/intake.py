@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from jspec import grammar
+from jspec import grammar, plain_json
 from jspec.app import conversations
 from jspec.errors import InputError
 from jspec.server import calls
@@ -372,8 +372,8 @@ def _for_template(number: int, message: Message) -> dict[str, Any]:
         for place, call in enumerate(message.tool_calls):
             param = f"messages[{number}].tool_calls[{place}].function.arguments"
             try:
-                arguments = json.loads(call.function.arguments)
-            except (ValueError, RecursionError):
+                arguments = plain_json.parsed(call.function.arguments)
+            except ValueError:
                 raise APIError(400, f"{param} is no JSON", param) from None
             function = {"name": call.function.name, "arguments": arguments}
             calls.append({"id": call.id, "type": call.type, "function": function})

@@ -11,7 +11,7 @@ class Limits:
         forms: grammars and stop strings that are made at a time, each in a process of its own; of
             one client half as many.
         form_seconds: a request is read, and its form made, in so many seconds each.
-        form_megabytes: memory of the process that makes a form.
+        form_megabytes: memory that a form may take while it is made.
         form_kilobytes: the text of a form.
         form_queue: forms that wait to be made; of one client half as many.
         header_seconds: in which the head of a request has to come.
@@ -20,7 +20,7 @@ class Limits:
 
     forms: int = 4
     form_seconds: int = 5
-    form_megabytes: int = 256
+    form_megabytes: int = 160
     form_kilobytes: int = 256
     form_queue: int = 64
     header_seconds: int = 20

@@ -20,6 +20,7 @@ import scipy.sparse.csgraph as _  # noqa: F401
 
 from jspec import grammar
 from jspec.errors import InputError
+from jspec.grammar import process_memory
 from jspec.grammar.stops import StopStrings, stop_strings
 from jspec.server.workers import Patience, out_of_time
 
@@ -127,7 +128,9 @@ def _work(
     with suppress(AttributeError, ImportError, OSError):  # not every system has them
         os.setsid()
         os.nice(5)  # rows that write come first
-        _bound(megabytes, seconds)
+        # What is held already does not count. A process below has what is left of it.
+        process_memory.bound(megabytes * _MEGABYTE)
+        _bound(seconds)
     answer: tuple[list[Product] | None, str | None]
     try:
         answer = [_made(spelled, *one, seconds) for one in asked], None
@@ -138,14 +141,10 @@ def _work(
     there.send(answer)
 
 
-def _bound(megabytes: int, seconds: float) -> None:
-    """What is held already does not count. The bounds hold for processes below, too."""
+def _bound(seconds: float) -> None:
+    """Of processor time, for processes below too."""
     import resource
 
-    with open("/proc/self/statm") as file:
-        held = int(file.read().split()[0]) * resource.getpagesize()
-    most = held + megabytes * _MEGABYTE
-    resource.setrlimit(resource.RLIMIT_AS, (most, most))
     # If the server is gone, nobody else ends this.
     most_seconds = math.ceil(seconds) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))

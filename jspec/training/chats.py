@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from jspec import plain_json
 from jspec.errors import InputError
 
 QUESTIONS = ("instruction", "question", "prompt", "text")
@@ -28,12 +29,14 @@ def row(line: str, template: str, place: str) -> str:
         '[{"role": "user", "content": "Add 1 and 1."}]'
     """
     try:
-        fields = json.loads(line)
+        fields = plain_json.parsed(line)
         question = template.format(**fields) if template else None
     except json.JSONDecodeError as error:
         raise InputError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{place} has no field {error} that the template names") from None
+    except (ValueError, AttributeError, RecursionError) as error:
+        raise InputError(f"{place} does not fit the template {template!r:.60}: {error}") from None
     messages = asked(fields) if question is None else prompted(question)
     if not messages:
         known = ", ".join(("messages", *QUESTIONS))

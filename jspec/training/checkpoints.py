@@ -8,6 +8,7 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
+from jspec import plain_json
 from jspec.base import PyTree
 from jspec.errors import InputError, RunStopped
 from jspec.whole_files import written_whole
@@ -91,7 +92,7 @@ class Checkpoints:
         lines: list[dict[str, Any]] = []
         for text in path.read_text().splitlines() if path.is_file() else ():
             try:
-                lines.append(json.loads(text))
+                lines.append(plain_json.parsed(text))
             except json.JSONDecodeError:
                 break
         return lines
@@ -125,7 +126,15 @@ def agree(path: Path, settings: Mapping[str, Any]) -> None:
     if not path.is_file():
         write(path, json.dumps(mine, indent=2, sort_keys=True) + "\n")
         return
-    theirs = json.loads(path.read_text())
+    try:
+        theirs = plain_json.parsed(path.read_bytes())
+        if not isinstance(theirs, dict):
+            raise ValueError(f"it holds a {type(theirs).__name__}")
+    except ValueError as error:
+        raise InputError(
+            f"{path} does not say with which settings the run was begun ({error}); restore it, or "
+            "name another folder"
+        ) from None
     keys = sorted(mine.keys() | theirs.keys())
     other = [key for key in keys if mine.get(key) != theirs.get(key)]
     if other:

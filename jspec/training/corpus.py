@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 
+from jspec import plain_json
 from jspec.errors import InputError
 
 END = "<|endoftext|>"
@@ -144,13 +145,15 @@ def text_row(line: str, template: str, place: str) -> str:
             # Attributes would be those of Python's objects.
             if field is not None and not re.fullmatch(r"[^\W\d]\w*(\[[^\]]*\])*", field):
                 raise ValueError(f"{{{field}}} names no field, as {{question}} or {{turns[0]}} do")
-        fields = json.loads(line)
+        fields = plain_json.parsed(line)
         # "\r\n" inside a JSON string is still escaped when the file is read.
         text = template.format(**fields) if template else "\n".join(strings(fields))
     except json.JSONDecodeError as error:
         raise InputError(f"{place} is not JSON: {error.msg}; put one object on each line") from None
     except (KeyError, IndexError, TypeError) as error:
         raise InputError(f"{place} has no field {error} that the template names") from None
+    except RecursionError:
+        raise InputError(f"{place} is nested too deep to be read; make it flatter") from None
     except (ValueError, AttributeError) as error:
         raise InputError(f"{place} does not fit the template {template!r:.60}: {error}") from None
     return text.replace("\r\n", "\n")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jspec import engine
+from jspec import engine, plain_json
 from jspec.arguments import check_integer
 from jspec.base import PyTree, Sampling, Status
 from jspec.errors import InputError, RunStopped
@@ -255,7 +255,7 @@ class Lines:
                 if not line.endswith(b"\n"):
                     break
                 try:
-                    self.tokens += len(json.loads(line)["tokens"])
+                    self.tokens += len(plain_json.parsed(line)["tokens"])
                 except (ValueError, KeyError, TypeError):
                     raise InputError(
                         f"{path}, line {self.rows + 1} is no row that this command wrote; keep "

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jspec import plain_json
 from jspec.errors import InputError
 from jspec.training import corpus, packing
 
@@ -99,7 +100,7 @@ def holds_rows(path: Path) -> bool:
         return False
     with path.open(encoding="utf-8", errors="replace") as file:
         try:
-            first = json.loads(file.readline())
+            first = plain_json.parsed(file.readline())
         except json.JSONDecodeError:
             return False
     return isinstance(first, dict) and isinstance(first.get("tokens"), list)
@@ -118,7 +119,7 @@ def read(path: Path, vocab_size: int) -> list[Row]:
     lines = path.read_text(encoding="utf-8").split("\n")
     for number, line in enumerate(lines[:-1], 1):
         try:
-            row = _row(json.loads(line))
+            row = _row(plain_json.parsed(line))
             right = type(row.tokens) is list and all(
                 type(token) is int and 0 <= token < vocab_size for token in row.tokens
             )

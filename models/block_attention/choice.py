@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
+from jspec import plain_json
 from jspec import tree as trees
 from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Tree
@@ -280,7 +281,7 @@ def save(known: Mapping[int, Timing], where: Setting, path: str | os.PathLike[st
 def load(path: str | os.PathLike[str], where: Setting) -> dict[int, Timing]:
     """What a file keeps for a setting, by number of tokens; nothing if it is not of that one."""
     try:
-        held = json.loads(Path(path).read_bytes())
+        held = plain_json.parsed(Path(path).read_bytes())
         if held["format"] != _FORMAT or held["setting"] != dataclasses.asdict(where):
             return {}
         timings = [Timing(**timing) for timing in held["timings"]]

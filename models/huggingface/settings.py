@@ -1,12 +1,12 @@
 """Typed reading of config.json: every refusal names the field, its value, the bound and the fix."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
+from jspec import plain_json
 from jspec.errors import InputError
 
 _MOST_LAYERS = 8192
@@ -117,11 +117,9 @@ def read(file: Path) -> Settings:
         InputError: if the file is no JSON object.
     """
     try:
-        values = json.loads(file.read_text(encoding="utf-8"))
+        values = plain_json.parsed(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{file} cannot be read as JSON ({error}); restore the file") from error
-    except RecursionError:
-        raise InputError(f"{file} is nested too deep to be read; restore the file") from None
     if not isinstance(values, Mapping):
         raise InputError(f"{file} holds a {type(values).__name__}; it has to be a JSON object")
     return Settings(values, str(file))

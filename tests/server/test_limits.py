@@ -17,9 +17,11 @@ from jspec.grammar import token_bytes
 from jspec.grammar.stops import stop_strings
 from jspec.models.chat_template import ChatTemplate
 from jspec.server.errors import APIError
+from jspec.server.forms import Bounds, Forms
 from jspec.server.limits import Limits
 from jspec.server.making import Making
 from jspec.server.protocol import Connections, protocol
+from jspec.server.schemas import StructuredOutputs
 from jspec.server.workers import GivenUp, Patience, Workers
 
 EXPLODES = "(a|b)*a(a|b){40}"
@@ -116,7 +118,7 @@ def test_work_has_an_end():
 
 @pytest.fixture(scope="module")
 def making():
-    made = Making(token_bytes(fakes.loaded().tokenizer), 256)
+    made = Making(token_bytes(fakes.loaded().tokenizer), 1024)
     made.warm_up()
     return made
 
@@ -154,6 +156,15 @@ def test_a_process_has_so_much_memory_and_no_more():
     made = Making(token_bytes(fakes.loaded().tokenizer), 16)
     with pytest.raises(InputError, match="took more than 16 MB; make it smaller, or start the ser"):
         made.made([("choices", tuple(f"{n}" * 40 for n in range(10_000)), 2**20)], Patience(60))
+
+
+def test_a_process_below_has_the_memory_that_is_left():
+    spelled = token_bytes(fakes.loaded().tokenizer)
+    bounds = Bounds(256, None, 64, 64, 64, 64)
+    forms = Forms(spelled, bounds, Limits(form_megabytes=48))
+    wanted = forms.wanted((), StructuredOutputs(regex=EXPLODES))
+    with pytest.raises(APIError, match=r"more than \d\d MB of memory; .* --form-megabytes"):
+        forms.made(wanted, Patience(60))
 
 
 def test_a_form_ends_with_the_client_that_asked_for_it():

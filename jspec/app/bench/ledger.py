@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jspec import plain_json
 from jspec.errors import InputError
 
 Row = dict[str, Any]
@@ -59,7 +60,7 @@ class Ledger:
 
 def _row(line: bytes, source: str) -> Row:
     try:
-        row = json.loads(line)
+        row = plain_json.parsed(line)
     except ValueError:
         row = None
     if not isinstance(row, dict):

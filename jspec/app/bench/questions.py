@@ -1,11 +1,11 @@
 """Questions by class: a file in Spec-Bench's schema, a file of prompts, or a few of ours."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from jspec import plain_json
 from jspec.app import prompts
 from jspec.app.bench.chat import Said
 from jspec.errors import InputError
@@ -107,8 +107,8 @@ def _spread(items: list[Any], count: int) -> list[Any]:
 
 def _question(line: str, source: str) -> Question:
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        row = plain_json.parsed(line)
+    except ValueError as error:
         raise InputError(f"{source} is no JSON ({error}); {_KEYS}") from error
     if not isinstance(row, dict):
         raise InputError(f"{source} is {shown(row)}, which is no JSON object; {_KEYS}")

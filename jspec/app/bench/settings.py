@@ -1,11 +1,10 @@
 """What `jspec bench` compares, checked before anything is loaded; JAX is not needed for that."""
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jspec import methods
+from jspec import methods, plain_json
 from jspec.app import method_choice
 from jspec.app.bench import peers
 from jspec.app.method_choice import Choice
@@ -112,8 +111,8 @@ def choices(
 def json_object(text: str) -> dict[str, Any] | None:
     """The object that a text is in JSON, or None if it is none."""
     try:
-        parsed = json.loads(text)
-    except (ValueError, RecursionError):
+        parsed = plain_json.parsed(text)
+    except ValueError:
         return None
     return parsed if isinstance(parsed, dict) else None
 

@@ -1,0 +1,38 @@
+"""The memory of a process that makes automata: what it may write to, by Linux's `RLIMIT_DATA`.
+
+Elsewhere nothing bounds it but the bounds of the automata.
+"""
+
+from contextlib import suppress
+
+
+def held() -> int:
+    """Bytes that this process may write to.
+
+    Raises:
+        OSError: if the system does not say.
+    """
+    import resource
+
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[5]) * resource.getpagesize()
+
+
+def bound(size: int) -> None:
+    """Lets this process take so many bytes more, and no others: it then has MemoryError."""
+    with suppress(ImportError, OSError, ValueError):
+        import resource
+
+        most = held() + size
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+
+
+def left(most: int) -> int:
+    """The bytes that this process may still take, so many at most."""
+    with suppress(ImportError, OSError):
+        import resource
+
+        limit = resource.getrlimit(resource.RLIMIT_DATA)[0]
+        if limit != resource.RLIM_INFINITY:
+            return max(0, min(most, limit - held()))
+    return most

@@ -1,0 +1,65 @@
+"""JSON that somebody else wrote: nested without end, or with numbers without end."""
+
+import pytest
+
+import jspec
+from jspec.app import train_resume
+from jspec.app.bench.ledger import Ledger
+from jspec.app.control_settings import ControlSettings
+from jspec.artefact import run as artefact
+from jspec.errors import InputError
+from jspec.models.block_attention import choice
+from jspec.training import chats, checkpoints, corpus, distill, sequences
+
+TEXTS = {
+    "deep": "[" * 10**5, "less deep": "[" * 900 + "]" * 900, "digits": "9" * 5000, "half": "{",
+}  # fmt: skip
+
+
+def _costs(file):
+    model = jspec.testing.PrefixLM()
+    jspec.costs.load(file, jspec.costs.setting(model, model.init(), jspec.Suffix()))
+
+
+def _rows(file):
+    checkpoints.agree(file.with_name(file.name + ".settings.json"), {"a": 1})
+    distill.Lines(file, {"a": 1})
+
+
+READERS = {
+    "cost curves": _costs,
+    "text in rows": lambda file: corpus.text_row(file.read_text(), "{a}", "line 1"),
+    "questions": lambda file: chats.row(file.read_text(), "", "line 1"),
+    "rows of tokens": lambda file: sequences.read(file, 10),
+    "rows that were written": _rows,
+    "settings of a run": lambda file: checkpoints.agree(file, {"a": 1}),
+    "command of a run": lambda file: train_resume.asked(file.parent, True, {"changes": {}}),
+    "--logit-bias": lambda file: ControlSettings(logit_bias=file.read_text()),
+    "rows of a bench": Ledger,
+    "prompts of an artefact": lambda file: artefact._parsed(file.read_text()),
+}
+
+
+@pytest.mark.parametrize("text", TEXTS)
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_has_a_sentence(tmp_path, reader, text):
+    file = tmp_path / train_resume.COMMAND
+    file.write_text(TEXTS[text] + "\n")
+    if (reader, text) == ("prompts of an artefact", "less deep"):
+        pytest.skip("lists are what it takes; whether they are prompts is looked at elsewhere")
+    with pytest.raises(ValueError if "artefact" in reader else InputError):
+        READERS[reader](file)
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_what_is_written_anew_has_none(tmp_path, text):
+    file = tmp_path / "a.jsonl"
+    file.write_text(TEXTS[text] + "\n")
+    assert choice.load(file, None) == {}
+    assert not sequences.holds_rows(file)
+
+
+def test_what_json_reads_and_no_function_of_python_goes_through():
+    """Newer Pythons read lists that are nested deeper than their functions may call each other."""
+    with pytest.raises(InputError, match="nested too deep"):
+        corpus.text_row("[" * 5000 + "]" * 5000, "", "line 1")
