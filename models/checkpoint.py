@@ -12,7 +12,7 @@ from jax.sharding import Mesh, Sharding
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import columns, precision, records, sharding, stacking
+from jspec.models import columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
@@ -73,7 +73,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "model": type(model).__name__,
         "config": asdict(model.config),
         "dtype": jnp.dtype(model.dtype).name,
-        "param_dtype": jnp.dtype(model.param_dtype).name,
+        "param_dtype": eight_bits.called(model.param_dtype),
         "scan_layers": model.scan_layers,
         "column_parts": model.column_parts,
     }

@@ -5,6 +5,10 @@ own, and widened where they are multiplied; activations keep their dtype. So a m
 the memory of 16 bits, and another set of weights is verified: its tokens are exact in themselves.
 Embeddings, the head, norms, biases and routers stay as they are: they are small in large models,
 and the head decides on every token.
+
+"w8a8" rounds the activations too, before each product: every row by a factor of its own, the
+largest of its numbers over 127 (dynamic quantisation, as in LLM.int8() of Dettmers et al. 2022,
+section 2, vector-wise, without outliers). Then the sums are of integers, and exact in any order.
 """
 
 from typing import Any
@@ -15,10 +19,19 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Num
+from jaxtyping import Array, Float, Int8, Num
 
 LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
 """The largest number of each dtype; all are symmetric around 0."""
+
+ROUNDED_STATES = "w8a8"
+"""Weights in int8, and activations that are rounded to it for each product."""
+
+FORMATS = (*LARGEST, ROUNDED_STATES)
+"""What stands in the place of a dtype of weights, by name."""
+
+LEAST = 1e-30
+"""Rows of activations whose numbers are all smaller are zeros."""
 
 SUFFIX = "_scale"
 """What the factors' name has behind that of the weights."""
@@ -26,9 +39,26 @@ SUFFIX = "_scale"
 Path = tuple[str, ...]
 
 
+def called(param_dtype: DTypeLike) -> str:
+    """The name of a dtype of weights, or of a format.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> called(jnp.int8), called("w8a8")
+        ('int8', 'w8a8')
+    """
+    known = isinstance(param_dtype, str) and param_dtype in FORMATS
+    return param_dtype if known else jnp.dtype(param_dtype).name
+
+
+def stored(param_dtype: DTypeLike) -> Any:
+    """The dtype of the arrays."""
+    return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
+
+
 def narrow(dtype: DTypeLike) -> bool:
     """Whether weights in this dtype have factors."""
-    return jnp.dtype(dtype).name in LARGEST
+    return called(dtype) in FORMATS
 
 
 def wide(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
@@ -64,6 +94,7 @@ def quantised(
         >>> small.tolist(), (factors * 127).tolist()
         ([[64, -127], [0, 0]], [2.0, 0.0])
     """
+    dtype = stored(dtype)
     largest = LARGEST[jnp.dtype(dtype).name]
     factors = np.abs(weights).max(axis=-1) / largest
     scaled = weights / np.where(factors == 0, 1, factors)[..., None]
@@ -79,6 +110,8 @@ class Narrow:
     factors: Float[Array, "*X O"]
     dtype: Any = struct.field(pytree_node=False)
     """What they are widened to."""
+    rounds_states: bool = struct.field(pytree_node=False, default=False)
+    """Whether what they are multiplied with is rounded to 8 bits."""
 
     def __len__(self) -> int:
         return len(self.weights)
@@ -96,16 +129,46 @@ def parameter(
     init = nn.initializers.normal(0.02)
     if not narrow(param_dtype):
         return module.param(name, init, shape, param_dtype).astype(dtype)
-    largest = LARGEST[jnp.dtype(param_dtype).name]
+    held = stored(param_dtype)
+    largest = LARGEST[jnp.dtype(held).name]
 
     def random(key: Array) -> Array:
         # The largest of some thousand normal numbers is about four.
-        return (
-            (jax.random.normal(key, shape) * largest / 4)
-            .clip(-largest, largest)
-            .astype(param_dtype)
-        )
+        return (jax.random.normal(key, shape) * largest / 4).clip(-largest, largest).astype(held)
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
     factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
-    return Narrow(module.param(name, random), factors, dtype)
+    rounds_states = called(param_dtype) == ROUNDED_STATES
+    return Narrow(module.param(name, random), factors, dtype, rounds_states)
+
+
+def rounded_states(
+    x: Float[Array, "... I"],
+) -> tuple[Int8[Array, "... I"], Float[Array, "... 1"]]:
+    """Each row in 127ths of its largest number, and how much that is.
+
+    A row with a number that is none, or infinite, becomes zeros of the size NaN.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> states, scales = rounded_states(jnp.array([[1.0, -2.0], [0.0, 0.0]]))
+        >>> states.tolist(), (scales * 127).tolist()
+        ([[64, -127], [0, 0]], [[2.0], [0.0]])
+    """
+    x = x.astype(jnp.float32)
+    largest = jnp.abs(x).max(-1, keepdims=True)
+    good = jnp.isfinite(largest) & (largest >= LEAST)
+    inverse = 127 / jnp.where(good, largest, 1)
+    states = jnp.where(good, jnp.rint(x * inverse), 0).astype(jnp.int8)
+    # To divide by 127 would be another number on devices that multiply with its inverse.
+    scales = jnp.where(good, largest * np.float32(1 / 127), 0)
+    return states, jnp.where(jnp.isfinite(largest), scales, jnp.nan)
+
+
+def rounded_product(
+    x: Float[Array, "... I"], weights: Int8[Array, "O I"], factors: Float[Array, "O"]
+) -> Float[Array, "... O"]:
+    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32."""
+    states, scales = rounded_states(x)
+    sums = jnp.einsum("...i,oi->...o", states, weights, preferred_element_type=jnp.int32)
+    return sums.astype(jnp.float32) * scales * factors.astype(jnp.float32)

@@ -71,8 +71,10 @@ class RoutedExperts(nn.Module):
         down = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
-        held = gate_up.weights if isinstance(gate_up, eight_bits.Narrow) else gate_up
-        alone = routes.size <= count and not native.takes_product(rows, held)
+        narrow = isinstance(gate_up, eight_bits.Narrow)
+        taken = native.takes_product(rows, gate_up.weights if narrow else gate_up)
+        taken = taken or (narrow and gate_up.rounds_states)
+        alone = routes.size <= count and not taken
         fed = (each if alone else sorted_by_expert)(rows, routes, gate_up, down, self.activation)
         mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)

@@ -47,7 +47,7 @@ def save_hf(
     """
     if eight_bits.narrow(model.param_dtype):
         raise InputError(
-            f"the model's weights are {jnp.dtype(model.param_dtype).name}, which "
+            f"the model's weights are {eight_bits.called(model.param_dtype)}, which "
             "LlamaForCausalLM has not; save it with jspec.models.save, or load it in 16 bits"
         )
     folder = Path(folder)

@@ -103,6 +103,8 @@ def multiply(
     """`product`; in 8 bits, the factors of the outputs are multiplied into the result."""
     if not isinstance(weight, eight_bits.Narrow):
         return product(x, weight)
+    if weight.rounds_states:
+        return _rounded(x, weight)
 
     def by_xla(x, weight):
         held = weight.weights
@@ -120,6 +122,8 @@ def multiply_by_one_of(
     index: Int[Array, ""],
 ) -> Float[Array, "... O"]:
     """`multiply` by one of several matrices, of which the kernels of a CPU make no copy."""
+    if isinstance(weights, eight_bits.Narrow) and weights.rounds_states:
+        return _rounded(x, weights, index)
 
     def by_xla(x, weights, index):
         return product(x, weights[index])
@@ -128,6 +132,25 @@ def multiply_by_one_of(
     if native.takes_product(x, held):
         return native.natively(_by_kernel, by_xla, x, weights, index)
     return by_xla(x, weights, index)
+
+
+def _rounded(
+    x: Float[Array, "... I"], weights: eight_bits.Narrow, index: Int[Array, ""] | None = None
+) -> Float[Array, "... O"]:
+    """The product of rows that are rounded to 8 bits, with a matrix, or with one of several."""
+
+    def by_kernel(x, weights, factors, index):
+        return native.rounded_product(x, weights, factors, index).astype(x.dtype)
+
+    def by_xla(x, weights, factors, index):
+        if index is not None:
+            weights, factors = weights[index], factors[index]
+        return eight_bits.rounded_product(x, weights, factors).astype(x.dtype)
+
+    given = x, weights.weights, weights.factors, index
+    if native.takes_rounded_product(x, weights.weights):
+        return native.natively(by_kernel, by_xla, *given)
+    return by_xla(*given)
 
 
 def _by_kernel(

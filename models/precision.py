@@ -33,7 +33,7 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
         >>> [jnp.dtype(found).name for found in pair("int8", None)]
         ['float32', 'int8']
     """
-    if dtype is None or not _is(dtype, eight_bits.LARGEST):
+    if dtype is None or not _is(dtype, eight_bits.FORMATS):
         compute = find(default() if dtype is None else dtype)
         return compute, find(compute if param_dtype is None else param_dtype, held=True)
     if param_dtype is not None:
@@ -46,7 +46,7 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
 
 def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
     try:
-        return jnp.dtype(dtype).name in names
+        return eight_bits.called(dtype) in names
     except TypeError:
         return False
 
@@ -64,9 +64,11 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
     Raises:
         InputError: if it is none to compute in, or to hold weights in.
     """
-    names = (*NAMES, *eight_bits.LARGEST) if held else NAMES
+    names = (*NAMES, *eight_bits.FORMATS) if held else NAMES
     if not _is(dtype, names):
         raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(names)}")
+    if dtype == eight_bits.ROUNDED_STATES:
+        return dtype
     if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
         raise InputError(
             f"dtype {dtype!r} is float32 while 64 bits are off; switch them on with "

@@ -115,9 +115,10 @@ def check(model: Model, layer_memory: str) -> None:
         )
     if eight_bits.narrow(model.param_dtype) and jax.devices()[0].platform == "tpu":
         # What is compiled copies whole stacks in every step: bytes lie otherwise in both memories.
+        kind = eight_bits.called(model.param_dtype)
         raise InputError(
-            f"layers in {layer_memory!r} cannot be {jnp.dtype(model.param_dtype).name} on a TPU, "
-            "where XLA would copy all of them for each; leave out param_dtype"
+            f"layers in {layer_memory!r} cannot be {kind} on a TPU, where XLA would copy all of "
+            "them for each; leave out param_dtype"
         )
     plan(model, slots=1, nodes=1)
 

@@ -17,6 +17,7 @@ from jspec.app.bench.questions import Question
 from jspec.app.run_settings import RunSettings
 from jspec.app.sessions import Session
 from jspec.methods import BUNDLED
+from jspec.models import eight_bits
 from jspec.testing import Bits, Certificate, certify, check_bits
 
 _LONGEST = 32
@@ -123,7 +124,7 @@ def compare_bits(
         sys.stdout.write(json.dumps({"model": model or BUNDLED, **asdict(found)}) + "\n")
     else:
         network: Any = target.model
-        dtypes = [jax.numpy.dtype(kind).name for kind in (network.dtype, network.param_dtype)]
+        dtypes = [eight_bits.called(kind) for kind in (network.dtype, network.param_dtype)]
         said = dtypes[0] if dtypes[0] == dtypes[1] else "{}, weights in {}".format(*dtypes)
         print(f"{model or BUNDLED}, {said}, {jax.devices()[0].device_kind}")
         print(found)

@@ -97,7 +97,8 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         metavar="D",
-        help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone.",
+        help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone; "
+        "w8a8: int8 weights, and activations rounded to it.",
         show_default="float32 on CPU, else bfloat16",
     ),
 ]

@@ -10,7 +10,13 @@ or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
 from jspec.native.attention import attention, takes_attention
 from jspec.native.library import described, disabled, instruction_set, missing
 from jspec.native.primitive import natively
-from jspec.native.product import product, row_sums, takes_product
+from jspec.native.product import (
+    product,
+    rounded_product,
+    row_sums,
+    takes_product,
+    takes_rounded_product,
+)
 
 __all__ = [
     "attention",
@@ -20,7 +26,9 @@ __all__ = [
     "missing",
     "natively",
     "product",
+    "rounded_product",
     "row_sums",
     "takes_attention",
     "takes_product",
+    "takes_rounded_product",
 ]

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Num
+from jaxtyping import Array, Float, Int, Int8, Num
 
 from jspec.native.library import instruction_set, on_one_device
 from jspec.native.primitive import natively
@@ -43,6 +43,41 @@ def product(
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_product", shape, vmap_method="sequential")
     return call(x.astype(jnp.float32), weights, layer)
+
+
+def takes_rounded_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether `rounded_product` computes this product on a CPU; of any number of rows."""
+    return (
+        0 < x.size
+        and weights.size > 0
+        and x.dtype.name in _STATES
+        and weights.dtype == jnp.int8
+        and on_one_device(x)
+        and on_one_device(weights)
+        and instruction_set() is not None
+    )
+
+
+def rounded_product(
+    x: Float[Array, "... I"],
+    weights: Int8[Array, "O I"] | Int8[Array, "L O I"],
+    factors: Float[Array, "O"] | Float[Array, "L O"],
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32.
+
+    Bit for bit what `jspec.models.eight_bits.rounded_product` computes by XLA's operations.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_rounded_product` says so.
+        weights: one row for each output, or those of all layers; never -128.
+        factors: of the outputs.
+        layer: which of the layers.
+    """
+    layer = jnp.int32(0) if layer is None else layer
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
+    call = jax.ffi.ffi_call("jspec_rounded_product", shape, vmap_method="sequential")
+    return call(x.astype(jnp.float32), weights, factors.astype(jnp.float32), layer)
 
 
 def row_sums(x: Float[Array, "... I"]) -> Float[Array, "... 1"]:

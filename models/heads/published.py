@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import hub, precision
+from jspec.models import eight_bits, hub, precision
 from jspec.models.heads import block_layouts
 from jspec.models.heads.eagle import EAGLEConfig
 from jspec.models.heads.eagle3 import Eagle3Config
@@ -77,7 +77,8 @@ def read(
         )
     check_kind(str(folder), found.kind, only)
     model: Any = target.model
-    held = precision.find(model.param_dtype if dtype is None else dtype)
+    wide = eight_bits.wide(model.param_dtype, model.dtype)
+    held = precision.find(wide if dtype is None else dtype)
     layout = _LAYOUTS[found.kind](folder, files, found, model)
     head = HEAD_KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
     check_target(str(folder), head, model)

@@ -23,7 +23,7 @@ from safetensors.numpy import load_file, save_file
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import precision, records
+from jspec.models import eight_bits, precision, records
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads.registry import (
     HEAD_KINDS,
@@ -158,7 +158,8 @@ def _rebuild(
     try:
         held = record.part("config").values
         config = shape(**{name: records.part(value) for name, value in held.items()})
-        kept = precision.find(model.param_dtype if dtype is None else dtype)
+        wide = eight_bits.wide(model.param_dtype, model.dtype)
+        kept = precision.find(wide if dtype is None else dtype)
         head = module(config, dtype=model.dtype, param_dtype=kept)
         shapes(head)  # fails if a size is no size
         return head

@@ -84,6 +84,17 @@ def test_a_head_survives_the_disk(kind, tmp_path):
     assert jax.tree.structure(asked) == jax.tree.structure(held | {"target": target})
 
 
+@pytest.mark.parametrize("held", [jnp.int8, "w8a8"])
+def test_a_head_beside_weights_of_8_bits_is_wide(held, tmp_path):
+    head = HEADS["eagle"]
+    narrow = dataclasses.replace(TARGET, model=TARGET.model.clone(param_dtype=held))
+    heads.save(tmp_path / "head", head, weights(head), narrow)
+    found, variables = heads.read_variables(tmp_path / "head", narrow)
+    assert found == head
+    wanted = weights(head)["params"]
+    assert jax.tree.all(jax.tree.map(np.array_equal, variables["params"], wanted))
+
+
 @pytest.mark.parametrize("kind", HEADS)
 def test_a_loaded_head_is_ready_to_decode_with(kind, tmp_path):
     head = HEADS[kind]

@@ -1,5 +1,6 @@
 """The kernels of a CPU: their numbers, their bits, and what they leave to XLA."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -74,6 +75,61 @@ def test_one_of_several_matrices_is_that_matrix(rows):
         one = eight_bits.Narrow(narrow.weights[index], narrow.factors[index], jnp.float32)
         found = run(x, narrow, jnp.int32(index))
         np.testing.assert_array_equal(bits(found), bits(linear.multiply(x, one)))
+
+
+def rounded_by_hand(x, weights, factors):
+    """Rows in 127ths of their largest, by integers of 64 bits; factors in float32, as written."""
+    largest = np.abs(x).max(-1, keepdims=True)
+    inverse = np.float32(127) / np.where(largest, largest, 1).astype(np.float32)
+    states = np.rint(x * inverse).astype(np.int64)
+    sums = (states @ weights.astype(np.int64).T).astype(np.float32)
+    return sums * (largest * np.float32(1 / 127)) * factors
+
+
+@pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
+@pytest.mark.parametrize(
+    ("outputs", "inputs"), [(1, 1), (7, 5), (50, 77), (97, 576), (24, 1600), (3, 64)]
+)
+def test_products_of_integers_are_exact_with_kernels_and_without(kernels, outputs, inputs):
+    draw = np.random.default_rng(0)
+    weights = np.array(weights_of("int8", outputs, inputs, draw))
+    factors = draw.normal(size=outputs).astype(np.float32)
+    x = draw.normal(size=(20, inputs)).astype(np.float32)
+    x[3], x[4, 0] = 0, 1e6
+    x[5] = 127  # every product is the largest there is
+    weights[0] = 127
+    run = jax.jit(linear.multiply)
+    with contextlib.nullcontext() if kernels else native.disabled():
+        held = eight_bits.Narrow(weights, factors, jnp.float32, rounds_states=True)
+        whole = run(x, held)
+        np.testing.assert_array_equal(bits(whole), bits(rounded_by_hand(x, weights, factors)))
+        for rows in (1, 2, 3, 5, 6, 7, 9, 13):
+            np.testing.assert_array_equal(bits(run(x[:rows], held)), bits(whole)[:rows])
+        several = eight_bits.Narrow(
+            np.stack([weights, weights[::-1]]), np.stack([factors, factors]), jnp.float32, True
+        )
+        other = jax.jit(linear.multiply_by_one_of)(x, several, jnp.int32(1))
+        wanted = rounded_by_hand(x, weights[::-1], factors)
+        np.testing.assert_array_equal(bits(other), bits(wanted))
+
+
+@pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
+def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
+    draw = np.random.default_rng(0)
+    held = eight_bits.Narrow(
+        weights_of("int8", 30, 70, draw), np.ones(30, np.float32), jnp.float32, rounds_states=True
+    )
+    x = draw.normal(size=(9, 70)).astype(np.float32)
+    with contextlib.nullcontext() if kernels else native.disabled():
+        clean = np.asarray(linear.multiply(x, held))
+        for value in (np.nan, np.inf, -np.inf):
+            bad = x.copy()
+            bad[4, 7] = value
+            found = np.asarray(linear.multiply(bad, held))
+            assert np.isnan(found[4]).all()
+            others = np.arange(9) != 4
+            np.testing.assert_array_equal(found[others], clean[others])
+        assert not np.asarray(linear.multiply(x * 1e-36, held)).any()
 
 
 @there

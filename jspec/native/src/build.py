@@ -16,12 +16,22 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 SETS = {
     "x86_64": {
-        "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma",
-        "avx2": "-mavx2 -mfma",
+        "avx512": "-mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c",
+        "avx2": "-mavx2 -mfma -mf16c",
     },
     "aarch64": {"neon": ""},
 }
 """Flags of each instruction set, by processor. Which one is used, the process finds out."""
+INTEGERS = {
+    "x86_64": {
+        "integers_avx512": SETS["x86_64"]["avx512"],
+        "integers_avx2": SETS["x86_64"]["avx2"],
+        "integers_avx512vnni": SETS["x86_64"]["avx512"] + " -mavx512vnni",
+        "integers_avxvnni": SETS["x86_64"]["avx2"] + " -mavxvnni",
+    },
+    "aarch64": {"integers_neon": "", "integers_neondot": "-march=armv8.2-a+dotprod"},
+}
+"""The same of products of integers. A set with flags that a compiler does not know is left out."""
 NAMES = {"AMD64": "x86_64", "arm64": "aarch64"}
 # Sums stay in the order in which they are written: no -ffast-math.
 FLAGS = "-O3 -std=c++17 -fPIC -ffp-contract=off".split()
@@ -46,13 +56,18 @@ def compile_library(sources: Path, target: Path) -> str | None:
         return "jaxlib, which has the headers, is not installed where this is built"
     headers = Path(jaxlib.submodule_search_locations[0]) / "include"
 
+    integers = {
+        name: flags for name, flags in INTEGERS[machine].items() if _takes(compiler, flags.split())
+    }
     with tempfile.TemporaryDirectory() as folder:
-        objects = [Path(folder, f"{name}.o") for name in (*SETS[machine], "ffi")]
+        objects = [Path(folder, f"{name}.o") for name in (*SETS[machine], *integers, "ffi")]
         commands = [
-            [*FLAGS, *flags.split(), f"-DJSPEC_SET={name}", "-c", str(sources / "kernels.cc")]
-            for name, flags in SETS[machine].items()
+            [*FLAGS, *flags.split(), f"-DJSPEC_SET={name}", "-c", str(sources / source)]
+            for source, sets in (("kernels.cc", SETS[machine]), ("integers.cc", integers))
+            for name, flags in sets.items()
         ]
-        commands.append([*FLAGS, "-isystem", str(headers), "-c", str(sources / "ffi.cc")])
+        there = [f"-DJSPEC_HAS_{name}" for name in integers]
+        commands.append([*FLAGS, *there, "-isystem", str(headers), "-c", str(sources / "ffi.cc")])
         started = [
             subprocess.Popen(
                 [compiler, *command, "-o", str(place)], stderr=subprocess.PIPE, text=True
@@ -68,6 +83,12 @@ def compile_library(sources: Path, target: Path) -> str | None:
         if failed:
             return f"{compiler} failed: {failed[0].strip()[-1000:]}"
     return None
+
+
+def _takes(compiler: str, flags: list[str]) -> bool:
+    """Whether a compiler knows these flags."""
+    command = [compiler, *flags, "-x", "c++", "-fsyntax-only", os.devnull]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 class CustomBuildHook(BuildHookInterface):

@@ -5,6 +5,12 @@
 #include <thread>
 #include <vector>
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
 #include "kernels.h"
 #include "xla/ffi/api/ffi.h"
 
@@ -18,10 +24,13 @@ constexpr int64_t kOutputs = 72;
 
 using jspec::Attention;
 using jspec::Kernels;
+using jspec::Integers;
 using jspec::Kind;
 using jspec::Product;
+using jspec::RoundedProduct;
 
 const Kernels* chosen = nullptr;
+const Integers* integers = nullptr;
 
 void rest() {
 #if defined(__x86_64__)
@@ -81,6 +90,13 @@ int64_t bytes_of(Kind kind) {
   return kind == Kind::kFloat32 ? 4 : kind == Kind::kBfloat16 ? 2 : 1;
 }
 
+// Which of the matrices is multiplied, where there are several.
+int64_t matrix_of(ffi::Span<const int64_t> shape, ffi::Buffer<ffi::S32> layer) {
+  if (shape.size() < 3) return 0;
+  int64_t number = layer.typed_data()[0], last = shape[0] - 1;
+  return number < 0 ? 0 : number > last ? last : number;
+}
+
 ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
                    ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
   auto shape = weights.dimensions();
@@ -89,10 +105,7 @@ ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer
                shape[rank - 1], shape[rank - 2]};
   call.rows = int64_t(x.element_count()) / call.inputs;
   int64_t bytes = call.outputs * call.inputs * bytes_of(call.kind);
-  if (rank == 3) {
-    int64_t number = layer.typed_data()[0], last = shape[0] - 1;
-    call.weights = (const char*)call.weights + bytes * (number < 0 ? 0 : number > last ? last : number);
-  }
+  call.weights = (const char*)call.weights + bytes * matrix_of(shape, layer);
   // Small products end before another thread has begun.
   int64_t size = bytes * call.rows < (64 << 10) ? call.outputs : kOutputs;
   int64_t parts = (call.outputs + size - 1) / size;
@@ -107,6 +120,33 @@ float* scratch(int64_t floats) {
   thread_local std::vector<float> held;
   if (int64_t(held.size()) < floats) held.resize(floats);
   return held.data();
+}
+
+ffi::Error rounded_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x,
+                           ffi::Buffer<ffi::S8> weights, ffi::Buffer<ffi::F32> factors,
+                           ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
+  auto shape = weights.dimensions();
+  RoundedProduct call{};
+  call.inputs = shape[shape.size() - 1], call.outputs = shape[shape.size() - 2];
+  int64_t matrix = matrix_of(shape, layer);
+  call.weights = weights.typed_data() + matrix * call.outputs * call.inputs;
+  call.factors = factors.typed_data() + matrix * call.outputs;
+  call.x = x.typed_data(), call.y = y->typed_data();
+  call.rows = int64_t(x.element_count()) / call.inputs;
+  int64_t bytes = integers->state_bytes(call.inputs) * call.rows;
+  call.scales = scratch(2 * call.rows + bytes / 4);
+  call.offs = (int32_t*)(call.scales + call.rows);
+  call.states = call.offs + call.rows;
+  int64_t threads = threads_of(pool, call.inputs * call.rows >> 15);
+  in_parts(pool, call.rows, threads, [&](int64_t row) { integers->round_row(call, row); });
+  int64_t work = call.outputs * call.inputs * call.rows;
+  int64_t size = work < (256 << 10) ? call.outputs : kOutputs;
+  int64_t parts = (call.outputs + size - 1) / size;
+  in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
+    int64_t end = (part + 1) * size;
+    integers->product(call, part * size, end < call.outputs ? end : call.outputs);
+  });
+  return ffi::Error::Success();
 }
 
 ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyBuffer node_keys,
@@ -159,13 +199,32 @@ extern "C" int jspec_choose(const char* name) {
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
   bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
-  if (!strcmp(name, "avx512") && avx2 && avx512) chosen = &jspec::avx512;
-  else if (!strcmp(name, "avx2") && avx2) chosen = &jspec::avx2;
-  else return 0;
+  if (!strcmp(name, "avx512") && avx2 && avx512) {
+    chosen = &jspec::avx512, integers = &jspec::integers_avx512;
+#if defined(JSPEC_HAS_integers_avx512vnni)
+    if (__builtin_cpu_supports("avx512vnni")) integers = &jspec::integers_avx512vnni;
+#endif
+  } else if (!strcmp(name, "avx2") && avx2) {
+    chosen = &jspec::avx2, integers = &jspec::integers_avx2;
+#if defined(JSPEC_HAS_integers_avxvnni)
+    unsigned a, b, c, d;
+    if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1))
+      integers = &jspec::integers_avxvnni;
+#endif
+  } else {
+    return 0;
+  }
   return 1;
 #elif defined(__aarch64__)
   if (strcmp(name, "neon")) return 0;
-  chosen = &jspec::neon;
+  chosen = &jspec::neon, integers = &jspec::integers_neon;
+#if defined(JSPEC_HAS_integers_neondot)
+#if defined(__APPLE__)
+  integers = &jspec::integers_neondot;
+#elif defined(__linux__)
+  if (getauxval(AT_HWCAP) >> 20 & 1) integers = &jspec::integers_neondot;
+#endif
+#endif
   return 1;
 #else
   return 0;
@@ -177,6 +236,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_product, product,
                                   .Ctx<ffi::ThreadPool>()
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_rounded_product, rounded_product,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::S8>>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
                                   .Ret<ffi::Buffer<ffi::F32>>());
 

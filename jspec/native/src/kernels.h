@@ -5,7 +5,7 @@
 
 namespace jspec {
 
-enum class Kind { kFloat32, kBfloat16, kInt8 };
+enum class Kind { kFloat32, kBfloat16, kInt8, kQ8_0, kQ4_0, kQ4_1 };
 
 // y[rows, outputs] = x[rows, inputs] by weights[outputs, inputs].
 struct Product {
@@ -18,7 +18,7 @@ struct Product {
 
 // One softmax of each query over the committed slots and its own nodes.
 struct Attention {
-  Kind kind;            // of keys and values; never kInt8
+  Kind kind;            // of keys and values: of floats
   const float* queries;  // [B, N, H * G, D], scaled
   const void* slot_keys;    // [B, H * L, S, D]
   const void* slot_values;
@@ -40,6 +40,28 @@ inline int64_t scratch_floats(const Attention& call, int64_t queries) {
   return dim * 16 + queries * (keys + 2 * (call.nodes + 16) + dim);
 }
 
+// y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs], times the
+// outputs' factors.
+struct RoundedProduct {
+  const int8_t* weights;
+  const float* factors;
+  const float* x;
+  float* y;
+  int64_t rows, inputs, outputs;
+  void* states;    // the rounded rows, `state_bytes` each
+  int32_t* offs;   // of a row: what is taken off its sums,
+  float* scales;   // and what they are multiplied with
+};
+
+constexpr float kLeast = 1e-30f;  // rows of smaller numbers are zeros
+
+struct Integers {
+  int64_t (*state_bytes)(int64_t inputs);
+  void (*round_row)(const RoundedProduct&, int64_t row);
+  // Outputs first .. last of all rows.
+  void (*product)(const RoundedProduct&, int64_t first, int64_t last);
+};
+
 struct Kernels {
   // Outputs first .. last of all rows.
   void (*product)(const Product&, int64_t first, int64_t last);
@@ -51,8 +73,20 @@ struct Kernels {
 
 #if defined(__x86_64__)
 extern const Kernels avx512, avx2;
+extern const Integers integers_avx512, integers_avx2;
 #elif defined(__aarch64__)
 extern const Kernels neon;
+extern const Integers integers_neon;
+#endif
+// Sets that not every compiler knows: see build.py.
+#if defined(JSPEC_HAS_integers_avx512vnni)
+extern const Integers integers_avx512vnni;
+#endif
+#if defined(JSPEC_HAS_integers_avxvnni)
+extern const Integers integers_avxvnni;
+#endif
+#if defined(JSPEC_HAS_integers_neondot)
+extern const Integers integers_neondot;
 #endif
 
 }  // namespace jspec
