@@ -9,6 +9,9 @@ from jaxtyping import Array, Int
 from jspec.base import PyTree
 from jspec.manual_axes import vary
 
+BRANCH = "branch_of_switch_"
+"""The name of a branch in a compiled program, before its number."""
+
 
 def switch(
     index: Int[Array, ""],
@@ -51,7 +54,8 @@ def switch(
         def chosen(carry, number=number):
             return carry[2] == number
 
-        state, given, left = jax.lax.while_loop(chosen, once, (state, given, left))
+        with jax.named_scope(f"{BRANCH}{number}"):
+            state, given, left = jax.lax.while_loop(chosen, once, (state, given, left))
     return state
 
 

@@ -10,6 +10,7 @@ from rich.table import Table
 
 from jspec.costs import devices
 from jspec.planning import Plan
+from jspec.planning.launches import Launches, Rounds
 from jspec.planning.plan import COMPILED
 from jspec.planning.reachable import DECODE, ENGINE
 from jspec.planning.setting import Setting
@@ -162,11 +163,25 @@ def _about_rounds(planned: Plan) -> str:
             f"{device.bandwidth / 1e9:g} GB/s, in the form that products have on a CPU "
             "(jspec bench measures)."
         )
+    launching = planned.launching
+    launched = ""
+    if launching.source:
+        launched = (
+            f", and launches and waits by {launching.source} counts, of assumed times: "
+            f"{_milliseconds(launching.plain)} of plain decoding, "
+            f"{_milliseconds(launching.drafted[-1])} of a round that drafts"
+        )
+        if len(launching.drafted) > 1:
+            launched += f", {_milliseconds(launching.rest)} of one that rests"
     return (
         f"Predicted and not measured: a roofline of {device.flops / 1e12:g} TFLOP/s, "
         f"{device.bandwidth / 1e9:g} GB/s of memory and {device.link / 1e9:g} GB/s to other "
-        f"devices{' (' + device.source + ')' if device.source else ''}."
+        f"devices{' (' + device.source + ')' if device.source else ''}{launched}."
     )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:.2g} ms"
 
 
 def _programs(planned: Plan) -> str:
@@ -192,19 +207,41 @@ def _compiled(planned: Plan) -> list[str]:
         # For a GPU XLA counts neither operations nor code.
         counted = f"{one.flops / 1e9:.4g} GFLOP, {size(one.code)} of code"
         if planned.setting.device.platform == "gpu":
-            counted = "not run"
+            counted = "compiled, not run"
         lines.append(
             f"XLA, {one.function}: {size(one.temporaries)} of temporaries, {counted}; compiled in "
             f"{one.seconds:.0f} s{layers}."
         )
-        if (launches := one.launches) is not None:
-            each = ", each of its widths once" if len(planned.widths) > 1 else ""
-            lines.append(
-                f"A round{each}: {launches.kernels} kernels and copies. The host launches "
-                f"{launches.graphs} graphs and {launches.alone} kernels alone, and waits "
-                f"{_count(launches.waits, 'time')}."
-            )
+        if one.rounds is not None:
+            lines += _launched(one.rounds, planned.widths)
     return lines
+
+
+def _launched(rounds: Rounds, widths: Sequence[int]) -> list[str]:
+    """What rounds launch, a line each."""
+    if len(rounds.widths) == 1:
+        return [f"A round: {_in_words(rounds.each)}."]
+    lines = [
+        f"A round of width {width} that drafts: {_in_words(each)}."
+        for width, each in zip(widths, rounds.widths, strict=True)
+    ]
+    rest = [] if rounds.rest is None else [f"A round that rests: {_in_words(rounds.rest)}."]
+    return lines + rest
+
+
+def _in_words(launches: Launches) -> str:
+    exchanges = ""
+    if launches.exchanges:
+        exchanges = (
+            f"; {_count(launches.exchanges, 'exchange')} of {size(launches.exchanged)} between "
+            f"devices, the largest of {size(launches.largest_exchange)}, {launches.beside} of them "
+            "beside other work"
+        )
+    return (
+        f"{launches.kernels} kernels and copies, {_count(launches.graphs, 'graph')} and "
+        f"{launches.alone} kernels alone that the host launches, "
+        f"{_count(launches.waits, 'wait')}{exchanges}"
+    )
 
 
 def _layers(compiled: tuple[int, ...], planned: Plan) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 
 from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
+from jspec.costs import launching
 from jspec.costs.devices import figures
 from jspec.costs.roofline import cpu_form, seconds
 from jspec.errors import InputError
@@ -17,7 +18,9 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
 
     On a CPU it has the form of a small model's. On an accelerator a round takes as
     long as reading the weights, up to the number of tokens whose arithmetic takes that long too:
-    by the data sheet where the device has one. `jspec.planning` counts a round in full.
+    by the data sheet where the device has one. On a GPU it takes longer by what is launched, and
+    the more so where the round drafts, see `jspec.costs.launching`. `jspec.planning` counts a round
+    in full.
 
     Args:
         params: the model's weights; only their sizes are read.
@@ -43,5 +46,12 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
     if known.platform != "cpu":
         free = int(known.flops / known.bandwidth)
         points = [1, free, 8 * free]
+    drafting = resting = 0.0
+    if known.platform == "gpu":
+        plain = launching.plain(params)
+        drafting, resting = plain + launching.draft(), plain + launching.rest()
+
     # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
-    return CostCurve.of({tokens: seconds(known, tokens, tokens * size, size) for tokens in points})
+    forwards = {tokens: seconds(known, tokens, tokens * size, size) for tokens in points}
+    drafted = {tokens: taken + drafting for tokens, taken in forwards.items()}
+    return CostCurve.of(drafted, undrafted=forwards[1] + resting)

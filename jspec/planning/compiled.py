@@ -2,7 +2,7 @@
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import numpy as np
 from jspec import engine
 from jspec.base import PyTree, State
 from jspec.planning import launches, layout
-from jspec.planning.launches import Launches
+from jspec.planning.launches import Launches, Rounds
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, chunk_of, prepare
 
@@ -37,8 +37,13 @@ class Compiled:
     layers: tuple[int, ...]
     """Numbers of layers that were compiled. With two of them the figures of all layers are on the
     line through theirs."""
-    launches: Launches | None = None
-    """Of a round on a GPU; None of other programs and devices."""
+    rounds: Rounds | None = None
+    """What rounds launch on a GPU; None of other programs and devices."""
+
+    @property
+    def launches(self) -> Launches | None:
+        """What a round launches that runs each of its widths once."""
+        return None if self.rounds is None else self.rounds.each
 
 
 def call_of(model: CausalLM, rows: int, slots: int, max_new_tokens: int) -> Prepared:
@@ -77,11 +82,19 @@ def prefill(
     mesh: Any,
 ) -> Compiled:  # fmt: skip
     """Compiles the program that reads prompts, for the devices of a mesh."""
+    lowered = lowered_prefill(model, params, drafter, drafter_params, call, mesh)
+    return _compile("prefill", lowered, model, mesh)
+
+
+def lowered_prefill(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, call: Prepared,
+    mesh: Any,
+) -> jax.stages.Lowered:  # fmt: skip
+    """The program that reads prompts, before it is compiled."""
     cache, memory, arrays = _arguments(model, drafter, call, mesh)
-    lowered = engine._prefill.lower(
+    return engine._prefill.lower(
         model, params, arrays, cache, drafter, drafter_params, memory, call.size, call.chunk
     )
-    return _compile("prefill", lowered, model, mesh)
 
 
 def rounds(
@@ -89,9 +102,17 @@ def rounds(
     mesh: Any,
 ) -> Compiled:  # fmt: skip
     """Compiles the loop of rounds, for the devices of a mesh."""
-    count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), mesh)
-    lowered = engine.decode_rounds.lower(model, params, state, drafter, drafter_params, count)
+    lowered = lowered_rounds(model, params, drafter, drafter_params, state, mesh)
     return _compile("rounds", lowered, model, mesh)
+
+
+def lowered_rounds(
+    model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, state: State,
+    mesh: Any,
+) -> jax.stages.Lowered:  # fmt: skip
+    """The loop of rounds, before it is compiled."""
+    count = layout.whole(jax.ShapeDtypeStruct((), jnp.int32), mesh)
+    return engine.decode_rounds.lower(model, params, state, drafter, drafter_params, count)
 
 
 def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
@@ -101,10 +122,17 @@ def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
         slope = (high - low) / (more.layers[0] - few.layers[0])
         return max(high + slope * (layers - more.layers[0]), 0)
 
-    launched = None
-    if few.launches is not None and more.launches is not None:
-        pairs = zip(astuple(few.launches), astuple(more.launches), strict=True)
-        launched = Launches(*(int(line(*pair)) for pair in pairs))
+    def launched(low: Launches, high: Launches) -> Launches:
+        pairs = zip(astuple(low), astuple(high), strict=True)
+        return Launches(*(round(line(*pair)) for pair in pairs))
+
+    of_rounds, first, last = None, few.rounds, more.rounds
+    if first is not None and last is not None:
+        of_rounds = Rounds(
+            launched(first.each, last.each),
+            tuple(map(launched, first.widths, last.widths)),
+            None if first.rest is None or last.rest is None else launched(first.rest, last.rest),
+        )
     return Compiled(
         function=few.function,
         temporaries=int(line(few.temporaries, more.temporaries)),
@@ -112,7 +140,7 @@ def extended(few: Compiled, more: Compiled, layers: int) -> Compiled:
         code=int(line(few.code, more.code)),
         seconds=few.seconds + more.seconds,
         layers=(few.layers[0], more.layers[0]),
-        launches=launched,
+        rounds=of_rounds,
     )
 
 
@@ -133,9 +161,9 @@ def _arguments(
 def _compile(function: str, lowered: jax.stages.Lowered, model: Any, mesh: Any) -> Compiled:
     begin = time.perf_counter()
     platforms = {device.platform for device in mesh.devices.flat}
-    launched = None
+    of_rounds = None
     if platforms == {"gpu"}:
-        program, launched = _compile_for_gpu(lowered, is_loop=function == "rounds")
+        program, of_rounds = for_gpu(lowered, is_loop=function == "rounds")
     else:
         program = lowered.compile()
     memory: Any = program.memory_analysis()
@@ -153,18 +181,24 @@ def _compile(function: str, lowered: jax.stages.Lowered, model: Any, mesh: Any) 
         code=int(memory.generated_code_size_in_bytes),
         seconds=time.perf_counter() - begin,
         layers=(getattr(model, "num_layers", 0),),
-        launches=launched,
+        rounds=of_rounds,
     )
 
 
-def _compile_for_gpu(
-    lowered: jax.stages.Lowered, is_loop: bool
-) -> tuple[jax.stages.Compiled, Launches | None]:
-    """The program, and what a round of it launches, of which XLA writes in files alone."""
+def for_gpu(
+    lowered: jax.stages.Lowered, is_loop: bool, options: Mapping[str, Any] | None = None
+) -> tuple[jax.stages.Compiled, Rounds | None]:
+    """A program for a GPU that is not here, and what its rounds launch.
+
+    Args:
+        lowered: for devices of `jspec.planning.gpu_chips`.
+        is_loop: whether it is a loop of rounds.
+        options: of the compiler.
+    """
     with tempfile.TemporaryDirectory() as folder:
         # Without the chip no tiles can be tried.
-        options: dict[str, Any] = {"xla_gpu_autotune_level": 0}
-        if is_loop:
-            options |= {"xla_dump_to": folder, **launches.OPTIONS}
-        program = lowered.compile(compiler_options=options)
-        return program, launches.of_round(Path(folder)) if is_loop else None
+        asked: dict[str, Any] = {"xla_gpu_autotune_level": 0, **(options or {})}
+        if is_loop:  # XLA writes of it in files alone
+            asked |= {"xla_dump_to": folder, **launches.OPTIONS}
+        program = lowered.compile(compiler_options=asked)
+        return program, launches.of_rounds(Path(folder)) if is_loop else None

@@ -39,12 +39,13 @@ CHIPS = {
 """By the names of `jspec.costs.devices`, in small letters."""
 
 
-def chips(name: str, count: int) -> list[Any]:
-    """So many chips of one host, as devices that programs can be compiled for.
+def chips(name: str, count: int, hosts: int = 1) -> list[Any]:
+    """So many chips, as devices that programs can be compiled for.
 
     Args:
         name: of `CHIPS`.
-        count: how many.
+        count: how many of a host.
+        hosts: those of a host stand side by side.
 
     Raises:
         InputError: if JAX's plugin for CUDA is not installed.
@@ -57,7 +58,7 @@ def chips(name: str, count: int) -> list[Any]:
     from jax.experimental import topologies
 
     found = topologies.get_topology_desc(
-        platform="cuda", target_config=description(name), topology=f"1x1x{count}"
+        platform="cuda", target_config=description(name), topology=f"1x{hosts}x{count}"
     )
     return list(found.devices)
 

@@ -7,13 +7,21 @@ conditionals, where the host waits for a condition. So these are counted, of the
 """
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
+from jspec import in_place
+from jspec.costs import launching
+
 OPTIONS = {"xla_dump_hlo_as_text": True}
-"""Options of the compiler beside `xla_dump_to`, for what `of_round` reads."""
+"""Options of the compiler beside `xla_dump_to`, for what `of_rounds` reads."""
 _GRAPH, _LOOP, _BRANCHES = "kCommandBuffer", "kWhile", "kConditional"
 _COPIES = ("kCopy", "kDynamicSliceFusion")
+_BESIDE, _ENDED = "kAsyncStart", "kAsyncDone"
+_EXCHANGES = (
+    "kAllGather", "kAllReduce", "kAllToAll", "kCollectiveBroadcast", "kCollectivePermute",
+    "kRaggedAllToAll", "kReduceScatter", "kRecv", "kSend",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -21,7 +29,7 @@ class Launches:
     """Of one round, as far as the program says it.
 
     A loop of known length counts as often as it runs, any other once; of the branches of a
-    conditional the one that has most counts.
+    conditional the one that has most counts, or in a rest the one that has least.
     """
 
     kernels: int = 0
@@ -32,6 +40,14 @@ class Launches:
     """CUDA graphs that the host launches."""
     waits: int = 0
     """Times that the host waits for a condition."""
+    exchanges: int = 0
+    """Those of the kernels in which devices exchange something: sums, parts of arrays."""
+    beside: int = 0
+    """Exchanges beside which a device may run other kernels."""
+    exchanged: int = 0
+    """Bytes of the results of exchanges."""
+    largest_exchange: int = 0
+    """Bytes of the largest result."""
     largest_copy: int = 0
     """Bytes of the largest copy from one place of the device's memory to another."""
 
@@ -40,21 +56,27 @@ class Launches:
         """What the host launches."""
         return self.alone + self.graphs
 
+    @property
+    def seconds(self) -> float:
+        """About the time that launches and waits take; see `jspec.costs.launching`."""
+        return launching.seconds(self.kernels, self.launched, self.waits, self.exchanges)
+
     def __add__(self, other: "Launches") -> "Launches":
         return Launches(
-            kernels=self.kernels + other.kernels,
-            alone=self.alone + other.alone,
-            graphs=self.graphs + other.graphs,
-            waits=self.waits + other.waits,
-            largest_copy=max(self.largest_copy, other.largest_copy),
+            *(
+                max(a, b) if name in _LARGEST else a + b
+                for name, a, b in zip(_NAMES, astuple(self), astuple(other), strict=True)
+            )
         )
 
     def times(self, count: int) -> "Launches":
         """Of so many passes."""
-        return Launches(
-            *(count * part for part in (self.kernels, self.alone, self.graphs, self.waits)),
-            largest_copy=self.largest_copy,
-        )
+        counts = zip(_NAMES, astuple(self), strict=True)
+        return Launches(*(a if name in _LARGEST else count * a for name, a in counts))
+
+
+_NAMES = tuple(field.name for field in fields(Launches))
+_LARGEST = ("largest_exchange", "largest_copy")
 
 
 @dataclass
@@ -69,7 +91,19 @@ class _Thunk:
     parts: dict[str, list["_Thunk"]] = field(default_factory=dict)
 
 
-def of_round(folder: Path) -> Launches:
+@dataclass(frozen=True)
+class Rounds:
+    """The launches of the rounds of one program."""
+
+    each: Launches
+    """Of every width once, as if a round ran them all."""
+    widths: tuple[Launches, ...]
+    """Of a round of each width, rising, with a draft; of a program of one width that alone."""
+    rest: Launches | None
+    """Of a round of the smallest width that drafts nothing; None: the program has one width."""
+
+
+def of_rounds(folder: Path) -> Rounds:
     """The launches of a pass of a program's outermost loop.
 
     Args:
@@ -88,42 +122,84 @@ def of_round(folder: Path) -> Launches:
     loop, in_graph = _first_loop(_parsed(steps, names))
     if loop is None:
         raise ValueError("XLA's text of the program holds no loop")
+    loops = {line[1]: line[0] for line in re.finditer(r"%?([\w.-]+) = .* while\(.*", hlo)}
     sizes = {
         name: _bytes(shape) for name, shape in re.findall(r"%?([\w.-]+) = (\(.*?\)|\S+) ", hlo)
     }
-    lengths = {
-        name: int(count)
-        for name, count in re.findall(
-            r'%?([\w.-]+) = .* while\(.*known_trip_count":\{"n":"(\d+)"', hlo
-        )
-    }
+    lengths = _matched(loops, r'known_trip_count":\{"n":"(\d+)"')
+    chosen = _matched(loops, rf'op_name="[^"]*/{in_place.BRANCH}(\d+)/while"')
     parts = [step for part in loop.parts.values() for step in part]
-    return _of(parts, sizes, lengths, in_graph) + Launches(waits=not in_graph)
+
+    def counted(width: int | None = None, least: bool = False) -> Launches:
+        count = _Count(sizes, lengths, chosen, width, least)
+        return count.of(parts, in_graph) + Launches(waits=not in_graph)
+
+    widths = sorted(set(chosen.values()))
+    if not widths:
+        return Rounds(counted(), (counted(),), None)
+    return Rounds(counted(), tuple(map(counted, widths)), counted(widths[0], least=True))
 
 
-def _of(
-    steps: list[_Thunk], sizes: dict[str, int], lengths: dict[str, int], in_graph: bool
-) -> Launches:
-    found = Launches()
-    for step in steps:
-        parts = [
-            _of(part, sizes, lengths, in_graph or step.kind == _GRAPH)
-            for part in step.parts.values()
-        ]
-        wait = Launches(waits=not in_graph)
-        if step.kind == _GRAPH:
-            found += sum(parts, Launches(graphs=not in_graph))
-        elif step.kind == _LOOP:
-            count = lengths.get(step.name)
-            # Where its length is unknown it is asked for before each pass, and after the last.
-            found += sum(parts, Launches()).times(1 if count is None else count)
-            found += wait.times(2 if count is None else 0)
-        elif step.kind == _BRANCHES:
-            found += wait + max(parts, key=lambda part: part.kernels, default=Launches())
-        else:
-            copied = sizes.get(step.name, 0) if step.kind in _COPIES else 0
-            found += Launches(kernels=1, alone=not in_graph, largest_copy=copied)
-    return found
+def _matched(loops: dict[str, str], pattern: str) -> dict[str, int]:
+    """The number that the line of each loop says, of those that say one."""
+    found = {name: re.search(pattern, line) for name, line in loops.items()}
+    return {name: int(number[1]) for name, number in found.items() if number}
+
+
+@dataclass(frozen=True)
+class _Count:
+    """What is known of a program's steps, and which of its alternatives are taken."""
+
+    sizes: dict[str, int]
+    """Bytes by name."""
+    lengths: dict[str, int]
+    """Passes of loops of known length."""
+    chosen: dict[str, int]
+    """Which branch of a switch a loop is, of those that are `in_place.switch`."""
+    width: int | None
+    """The branch that is taken; None: all of them."""
+    least: bool
+    """Of a conditional the branch that has least is taken, and not the one that has most."""
+
+    def _is_skipped(self, loop: _Thunk) -> bool:
+        branch = self.chosen.get(loop.name)
+        return None not in (branch, self.width) and branch != self.width
+
+    def of(self, steps: list[_Thunk], in_graph: bool) -> Launches:
+        """The launches of steps, which may be part of a graph."""
+        found = Launches()
+        for step in steps:
+            within = in_graph or step.kind == _GRAPH
+            parts = {name: self.of(part, within) for name, part in step.parts.items()}
+            wait = Launches(waits=not in_graph)
+            if step.kind == _GRAPH:
+                found += sum(parts.values(), Launches(graphs=not in_graph))
+            elif step.kind == _LOOP and self._is_skipped(step):
+                found += parts.get("condition", Launches()) + wait
+            elif step.kind == _LOOP:
+                count = self.lengths.get(step.name)
+                # Where its length is unknown it is asked for before each pass, and after the last.
+                found += sum(parts.values(), Launches()).times(1 if count is None else count)
+                found += wait.times(2 if count is None else 0)
+            elif step.kind == _BRANCHES:
+                pick = min if self.least else max
+                found += wait + pick(
+                    parts.values(), key=lambda part: part.kernels, default=Launches()
+                )
+            elif step.kind == _BESIDE:
+                inside = sum(parts.values(), Launches())
+                found += replace(inside, beside=inside.exchanges)
+            elif step.kind != _ENDED:
+                found += self._kernel(step, in_graph)
+        return found
+
+    def _kernel(self, step: _Thunk, in_graph: bool) -> Launches:
+        size, one = self.sizes.get(step.name, 0), Launches(kernels=1, alone=not in_graph)
+        if step.kind in _COPIES:
+            return replace(one, largest_copy=size)
+        if step.kind in _EXCHANGES:
+            return replace(one, exchanges=1, exchanged=size, largest_exchange=size)
+        return one
 
 
 def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | None, bool]:

@@ -1,6 +1,6 @@
 """The plan of a generation: what every device holds and does, before there are any weights."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +9,7 @@ import jax
 from jspec import backend
 from jspec.base import PyTree
 from jspec.cost_curve import CostCurve
-from jspec.costs import devices
+from jspec.costs import devices, launching
 from jspec.costs.devices import Device
 from jspec.planning import compiled, layout, memory, work
 from jspec.planning.compiled import Compiled
@@ -32,9 +32,23 @@ class Round:
     """Drafted nodes that it verifies; 0 is plain decoding."""
     work: Work
     seconds: float
-    """Of the forward, by the roofline."""
+    """Of the forward by the roofline, and of launches and waits on a GPU."""
     relative: float
-    """t(N) / t(1): its seconds over those of a round of width 0."""
+    """t(N) / t(1): its seconds over those of plain decoding."""
+
+
+@dataclass(frozen=True)
+class Launching:
+    """Seconds of a round that a GPU takes for launches and waits; 0 on other devices."""
+
+    plain: float
+    """Of plain decoding."""
+    drafted: tuple[float, ...]
+    """Of each width of the drafter, rising, with a draft."""
+    rest: float
+    """Of the smallest width without a draft; as in plain decoding if the drafter never rests."""
+    source: str
+    """"estimated", or "compiled": from what XLA compiled; empty where there are none."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +78,7 @@ class Plan:
     widths: tuple[int, ...]
     """Drafted nodes that a round of the drafter may verify: those of one program."""
     programs: tuple[Reached, ...]
+    launching: Launching
     notes: tuple[str, ...]
     """What does not divide over the mesh, or is no bucket of `jspec.decode`, and what it costs."""
     compiled: tuple[Compiled, ...] = ()
@@ -89,14 +104,33 @@ class Plan:
 
     @cached_property
     def costs(self) -> CostCurve:
-        """The predicted cost curve, for `jspec.AdaptiveParams`."""
-        setting = self.setting
+        """The predicted cost curve, for `jspec.AdaptiveParams`.
+
+        A round of width 0 drafts; what it takes in a rest is the curve's `undrafted`.
+        """
+        setting, drafted = self.setting, dict(zip(self.widths, self.launching.drafted, strict=True))
         points = {
-            setting.rows * (1 + each.width): each.seconds + self.draft_seconds
+            setting.rows * (1 + each.width): each.work.seconds(setting.device)
+            + drafted.get(each.width, self.launching.plain)
+            + self.draft_seconds
             for each in self.rounds
         }
-        plain = self.rounds[0].seconds
-        return CostCurve.of(points, slots=setting.slots, undrafted=plain)
+        resting = self.rounds[0].work.seconds(setting.device) + self.launching.rest
+        return CostCurve.of(points, slots=setting.slots, undrafted=resting)
+
+    def with_launching(self, launching: Launching) -> "Plan":
+        """The plan with other launches, and the seconds of its rounds by them."""
+        drafted = dict(zip(self.widths, launching.drafted, strict=True))
+        times = [
+            each.work.seconds(self.setting.device)
+            + (drafted[each.width] if each.width else launching.plain)
+            for each in self.rounds
+        ]
+        rounds = (
+            replace(each, seconds=seconds, relative=seconds / times[0])
+            for each, seconds in zip(self.rounds, times, strict=True)
+        )
+        return replace(self, rounds=tuple(rounds), launching=launching)
 
     def as_dict(self) -> dict[str, Any]:
         """All figures by name, as `jspec plan --json` writes them."""
@@ -118,6 +152,7 @@ class Plan:
                 | {"width": each.width, "seconds": each.seconds, "relative": each.relative}
                 for each in self.rounds
             ],
+            "launching": asdict(self.launching),
             "programs": [
                 {"call": one.call, "function": one.function, **asdict(one.program)}
                 for one in self.programs
@@ -202,8 +237,7 @@ def of_setting(setting: Setting) -> Plan:
             model, params, drafter, drafter_params, kept, setting.rows, call.chunk,
             setting.slots, mesh,
         )  # fmt: skip
-        plain = works[0].seconds(setting.device)
-        times = [each.seconds(setting.device) for each in works]
+        launched = _launching(setting, state.stats.widths)
         programs = reachable(setting.rows, setting.slots, setting.max_new_tokens, model.context)
         return Plan(
             setting=setting,
@@ -213,17 +247,28 @@ def of_setting(setting: Setting) -> Plan:
             prefill=piece,
             draft=work.draft(drafter, drafter_params, state, setting.slots, mesh),
             rounds=tuple(
-                Round(width, each, seconds, seconds / plain)
-                for width, each, seconds in zip(widths, works, times, strict=True)
+                Round(width, each, 0.0, 1.0) for width, each in zip(widths, works, strict=True)
             ),
             widths=state.stats.widths,
             programs=programs,
+            launching=launched,
             notes=(
                 *memory.notes(setting, params),
                 *memory.notes_of_scanning(setting, params),
                 *memory.notes_of_buckets(setting, programs),
             ),
-        )
+        ).with_launching(launched)
+
+
+def _launching(setting: Setting, widths: tuple[int, ...]) -> Launching:
+    """What launches are guessed to take: those of plain decoding, and those of `auto`."""
+    if setting.device.platform != "gpu":
+        return Launching(0.0, (0.0,) * len(widths), 0.0, "")
+    plain = launching.plain(setting.params)
+    drafts = plain + launching.draft() if widths[-1] else plain
+    # Who has one width, and that of more than no node, drafts in every round.
+    rest = plain + launching.rest() if len(widths) > 1 else plain
+    return Launching(plain, (drafts,) * len(widths), rest, ESTIMATED)
 
 
 def _shapes(*trees: PyTree) -> list[PyTree]:

@@ -7,24 +7,33 @@ import numpy as np
 import pytest
 
 from jspec import native
-from jspec.costs import prior
+from jspec.costs import launching, prior
 from jspec.errors import InputError
 
-PARAMS = {"kernel": np.zeros((1000, 500), np.float32), "bias": np.zeros(500, np.float16)}
+PARAMS = {
+    "kernel": jax.ShapeDtypeStruct((100_000, 50_000), np.float32),
+    "bias": jax.ShapeDtypeStruct((50_000,), np.float16),
+}
 TOKENS = [1, 2, 4, 8, 16, 64, 300, 5000]
 
 
 def curve(platform, params=PARAMS):
-    return np.asarray(prior(params, SimpleNamespace(platform=platform)).at(TOKENS))
+    """The guess, without what launches take."""
+    found = np.asarray(prior(params, SimpleNamespace(platform=platform)).at(TOKENS), np.float64)
+    # A device of another kind counts as a GPU.
+    launched = 0.0 if platform in ("cpu", "tpu") else launching.plain(params) + launching.draft()
+    return found - launched
 
 
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu", "other"])
 def test_it_rises_and_goes_with_the_size_of_the_model(platform):
     seconds = curve(platform)
     assert (seconds > 0).all() and (np.diff(seconds) > 0).all()
-    twice = {"kernel": np.zeros((1000, 500), np.float32), "more": PARAMS}
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(PARAMS))
-    bigger = sum(leaf.nbytes for leaf in jax.tree.leaves(twice))
+    twice = {"kernel": PARAMS["kernel"], "more": PARAMS}
+    size, bigger = (
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(each))
+        for each in (PARAMS, twice)
+    )
     np.testing.assert_allclose(curve(platform, twice) / seconds, bigger / size, rtol=1e-4)
 
 
@@ -35,6 +44,19 @@ def test_an_accelerator_scores_a_tree_in_the_time_of_a_token():
         assert seconds[-1] > 10 * seconds[0]
     cpu = curve("cpu")
     assert cpu[TOKENS.index(8)] > 1.3 * cpu[0]
+
+
+def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
+    found = prior(PARAMS, SimpleNamespace(platform="gpu"))
+    drafted, rest = float(found.at([1])[0]), float(found.without_draft())
+    assert drafted - rest == pytest.approx(launching.draft() - launching.rest(), rel=1e-4)
+    assert rest > launching.plain(PARAMS) + launching.rest()
+    # A layer more is as many arrays more, in a stack of layers as by itself.
+    stack = {"params": {"layers_0:3:1": {"kernel": np.zeros((3, 4, 4))}}}
+    single = {"params": {f"layers_{n}": {"kernel": np.zeros((4, 4))} for n in range(3)}}
+    assert launching.plain(stack) == launching.plain(single) > launching.plain({})
+    tpu = prior(PARAMS, SimpleNamespace(platform="tpu"))
+    assert float(tpu.at([1])[0]) == float(tpu.without_draft())
 
 
 def test_kernels_of_a_cpu_make_a_tree_cheaper():
@@ -48,9 +70,10 @@ def test_kernels_of_a_cpu_make_a_tree_cheaper():
 
 
 def test_the_default_device_and_shapes_alone_will_do():
-    shapes = jax.eval_shape(lambda: jax.tree.map(jax.numpy.asarray, PARAMS))
+    small = {"kernel": np.zeros((1000, 500), np.float32), "bias": np.zeros(500, np.float16)}
+    shapes = jax.eval_shape(lambda: jax.tree.map(jax.numpy.asarray, small))
     mine = prior(shapes)
-    np.testing.assert_array_equal(mine.seconds, prior(PARAMS, jax.devices()[0]).seconds)
+    np.testing.assert_array_equal(mine.seconds, prior(small, jax.devices()[0]).seconds)
     assert float(prior({}).at([1])[0]) > 0
     with pytest.raises(InputError, match=r"params is {'kernel': 1\.0}; pass a model's params"):
         prior({"kernel": 1.0})

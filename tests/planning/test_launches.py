@@ -1,9 +1,12 @@
 """What a round launches, from XLA's own text of a program."""
 
+from dataclasses import replace
 from pathlib import Path
 
+import jax
 import pytest
 
+from jspec import in_place
 from jspec.costs import devices
 from jspec.planning import gpu_chips, launches
 from jspec.planning.launches import Launches
@@ -56,7 +59,7 @@ def written(folder: Path) -> Path:
 
 
 def test_launches_of_a_round_are_those_of_its_loops_and_graphs(tmp_path):
-    assert launches.of_round(written(tmp_path)) == Launches(
+    assert launches.of_rounds(written(tmp_path)).each == Launches(
         # its condition, two in a graph, five passes of two, a pass of two, the larger branch
         kernels=1 + 2 + 5 * 2 + 2 + 2,
         alone=1 + 5 * 2 + 2 + 2,
@@ -75,18 +78,87 @@ def test_a_program_in_one_graph_launches_nothing_more(tmp_path):
     (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(
         "000: kCommandBuffer [source | sink]\n" + inside
     )
-    found = launches.of_round(folder)
+    found = launches.of_rounds(folder).each
     # The wait is that of its end.
     assert (found.kernels, found.launched, found.waits) == (17, 0, 0)
 
 
+SWITCH = """\
+000: kWhile [source | sink]
+condition:
+    001: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+  body:
+    002: kConditional [source | next=005 (1)]
+      true_branch:
+        003: kCustomKernel [source | sink] nothing grid: [1, 1, 1]
+      false_branch:
+        004: kCustomKernel [source | next=005 (1)] draft grid: [1, 1, 1]
+        005: kCustomKernel [source | next=006 (1)] more grid: [1, 1, 1]
+    006: kWhile [prev=002 (1) | next=010 (1)]
+condition:
+        007: kCustomKernel [source | sink] chosen grid: [1, 1, 1]
+      body:
+        008: kCustomKernel [source | next=009 (1)] narrow grid: [1, 1, 1]
+    010: kWhile [prev=006 (1) | sink]
+condition:
+        011: kCustomKernel [source | sink] chosen grid: [1, 1, 1]
+      body:
+        012: kCustomKernel [source | next=013 (1)] wide grid: [1, 1, 1]
+        013: kAllReduce [prev=012 (1) | next=014 (1)] kAllReduce
+        014: kAsyncStart [prev=013 (1) | next=016 (1)] stream=communication_stream[0], async_id=14
+            015: kAllGather [source | sink] kAllGather
+        016: kCustomKernel [source | sink] beside grid: [1, 1, 1]
+        017: kAsyncDone [prev=016 (1) | sink] async_id=14
+"""
+SWITCH_HLO = """\
+  %while.0 = (s32[]) while(%t), condition=%c, body=%b, metadata={op_name="jit(f)/while"}
+  %while.6 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/branch_of_switch_0/while"}
+  %while.10 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/branch_of_switch_1/while"}
+  %sum.13 = bf16[4,8]{1,0} all-reduce-start(%p)
+  %parts.15 = (f32[2]{0}, f32[4]{0}) all-gather-start(%p)
+"""
+
+
+def test_each_width_has_its_own_launches_and_a_rest_the_least(tmp_path):
+    folder = written(tmp_path)
+    (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(SWITCH)
+    (folder / "m.sm_9.0a_gpu_after_optimizations.txt").write_text(SWITCH_HLO)
+    names = {0: "while.0", 6: "while.6", 10: "while.10", 13: "sum.13", 15: "parts.15"}
+    entries = (f'profile_annotation: "{name}"\n thunk_id: {id}\n' for id, name in names.items())
+    (folder / "m.thunk_metadata.txt").write_text("".join(entries))
+    found = launches.of_rounds(folder)
+    narrow, wide = found.widths
+    # Its condition, the draft, the conditions of both widths, and what one of them does.
+    assert (narrow.kernels, wide.kernels) == (1 + 2 + 2 + 1, 1 + 2 + 2 + 4)
+    # The round, the draft, a width that is taken (before it and behind), one that is not.
+    assert narrow.waits == wide.waits == 1 + 1 + 2 + 1
+    assert found.rest == replace(narrow, kernels=narrow.kernels - 1, alone=narrow.alone - 1)
+    assert found.each.kernels == 1 + 2 + 2 + 1 + 4
+    assert (narrow.exchanges, wide.exchanges, wide.beside) == (0, 2, 1)
+    assert (wide.exchanged, wide.largest_exchange) == (64 + 24, 64)
+    assert wide.seconds > narrow.seconds > found.rest.seconds
+
+
+def test_a_switch_names_its_branches_in_the_program():
+    def double(state, given):
+        return 2 * state
+
+    def add(state, given):
+        return state + given
+
+    switched = jax.jit(lambda index, x: in_place.switch(index, [double, add], x, x))
+    text = switched.lower(1, 2.0).compile().as_text()
+    for number in range(2):
+        assert f"/{in_place.BRANCH}{number}/while" in text
+
+
 def test_what_is_no_such_program_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has 0 files"):
-        launches.of_round(tmp_path)
+        launches.of_rounds(tmp_path)
     folder = written(tmp_path)
     (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(STEPS.splitlines()[0])
     with pytest.raises(ValueError, match="holds no loop"):
-        launches.of_round(folder)
+        launches.of_rounds(folder)
 
 
 @pytest.mark.parametrize("name", gpu_chips.CHIPS)

@@ -14,7 +14,8 @@ from jspec import models, native
 from jspec.costs import devices
 from jspec.models import sharding
 from jspec.planning import compile_plan, layout, plan, work
-from jspec.planning.compiled import extended
+from jspec.planning.compiled import Compiled, extended
+from jspec.planning.launches import Launches, Rounds
 from jspec.planning.nearest import nearest
 from jspec.planning.products import products
 from jspec.planning.topology import mesh_here
@@ -280,3 +281,29 @@ def test_compiled_figures_are_those_of_xla():
     assert 0.9 * wide.work.flops < rounds.flops < 3 * wide.work.flops
     few, more = (replace(rounds, layers=(count,), flops=10.0 + count) for count in (1, 2))
     assert extended(few, more, 80).flops == 90.0
+
+
+def test_launches_count_in_the_rounds_of_a_gpu():
+    target = models.shapes("llama-8b", "bfloat16", num_layers=4)
+    found = plan(target, device="H100", slots=1024)
+    assert found.launching.source == "estimated"
+    times = [each.work.seconds(found.setting.device) for each in found.rounds]
+    launched = [each.seconds - time for each, time in zip(found.rounds, times, strict=True)]
+    drafts = found.launching.drafted
+    np.testing.assert_allclose(launched, [found.launching.plain, *drafts[1:]])
+    # Of a round that rests more than in plain decoding, and less than of one that drafts.
+    curve = found.costs
+    rest, narrow = float(curve.without_draft()), float(curve.at([1])[0])
+    assert times[0] + found.launching.plain < rest < narrow
+    np.testing.assert_allclose(narrow - rest, drafts[0] - found.launching.rest, rtol=1e-3)
+    assert plan(target, device="v5e", slots=1024).launching.source == ""
+
+
+def test_counts_of_two_depths_are_on_their_line():
+    one, two = (Launches(kernels=50 + 23 * layers, waits=3) for layers in (2, 4))
+    counted = [Rounds(each, (each,), None) for each in (one, two)]
+    given = [
+        Compiled("rounds", 0, 0.0, 0, 0.0, (layers,), each)
+        for layers, each in zip((2, 4), counted, strict=True)
+    ]
+    assert extended(*given, 32).launches == Launches(kernels=50 + 23 * 32, waits=3)
