@@ -81,6 +81,22 @@ def of_parts(
     )(x)
 
 
+def looked_up(table: Num[Array, "V E"], tokens: Int[Array, "*S"]) -> Num[Array, "*S E"]:
+    """The rows of a table that may be split by tokens: each device gives those that it has.
+
+    The row of one token alone XLA takes for a slice, for which it gathers the whole table.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> looked_up(jnp.array([[1.0], [2.0]]), jnp.array([[1]])).tolist()
+        [[[2.0]]]
+    """
+    if tokens.size > 1 or _divides(jax.typeof(table).sharding.mesh, WEIGHTS, len(table)) is None:
+        return table[tokens]
+    twice = jnp.broadcast_to(tokens, (2, *tokens.shape))
+    return table[jax.lax.optimization_barrier(twice)][0]
+
+
 def rows_are_split(x: Num[Array, "B *S"]) -> bool:
     """Whether rows may lie on several devices, so that comparing them would exchange them."""
     return _divides(jax.typeof(x).sharding.mesh, ROWS, x.shape[0]) is not None

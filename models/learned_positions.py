@@ -8,6 +8,7 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
+from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.columns import Fused
@@ -135,7 +136,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         places = self.table(
             "positions", config.context + config.position_offset, config.hidden_size
         )
-        x = embed[tokens].astype(self.dtype)
+        x = looked_up(embed, tokens).astype(self.dtype)
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
+from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.columns import Fused
@@ -276,7 +277,7 @@ class Llama(LayeredDecoder):
             (config.vocab_size, config.hidden_size),
             wide,
         )
-        x = embed[tokens].astype(self.dtype) * config.embed_scale
+        x = looked_up(embed, tokens).astype(self.dtype) * config.embed_scale
         blocks = [
             Block(
                 *(config, self.dtype, self.param_dtype),

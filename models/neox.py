@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
+from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.linear import Linear, as_laid_out, unembed
@@ -108,7 +109,7 @@ class GPTNeoX(LayeredDecoder):
         init, shape = nn.initializers.normal(0.02), (config.vocab_size, config.hidden_size)
         wide = eight_bits.wide(self.param_dtype, self.dtype)
         embed = self.param("embed", init, shape, wide)
-        x = embed[tokens].astype(self.dtype)
+        x = looked_up(embed, tokens).astype(self.dtype)
         blocks = [NeoXBlock(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
         x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(ran.x)

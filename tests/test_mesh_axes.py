@@ -124,6 +124,15 @@ def test_no_gather_is_larger_than_a_row_of_the_vocabulary_for_each_node(both):
         assert size <= rows * NODES * max(tiny.model().hidden_size, 4 * RECYCLING.k), (kind, name)
 
 
+@pytest.mark.parametrize("tokens", [[[7]], [[7, 1000], [0, 7]]])
+def test_tokens_are_looked_up_in_a_table_that_devices_share(tokens):
+    """`.ci/gpu_mesh.py` has what they exchange for it on GPUs."""
+    table = np.random.default_rng(0).normal(size=(VOCAB, 16)).astype(np.float32)
+    split = NamedSharding(mesh_of(1, 8), PartitionSpec("model"))
+    found = jax.jit(mesh_axes.looked_up)(jax.device_put(table, split), jnp.array(tokens))
+    np.testing.assert_array_equal(found, table[np.array(tokens)])
+
+
 def test_a_layer_exchanges_two_sums_and_no_more(both):
     """Behind attention and behind the MLP (Shoeybi et al. 2019), of a state for each node."""
     states = BATCH // 2 * NODES * tiny.model().hidden_size
