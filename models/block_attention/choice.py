@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +21,7 @@ from jspec import tree as trees
 from jspec.arguments import check_integer
 from jspec.base import NO_PARENT, Tree
 from jspec.models.attention import XLA, Cached, Implementation, Past, attend
+from jspec.models.block_attention.hopper import Hopper
 from jspec.models.block_attention.implementation import BlockAttention, ByQueries
 from jspec.models.block_attention.mosaic import Mosaic
 from jspec.models.block_attention.triton import Triton
@@ -36,6 +37,9 @@ CANDIDATES: Mapping[str, tuple[Implementation, ...]] = {
         BlockAttention(
             nodes=Triton(128, 32, num_warps=8), past=Triton(128, 64, pieces=8, num_warps=8)
         ),
+        # Where the GPU is no Hopper or the numbers are of 32 bits, these do not compile or are XLA.
+        BlockAttention(past=Hopper(64)),
+        BlockAttention(nodes=Hopper(64, pieces=1), past=Hopper(64)),
     ),
     "tpu": (
         BlockAttention(past=Mosaic(512, 512)),
@@ -180,25 +184,16 @@ def measure(
         candidates: beside XLA's attention.
         repeats: times that each is timed.
     """
-    batch, dim, tokens = where.batch_size, where.head_dim, mask.shape[1]
-    heads, dtype = where.num_kv_heads, jnp.dtype(where.dtype)
-    new, held = (batch, heads, tokens, dim), (batch, heads, where.slots, dim)
-    q, k, v, keys, values = _random(
-        ((batch, tokens, where.num_heads, dim), new, new, held, held), dtype.name
-    )
-    masks = jnp.broadcast_to(mask, (batch, tokens, tokens))
-    lengths = jnp.full(batch, where.slots, jnp.int32)
-    past = Past(Cached(keys, values, lengths) if where.slots else None, None)
     # Arguments and not constants, of which XLA would compute what it can beforehand.
-    given = q, (k, v, masks, past)
+    given = _arguments(where, mask)
 
-    ready = {repr(XLA): _chain(XLA, where.soft_cap)}
+    ready = {repr(XLA): chain(XLA, where.soft_cap)}
     wanted = np.asarray(ready[repr(XLA)](*given)[0], np.float32)
     # Products of float32 may have 10 bits on an accelerator.
-    bound = 2e-2 if dtype.itemsize < 4 else 5e-3
+    bound = 2e-2 if jnp.dtype(where.dtype).itemsize < 4 else 5e-3
     errors = {}
     for by in candidates:
-        run = _chain(by, where.soft_cap)
+        run = chain(by, where.soft_cap)
         try:
             found = np.asarray(run(*given)[0], np.float32)
         except Exception as error:  # a compiler fails in ways of its own; XLA's attention stays
@@ -216,7 +211,28 @@ def measure(
             begin = time.perf_counter()
             jax.block_until_ready(run(*given))
             least[name] = min(least[name], (time.perf_counter() - begin) / CHAIN)
-    return Timing(tokens, least, errors)
+    return Timing(mask.shape[1], least, errors)
+
+
+def shapes(where: Setting, tokens: int) -> tuple[Any, Any]:
+    """The shapes of what `chain` computes with, of so many new tokens."""
+    mask = jax.ShapeDtypeStruct((1, tokens, tokens), bool)
+    return jax.eval_shape(partial(_arguments, where), mask)
+
+
+def _arguments(
+    where: Setting, mask: Bool[Array | np.ndarray, "1 N N"]
+) -> tuple[Array, tuple[Array, Array, Array, Past]]:
+    batch, dim, tokens = where.batch_size, where.head_dim, mask.shape[1]
+    heads, dtype = where.num_kv_heads, jnp.dtype(where.dtype)
+    new, held = (batch, heads, tokens, dim), (batch, heads, where.slots, dim)
+    q, k, v, keys, values = _random(
+        ((batch, tokens, where.num_heads, dim), new, new, held, held), dtype.name
+    )
+    masks = jnp.broadcast_to(mask, (batch, tokens, tokens))
+    lengths = jnp.full(batch, where.slots, jnp.int32)
+    past = Past(Cached(keys, values, lengths) if where.slots else None, None)
+    return q, (k, v, masks, past)
 
 
 @partial(jax.jit, static_argnums=(0, 1))
@@ -226,7 +242,7 @@ def _random(shapes: tuple[tuple[int, ...], ...], dtype: str) -> list[Array]:
     return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
 
 
-def _chain(by: Implementation, soft_cap: float | None) -> Callable[..., tuple[Array, Array]]:
+def chain(by: Implementation, soft_cap: float | None) -> Callable[..., tuple[Array, Array]]:
     """A program of `CHAIN` attentions, each of the queries that the one before made."""
 
     def once(q: Array, held: tuple[Array, Array, Array, Past]) -> Array:

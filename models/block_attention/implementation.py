@@ -121,7 +121,7 @@ def _fitting(launch: Launch | None, queries: Float[Array, "B H Q D"], slots: int
     # XLA cannot split a kernel over devices.
     if launch is None or not (mesh.empty or mesh.size == 1):
         return None
-    return launch.sized(queries.shape[2], slots, queries.shape[3])
+    return launch.sized(queries.shape[2], slots, queries.shape[3], queries.dtype)
 
 
 def _turned(array: Float[Array, "B H A*B D"], first: int) -> Float[Array, "B H B*A D"]:

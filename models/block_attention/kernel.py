@@ -53,13 +53,14 @@ class Launch(Protocol):
         """Keys of a visit, a multiple of 32."""
         ...
 
-    def sized(self, queries: int, slots: int, dim: int) -> Self | None:
+    def sized(self, queries: int, slots: int, dim: int, dtype: Any) -> Self | None:
         """The same for arrays of such sizes; None: it cannot.
 
         Args:
             queries: of a head.
             slots: keys of a head; those of nodes are made a multiple of `block` afterwards.
             dim: of a head.
+            dtype: of queries, keys and values.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,7 @@ class Mosaic:
         InputError: if a size is not as it says.
 
     Example:
-        >>> Mosaic(tile=512, block=128).sized(queries=12, slots=100, dim=64).tile
+        >>> Mosaic(tile=512, block=128).sized(queries=12, slots=100, dim=64, dtype="float32").tile
         16
     """
 
@@ -43,7 +44,7 @@ class Mosaic:
                     f"{name} is {size}, no multiple of {unit}; pass {size - size % unit}"
                 )
 
-    def sized(self, queries: int, slots: int, dim: int) -> "Mosaic | None":
+    def sized(self, queries: int, slots: int, dim: int, dtype: Any) -> "Mosaic | None":
         """As in `Launch`."""
         return replace(self, tile=min(self.tile, -(-queries // 16) * 16))
 

@@ -4,6 +4,7 @@ Several programs may share the blocks of a tile; their softmaxes are merged.
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +27,7 @@ class Triton:
         InputError: if a size is not as it says.
 
     Example:
-        >>> Triton(tile=64, block=32).sized(queries=12, slots=100, dim=64).tile
+        >>> Triton(tile=64, block=32).sized(queries=12, slots=100, dim=64, dtype="float32").tile
         16
     """
 
@@ -52,7 +53,7 @@ class Triton:
         for name in ("pieces", "num_warps", "num_stages"):
             check_integer(name, getattr(self, name), 1, None)
 
-    def sized(self, queries: int, slots: int, dim: int) -> "Triton | None":
+    def sized(self, queries: int, slots: int, dim: int, dtype: Any) -> "Triton | None":
         """As in `Launch`. Triton wants powers of two."""
         if dim < 16 or dim & (dim - 1) or slots < self.block:
             return None

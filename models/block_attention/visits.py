@@ -10,9 +10,9 @@ from jaxtyping import Array, Bool, Int
 WORD = 32
 """Keys whose bits share an integer; a block has a multiple of them."""
 
-Column = Callable[[Int[Array, ""] | int], Int[Array, "Q 1"]]
-"""A column of what tells the reach of a tile's queries."""
-Seen = Callable[[Column, Int[Array, ""], Int[Array, "1 K"]], Bool[Array, "Q K"]]
+Column = Callable[[Int[Array, ""] | int], Int[Array, "Q #K"]]
+"""A column of what tells the reach of a tile's queries, which may be repeated for each key."""
+Seen = Callable[[Column, Int[Array, ""], Int[Array, "#Q K"]], Bool[Array, "Q K"]]
 """Which keys of a block a tile's queries see, of their reach, the block's number and its slots."""
 
 
@@ -75,7 +75,9 @@ def of_range(limits: Int[Array, "B Q 2"], tile: int, block: int, slots: int) -> 
     return Visits(blocks, jnp.maximum(end - first, 0))
 
 
-def in_bits(column: Column, number: Int[Array, ""], slots: Int[Array, "1 K"]) -> Bool[Array, "Q K"]:
+def in_bits(
+    column: Column, number: Int[Array, ""], slots: Int[Array, "#Q K"]
+) -> Bool[Array, "Q K"]:
     """What the bits of a mask say of a block."""
     size = slots.shape[1]
     lanes = slots - number * size
@@ -87,7 +89,7 @@ def in_bits(column: Column, number: Int[Array, ""], slots: Int[Array, "1 K"]) ->
 
 
 def in_range(
-    column: Column, number: Int[Array, ""], slots: Int[Array, "1 K"]
+    column: Column, number: Int[Array, ""], slots: Int[Array, "#Q K"]
 ) -> Bool[Array, "Q K"]:
     """The slots of a block from a query's oldest up to the end of its row."""
     # A block may begin before its place, where blocks do not divide the slots.

@@ -187,8 +187,8 @@ def test_what_is_not_listed_is_not_seen(arrays):
 
 
 def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
-    assert Triton().sized(queries=8, slots=64, dim=24) is None
-    assert Triton().sized(queries=8, slots=31, dim=64) is None
+    assert Triton().sized(queries=8, slots=64, dim=24, dtype=jnp.float32) is None
+    assert Triton().sized(queries=8, slots=31, dim=64, dtype=jnp.float32) is None
     few = BlockAttention(nodes=Triton(16, 128), past=Triton(16, 128))  # it would not run on a CPU
     found = attended(**arrays, by=ByQueries(((NEW * MATES + 1, few),)))
     np.testing.assert_array_equal(found, attended(**arrays, by=attention.XLA))
