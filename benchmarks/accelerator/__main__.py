@@ -1,12 +1,14 @@
-"""What speculation costs and gains on the accelerator at hand: one command, under nine minutes.
+"""What speculation costs and gains on the accelerator at hand: one command, under ten minutes.
 
 python -m benchmarks.accelerator                       # on a CPU the same in small
 python -m benchmarks.accelerator --section forwards    # one section, in this process
 python -m benchmarks.accelerator --section report      # tables and figures of what is there
+python -m benchmarks.accelerator --compile-only h100:1 # nothing is run: every program, compiled
 
 Rows that the folder holds are not measured again, if device, versions and the library's sources
 are the same: what was stopped goes on where it was. Each group of sections has a process of its
-own, so that a failure, or a setting of XLA, stays inside.
+own, so that a failure, or a setting of XLA, stays inside. What XLA tuned lies in the folder's
+`autotuned`: `XLA_FLAGS=--xla_gpu_load_autotune_results_from=FILE` takes it up.
 """
 
 import os
@@ -17,11 +19,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
+import jax
 import typer
 
-from benchmarks.accelerator import devices, report, sections, shapes
+from benchmarks.accelerator import ahead, devices, report, sections, shapes
 from benchmarks.accelerator.cells import note_stop
 from benchmarks.harness import ROOT, console
+from jspec.errors import InputError
+from jspec.planning.topology import Topology
 
 LEFT = 3
 """The exit code of a process that had no time for everything."""
@@ -36,7 +41,7 @@ def main(
         str | None,
         typer.Option(help=f"comma-separated, of {', '.join(sections.SECTIONS)}, report"),
     ] = None,
-    budget_seconds: Annotated[float, typer.Option(min=0, help="then it stops by itself")] = 500,
+    budget_seconds: Annotated[float, typer.Option(min=0, help="then it stops by itself")] = 570,
     scale: Annotated[
         str | None, typer.Option(help="the shape, else the largest that the memory holds")
     ] = None,
@@ -46,6 +51,10 @@ def main(
     variant: Annotated[
         str, typer.Option(help="name of the settings of XLA that rows are to have")
     ] = "",
+    compile_only: Annotated[
+        str | None,
+        typer.Option(help="a GPU that need not be here, such as h100:1: compile all, run nothing"),
+    ] = None,
     out: Annotated[
         Path, typer.Option(help="folder of the rows, the figures and the summary")
     ] = ROOT / "results" / "accelerator",
@@ -59,12 +68,15 @@ def main(
     except OSError as error:
         raise typer.BadParameter(f"--out {out} cannot be written: {error.strerror}") from error
     rows = out / "rows.jsonl"
-    if section is not None and section != "report":
-        chosen = section.split(",")
-        if wrong := [name for name in chosen if name not in sections.SECTIONS]:
-            raise typer.BadParameter(
-                f"--section {wrong[0]} is unknown; known: {', '.join(sections.SECTIONS)}, report"
-            )
+    chosen = [] if section in (None, "report") else section.split(",")
+    if wrong := [name for name in chosen if name not in sections.SECTIONS]:
+        raise typer.BadParameter(
+            f"--section {wrong[0]} is unknown; known: {', '.join(sections.SECTIONS)}, report"
+        )
+    if compile_only is not None:
+        compile_all(compile_only, shapes.SCALES[scale or "8B"], out, budget_seconds, chosen)
+        return
+    if chosen:
         if variant not in sections.VARIANTS:
             known = ", ".join(filter(None, sections.VARIANTS))
             raise typer.BadParameter(f"--variant {variant} is unknown; known: {known}")
@@ -83,6 +95,22 @@ def main(
     if left:
         console.print("not done: " + "; ".join(left), soft_wrap=True)
         console.print("The same command goes on from here.")
+
+
+def compile_all(
+    topology: str, shape: shapes.Scale, out: Path, seconds: float, names: list[str]
+) -> None:
+    """Compiles the programs of sections, all of them if none is named, and prints the rows."""
+    # What is traced runs here, whatever it is compiled for.
+    jax.config.update("jax_platforms", "cpu")
+    rows = out / "compiled.jsonl"
+    try:
+        left = ahead.write(Topology.of(topology), shape, rows, seconds, names)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from error
+    report.write_compiled(rows)
+    if left:
+        console.print(f"not compiled: {'; '.join(left)}", soft_wrap=True)
 
 
 def conduct(rows: Path, budget_seconds: float, options: list[str]) -> list[str]:
@@ -118,8 +146,12 @@ def _process(
         sys.executable, "-m", "benchmarks.accelerator", "--section", ",".join(group.sections),
         "--budget-seconds", f"{seconds:.0f}", "--variant", group.variant, *options,
     ]  # fmt: skip
-    flags = f"{os.environ.get('XLA_FLAGS', '')} {sections.VARIANTS[group.variant]}".strip()
-    environment = os.environ | ({"XLA_FLAGS": flags} if flags else {})
+    tuned = rows.parent / "autotuned"
+    tuned.mkdir(exist_ok=True)
+    own = f"--xla_gpu_dump_autotune_results_to={tuned.resolve() / group.file}"
+    given = os.environ.get("XLA_FLAGS", "")
+    flags = " ".join(filter(None, (given, own, sections.VARIANTS[group.variant])))
+    environment = os.environ | {"XLA_FLAGS": flags}
     limit = min(seconds + GRACE, max(remaining, seconds))
     try:
         done = subprocess.run(command, cwd=ROOT, env=environment, timeout=limit, check=False)

@@ -57,13 +57,13 @@ def unrolled(model: Llama, params: PyTree, given: Inputs) -> Forward:
 def by_layer(model: Llama, params: PyTree, given: Inputs) -> Forward:
     """One layer's program, started for every layer: it compiles in the time of one."""
     weights, cache = params["params"], given.cache
-    enter, block, leave = (jax.jit(partial(part, model)) for part in (_enter, _block, _leave))
+    enter, one, leave = (jax.jit(partial(part, model)) for part in (_enter, block, _leave))
 
     def run() -> Any:
         x, positions = enter(weights["embed"], given.tokens, given.positions)
         new = []
         for layer in range(model.num_layers):
-            x, *kv = block(
+            x, *kv = one(
                 weights[f"layers_{layer}"], x, positions, given.mask,
                 cache.keys[layer], cache.values[layer], cache.lengths,
             )  # fmt: skip
@@ -86,7 +86,7 @@ def scanned(model: Llama, params: PyTree, given: Inputs) -> Forward:
 
         def one(x: Array, layer: Any) -> tuple[Array, Any]:
             weights, keys, values = layer
-            x, *kv = _block(model, weights, x, positions, given.mask, keys, values, lengths)
+            x, *kv = block(model, weights, x, positions, given.mask, keys, values, lengths)
             return x, kv
 
         x, new = jax.lax.scan(one, x, (stacked, *held))
@@ -106,7 +106,7 @@ def _enter(model: Llama, embed: Array, tokens: Array, positions: Array) -> Any:
     return embed[tokens].astype(model.dtype), positions
 
 
-def _block(
+def block(
     model: Llama, weights: PyTree, x: Array, positions: Any, mask: Array,
     keys: Array, values: Array, lengths: Array,
 ) -> Any:  # fmt: skip

@@ -70,10 +70,9 @@ BODIES: dict[str, Callable[[jax.Array], jax.Array]] = {
 }
 
 
-def _loop(body: Callable[[jax.Array], jax.Array], repeats: int) -> dict:
-    """Seconds of a pass of a `while_loop` whose end only the device knows."""
+def looped(body: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array, jax.Array], jax.Array]:
+    """A `while_loop` whose end only the device knows, of (what a pass changes, passes)."""
 
-    @jax.jit
     def run(x: jax.Array, passes: jax.Array) -> jax.Array:
         return jax.lax.while_loop(
             lambda carry: carry[1] < passes,
@@ -81,7 +80,12 @@ def _loop(body: Callable[[jax.Array], jax.Array], repeats: int) -> dict:
             (x, jnp.int32(0)),
         )[0]
 
-    start = jnp.ones(1024)
+    return run
+
+
+def _loop(body: Callable[[jax.Array], jax.Array], repeats: int) -> dict:
+    """Seconds of a pass."""
+    start, run = jnp.ones(1024), jax.jit(looped(body))
     return _difference(lambda passes: run(start, np.int32(passes)), repeats)
 
 

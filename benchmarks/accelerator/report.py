@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 from rich.markup import escape
 
-from benchmarks.accelerator import figures
+from benchmarks.accelerator import ahead, figures
+from benchmarks.accelerator.cells import BEGUN
 from benchmarks.accelerator.results import Results, median, milliseconds
 from benchmarks.accelerator.shapes import BY_LAYER, SCANNED, UNROLLED
 from benchmarks.harness import console
@@ -43,6 +44,7 @@ def summary(found: Results) -> list[str]:
     """The lines of a section of benchmarks/RESULTS.md."""
     lines = [*_head(found)]
     parts = (
+        _first,
         _grid,
         _ways,
         _plain,
@@ -52,6 +54,7 @@ def summary(found: Results) -> list[str]:
         _parity,
         _loops,
         _attention,
+        _beside,
         _errors,
     )
     for part in parts:
@@ -94,6 +97,123 @@ def _head(found: Results) -> list[str]:
             + ".",
         ]
     return lines
+
+
+def write_compiled(rows: Path) -> None:
+    """Prints the table of programs that were compiled and not run."""
+    lines = compiled_table(Ledger(rows).rows)
+    console.print(escape("\n".join(lines)), soft_wrap=True, highlight=False)
+
+
+def compiled_table(rows: Sequence[dict]) -> list[str]:
+    """A line for each program that was compiled and not run."""
+
+    def about(row: dict) -> str:
+        names = ("method", "way", "part", "what", "body", "of", "by", "dtype", "batch", "width")
+        more = ("tokens", "slots", "rows")
+        told = (f"{name} {row[name]}" for name in (*names, *more) if row.get(name) is not None)
+        return ", ".join(told) + (", one graph" if row.get("one_graph") else "")
+
+    columns: Columns = {
+        "section": lambda row: row["section"],
+        "program": about,
+        "compiled in, s": lambda row: f"{row['compile_seconds']:.1f}",
+        "temporaries, MB": lambda row: f"{row['temporaries'] / 1e6:.1f}",
+        "launches of a round": lambda row: _kinds_launched(row),
+        "predicted, ms": lambda row: _milliseconds(row.get("kinds")),
+    }
+    known = [row for row in rows if BEGUN not in row]
+    if not known:
+        return []
+    said = f"Compiled for {known[-1]['kind']} by JAX {known[-1]['jax']}, and not run:"
+    failed = [
+        f"- {row['section']}, {about(row)}: {row['error']}" for row in known if "error" in row
+    ]
+    return [*of_rows(said, known, columns), *failed]
+
+
+def _kinds_launched(row: dict) -> str:
+    """Kernels, what the host launches, and its waits, of each kind of round."""
+    launched = row.get("launched")
+    if not launched:
+        return ""
+    kinds = list(row.get("kinds") or ())
+    counts = list(launched["widths"])
+    if launched["rest"]:
+        counts.insert(0, launched["rest"])
+    names = kinds if len(kinds) == len(counts) else [""] * len(counts)
+    return "; ".join(
+        f"{name}{name and ': '}{one['kernels']}, {one['alone'] + one['graphs']}, {one['waits']}"
+        for name, one in zip(names, counts, strict=True)
+    )
+
+
+def _milliseconds(kinds: Mapping[str, Any] | None) -> str:
+    """The time of each kind of round, measured or predicted."""
+    if not kinds:
+        return ""
+    return "; ".join(
+        f"{name}: {1e3 * float(np.median(seconds)):.2f}" for name, seconds in kinds.items()
+    )
+
+
+def _first(found: Results) -> list[str]:
+    columns: Columns = {
+        "method": lambda row: row["method"],
+        "batch": lambda row: str(row["batch"]),
+        "one CUDA graph": lambda row: "yes" if row["one_graph"] else "no",
+        "ms a round": lambda row: _milliseconds(row["kinds"]),
+        "kernels, launched by the host, waits": _kinds_launched,
+        **_COMPILING,
+    }
+    return of_rows("What decides most:", found.find(section="first"), columns)
+
+
+def _beside(found: Results) -> list[str]:
+    """What was predicted of this device without one, and what was measured."""
+    known = {
+        _key(row): row
+        for row in ahead.predicted(found.last["kind"], found.last["scale"])
+        if "error" not in row and row.get("kinds")
+    }
+    rows = [row for row in found.find(section="first") if "error" not in row and _key(row) in known]
+    cells = []
+    for row in rows:
+        other = known[_key(row)]
+        plain = [
+            each["kinds"]["plain"]
+            for each in (known.get(_plain_key(row)), _by_key(rows, _plain_key(row)))
+            if each
+        ]
+        for kind, seconds in row["kinds"].items():
+            times = other["kinds"].get(kind), float(np.median(seconds))
+            ratios = ["" for _ in times]
+            if len(plain) == 2:
+                ratios = [
+                    f"{float(time) / float(np.median(one)):.2f}"
+                    for time, one in zip(times, plain, strict=True)
+                ]
+            about = row["method"], str(row["batch"]), "yes" if row["one_graph"] else "no", kind
+            milliseconds = [f"{1e3 * time:.2f}" for time in times]
+            launched = _kinds_launched(other), _kinds_launched(row)
+            cells.append([*about, *milliseconds, *ratios, *launched])
+    if not cells:
+        return []
+    head = ["method", "batch", "one graph", "round", "ms, predicted", "measured"]
+    head += ["over plain, predicted", "measured", "launches, predicted", "counted here"]
+    return ["Predicted (compiled, not run) and measured:", "", *table(head, cells)]
+
+
+def _key(row: dict) -> tuple:
+    return row["section"], row.get("method"), row.get("batch"), row.get("one_graph")
+
+
+def _plain_key(row: dict) -> tuple:
+    return row["section"], "plain", row["batch"], row["one_graph"]
+
+
+def _by_key(rows: Iterable[dict], key: tuple) -> dict | None:
+    return next((row for row in rows if _key(row) == key), None)
 
 
 def _grid(found: Results) -> list[str]:

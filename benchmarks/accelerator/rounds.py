@@ -33,15 +33,16 @@ class Loop:
 
     def __init__(
         self, model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree,
-        batch: int, scale: Scale,
+        batch: int, scale: Scale, options: Mapping[str, Any] | None = None,
     ):  # fmt: skip
         self.params, self.drafter_params, self.past = params, drafter_params, scale.past
         self.state = random_state(
             model, params, drafter, drafter_params, batch, scale.past, scale.slots
         )
         self.program = compiled(
-            decode_rounds, model, params, self.state, drafter, drafter_params, np.int32(FEW)
-        )
+            decode_rounds, model, params, self.state, drafter, drafter_params, np.int32(FEW),
+            options=options, is_loop=True,
+        )  # fmt: skip
         self.kernels = kernels.count(self.program.text)
 
     def run(self, num_rounds: int, drafter_params: PyTree = None) -> jax.Array:

@@ -10,6 +10,7 @@ import jax
 from benchmarks.accelerator import (
     attention,
     devices,
+    first,
     forwards,
     loops,
     methods,
@@ -24,19 +25,20 @@ from benchmarks.ledger import Ledger
 
 SECTIONS = {
     "device": 10,
-    "forwards": 140,
-    "rounds": 110,
-    "methods": 110,
-    "parity": 45,
-    "overhead": 45,
-    "loops": 20,
-    "attention": 60,
+    "first": 170,
+    "forwards": 90,
+    "rounds": 90,
+    "methods": 80,
+    "parity": 35,
+    "overhead": 40,
+    "loops": 15,
+    "attention": 40,
 }
 """About how many seconds each takes on an accelerator: its share of the time."""
 
 MEASURES: dict[str, Callable[[Cells, shapes.Scale], None]] = {
     module.SECTION: module.measure
-    for module in (devices, forwards, rounds, methods, parity, overhead, loops, attention)
+    for module in (devices, first, forwards, rounds, methods, parity, overhead, loops, attention)
 }
 
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
@@ -44,7 +46,7 @@ VARIANTS = {
     "": "",
     "no command buffers": COMMAND_BUFFERS,
     "loops in command buffers": f"{COMMAND_BUFFERS}FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,"
-    "CONDITIONAL,WHILE,DYNAMIC_SLICE_FUSION",
+    "CONDITIONAL,WHILE,DYNAMIC_SLICE_FUSION --xla_gpu_graph_min_graph_size=1",
 }
 """Settings of XLA for CUDA by name, as flags; each needs a process of its own."""
 
@@ -61,12 +63,17 @@ class Group:
         return ", ".join(self.sections) + (f" ({self.variant})" if self.variant else "")
 
     @property
+    def file(self) -> str:
+        """The name of the file of what XLA tuned for it."""
+        return "-".join(f"{self.sections[0]} {self.variant}".split()) + ".pbtxt"
+
+    @property
     def seconds(self) -> float:
         return sum(SECTIONS[name] for name in self.sections)
 
 
 GROUPS = (
-    Group(("device", "forwards", "rounds")),
+    Group(("device", "first", "forwards", "rounds")),
     Group(("methods", "parity")),
     Group(("overhead", "loops")),
     Group(("attention",)),

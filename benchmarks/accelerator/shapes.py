@@ -70,6 +70,8 @@ class Scale:
     copied_bytes: int
     models: tuple[str, ...] = (BUNDLED, str(SHARED / "models" / "SmolLM2-135M-Instruct"))
     """Models that go on with real text: bundled names, folders or hub ids."""
+    first: tuple[str, ...] = ("plain", "token_recycling", "auto")
+    """Methods whose rounds are timed before all else."""
     methods: tuple[str, ...] = ALL_METHODS
     """Names of methods; those that the library or a model does not have are left out."""
     precisions: tuple[tuple[str, str], ...] = PRECISIONS
@@ -91,15 +93,15 @@ class Scale:
 ON_ACCELERATORS: dict[str, Any] = dict(
     dtype="bfloat16",
     grid=BY_LAYER,
-    batches=(1, 16, 64, 4, 32, 8, 2),
-    widths=(1, 8, 64, 128, 32, 16, 4, 2),
+    batches=(1, 8, 32, 64, 16, 4, 2),
+    widths=(1, 16, 64, 81, 128, 32, 8, 4, 2),
     whole=((1, 1), (1, 64)),
     past=256,
     slots=512,
     nodes=63,
     num_rounds=32,
     repeats=5,
-    round_batches=(1, 16, 64),
+    round_batches=(1, 8, 32),
     prompts=10,
     new_tokens=128,
     copied_bytes=2 << 30,
@@ -107,12 +109,12 @@ ON_ACCELERATORS: dict[str, Any] = dict(
 SCALES = {
     scale.name: scale
     for scale in (
-        # Llama-2-7B.
+        # Llama-3.1-8B, of which every program is compiled ahead of time: `ahead`.
         Scale(
-            "7B",
-            LlamaConfig(32000, 4096, 11008, 32, 32, 32, 128, 4096),
+            "8B",
+            LlamaConfig(128256, 4096, 14336, 32, 32, 8, 128, 8192),
             needs=40 << 30,
-            **ON_ACCELERATORS,
+            **{**ON_ACCELERATORS, "past": 1000, "slots": 2048},
         ),
         # Llama-3.2-3B.
         Scale(
@@ -168,6 +170,7 @@ SCALES = {
             new_tokens=8,
             copied_bytes=1 << 16,
             models=(BUNDLED_DRAFT,),
+            first=("plain", "prompt_lookup"),
             methods=("prompt_lookup", "eagle"),
             precisions=PRECISIONS[:1],
         ),

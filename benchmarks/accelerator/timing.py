@@ -1,12 +1,17 @@
 """Seconds per call on a device that works while the host goes on, and of compiling."""
 
+import contextlib
+import tempfile
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 
 from benchmarks.harness import paired
+from jspec.planning import launches
+from jspec.planning.launches import Rounds
 
 QUEUED_SECONDS = 0.05
 MOST_QUEUED = 32
@@ -52,13 +57,34 @@ class Compiled(NamedTuple):
     """The optimised HLO."""
     trace_seconds: float
     compile_seconds: float
+    rounds: Rounds | None = None
+    """What its rounds launch, if that was asked for, and XLA says it."""
 
 
-def compiled(function: Any, *args: Any) -> Compiled:
-    """Compiles a jitted function for these arguments, ahead of the first call."""
+def compiled(
+    function: Any, *args: Any, options: Mapping[str, Any] | None = None, is_loop: bool = False
+) -> Compiled:
+    """Compiles a jitted function for these arguments, ahead of the first call.
+
+    Args:
+        function: jitted.
+        args: of it.
+        options: of the compiler.
+        is_loop: whether it is a loop of rounds, whose launches are to be counted on a GPU.
+    """
     begin = time.perf_counter()
     lowered = function.lower(*args)
     traced = time.perf_counter()
-    program = lowered.compile()
-    ended = time.perf_counter()
-    return Compiled(program, program.as_text() or "", traced - begin, ended - traced)
+    found = None
+    with tempfile.TemporaryDirectory() as folder:
+        asked = dict(options or {})
+        counts = is_loop and jax.default_backend() == "gpu"
+        if counts:
+            asked |= {"xla_dump_to": folder, **launches.OPTIONS}
+        program = lowered.compile(compiler_options=asked or None)
+        ended = time.perf_counter()
+        if counts:
+            # The text is XLA's own, and may change.
+            with contextlib.suppress(ValueError):
+                found = launches.of_rounds(Path(folder))
+    return Compiled(program, program.as_text() or "", traced - begin, ended - traced, found)

@@ -3,7 +3,7 @@
 import json
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
@@ -13,6 +13,7 @@ import pytest
 import jspec
 from benchmarks.accelerator import __main__ as command
 from benchmarks.accelerator import (
+    ahead,
     attention,
     cells,
     devices,
@@ -31,12 +32,16 @@ from benchmarks.accelerator import (
 )
 from benchmarks.accelerator.results import Results
 from benchmarks.ledger import Ledger
-from jspec import models
+from jspec import backend, models
+from jspec.costs import devices as chips
 from jspec.models.attention import XLA
 from jspec.models.block_attention import BlockAttention, Triton, choice
+from jspec.planning.launches import Launches, Rounds
+from jspec.planning.topology import Topology
 
 TINY = shapes.SCALES["tiny"]
 ABOUT = {"bench": "accelerator", "section": "some"}
+PLAIN = {"method": "plain", "batch": 1, "one_graph": False}
 
 
 def some_cells(path: Path | None = None, seconds: float = 60.0) -> cells.Cells:
@@ -127,10 +132,10 @@ def test_bytes_are_those_of_weights_and_cache():
     assert forwards.read_bytes(TINY.config, 4, 1, 1, TINY.slots) == held - table + row + slots
 
 
-def test_seven_billion_weights_are_what_the_name_says():
-    config = shapes.SCALES["7B"].config
+def test_eight_billion_weights_are_what_the_name_says():
+    config = shapes.SCALES["8B"].config
     weights = forwards.read_bytes(config, 1, 0, 0, 0) + config.vocab_size * config.hidden_size
-    assert weights == 6_738_415_616  # Llama-2-7B
+    assert weights == 8_030_261_248  # Llama-3.1-8B
 
 
 @pytest.mark.parametrize("tokens", rounds.TOKENS_PER_ROUND)
@@ -155,7 +160,7 @@ def test_a_hollow_model_is_a_target_of_the_same_shapes():
 
 
 @pytest.mark.parametrize(
-    ("memory", "name"), [(None, "9M"), (6 << 30, "1B"), (18 << 30, "3B"), (100 << 30, "7B")]
+    ("memory", "name"), [(None, "9M"), (6 << 30, "1B"), (18 << 30, "3B"), (100 << 30, "8B")]
 )
 def test_the_shape_follows_the_memory(memory, name):
     assert shapes.fitting(memory).name == name
@@ -220,6 +225,44 @@ def test_kernels_of_a_round_are_counted_through_calls_and_loops():
     assert kernels.count("") == {}
 
 
+def test_the_programs_of_every_section_are_compiled_ahead_of_time(monkeypatch):
+    monkeypatch.setattr(overhead, "METHODS", ("prompt_lookup",))
+    found = list(ahead.programs(TINY))
+    keys = [(each.section, *each.key.items()) for each in found]
+    assert len(set(keys)) == len(keys)
+    assert {each.section for each in found} == set(sections.MEASURES)
+    (plain,) = [each for each in found if dict(each.key) == PLAIN]
+    launched = Rounds(Launches(kernels=10), (Launches(kernels=10),), None)
+    with backend.planned("gpu"):
+        seconds = plain.predict(launched, chips.find("h100"))
+    assert seconds["plain"] > Launches(kernels=10).seconds
+
+
+def test_what_is_no_gpu_is_refused_before_anything_is_compiled(tmp_path):
+    with pytest.raises(jspec.InputError, match=r"--compile-only is v5e:1x1; give one GPU"):
+        ahead.write(Topology.of("v5e:1x1"), TINY, tmp_path / "rows.jsonl", 60)
+
+
+def test_what_was_predicted_stands_beside_what_was_measured(monkeypatch):
+    def launched(kernels):
+        one = asdict(Launches(kernels=kernels, graphs=1, waits=2))
+        return {"each": one, "widths": [one], "rest": None}
+
+    def row(seconds, **more):
+        about = {"section": "first", "kind": "H", "scale": "tiny", "jax": "0", "sources": "0"}
+        return {**ABOUT, **about, **PLAIN, "kinds": {"plain": seconds}, "variant": "", **more}
+
+    known = [row(0.004, launched=launched(90))]
+    monkeypatch.setattr(ahead, "predicted", lambda kind, scale: known if kind == "H" else [])
+    timed = {"trace_seconds": 1.0, "compile_seconds": 2.0}
+    found = Results([row([0.005, 0.006, 0.007], launched=launched(95), **timed)])
+    (line,) = [line for line in report._beside(found) if "| plain |" in line]
+    cells = [cell.strip() for cell in line.strip("|").split("|")]
+    assert cells[3:6] == ["plain", "4.00", "6.00"]
+    assert cells[8:] == ["plain: 90, 1, 2", "plain: 95, 1, 2"]
+    assert not report._beside(Results([row([0.005], kind="other", launched=None, **timed)]))
+
+
 def test_own_texts_make_prompts_without_the_shared_ones(monkeypatch):
     monkeypatch.setattr(texts, "SHARED", Path("nowhere"))
     prompts = texts.encoded(models.load("jspec-800k"), 10, methods.PROMPT_TOKENS)
@@ -234,7 +277,9 @@ def test_own_texts_make_prompts_without_the_shared_ones(monkeypatch):
 def folder(tmp_path_factory) -> Path:
     """The rows of a run of the cheap sections."""
     place = tmp_path_factory.mktemp("accelerator")
-    left = sections.run(["device", "forwards", "rounds"], place / "rows.jsonl", 300, TINY, "")
+    left = sections.run(
+        ["device", "first", "forwards", "rounds"], place / "rows.jsonl", 300, TINY, ""
+    )
     assert left == []
     return place
 
@@ -242,10 +287,12 @@ def folder(tmp_path_factory) -> Path:
 @pytest.mark.slow
 def test_every_row_says_what_it_was_measured_with(folder):
     rows = [row for row in Ledger(folder / "rows.jsonl").rows if cells.BEGUN not in row]
-    assert {row["section"] for row in rows} == {"device", "forwards", "rounds"}
+    assert {row["section"] for row in rows} == {"device", "first", "forwards", "rounds"}
     assert not [row for row in rows if "error" in row]
     for row in rows:
         assert row.keys() >= {"date", "device", "jax", "python", "kind", "platform", "sources"}
+    first_rows = [row["kinds"] for row in rows if row["section"] == "first"]
+    assert [set(kinds) for kinds in first_rows] == [{"plain"}, {"5 nodes"}]
     forced_rows = [row for row in rows if row.get("method") == "forced"]
     assert [row["tokens_per_round"] for row in forced_rows] == [2.0, 3.0, 4.0, 5.0]
     assert all(row["finite"] for row in rows if row["section"] == "forwards")
