@@ -47,6 +47,13 @@ def test_xlas_products_differ():
         found = testing.check_bits(loaded.model, loaded.params, texts(loaded.model, 1), sizes=[8])
     assert found.num_different > 100 and found.kernels is None
     assert "XLA" in str(found) and f"{found.num_different:,} differ" in str(found)
+    assert "equal texts are no promise here" in str(found)
+
+
+def test_a_gpu_is_said_to_have_xlas_products():
+    """Whatever kernels the host's processor has."""
+    found = testing.Bits(10, 640, 3, (1, 4), 1, None, "NVIDIA H100 80GB HBM3")
+    assert "3 differ" in str(found) and "(XLA's products, NVIDIA H100 80GB HBM3)" in str(found)
 
 
 def test_weights_that_differ_in_their_last_bits_are_found():

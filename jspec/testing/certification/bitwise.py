@@ -39,14 +39,16 @@ class Bits:
     """Tokens of a forward."""
     batch_size: int
     kernels: str | None
-    """The instruction set of the kernels; None: XLA computed."""
+    """The instruction set of a CPU's kernels; None: XLA computed."""
+    device: str = "cpu"
+    """Its kind."""
 
     @property
     def equal(self) -> bool:
         return self.num_different == 0
 
     def __str__(self) -> str:
-        by = f"{self.kernels} kernels" if self.kernels else "XLA's products"
+        by = f"{self.kernels} kernels" if self.kernels else f"XLA's products, {self.device}"
         sizes = ", ".join(map(str, self.sizes))
         together = "alone" if self.batch_size == 1 else f"{self.batch_size} rows at a time"
         found = "no bit differs" if self.equal else f"{self.num_different:,} differ"
@@ -54,6 +56,15 @@ class Bits:
             f"Bitwise: {found}, of {self.num_numbers:,} logits and hidden states of "
             f"{self.num_nodes:,} nodes. Each node of random trees of {sizes} tokens, "
             f"{together}, stands beside its token in plain decoding of its row alone ({by})."
+            f"{self._why()}"
+        )
+
+    def _why(self) -> str:
+        if self.equal or self.kernels:
+            return ""
+        return (
+            " XLA adds the numbers of a product in an order that follows from its number of rows, "
+            "so equal texts are no promise here; in bfloat16 near ties come out otherwise."
         )
 
 
@@ -118,7 +129,10 @@ def check_bits(
                 bits = [x.view(f"u{x.dtype.itemsize}") for x in (ours, wanted)]
                 different += int((bits[0] != bits[1]).sum())
                 nodes, numbers = nodes + len(ours), numbers + ours.size
-    return Bits(nodes, numbers, different, tuple(sizes), batch_size, native.instruction_set())
+    device = jax.devices()[0]
+    kernels = native.instruction_set() if device.platform == "cpu" else None
+    kind = device.device_kind
+    return Bits(nodes, numbers, different, tuple(sizes), batch_size, kernels, kind)
 
 
 def _fed(
