@@ -52,7 +52,7 @@ def test_bit_by_bit(certify, prompts, folder):
     with native.disabled():
         ran = certify(*shape)
     head, said = ran.out.splitlines()
-    assert head.endswith(", float32, cpu") and "(XLA's products)" in said
+    assert head.endswith(", float32, cpu") and "(XLA's products, cpu)" in said
     assert ran.code == (0 if "no bit differs" in said else 1)
 
 
