@@ -74,8 +74,9 @@ class Hopper:
 
     def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
-        from jax.experimental.pallas import mosaic_gpu as gpu
+        from jax.experimental.pallas import mosaic_gpu
 
+        gpu: Any = mosaic_gpu  # of which every version of JAX exports something else
         batch, heads, count, dim = work.queries.shape
         slots, layers, dtype = work.keys.shape[2], work.layers, work.queries.dtype
         tiles = work.visits.blocks.shape[1]
