@@ -1,6 +1,8 @@
 """A model on disk in orbax's format, with its shape beside it, so that the folder is enough."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -123,19 +125,33 @@ def restore(
         column_parts=record.size("column_parts", 1),
     )
     expected = shapes(saved)
-    with ocp.StandardCheckpointer() as checkpointer:
+    with _said(folder), ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.metadata(path / PARAMS).item_metadata
         if found is None:
-            raise InputError(f"{folder} holds damaged {PARAMS}; restore the folder from a copy")
+            raise ValueError("it has no metadata")
         _check(folder, _flat(expected), _flat(getattr(found, "tree", found)))
         if mesh is None:
             one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             params = checkpointer.restore(path / PARAMS, _placed(expected, one))
             params = columns.relaid(params, wanted.fused, saved.column_parts, wanted.column_parts)
-    if mesh is not None:
-        place = sharding.params(expected, mesh, rules)
-        params = _restored_in_parts(path / PARAMS, expected, saved, wanted, place)
+        else:
+            place = sharding.params(expected, mesh, rules)
+            params = _restored_in_parts(path / PARAMS, expected, saved, wanted, place)
     return wanted, params if saved.scan_layers == wanted.scan_layers else relaid(wanted, params)
+
+
+@contextmanager
+def _said(folder: str | Path) -> Iterator[None]:
+    """Whatever orbax and TensorStore raise for damaged files, of many kinds, in a sentence."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{folder} holds damaged {PARAMS} ({reason:.200}); restore the folder from a copy"
+        ) from error
 
 
 def _restored_in_parts(

@@ -3,9 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+from jspec import plain_json
 from jspec.errors import InputError
 
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
+
+
+_GAPS = 2**16
+"""Numbers that a vocabulary may leave out."""
 
 
 def read(folder: Path) -> Any:
@@ -22,7 +27,9 @@ def read(folder: Path) -> Any:
         from tokenizers import Tokenizer
 
         try:
-            found = Tokenizer.from_file(str(file))
+            text = file.read_text("utf-8")
+            _check_numbers(plain_json.parsed(text))
+            found = Tokenizer.from_str(text)
         except Exception as error:  # the Rust binding raises bare Exception
             raise InputError(f"{file} is no tokenizer ({error}); download it again") from error
     elif any((folder / name).is_file() for name in SLOW):
@@ -43,3 +50,17 @@ def read(folder: Path) -> Any:
     found.no_truncation()
     found.no_padding()
     return found
+
+
+def _check_numbers(described: Any) -> None:
+    """Raises ValueError for a token's number so large that the tables of all up to it have no room,
+    for which `tokenizers` ends the process.
+    """
+    parts = described if isinstance(described, dict) else {}
+    model, added = parts.get("model"), parts.get("added_tokens")
+    words = model.get("vocab") if isinstance(model, dict) else None
+    numbers = [*words.values()] if isinstance(words, dict) else []
+    numbers += [one.get("id") for one in added or () if isinstance(one, dict)]
+    known = [number for number in numbers if type(number) is int]
+    if known and max(known) > 2 * len(known) + _GAPS and isinstance(words, dict):
+        raise ValueError(f"it has a token {max(known)} among {len(known)}")

@@ -95,9 +95,11 @@ def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
             generate(prompts, **changes)
     told = json.loads((folder / "artefact.json").read_text())
     for changes, said in (
-        (dict(format=0), "has format 0 and this program reads 1"),
+        (dict(format=0), "has format 0 and this program reads 2"),
         (dict(calling_convention=1), "calling convention 1, and JAX .* export the model again"),
         (dict(platforms=["tpu"]), "was exported for tpu and this process runs on cpu"),
+        (dict(rows=[]), r"has rows = \[\]; export the model again"),
+        (dict(programs="a"), "has programs = 'a'; export the model again"),
     ):
         (tmp_path / "artefact.json").write_text(json.dumps(told | changes))
         with pytest.raises(ValueError, match=said):
@@ -113,6 +115,17 @@ def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
                 (broken / name).write_bytes(content)
             with pytest.raises(ValueError, match=f"{name} cannot be read .*; export the model"):
                 load(broken)(PROMPTS)
+    changed = bytearray((folder / "rows-3.bin").read_bytes())
+    changed[-1] ^= 1
+    shutil.copytree(folder, tmp_path / "changed")
+    (tmp_path / "changed/rows-3.bin").write_bytes(changed)
+    with pytest.raises(ValueError, match=r"its bytes have changed\); export the model again"):
+        load(tmp_path / "changed")(PROMPTS)
+    for changes in (dict(prompt_tokens=10**12), dict(max_new_tokens=10**12)):
+        (tmp_path / "changed/artefact.json").write_text(json.dumps(told | changes))
+        (tmp_path / "changed/rows-3.bin").write_bytes((folder / "rows-3.bin").read_bytes())
+        with pytest.raises(ValueError, match="it is not for what"):
+            load(tmp_path / "changed")(PROMPTS)
     for changes, said in (
         (dict(rows=0), "rows is 0"),
         (dict(rows=[]), "rows is empty"),

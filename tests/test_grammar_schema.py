@@ -224,6 +224,58 @@ def test_what_refers_to_itself_ends_with_whole_texts(schema, texts, others):
         assert not re.fullmatch(pattern, text), text
 
 
+CAT, DOG = (
+    {"type": "object", "properties": {"kind": {"const": kind}}, "required": ["kind"]}
+    for kind in ("cat", "dog")
+)
+
+
+@pytest.mark.parametrize(
+    ("branches", "apart"),
+    [
+        ([{"type": "string"}, {"type": "integer"}, NULL], True),
+        ([{"type": "integer"}, {"type": "number"}], False),
+        ([{"const": 1}, {"enum": [2, "a"]}, {"type": "boolean"}], True),
+        ([{"const": 1}, {"const": 1.0}], False),
+        ([{"const": [1]}, {"const": [1.0]}], False),
+        ([{"enum": ["a"]}, {"type": "string", "pattern": "b"}], False),
+        ([CAT, DOG], True),
+        ([CAT, {**DOG, "required": []}], False),
+        # What is no object is of both: a grammar has none, and their schemas refuse it.
+        ([{"properties": DOG["properties"], "required": ["kind"]}, CAT], False),
+        ([{"properties": DOG["properties"]}, {"type": "string"}], False),
+        ([{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/dog"}], True),
+        ([{"$ref": "#/$defs/cat"}, {"$ref": "#/$defs/cat"}], False),
+        ([{"$ref": "#/$defs/cat"}, {"$ref": "elsewhere"}], False),
+        ([{"anyOf": [CAT, NULL]}, {"allOf": [DOG]}], True),
+        ([{"anyOf": [CAT, NULL]}, {"type": ["string", "null"]}], False),
+    ],
+)
+def test_branches_of_oneof_are_apart_or_refused(branches, apart):
+    for schema in ({"oneOf": branches}, {"type": "array", "items": {"oneOf": branches}}):
+        whole = {**schema, "$defs": {"cat": CAT, "dog": DOG}}
+        if apart:
+            assert checked(whole, "the schema") == whole
+        else:
+            with pytest.raises(InputError, match=r"'oneOf' and a text may have both its branches"):
+                checked(whole, "the schema")
+
+
+def test_what_describes_no_entry_or_any():
+    one = {"type": "array", "items": False, "maxItems": 3}
+    assert checked(one, "the schema") == {"type": "array", "maxItems": 0}
+    assert checked({"type": "array", "items": {}}, "the schema") == {"type": "array"}
+    for schema, said in (
+        ({"properties": {"a": {}}}, "has a part of any kind, {}, which no automaton holds"),
+        ({"anyOf": [NULL, {"title": "a"}]}, "has a part of any kind"),
+        ({"properties": {"a": True}}, "has the part true; describe what it holds"),
+        ({"type": "array", "items": False, "minItems": 1}, "which nothing can meet"),
+        ({"oneOf": [{"const": n} for n in range(600)]}, "'oneOf' of 600 parts; write 512 at most"),
+    ):
+        with pytest.raises(InputError, match=said):
+            checked(schema, "the schema")
+
+
 def test_what_does_not_refer_to_itself_stays():
     schema = {"$ref": "#/$defs/a", "$defs": {"a": NULL, "b": LIST}}
     assert unrolled(schema, "the schema") is schema

@@ -7,8 +7,10 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -37,6 +39,8 @@ class ServerProcess:
             self.said.append(line)
             if found := re.search(r"answers at (http://\S+)", line):
                 self.url = found[1]
+                self._reader = threading.Thread(target=self._read, daemon=True)
+                self._reader.start()
                 return
         raise RuntimeError(f"the server did not start: {''.join(self.said)}")
 
@@ -50,6 +54,12 @@ class ServerProcess:
         trace: TracebackType | None,
     ) -> None:
         self.kill()
+
+    def _read(self) -> None:
+        """Takes what it says later: a pipe that nobody reads would hold it up."""
+        assert self.process.stderr is not None
+        with suppress(ValueError):  # it is closed by `kill`
+            self.said.extend(self.process.stderr)
 
     def figures(self) -> dict[str, float]:
         """What /metrics shows, by name; those with labels of their own are left out."""
@@ -72,7 +82,13 @@ class ServerProcess:
     def end(self, seconds: float = 60) -> int:
         """Tells it to end, and waits. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(seconds)
+        code = self.process.wait(seconds)
+        self.read_all()
+        return code
+
+    def read_all(self) -> None:
+        """Waits until all is read that it said, which has ended."""
+        self._reader.join(10)
 
     def kill(self) -> None:
         """Ends it at once, if it has not ended."""

@@ -6,6 +6,7 @@ As a module: `load(folder)` gives a function from lists of token ids to lists of
 """
 
 import argparse
+import hashlib
 import json
 import os
 import sys
@@ -18,7 +19,7 @@ import jax
 import jax.export
 import numpy as np
 
-FORMAT = 1
+FORMAT = 2
 """Of the folder; another number is another layout."""
 
 BOUNDS = {
@@ -58,7 +59,7 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
     def program(rows: int) -> Callable[..., Any]:
         if rows not in programs:
             with _whole(place / f"rows-{rows}.bin") as file:
-                exported = jax.export.deserialize(bytearray(file.read_bytes()))
+                exported = _program(file.read_bytes(), rows, weights, told)
             programs[rows] = jax.jit(exported.call)
         return programs[rows]
 
@@ -75,6 +76,7 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
         settings = dict(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
         _check(prompts, most, dict(seed=seed) | settings, told)
         rows = min(size for size in told["rows"] if size >= len(prompts))
+        call = program(rows)
         # Rows beyond the prompts are given nothing to write.
         tokens = np.zeros((rows, told["prompt_tokens"]), np.int32)
         lengths, limits = np.ones(rows, np.int32), np.zeros(rows, np.int32)
@@ -84,7 +86,7 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
         kinds = [np.float32, np.int32, np.float32, np.float32]
         given = zip(settings.values(), kinds, strict=True)
         filled = [np.full(rows, value, kind) for value, kind in given]
-        found, counts = program(rows)(weights, tokens, lengths, limits, np.uint32(seed), *filled)
+        found, counts = call(weights, tokens, lengths, limits, np.uint32(seed), *filled)
         pairs = zip(np.asarray(found), np.asarray(counts), strict=True)
         return [row[:count].tolist() for row, count in pairs][: len(prompts)]
 
@@ -94,12 +96,16 @@ def load(folder: str | Path) -> Callable[..., list[list[int]]]:
 _NAMES = {
     "calling_convention": int,
     "max_new_tokens": int,
+    "dtypes": str,
     "platforms": str,
+    "programs": str,
     "prompt_tokens": int,
     "rows": int,
     "vocab_size": int,
+    "weights": str,
 }
-"""What artefact.json has to hold; platforms and rows are lists."""
+_LISTS = ("dtypes", "platforms", "programs", "rows", "weights")
+"""What artefact.json has to hold; these are lists."""
 
 
 @contextmanager
@@ -111,7 +117,9 @@ def _whole(file: Path) -> Iterator[Path]:
         yield file
     except Exception as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{file} cannot be read ({reason}); export the model again") from error
+        raise ValueError(
+            f"{file} cannot be read ({reason:.300}); export the model again"
+        ) from error
 
 
 def _described(place: Path) -> dict[str, Any]:
@@ -122,30 +130,49 @@ def _described(place: Path) -> dict[str, Any]:
             raise ValueError(f"it holds a {type(told).__name__}")
     if told.get("format") != FORMAT:
         raise ValueError(
-            f"{file} has format {told.get('format')} and this program reads {FORMAT}; run the "
-            "run.py that lies beside it"
+            f"{file} has format {told.get('format')!r:.20} and this program reads {FORMAT}; run "
+            "the run.py that lies beside it"
         )
     for name, entries in _NAMES.items():
         value = told.get(name)
         values = value if isinstance(value, list) else [value]
-        listed = name in ("rows", "platforms")
-        if listed != isinstance(value, list) or not all(type(one) is entries for one in values):
+        listed = name in _LISTS
+        right = listed == isinstance(value, list) and (bool(value) or name in ("dtypes", "weights"))
+        if not right or not all(type(one) is entries for one in values):
             raise ValueError(f"{file} has {name} = {value!r:.60}; export the model again")
     low = jax.export.minimum_supported_calling_convention_version
     high = jax.export.maximum_supported_calling_convention_version
     if not low <= told["calling_convention"] <= high:
         raise ValueError(
-            f"{file} was written by JAX {told['jax']} with calling convention "
+            f"{file} was written by JAX {told.get('jax')!s:.20} with calling convention "
             f"{told['calling_convention']}, and JAX {jax.__version__} runs {low} to {high}; "
             "export the model again, or install that JAX"
         )
     here = {"gpu": "cuda"}.get(jax.default_backend(), jax.default_backend())
     if here not in told["platforms"]:
         raise ValueError(
-            f"{file} was exported for {', '.join(told['platforms'])} and this process runs on "
+            f"{file} was exported for {', '.join(told['platforms']):.60} and this process runs on "
             f"{here}; export it for {here} too"
         )
     return told
+
+
+def _program(content: bytes, rows: int, weights: Sequence[Any], told: dict[str, Any]) -> Any:
+    """The program of so many rows.
+
+    Raises:
+        ValueError: if it is not the one that was written, which nothing else would find out before
+            it ends the process, or not for what artefact.json and the weights say.
+    """
+    if hashlib.sha256(content).hexdigest() not in told["programs"]:
+        raise ValueError("its bytes have changed")
+    found = jax.export.deserialize(bytearray(content))
+    asked = [(rows, told["prompt_tokens"]), *((array.shape, array.dtype) for array in weights)]
+    given = [(array.shape, array.dtype) for array in found.in_avals[: len(weights)]]
+    given.insert(0, found.in_avals[len(weights)].shape)
+    if asked != given or found.out_avals[0].shape != (rows, told["max_new_tokens"]):
+        raise ValueError("it is not for what artefact.json says")
+    return found
 
 
 def _check(

@@ -1,5 +1,6 @@
 """Writes an artefact: programs of `jax.export`, weights apart, and the script that runs them."""
 
+import hashlib
 import json
 import shutil
 from collections.abc import Sequence
@@ -153,8 +154,10 @@ def _write(
             for name, leaf in zip(names, plain, strict=True)
         },
     )
-    for batch, program in programs.items():
-        (folder / f"rows-{batch}.bin").write_bytes(program.serialize())
+    written = {batch: program.serialize() for batch, program in programs.items()}
+    for batch, content in written.items():
+        (folder / f"rows-{batch}.bin").write_bytes(content)
+    told["programs"] = [hashlib.sha256(content).hexdigest() for content in written.values()]
     shutil.copyfile(run.__file__, folder / "run.py")
     told |= {"weights": names, "dtypes": [leaf.dtype.name for leaf in plain]}
     (folder / "artefact.json").write_text(json.dumps(told, indent=1) + "\n", "utf-8")

@@ -86,7 +86,6 @@ def json_schema(
     the schema, arrays, enums, `anyOf`, bounds of lengths, references, which stand in themselves up
     to three times (`jspec.grammar.references`). At most one space stands between two parts. What it
     does not know, such as `minimum`, is refused: every text of the grammar is JSON of the schema.
-    Only the parts of a `oneOf` are not held apart.
 
     Args:
         schema: the schema, as JSON or as what `json.loads` makes of it.

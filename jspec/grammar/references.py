@@ -73,14 +73,14 @@ def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
     seen[id(schema)] = False
     place = schema.get("$ref")
     if isinstance(place, str) and place.startswith("#"):
-        back = _returns(whole, _target(whole, place), seen)
+        back = _returns(whole, target(whole, place), seen)
     else:
         back = any(_returns(whole, part, seen) for part in _parts(schema))
     seen[id(schema)] = True
     return back
 
 
-def _target(whole: Any, place: str) -> Any:
+def target(whole: Any, place: str) -> Any:
     """What a reference within the schema refers to; None: nothing, or it goes by a name."""
     if place != "#" and not place.startswith("#/"):
         return None
@@ -116,9 +116,9 @@ class _Unrolling:
         if isinstance(place, str) and place.startswith("#"):
             if above.count(place) >= _DEPTH:
                 return _NOTHING
-            if (target := _target(self._whole, place)) is None:
+            if (found := target(self._whole, place)) is None:
                 raise InputError(f"{self._what} refers to {place!r:.60}, which is not there")
-            return self.of(target, (*above, place))
+            return self.of(found, (*above, place))
         made = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
         for key in _LISTS:
             if isinstance(parts := schema.get(key), list):

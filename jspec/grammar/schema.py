@@ -12,7 +12,9 @@ from typing import Any
 
 from jspec.arguments import check_integer
 from jspec.errors import InputError
+from jspec.grammar.branches import check_apart
 from jspec.grammar.ecma_patterns import json_text
+from jspec.grammar.references import target
 
 _ORDER = ("properties", "allOf", "anyOf", "oneOf", "prefixItems", "enum", "const", "$ref", "type")
 """What decides how a schema is read: the first of these that it has."""
@@ -55,6 +57,8 @@ _NEUTRAL: Mapping[str, Sequence[Any]] = {
     **dict.fromkeys(("additionalProperties", "unevaluatedProperties", "propertyNames"), ({}, True)),
 }
 """Values with which a keyword asks for nothing, wherever it stands; None is one for most."""
+_ENTRIES = {"items": "Items", "additionalProperties": "Properties"}
+"""What describes the entries of arrays and objects, and what their number is called."""
 _FEW = {"minProperties": 1, "maxProperties": 0}
 _SIZES = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
 _LEAST, _MOST = -(2**63), 2**64 - 1
@@ -77,12 +81,13 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
 }  # fmt: skip
 
 
-def checked(schema: Any, what: str) -> Any:
+def checked(schema: Any, what: str, whole: Any = None) -> Any:
     """The schema with patterns that hold JSON text alone.
 
     Args:
         schema: of a JSON text, or of a part of it.
         what: the words for the whole in messages.
+        whole: in which references look; the schema itself if not given.
 
     Raises:
         InputError: with the keyword, if the grammar would not hold it or nothing can meet it.
@@ -94,17 +99,35 @@ def checked(schema: Any, what: str) -> Any:
         jspec.errors.InputError: the schema has 'minimum', which a grammar does not hold beside ...
     """
     if not isinstance(schema, dict):
-        return schema  # true, false, and what is no schema: outlines-core says so
+        if isinstance(schema, bool):
+            raise InputError(f"{what} has the part {json.dumps(schema)}; describe what it holds")
+        return schema  # what is no schema: outlines-core says so
+    whole = schema if whole is None else whole
     kind = next((key for key in _ORDER if key in schema), None)
+    if kind is None and not _BOUNDS & schema.keys():
+        # outlines-core writes all kinds out, to texts that are no JSON where they stand in objects.
+        raise InputError(
+            f"{what} has a part of any kind, {schema!r:.60}, which no automaton holds; give it "
+            "a type"
+        )
     _check_bounds(schema, kind, what)
     made = dict(schema)
     for key, part in schema.items():
         if key in ("properties", "$defs", "definitions") and isinstance(part, dict):
-            made[key] = {name: checked(one, what) for name, one in part.items()}
+            made[key] = {name: checked(one, what, whole) for name, one in part.items()}
         elif key in ("allOf", "anyOf", "oneOf", "prefixItems") and isinstance(part, list):
-            made[key] = [checked(one, what) for one in part]
-        elif key in ("items", "additionalProperties"):
-            made[key] = checked(part, what)
+            made[key] = [checked(one, what, whole) for one in part]
+            if key == "oneOf":
+                check_apart(part, lambda place: target(whole, place), what)
+        elif key in _ENTRIES and part is not None and not isinstance(part, bool) and part != {}:
+            made[key] = checked(part, what, whole)
+        elif key in _ENTRIES and part is not None and kind == "type":
+            # outlines-core reads neither what says nothing here nor what allows no entry.
+            del made[key]
+            if part is False and schema.get(f"min{_ENTRIES[key]}"):
+                raise InputError(f"{what} has no {key} and a least number, which nothing can meet")
+            if part is False:
+                made[f"max{_ENTRIES[key]}"] = 0
         elif key == "pattern" and isinstance(part, str):
             made[key] = json_text(part, what)
         elif key == "format" and part is not None:

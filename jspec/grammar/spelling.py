@@ -43,8 +43,10 @@ def token_bytes(tokenizer: Any) -> list[bytes | None]:
         )
     described = json.loads(inner.to_str())
     read = _reader(described)
-    found: list[bytes | None] = [None] * inner.get_vocab_size()
-    for token, number in inner.get_vocab().items():
+    known = inner.get_vocab()
+    # Numbers may be left out.
+    found: list[bytes | None] = [None] * (max(known.values(), default=-1) + 1)
+    for token, number in known.items():
         found[number] = read(token)
     for added in described["added_tokens"]:
         found[added["id"]] = None if added["special"] else added["content"].encode()

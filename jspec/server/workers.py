@@ -110,12 +110,13 @@ class Workers:
         """
         await self._enter(client)
         loop = asyncio.get_running_loop()
-        done: asyncio.Future[Made] = loop.create_future()
+        waited: list[asyncio.Future[Made]] = [loop.create_future()]
         patience = Patience(self._seconds)
 
         def settle(result: Any, error: BaseException | None) -> None:
             self._leave(client)
-            if done.done():
+            done = waited.pop() if waited else None  # nobody waits any longer
+            if done is None or done.done():
                 return
             if error is None:
                 done.set_result(result)
@@ -143,12 +144,12 @@ class Workers:
                 raise self._crowded() from None
         self._tasks.put(run)
         try:
-            return await done
+            return await waited[0]
         except asyncio.CancelledError:
             patience.give_up()
             raise
         finally:
-            del done  # what it raised knows this frame
+            waited.clear()  # what it raised knows this frame
 
     def close(self) -> None:
         """Ends the threads that are not at work."""

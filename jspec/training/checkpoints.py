@@ -1,7 +1,8 @@
 """Checkpoints of a run, its settings, and its loss curve, all in one folder."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -33,16 +34,20 @@ class Checkpoints:
         resume: whether a run that is already there may be continued.
 
     Raises:
-        InputError: if the folder holds a run that is not to be resumed, or has other settings.
+        InputError: if the folder holds a run that is not to be resumed, has other settings, or is
+            damaged.
     """
 
     def __init__(self, folder: Path, settings: Mapping[str, Any], resume: bool = True):
         self.folder = folder.resolve()
         claim(self.folder, settings, resume)
-        self.manager = ocp.CheckpointManager(
-            self.folder / "steps",
-            options=ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=False),
-        )
+        with _said(self.folder):
+            self.manager = ocp.CheckpointManager(
+                self.folder / "steps",
+                options=ocp.CheckpointManagerOptions(
+                    max_to_keep=2, enable_async_checkpointing=False
+                ),
+            )
 
     def latest(self) -> int:
         """Step of the last whole checkpoint; 0 if there is none."""
@@ -52,6 +57,9 @@ class Checkpoints:
         """(state, step) of the last checkpoint, or of the given state at step 0.
 
         The curve is cut to that step: what came after it will be computed again.
+
+        Raises:
+            InputError: if its files are damaged.
         """
         step = self.latest()
         lines = self.curve()[:step]
@@ -59,7 +67,8 @@ class Checkpoints:
         if not step:
             return state, 0
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-        return self.manager.restore(step, args=ocp.args.StandardRestore(shapes)), step
+        with _said(self.folder / f"steps/{step}"):
+            return self.manager.restore(step, args=ocp.args.StandardRestore(shapes)), step
 
     def save(self, step: int, state: PyTree) -> None:
         """Writes a checkpoint and waits until it is whole.
@@ -96,6 +105,19 @@ class Checkpoints:
             except json.JSONDecodeError:
                 break
         return lines
+
+
+@contextmanager
+def _said(folder: Path) -> Iterator[None]:
+    """Whatever orbax raises for damaged files, errors of many kinds, in a sentence."""
+    try:
+        yield
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(
+            f"{folder} holds a damaged checkpoint ({reason:.200}); delete its folder to go on from "
+            "the one before, or restore it from a copy"
+        ) from error
 
 
 def failure(what: str, before: int, error: Exception) -> CheckpointError:

@@ -8,6 +8,7 @@ import zipfile
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import index
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,10 @@ DTYPES = {
     "IntStorage": np.int32,
     "BoolStorage": np.bool_,
 }
+
+
+_MOST = 2**26
+"""Bytes that say which tensors there are: a hundred for each."""
 
 
 class Storage(NamedTuple):
@@ -56,10 +61,30 @@ class Pickled:
         return self.files[name].shape
 
     def read(self, name: str) -> np.ndarray:
+        """One tensor.
+
+        Raises:
+            InputError: if its numbers are not there.
+        """
+        try:
+            return self._read(name)
+        except InputError:
+            raise
+        except Exception as error:  # an archive may be damaged in any way
+            raise InputError(
+                f"tensor {name:.80} in {self.file} cannot be read ({error}); download it again"
+            ) from error
+
+    def _read(self, name: str) -> np.ndarray:
         storage, offset, shape, strides = self.files[name]
         with zipfile.ZipFile(self.file) as archive:
-            root = _root(archive)
-            values = np.frombuffer(archive.read(f"{root}/data/{storage.key}"), storage.dtype)
+            held = archive.getinfo(f"{_root(archive)}/data/{storage.key}")
+            if held.file_size > (most := storage.size * np.dtype(storage.dtype).itemsize):
+                raise InputError(
+                    f"{self.file} has {held.file_size} bytes for tensor {name} and says that they "
+                    f"are {most}; download it again"
+                )
+            values = np.frombuffer(archive.read(held), storage.dtype)
         last = offset + sum((n - 1) * step for n, step in zip(shape, strides, strict=True))
         if 0 in shape:
             return np.zeros(shape, storage.dtype)
@@ -83,7 +108,10 @@ def open_file(file: Path) -> Pickled:
     """
     try:
         with zipfile.ZipFile(file) as archive:
-            held = _Reader(archive.open(f"{_root(archive)}/data.pkl")).load()
+            told = archive.getinfo(f"{_root(archive)}/data.pkl")
+            if told.file_size > _MOST:
+                raise ValueError(f"it says in {told.file_size} bytes which tensors it holds")
+            held = _Reader(archive.open(told)).load()
     except zipfile.BadZipFile as error:
         raise InputError(
             f"{file} is not a whole archive of torch.save ({error}); download it again, or if it "
@@ -111,14 +139,18 @@ def _root(archive: zipfile.ZipFile) -> str:
 def _tensor(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
 ) -> Entry:
-    return Entry(storage, offset, tuple(shape), tuple(strides))
+    if not isinstance(storage, Storage):
+        raise pickle.UnpicklingError("a tensor has no numbers")
+    return Entry(storage, index(offset), tuple(map(index, shape)), tuple(map(index, strides)))
 
 
 def _parameter(entry: Entry, *_: Any) -> Entry:
     return entry
 
 
-class _Reader(pickle.Unpickler):
+class _Reader(pickle._Unpickler):  # pyright: ignore
+    """Python's own: that in C makes room for all objects up to a number in the file."""
+
     def find_class(self, module: str, name: str) -> Any:
         if module in ("torch", "torch.storage") and name in DTYPES:
             return DTYPES[name]

@@ -2,41 +2,62 @@
 
     PYTHONPATH=tests:tests/models python -m damage --seconds 3600
 
-It prints the reader and the number of each damage that was answered otherwise; add these to
-`FOUND`, which the tests go through.
+Each file is read in a process that has so many seconds and so much memory. It prints the reader and
+the number of each damage that was answered otherwise; add these to `FOUND`, which the tests go
+through.
 """
 
 import argparse
 import json
+import multiprocessing
+import os
 import random
+import resource
 import shutil
 import tempfile
 import time
 import traceback
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import tiny_gguf
 
 import jspec
+from jspec import ngrams
+from jspec.artefact import run as artefact
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 from jspec.models.huggingface import pickles
+from jspec.training.checkpoints import Checkpoints
 
 FIXTURES = Path(__file__).parent / "fixtures"
+SECONDS = 10
+"""That a file may take to be read."""
+MEGABYTES = 200
+"""That it may take beside what the process has, at most while it is read."""
+_MOST = 4 * 2**30
+"""Bytes beyond which the process has none: the machine is not to suffer."""
 FOUND: dict[str, tuple[int, ...]] = {
-    "gguf": (0, 1, 2, 3), "folder": (0, 1, 47), "pickle": (0, 5, 18, 22, 24, 29), "memory": (0, 1),
-    "datastore": (0, 1),
+    "gguf": (0, 1, 2, 3), "folder": (0, 1, 47), "tokenizer": (0, 1), "orbax": (0, 1), "run": (0, 1),
+    "head": (0, 1), "pickle": (0, 5, 18, 22, 24, 29), "memory": (0, 1), "datastore": (0, 1),
+    "ngrams": (0, 1), "costs": (0, 1), "artefact": (0, 1),
 }  # fmt: skip
 """The corpus: damages by their numbers that a reader once had no sentence for, and a few others."""
 
 NUMBERS = (0, 1, 255, 2**16 - 1, 2**31 - 1, 2**32 - 1, 2**40, 2**63, 2**64 - 1)
 VALUES: tuple[Any, ...] = (
-    None, True, 0, -1, 1, 10**6, 10**12, 10**30, 1.5, float("nan"), 1e-30, "", "x", "x" * 10**5,
-    [], [1], [[]], {}, {"a": 1}, {"type": "linear", "factor": -1}, [{"name": "default"}], "\ud800",
+    None, True, 0, -1, 1, 10**6, 4 * 10**9, 10**12, 10**30, 1.5, float("nan"), 1e-30, "", "x",
+    "x" * 10**5, [], [1], [[]], {}, {"a": 1}, {"type": "linear", "factor": -1},
+    [{"name": "default"}], "\ud800",
 )  # fmt: skip
-DEEP = (b"[" * 10**5, b'{"a":' * 10**5, b"", b"\xff", b"null", b"[1]")
+DEEP = (b"[" * 10**5, b'{"a":' * 10**5, b"[" * 900 + b"]" * 900, b"", b"\xff", b"null", b"[1]")
 
 
 def damaged(content: bytes, draw: random.Random) -> bytes:
@@ -70,10 +91,20 @@ def damaged_json(content: bytes, draw: random.Random) -> bytes:
         return damaged(content, draw)
     held = json.loads(content)
     place = held
-    while isinstance(inner := draw.choice([*place.values()]), dict) and inner:
-        place = inner
-    place[draw.choice([*place])] = draw.choice(VALUES)
+    while inner := [part for part in _parts(place) if isinstance(part, dict | list) and part]:
+        if not draw.randrange(3):
+            break
+        place = draw.choice(inner)
+    key = draw.choice([*place] if isinstance(place, dict) else range(len(place)))
+    if draw.randrange(4):
+        place[key] = draw.choice(VALUES)
+    else:
+        del place[key]
     return json.dumps(held).encode("utf-8", "surrogatepass")
+
+
+def _parts(held: Any) -> list[Any]:
+    return [*held.values()] if isinstance(held, dict) else held
 
 
 class Readers:
@@ -85,59 +116,125 @@ class Readers:
 
     def __init__(self, folder: Path):
         self._folder = folder
-        self._gguf = tiny_gguf.convert(FIXTURES / "llama2", folder / "whole.gguf")
         zoo = Path(jspec.models.__file__).parent / "zoo/jspec-800k"
-        self._zoo = shutil.copytree(zoo, folder / "zoo")
+        shutil.copytree(zoo, folder / "whole.folder")
+        (folder / "whole.tokenizer").mkdir()
+        shutil.copy(zoo / "tokenizer.json", folder / "whole.tokenizer")
+        tiny_gguf.convert(FIXTURES / "llama2", folder / "whole.gguf")
+        self._target = target = jspec.models.load(FIXTURES / "llama2", with_tokenizer=False)
+        jspec.models.save(folder / "whole.orbax", target.model, target.params)
+        self._state = {"a": np.arange(6.0), "step": np.arange(3)}
+        Checkpoints(folder / "whole.run", {"a": 1}).save(1, self._state)
+        sizes = target.model.vocab_size, target.model.features
+        head = MedusaHeads(MedusaConfig(*sizes, num_heads=2))
+        variables = head.init(jax.random.key(0), jnp.zeros((1, 1, sizes[1])))
+        jspec.models.heads.save(folder / "whole.head", head, variables, target)
         model, self._suffix = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
         ask = dict(drafter=self._suffix, max_new_tokens=4)
         state = jspec.decode(model, model.init(), [[1, 2, 3]], **ask).drafter_state
         jspec.memory.save(folder / "whole.memory", self._suffix, state)
         self._words = {"a": 0, "b": 1, "c": 2}
         store = jspec.datastore.build(np.random.default_rng(0).integers(0, 3, 200), 3)
-        jspec.datastore.save(store, folder / "whole.store", self._words)
+        jspec.datastore.save(store, folder / "whole.datastore", self._words)
+        laws = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
+        lines = ngrams.build(np.array([[0, 1, 2]]), laws, vocab_size=3, k=1)
+        ngrams.save(folder / "whole.ngrams", lines, "mine")
+        self._setting = jspec.costs.setting(model, model.init(), self._suffix)
+        curve = jspec.CostCurve.of({1: 0.02, 8: 0.03})
+        jspec.costs.save(curve, self._setting, folder / "whole.costs")
+        bounds = dict(prompt_tokens=4, max_new_tokens=2, platforms=["cpu"])
+        jspec.export(folder / "whole.artefact", model, model.init(), **bounds)
+        with zipfile.ZipFile(folder / "whole.pickle", "w") as archive:
+            archive.writestr("a/data.pkl", _PICKLE)
+            archive.writestr("a/data/0", b"\0" * 64)
 
     def damage(self, kind: str, number: int) -> Callable[[], Any]:
-        """What reads a file of a kind with the damage of a number; the file is written."""
-        draw = random.Random(f"{kind} {number}")
-        return getattr(self, f"_damaged_{kind}")(draw)
+        """What reads a file of a kind with the damage of a number; the file is written.
 
-    def _one(self, whole: str, draw: random.Random) -> Path:
-        file = self._folder / f"damaged.{whole.partition('.')[2]}"
-        file.write_bytes(damaged((self._folder / whole).read_bytes(), draw))
-        return file
+        Two kinds are no files, but what the process has to find out.
+        """
+        if kind == "takes memory":
+            return lambda: np.ones(2 * MEGABYTES * 2**17).sum()
+        if kind == "ends the process":
+            return lambda: os._exit(3)
+        draw, place = random.Random(f"{kind} {number}"), self._folder / f"damaged.{kind}"
+        whole = self._folder / f"whole.{kind}"
+        if whole.is_dir():
+            shutil.rmtree(place, ignore_errors=True)
+            shutil.copytree(whole, place)
+            self._damage_one(place, draw)
+        elif kind == "pickle" and draw.randrange(4):
+            with zipfile.ZipFile(place, "w") as archive:
+                archive.writestr("a/data.pkl", damaged(_PICKLE, draw))
+                archive.writestr("a/data/0", b"\0" * 64)
+        else:
+            change = damaged_json if kind == "costs" else damaged
+            place.write_bytes(change(whole.read_bytes(), draw))
+        return lambda: getattr(self, f"read_{kind}")(place)
 
-    def _damaged_gguf(self, draw: random.Random) -> Callable[[], Any]:
-        file = self._one("whole.gguf", draw)
-        return lambda: jspec.models.load(file)
+    def _damage_one(self, folder: Path, draw: random.Random) -> None:
+        """Damages a file of a folder."""
+        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        # Most files of orbax are small ones of JSON, which is in binary ones too.
+        file = draw.choice([file for file in files if file.suffix not in (".py", ".md")])
+        content = file.read_bytes()
+        try:
+            change = damaged_json if isinstance(json.loads(content), dict) else damaged
+        except ValueError:
+            change = damaged
+        if not draw.randrange(16):
+            file.unlink()
+        else:
+            file.write_bytes(change(content, draw))
 
-    def _damaged_memory(self, draw: random.Random) -> Callable[[], Any]:
-        file = self._one("whole.memory", draw)
-        return lambda: jspec.memory.load(file, self._suffix)
+    def read_folder(self, place: Path) -> Any:
+        return jspec.models.load(place)
 
-    def _damaged_datastore(self, draw: random.Random) -> Callable[[], Any]:
-        file = self._one("whole.store", draw)
-        return lambda: jspec.datastore.load(file, self._words)
+    def read_gguf(self, place: Path) -> Any:
+        return jspec.models.load(place)
 
-    def _damaged_folder(self, draw: random.Random) -> Callable[[], Any]:
-        folder = self._folder / "damaged"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(self._zoo, folder)
-        files = sorted(
-            file for file in folder.iterdir() if file.suffix in (".json", ".safetensors")
+    def read_tokenizer(self, place: Path) -> Any:
+        found = jspec.models.tokenizer.read(place)
+        return found.decode(found.encode("The king and the Queen").ids), len(
+            jspec.grammar.token_bytes(found)
         )
-        file = draw.choice(files)
-        change = damaged_json if file.suffix == ".json" else damaged
-        # `tokenizers` ends the process for some numbers in its file.
-        if file.name != "tokenizer.json":
-            file.write_bytes(change(file.read_bytes(), draw))
-        return lambda: jspec.models.load(folder)
 
-    def _damaged_pickle(self, draw: random.Random) -> Callable[[], Any]:
-        file = self._folder / "damaged.bin"
-        with zipfile.ZipFile(file, "w") as archive:
-            archive.writestr("a/data.pkl", damaged(_PICKLE, draw))
-            archive.writestr("a/data/0", b"\0" * 64)
-        return lambda: pickles.open_file(file)
+    def read_orbax(self, place: Path) -> Any:
+        return jspec.models.restore(place)
+
+    def read_run(self, place: Path) -> Any:
+        return Checkpoints(place, {"a": 1}).restore(self._state)
+
+    def read_head(self, place: Path) -> Any:
+        return jspec.models.heads.load(place, self._target)
+
+    def read_pickle(self, place: Path) -> Any:
+        found = pickles.open_file(place)
+        return [found.read(name) for name in found.files]
+
+    def read_memory(self, place: Path) -> Any:
+        return jspec.memory.load(place, self._suffix)
+
+    def read_datastore(self, place: Path) -> Any:
+        return jspec.datastore.load(place, self._words)
+
+    def read_ngrams(self, place: Path) -> Any:
+        return ngrams.load(place, "mine", 3)
+
+    def read_costs(self, place: Path) -> Any:
+        return jspec.costs.load(place, self._setting)
+
+    def read_artefact(self, place: Path) -> Any:
+        try:
+            return artefact.load(place)([[1, 2]])
+        except ValueError as error:  # it knows nothing of jspec
+            raise jspec.InputError(_plain(error)) from error
+
+
+def _plain(error: ValueError) -> str:
+    """The sentence of a program that runs without jspec."""
+    assert type(error) is ValueError and len(str(error)) < 1000, repr(error)
+    return str(error)
 
 
 _PICKLE = (
@@ -155,10 +252,86 @@ def wrong(readers: Readers, kind: str, number: int) -> str | None:
         read()
     except jspec.InputError as error:
         return f"{len(str(error))} letters" if len(str(error)) > 1000 else None
-    except Exception as error:
+    except BaseException as error:  # PyO3's PanicException is no Exception
         where = traceback.extract_tb(error.__traceback__)[-1]
         return f"{type(error).__name__}: {error} at {where.filename}:{where.lineno}"
     return None
+
+
+class Process:
+    """The readers in a process of their own, which is begun anew where a file ends it."""
+
+    def __init__(self):
+        self._context = multiprocessing.get_context("spawn")
+        self._begin()
+
+    def __enter__(self) -> "Process":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end()
+
+    def wrong(self, kind: str, number: int) -> str | None:
+        """What a damage is answered with, if it is neither a model nor a sentence, or costs more
+        than a file may.
+        """
+        self._here.send((kind, number))
+        if not self._here.poll(2 * SECONDS):
+            said: Any = f"more than {2 * SECONDS} s"
+        else:
+            try:
+                return self._here.recv()
+            except EOFError:
+                self._process.join()
+                said = f"the process ended with {self._process.exitcode}"
+        self._end()
+        self._begin()
+        return said
+
+    def _begin(self) -> None:
+        self._here, there = self._context.Pipe()
+        self._process = self._context.Process(target=_serve, args=(there,), daemon=True)
+        self._process.start()
+        there.close()
+        self._here.recv()
+
+    def _end(self) -> None:
+        self._process.kill()
+        self._process.join()
+        self._here.close()
+
+
+def _serve(there: Connection) -> None:
+    """The process."""
+    with tempfile.TemporaryDirectory() as folder:
+        readers = Readers(Path(folder))
+        for kind in FOUND:  # what is made at the first of a kind is no file's
+            wrong(readers, kind, 0)
+        most = _held("VmData") * 1024 + _MOST
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
+        there.send(None)
+        while True:
+            kind, number = there.recv()
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            before, began = _held("VmHWM"), time.monotonic()
+            said = wrong(readers, kind, number)
+            seconds, taken = time.monotonic() - began, (_held("VmHWM") - before) / 1024
+            if said is None and seconds > SECONDS:
+                said = f"{seconds:.1f} s"
+            if said is None and taken > MEGABYTES:
+                said = f"{taken:.0f} MB"
+            there.send(said)
+
+
+def _held(name: str) -> int:
+    """Kilobytes of this process."""
+    status = Path("/proc/self/status").read_text("utf-8")
+    return int(status.partition(f"{name}:")[2].split()[0])
 
 
 def numbers(seconds: float, first: int = 0) -> Iterator[tuple[str, int]]:
@@ -174,14 +347,17 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=float, default=3600)
     parser.add_argument("--first", type=int, default=0)
-    asked, count = parser.parse_args(), 0
-    with tempfile.TemporaryDirectory() as folder:
-        readers = Readers(Path(folder))
+    parser.add_argument("--kind", choices=FOUND)
+    asked, count = parser.parse_args(), Counter()
+    with Process() as process:
         for kind, number in numbers(asked.seconds, asked.first):
-            count += 1
-            if said := wrong(readers, kind, number):
+            if asked.kind not in (None, kind):
+                continue
+            count["damaged files"] += 1
+            if said := process.wrong(kind, number):
+                count["answered otherwise"] += 1
                 print(f"{kind} {number}: {said:.300}", flush=True)
-    print(f"{count} damaged files")
+    print(f"{count['damaged files']} damaged files, {count['answered otherwise']} otherwise")
 
 
 if __name__ == "__main__":

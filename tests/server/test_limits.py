@@ -107,6 +107,23 @@ def test_what_is_given_up_counts_until_it_has_ended():
     asyncio.run(run())
 
 
+def test_nothing_is_said_of_work_that_nobody_waited_for(caplog):
+    """A client leaves, and what it asked for ends afterwards."""
+
+    async def run():
+        workers, held = Workers(2, 4, 5), Held()
+        doing = asyncio.ensure_future(workers.run("me", held.of("it")))
+        await asyncio.sleep(0.05)
+        doing.cancel()
+        await asyncio.wait([doing])
+        held.go.set()
+        while workers.num_busy:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert not caplog.records
+
+
 def test_work_has_an_end():
     patience = Patience(0)
     with pytest.raises(APIError, match="the prompt took more than 0 s; make it smaller, or start"):
