@@ -7,7 +7,7 @@ Needs JAX's plugin for CUDA (the extra `cuda-aot`), and no GPU. Nothing is run.
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -17,7 +17,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from benchmarks.accelerator import attention, first, forced, forwards, loops, overhead, parity
+from benchmarks.accelerator import (
+    attention,
+    bits,
+    first,
+    forced,
+    forwards,
+    kernels,
+    loops,
+    overhead,
+    parity,
+)
 from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.methods import PROMPT_TOKENS
 from benchmarks.accelerator.rounds import TOKENS_PER_ROUND
@@ -108,6 +118,7 @@ def _row(program: Program, mesh: Any, device: Device) -> dict:
     memory: Any = made.memory_analysis()
     row = {
         "compile_seconds": round(time.monotonic() - begin, 2),
+        "kernels": kernels.total(made.as_text() or ""),
         "temporaries": int(memory.temp_size_in_bytes),
         "launched": None if launched is None else asdict(launched),
     }
@@ -134,6 +145,7 @@ def programs(scale: Scale) -> Iterator[Program]:
     yield from _hollow(scale)
     yield from _control(scale)
     yield from _attention(scale)
+    yield from _products(scale)
 
 
 # The sections.
@@ -251,6 +263,30 @@ def _attention(scale: Scale) -> Iterator[Program]:
         for by in (choice.XLA, *choice.CANDIDATES["gpu"]):
             key = {"batch": batch, "tokens": tokens, "slots": slots, "by": repr(by)}
             yield Program("attention", key, _of(choice.chain(by, where.soft_cap), *given))
+
+
+def _products(scale: Scale) -> Iterator[Program]:
+    """Products whose tiles do not depend on their rows, and XLA's."""
+    ways = {"kernel": bits.product, "XLA": bits.by_xla}
+    for name, (outputs, inputs) in bits.shapes_of(scale.config).items():
+        for (way, function), rows in product(ways.items(), bits.ROWS):
+            if way == "kernel" and not (scale.dtype == "bfloat16" and bits.fits(outputs, inputs)):
+                continue
+            given = [jax.ShapeDtypeStruct((each, inputs), scale.dtype) for each in (rows, outputs)]
+            key = {"of": name, "rows": rows, "by": way}
+            yield Program(bits.SECTION, key, _of(function, *given))
+    # Another configuration: what was traced with the other products is not to be found again.
+    own = replace(scale, config=replace(scale.config, context=scale.config.context - 1))
+    target = Loaded(own.model, jax.eval_shape(partial(random_weights, own.model)), None, (), None)
+    for name in scale.first[:2]:
+        lower = _rounds(target, first.built(name, target), 1, own)
+
+        def fixed(mesh: Any, lower: Lower = lower) -> jax.stages.Lowered:
+            with bits.everywhere():
+                return lower(mesh)
+
+        key = {"method": name, "batch": 1, "by": "kernel"}
+        yield Program(bits.SECTION, key, fixed, is_loop=True)
 
 
 # Shapes.

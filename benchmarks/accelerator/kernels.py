@@ -59,6 +59,18 @@ def count(text: str) -> dict[str, Any]:
     }
 
 
+def total(text: str) -> int:
+    """The kernels of a program in which every loop makes one pass and takes every branch."""
+    computations, entry = parse(text)
+    found = 0
+    bodies = [entry]
+    for body in bodies:  # grows while it is read
+        kinds, inner, _ = _walk(computations, body)
+        found += kinds.total()
+        bodies += inner
+    return found
+
+
 def parse(text: str) -> tuple[dict[str, list[Instruction]], str]:
     """All computations of a program by name, and the name of its entry."""
     computations: dict[str, list[Instruction]] = {}

@@ -54,6 +54,7 @@ def summary(found: Results) -> list[str]:
         _parity,
         _loops,
         _attention,
+        _bits,
         _beside,
         _errors,
     )
@@ -118,6 +119,7 @@ def compiled_table(rows: Sequence[dict]) -> list[str]:
         "section": lambda row: row["section"],
         "program": about,
         "compiled in, s": lambda row: f"{row['compile_seconds']:.1f}",
+        "kernels": lambda row: str(row["kernels"]),
         "temporaries, MB": lambda row: f"{row['temporaries'] / 1e6:.1f}",
         "launches of a round": lambda row: _kinds_launched(row),
         "predicted, ms": lambda row: _milliseconds(row.get("kinds")),
@@ -392,6 +394,33 @@ def _attention(found: Results) -> list[str]:
     }
     said = "Tree attention, a random tree in depth-first order, all slots live:"
     return of_rows(said, found.find(section="attention"), columns)
+
+
+def _bits(found: Results) -> list[str]:
+    rows = [row for row in found.find(section="bits") if "error" not in row]
+    told = [f"- {row['said']}" for row in rows if row["what"] == "forwards"]
+
+    def unlike(way: str) -> Callable[[dict], str]:
+        return lambda row: ", ".join(row[way]["unlike one row"]) or "none"
+
+    def microseconds(way: str) -> Callable[[dict], str]:
+        return lambda row: ", ".join(
+            f"{rows}: {1e6 * float(np.median(seconds)):.0f}"
+            for rows, seconds in row[way]["seconds"].items()
+        )
+
+    columns: Columns = {
+        "product": lambda row: row["of"],
+        "parts of a sum": lambda row: str(row["parts"]),
+        "kernel, us by rows": microseconds("kernel"),
+        "XLA, us": microseconds("XLA"),
+        "kernel: rows whose first is unlike that of one": unlike("kernel"),
+        "XLA": unlike("XLA"),
+    }
+    products = [row for row in rows if row["what"] == "product"]
+    said = "Products by a kernel whose tiles do not depend on the rows, beside XLA's:"
+    lines = of_rows(said, products, columns)
+    return [*told, *([""] if told and lines else []), *lines]
 
 
 def _errors(found: Results) -> list[str]:

@@ -9,6 +9,7 @@ import jax
 
 from benchmarks.accelerator import (
     attention,
+    bits,
     devices,
     first,
     forwards,
@@ -33,12 +34,24 @@ SECTIONS = {
     "overhead": 40,
     "loops": 15,
     "attention": 40,
+    "bits": 20,
 }
 """About how many seconds each takes on an accelerator: its share of the time."""
 
 MEASURES: dict[str, Callable[[Cells, shapes.Scale], None]] = {
     module.SECTION: module.measure
-    for module in (devices, first, forwards, rounds, methods, parity, overhead, loops, attention)
+    for module in (
+        devices,
+        first,
+        forwards,
+        rounds,
+        methods,
+        parity,
+        overhead,
+        loops,
+        attention,
+        bits,
+    )
 }
 
 COMMAND_BUFFERS = "--xla_gpu_enable_command_buffer="
@@ -76,7 +89,7 @@ GROUPS = (
     Group(("device", "first", "forwards", "rounds")),
     Group(("methods", "parity")),
     Group(("overhead", "loops")),
-    Group(("attention",)),
+    Group(("attention", "bits")),
     *(Group(("loops",), variant) for variant in VARIANTS if variant),
 )
 """In the order in which they run. The model's weights are made once, in the first."""

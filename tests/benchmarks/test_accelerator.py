@@ -7,14 +7,17 @@ from dataclasses import asdict, replace
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.pallas import mosaic_gpu
 
 import jspec
 from benchmarks.accelerator import __main__ as command
 from benchmarks.accelerator import (
     ahead,
     attention,
+    bits,
     cells,
     devices,
     forced,
@@ -223,6 +226,8 @@ def test_kernels_of_a_round_are_counted_through_calls_and_loops():
         "command_buffers": 1,
     }
     assert kernels.count("") == {}
+    # The loop inside, the round, and what stands before it.
+    assert kernels.total(HLO) == 1 + 3 + 1
 
 
 def test_the_programs_of_every_section_are_compiled_ahead_of_time(monkeypatch):
@@ -241,6 +246,33 @@ def test_the_programs_of_every_section_are_compiled_ahead_of_time(monkeypatch):
 def test_what_is_no_gpu_is_refused_before_anything_is_compiled(tmp_path):
     with pytest.raises(jspec.InputError, match=r"--compile-only is v5e:1x1; give one GPU"):
         ahead.write(Topology.of("v5e:1x1"), TINY, tmp_path / "rows.jsonl", 60)
+
+
+def test_products_are_cut_by_their_weights_alone():
+    sizes = bits.shapes_of(shapes.SCALES["8B"].config)
+    assert sizes["gate, up"] == (28672, 4096) and all(bits.fits(*each) for each in sizes.values())
+    parts = {name: bits.parts_of(*each) for name, each in sizes.items()}
+    # So many that there are two programs or more for each multiprocessor.
+    assert parts == {
+        "queries, keys, values": 4, "output": 8, "gate, up": 1, "down": 8, "head": 1,
+    }  # fmt: skip
+    if not hasattr(mosaic_gpu, "InterpretGPUParams"):
+        pytest.skip(f"JAX {jax.__version__} runs kernels of Mosaic on a GPU alone")
+    draw = np.random.default_rng(0)
+    x, weight = (jnp.asarray(draw.normal(size=(n, 512)), jnp.bfloat16) for n in (70, 128))
+    found = bits.product(x, weight, jnp.float32, interpret=True)
+    wanted = np.asarray(x, np.float64) @ np.asarray(weight, np.float64).T
+    np.testing.assert_allclose(found, wanted, atol=1e-4)
+    alone = bits.product(x[:1], weight, jnp.float32, interpret=True)
+    np.testing.assert_array_equal(alone[0], found[0])
+
+
+def test_rows_unlike_that_of_one_are_said():
+    seconds = {"1": [1e-5], "16": [2e-5]}
+    kernel, xla = ({"seconds": seconds, "unlike one row": unlike} for unlike in ([], ["16"]))
+    row = {**ABOUT, "section": "bits", "what": "product", "of": "down", "parts": 8}
+    lines = report._bits(Results([{**row, "kernel": kernel, "XLA": xla}]))
+    assert lines[-1] == "| down | 8 | 1: 10, 16: 20 | 1: 10, 16: 20 | none | 16 |"
 
 
 def test_what_was_predicted_stands_beside_what_was_measured(monkeypatch):
@@ -350,7 +382,7 @@ def test_the_other_sections_have_rows_without_errors(tmp_path, monkeypatch):
     monkeypatch.setattr(overhead, "METHODS", ("prompt_lookup",))
     monkeypatch.setattr(loops, "BODIES", dict(list(loops.BODIES.items())[-2:]))
     rows = tmp_path / "rows.jsonl"
-    names = ["methods", "parity", "overhead", "loops"]
+    names = ["methods", "parity", "overhead", "loops", "bits"]
     assert sections.run(names, rows, 300, TINY, "") == []
     found = [row for row in Ledger(rows).rows if cells.BEGUN not in row]
     assert not [row["error"] for row in found if "error" in row]
