@@ -13,7 +13,7 @@ import jspec
 from jspec import models, native
 from jspec.costs import devices
 from jspec.models import sharding
-from jspec.planning import compile_plan, layout, plan, work
+from jspec.planning import compile_plan, compiled, layout, plan, work
 from jspec.planning.compiled import Compiled, extended
 from jspec.planning.launches import Launches, Rounds
 from jspec.planning.nearest import nearest
@@ -281,6 +281,23 @@ def test_compiled_figures_are_those_of_xla():
     assert 0.9 * wide.work.flops < rounds.flops < 3 * wide.work.flops
     few, more = (replace(rounds, layers=(count,), flops=10.0 + count) for count in (1, 2))
     assert extended(few, more, 80).flops == 90.0
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("FAILED_PRECONDITION: Slice not assigned", "take another method, or plan without"),
+        ("RESOURCE_EXHAUSTED: Ran out", "there is no place for it; take fewer rows or more"),
+    ],
+)
+def test_what_a_compiler_refuses_is_said_with_the_program(monkeypatch, reason, said):
+    def refuse(*given):
+        raise jax.errors.JaxRuntimeError(reason)
+
+    monkeypatch.setattr(compiled, "rounds", refuse)
+    begins = rf"the program of rounds does not compile for CPU \({reason}\)"
+    with pytest.raises(jspec.InputError, match=rf"{begins}.*{said}"):
+        compile_plan(tiny_plan(device="cpu"), mesh_here(1, 1))
 
 
 def test_launches_count_in_the_rounds_of_a_gpu():
