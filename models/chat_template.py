@@ -319,7 +319,7 @@ def _compiled(template: str, source: str) -> Any:
     )
     try:
         return environment.from_string(template)
-    except jinja2.TemplateError as error:
+    except (jinja2.TemplateError, RecursionError) as error:
         raise InputError(
             f"{source} is no Jinja template ({_reason(error)}); restore the file"
         ) from error

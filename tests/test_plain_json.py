@@ -9,7 +9,8 @@ from jspec.app.control_settings import ControlSettings
 from jspec.artefact import run as artefact
 from jspec.errors import InputError
 from jspec.models.block_attention import choice
-from jspec.training import chats, checkpoints, corpus, distill, sequences
+from jspec.models.chat_template import ChatTemplate
+from jspec.training import chats, checkpoints, corpus, distill, recipes, sequences
 
 TEXTS = {
     "deep": "[" * 10**5, "less deep": "[" * 900 + "]" * 900, "digits": "9" * 5000, "half": "{",
@@ -57,6 +58,21 @@ def test_what_is_written_anew_has_none(tmp_path, text):
     file.write_text(TEXTS[text] + "\n")
     assert choice.load(file, None) == {}
     assert not sequences.holds_rows(file)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 10**4, "a = " + "{a=" * 5000])
+def test_a_recipe_that_is_nested_without_end(tmp_path, text):
+    file = tmp_path / "a.toml"
+    file.write_text(text)
+    with pytest.raises(InputError, match="is nested too deep to be read; make it flatter"):
+        recipes.read(file)
+
+
+@pytest.mark.parametrize("opens", ["(", "not "])
+def test_a_template_that_is_nested_without_end(opens):
+    chat = ChatTemplate("{{ " + opens * 5000 + "a }}", None)
+    with pytest.raises(InputError, match="is no Jinja template"):
+        chat.render([{"role": "user", "content": "Hi"}])
 
 
 def test_what_json_reads_and_no_function_of_python_goes_through():

@@ -5,9 +5,10 @@ connections that hold it up. From an address of their own.
 import asyncio
 import json
 import random
+import tempfile
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,16 @@ TEMPLATE = (
 """Of a server that is attacked: it shows tools, and cuts what was thought."""
 _PATIENCE = 30
 """Seconds after which an answer is not waited for any longer."""
+
+
+@contextmanager
+def serving(model: str) -> Iterator[list[str]]:
+    """The options of a server that is attacked: it has chats, too."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
+        template.write(TEMPLATE)
+        template.flush()
+        options = ["--model", model, "--rows", "8", "--max-model-len", "256"]
+        yield [*options, "--chat-template", template.name]
 
 
 @dataclass

@@ -9,7 +9,6 @@ import http.client
 import json
 import multiprocessing
 import signal
-import tempfile
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ import numpy as np
 import typer
 
 from benchmarks.harness import command, console, headline
-from benchmarks.serving.attacks import TEMPLATE, Attack, Told
+from benchmarks.serving.attacks import Attack, Told, serving
 from benchmarks.serving.process import ServerProcess
 
 _BEGIN = 3
@@ -41,11 +40,7 @@ def main(
     """Says what a friend waits alone and under attack, or how long the end of a server takes."""
     what = f"{ends} ends" if ends else f"{seconds} s"
     headline(f"{model}: {clients} hostile clients, {what}")
-    with tempfile.NamedTemporaryFile("w", suffix=".jinja") as template:
-        template.write(TEMPLATE)
-        template.flush()
-        serve = ["--model", model, "--rows", "8", "--max-model-len", "256"]
-        serve += ["--chat-template", template.name]
+    with serving(model) as serve:
         if ends:
             _end_all(model, serve, clients, ends, seed)
         else:

@@ -16,6 +16,7 @@ import httpx2 as httpx
 import typer
 
 from benchmarks.harness import command, console, headline
+from benchmarks.serving.attacks import serving
 from benchmarks.serving.process import ServerProcess
 
 SECONDS = 10
@@ -202,8 +203,7 @@ def main(
 ) -> None:
     """Counts answers by status, answers of 500 or of another shape, slow ones, and tracebacks."""
     headline(f"{model}: {count} random requests, {together} at a time")
-    serve = ["--model", model, "--rows", "8", "--max-model-len", "256"]
-    with ServerProcess(serve) as server:
+    with serving(model) as serve, ServerProcess(serve) as server:
         began = time.perf_counter()
         found = asyncio.run(_asked(server.url, model, count, together, seed))
         seconds = time.perf_counter() - began

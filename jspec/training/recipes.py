@@ -24,6 +24,8 @@ def read(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not UTF-8 text (byte {error.start}); convert it") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not TOML: {error}; correct it") from None
+    except RecursionError:
+        raise InputError(f"{path} is nested too deep to be read; make it flatter") from None
 
 
 def part(whole: Mapping[str, Any], name: str, path: Path) -> dict[str, Any]:

@@ -29,6 +29,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import tiny_gguf
+from safetensors.numpy import save_file
 
 import jspec
 from jspec import ngrams
@@ -45,9 +46,10 @@ MEGABYTES = 200
 _MOST = 4 * 2**30
 """Bytes beyond which the process has none: the machine is not to suffer."""
 FOUND: dict[str, tuple[int, ...]] = {
-    "gguf": (0, 1, 2, 3), "folder": (0, 1, 47), "tokenizer": (0, 1), "orbax": (0, 1), "run": (0, 1),
-    "head": (0, 1), "pickle": (0, 5, 18, 22, 24, 29), "memory": (0, 1), "datastore": (0, 1),
-    "ngrams": (0, 1), "costs": (0, 1), "artefact": (0, 1),
+    "gguf": (0, 1, 2, 3), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
+    "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
+    "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 1), "costs": (0, 1),
+    "artefact": (0, 1),
 }  # fmt: skip
 """The corpus: damages by their numbers that a reader once had no sentence for, and a few others."""
 
@@ -129,6 +131,7 @@ class Readers:
         head = MedusaHeads(MedusaConfig(*sizes, num_heads=2))
         variables = head.init(jax.random.key(0), jnp.zeros((1, 1, sizes[1])))
         jspec.models.heads.save(folder / "whole.head", head, variables, target)
+        _save_published(folder / "whole.published", target)
         model, self._suffix = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
         ask = dict(drafter=self._suffix, max_new_tokens=4)
         state = jspec.decode(model, model.init(), [[1, 2, 3]], **ask).drafter_state
@@ -147,6 +150,10 @@ class Readers:
         with zipfile.ZipFile(folder / "whole.pickle", "w") as archive:
             archive.writestr("a/data.pkl", _PICKLE)
             archive.writestr("a/data/0", b"\0" * 64)
+
+    def whole(self, kind: str) -> Callable[[], Any]:
+        """What reads the file of a kind that nothing has happened to."""
+        return lambda: getattr(self, f"read_{kind}")(self._folder / f"whole.{kind}")
 
     def damage(self, kind: str, number: int) -> Callable[[], Any]:
         """What reads a file of a kind with the damage of a number; the file is written.
@@ -208,6 +215,9 @@ class Readers:
     def read_head(self, place: Path) -> Any:
         return jspec.models.heads.load(place, self._target)
 
+    def read_published(self, place: Path) -> Any:
+        return jspec.models.heads.load(place, self._target)
+
     def read_pickle(self, place: Path) -> Any:
         found = pickles.open_file(place)
         return [found.read(name) for name in found.files]
@@ -229,6 +239,30 @@ class Readers:
             return artefact.load(place)([[1, 2]])
         except ValueError as error:  # it knows nothing of jspec
             raise jspec.InputError(_plain(error)) from error
+
+
+def _save_published(folder: Path, target: Any) -> None:
+    """A head of EAGLE in the layout in which it is published."""
+    config = json.loads((FIXTURES / "llama2/config.json").read_text("utf-8"))
+    width, inner = config["hidden_size"], config["intermediate_size"]
+    key = width * config["num_key_value_heads"] // config["num_attention_heads"]
+    first = "layers.0."
+    shapes = {
+        "fc.weight": (width, 2 * width),
+        f"{first}self_attn.q_proj.weight": (width, width),
+        f"{first}self_attn.k_proj.weight": (key, width),
+        f"{first}self_attn.v_proj.weight": (key, width),
+        f"{first}self_attn.o_proj.weight": (width, width),
+        f"{first}mlp.gate_proj.weight": (inner, width),
+        f"{first}mlp.up_proj.weight": (inner, width),
+        f"{first}mlp.down_proj.weight": (width, inner),
+        f"{first}post_attention_layernorm.weight": (width,),
+    }
+    arrays = {name: np.ones(shape, np.float32) for name, shape in shapes.items()}
+    arrays["embed_tokens.weight"] = np.asarray(target.params["params"]["embed"], np.float32)
+    folder.mkdir()
+    save_file(arrays, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 1}))
 
 
 def _plain(error: ValueError) -> str:

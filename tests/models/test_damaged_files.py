@@ -181,3 +181,9 @@ def test_what_torch_writes_is_read(tmp_path):
 def test_a_sentence_fits_a_screen_and_keeps_its_fix():
     said = str(InputError(f"a is {'x' * 10**6}; pass less"))
     assert len(said) == 1000 and said.startswith("a is xx") and said.endswith("; pass less")
+
+
+@pytest.mark.parametrize("kind", damage.FOUND)
+def test_whole_files_are_read(readers, kind):
+    """What the fuzzer damages is answered with a model."""
+    assert readers.whole(kind)() is not None

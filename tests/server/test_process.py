@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import jspec
-from benchmarks.serving import soak
+from benchmarks.serving import hostile, soak
 from benchmarks.serving.process import START, ServerProcess
 from benchmarks.serving.requests import mixed
 from jspec.app.detokenise import Detokeniser
@@ -304,3 +304,9 @@ def test_the_end_is_the_end_whatever_runs_in_threads(tmp_path):
         assert process.process.wait(30) == 0
         assert memory.exists(), "it is written first"
         asking.join(20)
+
+
+@pytest.mark.slow
+def test_hostile_clients_stop_nobody():
+    """It fails where an answer of a friend's is lost, or the server's log shows an error."""
+    hostile.main("jspec-800k", clients=4, seconds=8, ends=0, seed=0)
