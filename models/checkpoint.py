@@ -33,6 +33,8 @@ such a piece, so that a device's part needs not all of the parameter at once."""
 
 RECORD = "model.json"
 PARAMS = "params"
+_MOST_LAYERS = 1024
+"""Each is traced."""
 FORMAT = 2
 """1, which said no format, had weights by inputs."""
 
@@ -218,13 +220,17 @@ def shapes(model: Model) -> PyTree:
 def _rebuild(record: settings.Settings) -> Model:
     kind = record.choice("model", list(_KINDS), None)
     fields = record.part("config").values
+    if "num_layers" in fields:
+        record.part("config").count("num_layers", most=_MOST_LAYERS)
     dtype, param_dtype = precision.pair(record.get("dtype"), record.get("param_dtype"))
     try:
         module, config = _KINDS[kind]
         shape = {name: records.part(value) for name, value in fields.items()}
         scan = record.flag("scan_layers", False)
-        return module(config(**shape), dtype, param_dtype, scan)
-    except TypeError as error:
+        made = module(config(**shape), dtype, param_dtype, scan)
+        shapes(made)  # fails if a size is no size
+        return made
+    except Exception as error:
         raise InputError(
             f"{record.source} does not describe a {kind} ({error}); restore the file"
         ) from error

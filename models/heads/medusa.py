@@ -11,6 +11,8 @@ from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models.linear import Linear, product, unembed
 
+_MOST_BLOCKS = 1024
+
 
 @dataclass(frozen=True)
 class MedusaConfig:
@@ -44,6 +46,10 @@ class MedusaConfig:
         for name in ("vocab_size", "hidden_size", "num_heads", "num_layers"):
             if (value := getattr(self, name)) < 1:
                 raise InputError(f"{name} of the Medusa heads is {value}; it has to be at least 1")
+        if (blocks := self.num_heads * self.num_layers) > _MOST_BLOCKS:
+            raise InputError(
+                f"the Medusa heads have {blocks} residual blocks; use at most {_MOST_BLOCKS}"
+            )
 
 
 class ResBlock(nn.Module):

@@ -42,6 +42,8 @@ RECORD = "head.json"
 WEIGHTS = "head.safetensors"
 FORMAT = 2
 """1 had weights by inputs."""
+_MOST_LAYERS = 256
+"""Of a head: each is traced."""
 
 
 def save(
@@ -155,15 +157,17 @@ def _rebuild(
     check_kind(record.source, kind, only)
     module = HEAD_KINDS[kind].module
     shape = get_type_hints(module)["config"]
+    held = record.part("config").values
+    if "num_layers" in held:
+        record.part("config").count("num_layers", most=_MOST_LAYERS)
     try:
-        held = record.part("config").values
         config = shape(**{name: records.part(value) for name, value in held.items()})
         wide = eight_bits.wide(model.param_dtype, model.dtype)
         kept = precision.find(wide if dtype is None else dtype)
         head = module(config, dtype=model.dtype, param_dtype=kept)
         shapes(head)  # fails if a size is no size
         return head
-    except (TypeError, ValueError, ZeroDivisionError) as error:
+    except Exception as error:  # a size that is no size may fail in any way
         raise InputError(
             f"{record.source} does not describe a {kind} head ({error}); restore the file"
         ) from error

@@ -35,13 +35,11 @@ class Settings:
             )
         return value
 
-    def count(self, name: str, default: int | None = None) -> int:
+    def count(self, name: str, default: int | None = None, most: int = _MOST_LAYERS) -> int:
         """How many layers or experts there are: each is made, so that a damaged number would be."""
         value = self.size(name, default)
-        if value > _MOST_LAYERS:
-            raise InputError(
-                f"{self.source} has {name} = {value}; it has to be at most {_MOST_LAYERS}"
-            )
+        if value > most:
+            raise InputError(f"{self.source} has {name} = {value}; it has to be at most {most}")
         return value
 
     def text(self, name: str) -> str | None:

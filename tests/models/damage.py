@@ -117,7 +117,7 @@ class Readers:
     """
 
     def __init__(self, folder: Path):
-        self._folder = folder
+        self.folder = folder
         zoo = Path(jspec.models.__file__).parent / "zoo/jspec-800k"
         shutil.copytree(zoo, folder / "whole.folder")
         (folder / "whole.tokenizer").mkdir()
@@ -153,7 +153,7 @@ class Readers:
 
     def whole(self, kind: str) -> Callable[[], Any]:
         """What reads the file of a kind that nothing has happened to."""
-        return lambda: getattr(self, f"read_{kind}")(self._folder / f"whole.{kind}")
+        return lambda: getattr(self, f"read_{kind}")(self.folder / f"whole.{kind}")
 
     def damage(self, kind: str, number: int) -> Callable[[], Any]:
         """What reads a file of a kind with the damage of a number; the file is written.
@@ -164,8 +164,8 @@ class Readers:
             return lambda: np.ones(2 * MEGABYTES * 2**17).sum()
         if kind == "ends the process":
             return lambda: os._exit(3)
-        draw, place = random.Random(f"{kind} {number}"), self._folder / f"damaged.{kind}"
-        whole = self._folder / f"whole.{kind}"
+        draw, place = random.Random(f"{kind} {number}"), self.folder / f"damaged.{kind}"
+        whole = self.folder / f"whole.{kind}"
         if whole.is_dir():
             shutil.rmtree(place, ignore_errors=True)
             shutil.copytree(whole, place)
@@ -181,7 +181,9 @@ class Readers:
 
     def _damage_one(self, folder: Path, draw: random.Random) -> None:
         """Damages a file of a folder."""
-        files = sorted(file for file in folder.rglob("*") if file.is_file())
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        # Orbax gives some of its files names of chance.
+        files.sort(key=lambda file: (file.suffix, file.stat().st_size, file.name))
         # Most files of orbax are small ones of JSON, which is in binary ones too.
         file = draw.choice([file for file in files if file.suffix not in (".py", ".md")])
         content = file.read_bytes()

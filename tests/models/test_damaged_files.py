@@ -2,6 +2,7 @@
 
 import json
 import pickle
+import shutil
 import struct
 import zipfile
 from pathlib import Path
@@ -130,6 +131,39 @@ def test_damaged_checkpoints_are_one_sentence(tmp_path, fixtures):
     (tmp_path / "run/steps/1/_CHECKPOINT_METADATA").write_text("[1]")
     with pytest.raises(InputError, match=r"damaged checkpoint .*; delete its folder to go on"):
         Checkpoints(tmp_path / "run", {"a": 1}).restore(state)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "changes", "said"),
+    [
+        ("head", "head.json", {"num_layers": 10**6}, "num_layers = 1000000; it has to be at most"),
+        ("head", "head.json", {"num_heads": 10**6}, "have 1000000 residual blocks; use at most"),
+        (
+            "orbax",
+            "model.json",
+            {"num_layers": 10**6},
+            "num_layers = 1000000; it has to be at most",
+        ),
+        ("orbax", "model.json", {"num_kv_heads": []}, "does not describe a Llama"),
+        ("orbax", "model.json", {"num_heads": 10**30}, "does not describe a Llama"),
+    ],
+)
+def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
+    folder = shutil.copytree(readers.folder / f"whole.{kind}", tmp_path / "changed")
+    held = json.loads((folder / name).read_text("utf-8"))
+    held["config"] |= changes
+    (folder / name).write_text(json.dumps(held))
+    with pytest.raises(InputError, match=said):
+        getattr(readers, f"read_{kind}")(folder)
+
+
+def test_a_tokenizer_that_lacks_a_token_that_it_writes(tmp_path):
+    zoo = Path(jspec.models.__file__).parent / "zoo/jspec-800k/tokenizer.json"
+    held = json.loads(zoo.read_text("utf-8"))
+    held["post_processor"]["special_tokens"] = {}
+    (tmp_path / "tokenizer.json").write_text(json.dumps(held))
+    with pytest.raises(InputError, match="is no tokenizer"):
+        tokenizer.read(tmp_path)
 
 
 def test_a_field_that_is_nested_without_end_is_one_sentence(tmp_path):
