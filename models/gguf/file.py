@@ -53,8 +53,14 @@ class Tensors:
         return np.memmap(self.folder, np.uint8, "r")
 
     def shape(self, name: str) -> tuple[int, ...]:
+        shape = self.files[name].shape
+        if prod(shape) > _PER_BYTE * len(self.content):
+            raise InputError(
+                f"{name} in {self.folder} has {prod(shape):.3g} numbers, and the file has "
+                f"{len(self.content)} bytes; download it again"
+            )
         # Nothing is read: zero strides give every entry of the array the same byte.
-        flat = np.broadcast_to(np.uint8(0), self.files[name].shape)
+        flat = np.broadcast_to(np.uint8(0), shape)
         return self.restore(name, flat).shape
 
     def read(self, name: str) -> np.ndarray:
@@ -204,6 +210,8 @@ def _one(stack: Entry, index: int) -> Entry:
     return replace(stack, shape=stack.shape[1:], start=start)
 
 
+_PER_BYTE = 8
+"""Numbers that a byte holds, at most."""
 _ENDS = ("eos", "eot", "eom")
 _ROW_BYTES = 4096
 

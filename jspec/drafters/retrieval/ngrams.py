@@ -78,8 +78,12 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
         )
     except KeyError as error:
         raise InputError(f"{path} lacks {error}; {_AGAIN}") from error
-    if not len(tokens) == len(probs) == len(singles) + len(pairs) or (
-        max(tokens.max(initial=0), singles.max(initial=0)) >= vocab_size
+    shapes = tokens.ndim, probs.ndim, singles.ndim, pairs.ndim
+    right = shapes == (2, 2, 1, 1) and tokens.shape == probs.shape and pairs.dtype == np.uint32
+    if (
+        not right
+        or len(tokens) != len(singles) + len(pairs)
+        or (max(tokens.max(initial=0), singles.max(initial=0)) >= vocab_size)
     ):
         raise InputError(f"{path} does not hold what it says; {_AGAIN}")
     return table(
@@ -106,4 +110,7 @@ def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
         raise InputError(f"{path} cannot be read as a table of n-grams: {error}") from error
     if said.get("format") != _FORMAT:
         raise InputError(f"{path} is no table of n-grams; make one with jspec train ngrams")
-    return said["target"], int(said["vocab_size"])
+    try:
+        return said["target"], int(said["vocab_size"])
+    except (KeyError, ValueError) as error:
+        raise InputError(f"{path} does not say which model it is for ({error}); {_AGAIN}") from None
