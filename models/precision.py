@@ -47,7 +47,7 @@ def pair(dtype: DTypeLike | None, param_dtype: DTypeLike | None) -> tuple[Any, A
 def _is(dtype: DTypeLike, names: Collection[str]) -> bool:
     try:
         return eight_bits.called(dtype) in names
-    except TypeError:
+    except (TypeError, ValueError, SyntaxError):  # NumPy's, by what the name is
         return False
 
 

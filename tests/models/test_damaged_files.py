@@ -15,7 +15,7 @@ import tiny_gguf
 import jspec
 from jspec.errors import InputError
 from jspec.grammar import token_bytes
-from jspec.models import tokenizer
+from jspec.models import precision, tokenizer
 from jspec.models.huggingface import pickles
 from jspec.training.checkpoints import Checkpoints
 
@@ -155,6 +155,12 @@ def test_sizes_that_are_none(readers, tmp_path, kind, name, changes, said):
     (folder / name).write_text(json.dumps(held))
     with pytest.raises(InputError, match=said):
         getattr(readers, f"read_{kind}")(folder)
+
+
+@pytest.mark.parametrize("dtype", ["\ud800", "f4,(", "x" * 10**5, [1]])
+def test_a_dtype_that_is_none(dtype):
+    with pytest.raises(InputError, match="is unknown; use one of"):
+        precision.find(dtype)
 
 
 def test_a_tokenizer_that_lacks_a_token_that_it_writes(tmp_path):
