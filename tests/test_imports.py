@@ -16,6 +16,7 @@ ROOT = Path(jspec.__file__).parent
 CORE = [
     "jspec.errors",
     "jspec.backend",
+    "jspec.compiler",
     "jspec.whole_files",
     "jspec.plain_json",
     "jspec.arguments",
@@ -202,12 +203,13 @@ def test_only_the_engine_and_training_compile():
         # What tests other people's models compiles them as the engine would; an artefact is lowered
         # here and compiled where it runs; the blocks of a decoder, the layers of a cache, and a
         # draft and its shapes share a trace, which inside of a program is none of its own; stacked
-        # weights are filled in place; what chooses an attention times some.
+        # weights are filled in place; what chooses an attention times some, and what looks for
+        # XLA's mistakes runs two.
         compilers = (
             *("jspec.engine", "jspec.row_moves", "jspec.serving", "jspec.training"),
             *("jspec.testing", "jspec.artefact", "jspec.cache"),
             *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.resting"),
-            "jspec.models.block_attention.choice",
+            *("jspec.models.block_attention.choice", "jspec.compiler"),
         )
         if any(below(name, part) for part in compilers):
             continue

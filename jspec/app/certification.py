@@ -10,6 +10,7 @@ import jax
 import numpy as np
 
 import jspec
+from jspec import compiler
 from jspec.app import prompts
 from jspec.app.batches import interruptible
 from jspec.app.bench.chat import wording
@@ -128,6 +129,8 @@ def compare_bits(
         said = dtypes[0] if dtypes[0] == dtypes[1] else "{}, weights in {}".format(*dtypes)
         print(f"{model or BUNDLED}, {said}, {jax.devices()[0].device_kind}")
         print(found)
+        if (wrong := compiler.wrong()) is not None:
+            print(f"Warning: {wrong}.")
     return 0 if found.equal else 1
 
 

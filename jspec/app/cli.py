@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 import jspec
+from jspec import compiler
 from jspec.app import conversations, dropping, method_choice, options, prompts
 from jspec.app.bench.command import bench
 from jspec.app.certify_command import certify
@@ -55,6 +56,7 @@ app.command()(serve)
 def main() -> None:
     """The entry point."""
     gc.set_threshold(_NEW_OBJECTS)
+    compiler.avoid(os.environ)
     for stream in ("stdout", "stderr"):
         if getattr(sys, stream) is None:  # it was closed: nothing of it belongs to the other
             setattr(sys, stream, Path(os.devnull).open("w"))  # noqa: SIM115  # as long as it runs

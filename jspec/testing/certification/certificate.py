@@ -44,6 +44,7 @@ class Certificate:
         metrics: of the greedy run.
         speed: tokens per second of the drafted greedy run over those of plain decoding.
         skipped: what was not tested, each with its reason.
+        compiler: what XLA is known to compute wrongly in this process; None: nothing.
     """
 
     settings: dict[str, Any]
@@ -55,6 +56,7 @@ class Certificate:
     metrics: Metrics
     speed: float
     skipped: tuple[str, ...]
+    compiler: str | None = None
 
     @property
     def reasons(self) -> tuple[str, ...]:
@@ -114,6 +116,7 @@ class Certificate:
             "speed": self.speed,
             "metrics": self.metrics.as_dict(),
             "skipped": list(self.skipped),
+            "compiler": self.compiler,
         }
 
     def __str__(self) -> str:

@@ -37,6 +37,8 @@ def lines(certificate: Certificate) -> Iterator[str]:
     yield certificate.metrics.log_line()
     for reason in certificate.skipped:
         yield f"Not tested: {reason}."
+    if certificate.compiler is not None:
+        yield f"Warning: {certificate.compiler}."
     yield _verdict(certificate)
 
 

@@ -1,0 +1,88 @@
+"""What XLA's compiler for CPUs is known to compute wrongly, and the option that avoids it.
+
+Since jaxlib 0.10.2 XLA gives fused reductions to a library, YNNPACK, and with them the product that
+is reduced. Some of these come out wrong, without a word: docs/exactness.md lists them.
+"""
+
+from collections.abc import Callable, MutableMapping
+from functools import cache
+
+import jaxlib.version
+
+OPTION = "--xla_cpu_experimental_ynn_fusion_type"
+"""The option of XLA that says what YNNPACK computes."""
+
+SAFE = f"{OPTION}=-reduce"
+"""Everything but reductions: all programs that are known to be wrong are right with it."""
+
+_KNOWN = (0, 10, 2), (0, 13)
+"""From which version of jaxlib on the option is known, and before which it was tried. XLA ends a
+process over an option that it does not know."""
+
+
+def avoid(environment: MutableMapping[str, str]) -> None:
+    """Adds the option to XLA_FLAGS, if this jaxlib knows it and it is not set; before JAX starts.
+
+    Args:
+        environment: the variables of this process.
+
+    Example:
+        >>> variables = {"XLA_FLAGS": "--xla_cpu_experimental_ynn_fusion_type="}
+        >>> avoid(variables)
+        >>> variables["XLA_FLAGS"]
+        '--xla_cpu_experimental_ynn_fusion_type='
+    """
+    given = environment.get("XLA_FLAGS", "")
+    version = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:3])
+    if _KNOWN[0] <= version < _KNOWN[1] and OPTION not in given:
+        environment["XLA_FLAGS"] = f"{given} {SAFE}".lstrip()
+
+
+@cache
+def wrong() -> str | None:
+    """What XLA computes wrongly in this process, and the cure, in a sentence; None: it is right.
+
+    Where JAX computes on a CPU two small programs are compiled for it, a third of a second.
+
+    Example:
+        >>> found = wrong()
+        >>> found is None or "XLA_FLAGS" in found
+        True
+    """
+    import jax
+
+    if jax.default_backend() != "cpu":
+        return None
+    found = [name for name, is_right in _PROGRAMS.items() if not is_right()]
+    if not found:
+        return None
+    return (
+        f"XLA of jaxlib {jaxlib.version.__version__} computes {' and '.join(found)} wrongly on a "
+        f"CPU; set XLA_FLAGS={SAFE} before JAX starts"
+    )
+
+
+def _sums_of_squares() -> bool:
+    """Whether the last of 32,769 rows is right, https://github.com/jax-ml/jax/issues/39103."""
+    import jax
+    import jax.numpy as jnp
+
+    rows = jnp.zeros((32_769, 3)).at[-1, 0].set(32_768)
+    found = jax.jit(lambda rows: jnp.square(jnp.eye(3) @ rows.T).sum(0))(rows)
+    return float(found[-1]) == 32_768**2
+
+
+def _products_with_one_number() -> bool:
+    """Whether several matrices of ones by matrices of one number, times ones, are summed right."""
+    import jax
+    import jax.numpy as jnp
+
+    ones = jnp.ones((5, 64, 64))
+    found = jax.jit(lambda ones: ((ones @ jnp.full_like(ones, 0.5)) * ones).sum((1, 2)))(ones)
+    return found.tolist() == [0.5 * 64**3] * 5
+
+
+_PROGRAMS: dict[str, Callable[[], bool]] = {
+    "a sum of squares of a product": _sums_of_squares,
+    "a reduced product with matrices of one number": _products_with_one_number,
+}
