@@ -33,13 +33,56 @@ def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
         [1, 1, 0, 1, 0]
     """
     nodes = jnp.arange(tree.parents.shape[-1], dtype=jnp.int32)
-    path = [jnp.broadcast_to(nodes, tree.parents.shape), tree.parents]
-    for _ in range(tree.depth - 1):
+    return (paths(tree.parents, tree.depth)[..., None, :] == nodes[:, None]).any(-1)
+
+
+def paths(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
+    """Each node, its parent and so on upwards: depth + 1 ids, two at least; -1 above the root.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        depth: most edges from the root to a node.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> paths(jnp.array([[-1, 0, 0, 1]]), 2)[0, 3].tolist()
+        [3, 1, 0]
+    """
+    if depth < 2:
+        return _paths_by_levels(parents, depth)
+    return jax.lax.platform_dependent(
+        parents,
+        cuda=partial(_paths_by_leaps, depth=depth),
+        default=partial(_paths_by_levels, depth=depth),
+    )
+
+
+def _paths_by_levels(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
+    nodes = jnp.arange(parents.shape[-1], dtype=jnp.int32)
+    path = [jnp.broadcast_to(nodes, parents.shape), parents]
+    for _ in range(depth - 1):
         # One level up, by a maximum and not by a gather: gathers would be fused with what reads the
         # mask, and done again by every layer of the model, the whole chain of them.
         here = path[-1][..., None] == nodes
-        path.append(jnp.where(here, tree.parents[..., None, :], NO_PARENT).max(-1))
-    return (jnp.stack(path, -1)[..., None, :] == nodes[:, None]).any(-1)
+        path.append(jnp.where(here, parents[..., None, :], NO_PARENT).max(-1))
+    return jnp.stack(path, -1)
+
+
+def _paths_by_leaps(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
+    """Few steps for a GPU, which is launched for each: from 1 level up to 4, to 16, to 64."""
+    nodes = jnp.arange(parents.shape[-1], dtype=jnp.int32)
+    paths = jnp.stack([jnp.broadcast_to(nodes, parents.shape), parents], -1)
+    while (reach := paths.shape[-1] - 1) < depth:
+        # What is above the last of a node's own, and again above the last of that.
+        known, parts = paths[..., 1:], [paths]
+        for done in range(reach, min(4 * reach, depth), reach):
+            last = parts[-1][..., -1:]
+            more = known[..., : depth - done]
+            more = jnp.take_along_axis(more, jnp.maximum(last, 0), axis=1)
+            parts.append(jnp.where(last < 0, NO_PARENT, more))
+        # Gathers of gathers would be fused, and done again by all that reads them.
+        paths = jax.lax.optimization_barrier(jnp.concatenate(parts, -1))
+    return paths
 
 
 def depths(tree: Tree) -> Int[Array, "B N"]:
@@ -165,14 +208,14 @@ def along(
     Args:
         parents: of the nodes, -1 at the root.
         values: [B, N].
-        join: of two values, such as their minimum; in any grouping it is to give the same.
+        join: of a node's value and what is joined of those above it, such as their minimum.
         depth: most edges from the root to a node.
     """
     return jax.lax.platform_dependent(
         parents,
         values,
         cpu=partial(_by_levels, join=join, depth=depth),
-        default=partial(_by_doubling, join=join, depth=depth),
+        default=partial(_by_paths, join=join, depth=depth),
     )
 
 
@@ -184,14 +227,7 @@ def chances(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
         probs: [B, N], of each node given its parent; 1 at the root.
         depth: most edges from the root to a node.
     """
-
-    def falling(parents, probs):
-        # A product rounds as it is grouped, here in another way at each node.
-        product = _by_doubling(parents, probs, jnp.multiply, depth)
-        return _by_doubling(parents, product, jnp.minimum, depth)
-
-    levels = partial(_by_levels, join=jnp.multiply, depth=depth)
-    return jax.lax.platform_dependent(parents, probs, cpu=levels, default=falling)
+    return along(parents, probs, jnp.multiply, depth)
 
 
 def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Array:
@@ -204,15 +240,14 @@ def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Arr
     return jax.lax.fori_loop(0, depth, lower, vary(values, parents))
 
 
-def _by_doubling(parents: Array, values: Array, join: Callable, depth: int) -> Array:
-    """On a GPU each pass of a loop over levels is launched by the host; these are few, and none."""
-    above, total, reach = jnp.maximum(parents, 0), values, 1
-    # What a node has of the `reach` values up to it, and what the node so far above has of its own.
-    while reach <= depth:
-        total = join(total, jnp.take_along_axis(total, above, axis=1))
-        above, reach = jnp.take_along_axis(above, above, axis=1), 2 * reach
-        # Gathers of gathers would be fused, and done again for each that reads them.
-        total, above = jax.lax.optimization_barrier((total, above))
+def _by_paths(parents: Array, values: Array, join: Callable, depth: int) -> Array:
+    """The same values, joined in the same order, without a loop that a GPU's host launches."""
+    # Above the root stands the root again, whose value is neutral.
+    above = jnp.maximum(paths(parents, depth), 0)
+    found = jnp.take_along_axis(values[:, None], above, axis=2)
+    total = found[..., -1]
+    for level in reversed(range(found.shape[-1] - 1)):
+        total = join(found[..., level], total)
     return total
 
 

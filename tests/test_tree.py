@@ -45,7 +45,7 @@ def test_ancestors_and_depths_are_those_of_a_loop(nodes):
 
 @pytest.mark.parametrize("depth", [1, 4, 24])
 def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
-    """A GPU doubles, a CPU goes level by level; a child's chance is no larger on either."""
+    """A GPU follows paths, a CPU goes level by level; a child's chance is no larger on either."""
     rng = np.random.default_rng(depth)
     parents = np.full((2, 60), -1)
     level = np.zeros((2, 60), int)
@@ -60,12 +60,11 @@ def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
     paths = [[lineage(parents[row], node) for node in range(60)] for row in range(2)]
     least = [[probs[row][path].min() for path in paths[row]] for row in range(2)]
     product = [[probs[row][path].prod(dtype=float) for path in paths[row]] for row in range(2)]
-    for by in (trees._by_levels, trees._by_doubling):
-        np.testing.assert_array_equal(by(jnp.asarray(parents), probs, jnp.minimum, depth), least)
-    np.testing.assert_allclose(
-        trees._by_doubling(jnp.asarray(parents), probs, jnp.multiply, depth), product, rtol=1e-5
-    )
-    found = np.asarray(trees.chances(jnp.asarray(parents), probs, depth))
+    given = jnp.asarray(parents), probs
+    for by in (trees._by_levels, trees._by_paths):
+        np.testing.assert_array_equal(by(*given, jnp.minimum, depth), least)
+    found = np.asarray(trees.chances(*given, depth))
+    np.testing.assert_array_equal(trees._by_paths(*given, jnp.multiply, depth), found)
     np.testing.assert_allclose(found, product, rtol=1e-5)
     above = np.take_along_axis(found, np.maximum(parents, 0), 1)
     assert (found <= above).all()
@@ -79,6 +78,18 @@ def test_what_goes_along_paths_has_no_loop_where_steps_are_launched(platform):
     shapes = jax.ShapeDtypeStruct((1, 64), jnp.int32), jax.ShapeDtypeStruct((1, 64), jnp.float32)
     lowered = jax.jit(program).trace(*shapes).lower(lowering_platforms=(platform,))
     assert "stablehlo.while" not in lowered.as_text()
+
+
+def test_paths_by_leaps_are_those_by_levels():
+    rng = np.random.default_rng(2)
+    parents = np.array(
+        [[-1, *(int(rng.integers(max(i - 3, 0), i)) for i in range(1, 20))] for _ in range(4)]
+    )
+    for depth in range(2, 20):  # too small ones as well
+        given = jnp.asarray(parents), depth
+        found = trees._paths_by_leaps(*given)
+        np.testing.assert_array_equal(found, trees._paths_by_levels(*given))
+        assert found.shape == (4, 20, depth + 1)
 
 
 def test_children_keep_their_order_and_skip_absent_nodes():

@@ -11,6 +11,7 @@ from jspec import tree as trees
 from jspec.base import Frame, Tree, Verdict
 from jspec.manual_axes import vary
 from jspec.protocols import NodeRule
+from jspec.verify import rules
 
 UNIFORMS = 0
 """The purpose of the verifier's own randomness, see `sampling.fork`."""
@@ -21,7 +22,8 @@ class TreeVerifier:
     """A `Verifier` that applies one node rule from the root downwards.
 
     It takes as many steps as the accepted path is long, and computes the distributions of the
-    nodes that it visits alone.
+    nodes that it visits alone. On a GPU or a TPU greedy verdicts take no steps: a step of a loop
+    costs more there than the argmax of all nodes.
 
     Args:
         rule: such as `jspec.rules.coupled`.
@@ -45,6 +47,17 @@ class TreeVerifier:
             logits: the target's, at every node.
             frame: keys and sampling of the round; its keys are not consumed.
         """
+        greedy = frame.sampling is None or frame.keys is None
+        if not greedy or self.rule not in _BY_TOKEN:
+            return self._walk(tree, logits, frame)
+        if tree.depth == 0:
+            return _where_tokens_match(tree, logits, frame)
+        return jax.lax.platform_dependent(
+            *(tree, logits, frame), cpu=self._walk, default=_where_tokens_match
+        )
+
+    def _walk(self, tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
+        """The verdict from the root downwards, a node of each row at a time."""
         batch = tree.tokens.shape[0]
         zeros = jnp.zeros(batch, jnp.int32)
         visit = jax.vmap(self._visit, in_axes=(0, 0, 0, 0, None))
@@ -69,17 +82,23 @@ class TreeVerifier:
             )
             return verdict, jnp.where(down, chosen, node), down, depth + 1
 
+        def walked(carry):
+            return jax.lax.while_loop(lambda carry: carry[2].any(), descend, carry)
+
         start = Verdict(
             path=jnp.zeros((batch, tree.depth + 1), jnp.int32),
             counts=zeros + 1,
             bonus=zeros,
             failed=zeros > 0,
         )
-        carry = vary((start, zeros, ~frame.done), logits), jnp.int32(0)
-        verdict, *_ = jax.lax.while_loop(
-            lambda carry: carry[2].any(), descend, (*carry[0], carry[1])
-        )
-        return verdict
+        carry = (*vary((start, zeros, ~frame.done), tree, logits, frame), jnp.int32(0))
+        if tree.depth == 0:  # one visit is all
+            return descend(carry)[0]
+        # The root is always visited. A GPU's host waits for each condition that it asks for, so
+        # there the first one is spared; the program is larger for it.
+        return jax.lax.platform_dependent(
+            carry, cuda=lambda carry: walked(descend(carry)), default=walked
+        )[0]
 
     def _visit(
         self,
@@ -101,6 +120,40 @@ class TreeVerifier:
         tokens = jnp.where(valid, tree.tokens[children], -1)
         accept, residual = self.rule(probs, q, tree.tokens[children], valid, noise)
         return children, tokens, jnp.where(valid, accept, 0.0), residual
+
+
+_BY_TOKEN = (rules.coupled, rules.deterministic_proposal)
+"""Rules that accept of the children of a node the first with its token, where that is certain."""
+
+
+def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
+    """The greedy verdict of these rules for all nodes at once."""
+    best, good = samplings.argmax(logits), samplings.is_distribution(logits)
+    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
+    above = jnp.maximum(tree.parents, 0)
+    siblings = (tree.parents[:, :, None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
+    earlier = siblings & (nodes < nodes[:, None])
+    # Equal siblings are one node, and a node has no more children than the tree declares.
+    twin = (earlier & (tree.tokens[:, :, None] == tree.tokens[:, None, :])).any(-1)
+    among = earlier.sum(-1) < tree.width
+    wanted = jnp.take_along_axis(best, above, 1) == tree.tokens
+    taken = wanted & tree.valid & among & ~twin & jnp.take_along_axis(good, above, 1)
+    mask = trees.ancestors(tree)
+    # A node that is deeper than the tree declares does not see the root.
+    accepted = ((taken | (nodes == 0))[:, None, :] | ~mask).all(-1) & mask[..., 0]
+    accepted &= ~frame.done[:, None] | (nodes == 0)
+    counts = accepted.sum(-1, dtype=jnp.int32)
+    last = jnp.where(accepted, nodes, 0).max(-1, keepdims=True)
+    level = mask.sum(-1, dtype=jnp.int32) - 1
+    lanes = jnp.arange(tree.depth + 1, dtype=jnp.int32)
+    path = jnp.where(accepted[:, None] & (level[:, None] == lanes[:, None]), nodes, 0).max(-1)
+    bad = ~jnp.take_along_axis(good, last, 1)[:, 0]
+    return Verdict(
+        path=path,
+        counts=counts,
+        bonus=jnp.where(frame.done, 0, jnp.take_along_axis(best, last, 1)[:, 0]),
+        failed=bad & ~frame.done,
+    )
 
 
 def _chance(

@@ -5,7 +5,7 @@ import numpy as np
 from jspec import sampling as samplings
 from jspec.base import Frame, Sampling, Tree
 from jspec.verify import rules
-from jspec.verify.tree_verifier import TreeVerifier
+from jspec.verify.tree_verifier import TreeVerifier, _where_tokens_match
 
 VOCAB = 6
 # Nodes 1 and 2 under the root, 3 and 4 under 2, 5 under 4; node 1 is absent.
@@ -109,3 +109,35 @@ def test_a_row_draws_by_its_key_and_position_whoever_stands_beside_it():
         )
         assert alone.path[0].tolist() == together.path[row].tolist()
         assert alone.bonus[0] == together.bonus[row]
+
+
+def test_greedy_verdicts_of_all_nodes_at_once_are_those_of_a_walk():
+    """Trees with absent nodes, equal siblings, more children and levels than they declare, and
+    logits that are none."""
+    rng = np.random.default_rng(1)
+    walked = jax.jit(TreeVerifier(rules.coupled)._walk)
+    at_once = jax.jit(_where_tokens_match)
+    longest = 0
+    for _ in range(60):
+        parents = np.array(
+            [[-1, *(int(rng.integers(max(i - 3, 0), i)) for i in range(1, 12))] for _ in range(3)]
+        )
+        tree = Tree(
+            tokens=jnp.asarray(rng.integers(0, 2, (3, 12))),
+            parents=jnp.asarray(parents),
+            valid=jnp.asarray(rng.random((3, 12)) < 0.9).at[:, 0].set(True),
+            depth=4,
+            width=2,
+        )
+        scores = np.asarray(rng.normal(size=(3, 12, 2)), np.float32)
+        scores[rng.random((3, 12)) < 0.05] = np.nan
+        now = frame(
+            root=jnp.zeros(3, int),
+            done=jnp.asarray(rng.random(3) < 0.1),
+            positions=jnp.arange(3),
+        )
+        one, other = walked(tree, scores, now), at_once(tree, scores, now)
+        for wanted, found in zip(jax.tree.leaves(one), jax.tree.leaves(other), strict=True):
+            np.testing.assert_array_equal(found, wanted)
+        longest = max(longest, int(one.counts.max()))
+    assert longest == 5
