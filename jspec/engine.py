@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Int
 
-from jspec import chunked_prefill, mesh_axes
+from jspec import chunked_prefill, mesh_axes, turns
 from jspec import control as controls
 from jspec import sampling as samplings
 from jspec import tree as trees
@@ -27,6 +27,7 @@ from jspec.grammar.stops import StopStrings
 from jspec.history import Text
 from jspec.in_place import owned
 from jspec.manual_axes import vary
+from jspec.one_graph import Jitted
 from jspec.processors import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import (
@@ -411,7 +412,7 @@ def _prefill(
     return replace(state, stats=vary(no_rounds(tree), call))
 
 
-@partial(jax.jit, static_argnames=("model", "drafter"), donate_argnames=("state",))
+@partial(Jitted, static_argnames=("model", "drafter"), donate_argnames=("state",))
 @automatic
 def decode_rounds(
     model: CausalLM,
@@ -434,13 +435,12 @@ def decode_rounds(
         one_more = (state.done & ~had_ended).any()
         return (left > 0) & ~state.done.all() & ~(until_one_ends & one_more)
 
-    def body(carry):
+    def round_of(drafter, carry):
         state, left = carry
         return _round(model, params, state, drafter, drafter_params), left - 1
 
-    left = vary(jnp.asarray(rounds, jnp.int32), state.root)
-    state, _ = jax.lax.while_loop(going, body, (state, left))
-    return state
+    carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
+    return turns.repeated(going, round_of, carry, drafter, drafter_params, frame(state))[0]
 
 
 def _round(

@@ -1,11 +1,13 @@
 """What XLA may write in place: a switch whose branches do, and arrays that are nobody else's."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
+from jspec import backend
 from jspec.base import PyTree
 from jspec.manual_axes import vary
 
@@ -21,9 +23,10 @@ def switch(
 ) -> PyTree:
     """The state after `branches[index](state, given)`, changed in place.
 
-    What the branches of `lax.switch` change they copy first, here the whole cache in every round.
-    The carry of a loop is changed in place, so here every branch is the body of a loop that runs
-    once or not at all.
+    On a CPU or a TPU, what the branches of `lax.switch` change they copy first, here the whole
+    cache in every round. The carry of a loop is changed in place, so there every branch is the body
+    of a loop that runs once or not at all. On a GPU the branches of a switch change what they get
+    in place, and the host waits for nothing; for each of the loops it would.
 
     Args:
         index: of the branch to run; one out of range is the nearest, as for `lax.switch`.
@@ -42,6 +45,9 @@ def switch(
     # A round in which no branch ran would be repeated for ever.
     nearest = jnp.clip(index.astype(jnp.int32), 0, len(branches) - 1)
     state, given, left = vary((state, given, nearest), (state, given))
+    if backend.platform() == "gpu":
+        alike = [partial(_varying, branch) for branch in branches]
+        return jax.lax.switch(left, alike, state, given)
     for number, branch in enumerate(branches):
 
         def once(carry, branch=branch):
@@ -57,6 +63,11 @@ def switch(
         with jax.named_scope(f"{BRANCH}{number}"):
             state, given, left = jax.lax.while_loop(chosen, once, (state, given, left))
     return state
+
+
+def _varying(branch: Callable[[PyTree, PyTree], PyTree], state: PyTree, given: PyTree) -> PyTree:
+    """What a branch gives, which varies over devices as that of any other branch."""
+    return vary(branch(state, given), state, given)
 
 
 def owned(state: PyTree) -> PyTree:

@@ -36,6 +36,7 @@ from jspec.grammar.automaton import Room
 from jspec.grammar.compile import Grammar
 from jspec.grammar.stops import StopStrings
 from jspec.in_place import owned
+from jspec.one_graph import Jitted
 from jspec.processors import Processor, several
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, check_drafter, check_model, prepare
@@ -433,7 +434,7 @@ class Engine:
             check_integer("row", row, 0, batch - 1, "the rows of the engine")
 
 
-@partial(jax.jit, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
+@partial(Jitted, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
 @automatic
 def _step(
     model: CausalLM,

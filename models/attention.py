@@ -22,6 +22,9 @@ _GPU_SCORES = 1 << 24
 """Scores, all heads and rows together, that a GPU computes at once; 64 MiB. Writing and reading so
 many of an H100's takes as long as its host takes to decide two or three times that a loop goes on.
 """
+_FEW_BLOCKS = 8
+"""Blocks of slots that have a condition each on a GPU: conditions are part of a CUDA graph, a loop
+is not, and the host waits for it. Of more blocks there is a loop: the program would be large."""
 
 
 class Cached(NamedTuple):
@@ -293,7 +296,7 @@ def with_past(
         most = _GPU_SCORES // queries[..., 0].size // size * size
         return jax.lax.platform_dependent(
             *(softmax, queries, cached, oldest),
-            cuda=partial(by_blocks, min(max(most, size), slots), soft_cap),
+            cuda=partial(by_blocks, min(max(most, size), slots), soft_cap, most_apart=_FEW_BLOCKS),
             default=partial(by_blocks, size, soft_cap),
         )
     if slots <= 2 * _FEW_SLOTS:  # a loop would cost what it saves
@@ -318,11 +321,12 @@ def by_blocks(
     queries: Float[Array, "B H Q D"],
     cached: Cached,
     oldest: Int[Array, "B Q"] | None,
+    most_apart: int = 0,
 ) -> Softmax:
     """`with_past` in blocks of `size` slots; all slots at once where most of them are live.
 
     A block is copied before it is read, the whole cache is not. So few queries see half a block
-    where no row has more.
+    where no row has more. Of up to `most_apart` blocks each has a condition, and there is no loop.
     """
     lengths, last = cached.lengths, cached.slots - size
 
@@ -356,6 +360,13 @@ def by_blocks(
         number, softmax = carry
         start = jnp.minimum(number * size, last)
         return number + 1, with_slots(start, size, number * size, softmax)
+
+    if -(-cached.slots // size) <= most_apart:
+        for number in range(-(-cached.slots // size)):
+            there = partial(with_slots, min(number * size, last), size, number * size)
+            live = (number >= first) & (number < end)
+            softmax = jax.lax.cond(live, there, lambda softmax: softmax, softmax)
+        return softmax
 
     def live_blocks(softmax):
         return jax.lax.while_loop(going, body, (first, softmax))[1]

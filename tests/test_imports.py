@@ -27,6 +27,7 @@ CORE = [
     "jspec.manual_axes",
     "jspec.mesh_axes",
     "jspec.explicit_axes",
+    "jspec.one_graph",
     "jspec.ragged",
     "jspec.template",
     "jspec.tree",
@@ -67,6 +68,7 @@ CORE = [
     "jspec.chunked_prefill",
     "jspec.rows",
     "jspec.memory",
+    "jspec.turns",
     "jspec.engine",
     "jspec.row_moves",
     "jspec.serving",
@@ -207,7 +209,7 @@ def test_only_the_engine_and_training_compile():
         # XLA's mistakes runs two.
         compilers = (
             *("jspec.engine", "jspec.row_moves", "jspec.serving", "jspec.training"),
-            *("jspec.testing", "jspec.artefact", "jspec.cache"),
+            *("jspec.testing", "jspec.artefact", "jspec.cache", "jspec.one_graph"),
             *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.resting"),
             *("jspec.models.block_attention.choice", "jspec.compiler"),
         )

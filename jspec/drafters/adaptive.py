@@ -24,8 +24,8 @@ Before anything was seen, chances are taken to be smaller than the drafter says:
 is rejected costs more than a narrow one that would have been accepted saves.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import Any
 
@@ -47,7 +47,7 @@ from jspec.drafters.growth.calibration import (
     outcomes,
 )
 from jspec.drafters.growth.union import check_deterministic
-from jspec.drafters.resting import Rests, draft_unless, if_any_drafted
+from jspec.drafters.resting import Rests, can_rest, draft_unless, if_any_drafted
 from jspec.errors import InputError
 from jspec.packed import largest_together
 from jspec.protocols import Drafter, Verifier
@@ -136,6 +136,8 @@ class Adaptive:
     drafter: Drafter
     widths: tuple[int, ...]
     share: float = 1.0
+    awake: bool | None = field(default=None, repr=False)
+    """Whether the drafter is asked in every round, or in none; None: if its rests are over."""
 
     def __post_init__(self):
         if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
@@ -208,6 +210,27 @@ class Adaptive:
         """
         return replace(self, widths=self.widths[:1])
 
+    def turns(
+        self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
+    ) -> tuple[tuple["Adaptive", Callable[[AdaptiveState], Bool[Array, ""]]], ...]:
+        """A drafter for rests and one for all other rounds, and when each has its turn.
+
+        None where there are no rests. Together they draft as this one does.
+        """
+        if (
+            self.widths[0] > 0
+            or self.is_plain
+            or not can_rest(
+                *(Adaptive._offer, self, state.drafter, params, replace(state, drafter=None), frame)
+            )
+        ):
+            return ()
+        asleep = replace(self, widths=self.widths[:1], awake=False)
+        return (
+            (asleep, lambda state: ~state.rests.over),
+            (replace(self, awake=True), lambda state: state.rests.over),
+        )
+
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> AdaptiveState:
         if earlier is not None and not isinstance(earlier, AdaptiveState):
             raise InputError(
@@ -242,19 +265,19 @@ class Adaptive:
         # Where plain decoding is no choice, there is nothing to be had for a rest; where it is the
         # only one, there is nothing to draft for.
         may_rest = self.widths[0] == 0
-        resting = ~state.rests.over & may_rest
+        resting = ~state.rests.over & may_rest if self.awake is None else not self.awake
         # All that reads the draft goes with it: in a rest a round shall be plain decoding.
-        offered, drafting, can_rest = draft_unless(
+        offered, drafting, rests = draft_unless(
             True if self.is_plain else resting,
             Adaptive._offer,
-            self,
+            replace(self, awake=None),  # what is traced once serves all
             state.drafter,
             params,
             replace(state, drafter=None),
             frame,
         )
         choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
-        rests = may_rest and can_rest and not self.is_plain
+        rests = rests and may_rest and (self.awake is False or not self.is_plain)
         offered = replace(offered, chosen=choice.index, rests=rests)
         state = replace(state, drafter=drafting, offered=offered)
         return replace(offered.tree, choice=choice), state
@@ -267,7 +290,8 @@ class Adaptive:
         tree = offered.tree
         width = feedback.tree.tokens.shape[1] - 1
         # Who is asked in every round learns from every round.
-        told = replace(feedback, sparing=state.rests.sparing) if offered.rests else feedback
+        spares = offered.rests and not self.awake
+        told = replace(feedback, sparing=state.rests.sparing) if spares else feedback
         own = own_view(_places(tree, width), told, others=False)
 
         def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
@@ -297,6 +321,13 @@ class Adaptive:
         """What a round of some width has shown of expectations, and of what drafts save."""
         offered = state.offered
         assert offered is not None and offered.chosen is not None, "what is updated was drafted"
+        # A round without drafted nodes shows nothing: what was learnt of others fades.
+        shown = {
+            name: _FADES * getattr(state, name) + (1 - _FADES) * _PRIOR
+            for name in ("expected", "accepted")
+        }
+        if self.awake is False:
+            return {"rests": state.rests.shorter(), **shown}
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         running = ran.sum(dtype=jnp.int32)
         seconds, fits = self._seconds(costs, state.slots, feedback.counts, running)
@@ -312,15 +343,10 @@ class Adaptive:
         # more: a refused draft costs many times what drafting does.
         tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
         rests = state.rests.after(tokens * plain - seconds[offered.chosen], drafting)
-        found: dict[str, Any] = {"rests": rests if offered.rests else state.rests}
-        gains = accepted = jnp.float32(0)
         if width:
-            gains = jnp.where(ran, gain, 0.0).sum()
-            accepted = jnp.where(ran, counts - 1, 0.0).sum()
-        # A round without drafted nodes shows nothing: what was learnt of others fades.
-        for name, new in (("expected", gains), ("accepted", accepted)):
-            found[name] = _FADES * getattr(state, name) + (1 - _FADES) * _PRIOR + new
-        return found
+            shown["expected"] += jnp.where(ran, gain, 0.0).sum()
+            shown["accepted"] += jnp.where(ran, counts - 1, 0.0).sum()
+        return {"rests": rests if offered.rests else state.rests, **shown}
 
     def _offer(
         self, memory: PyTree, params: AdaptiveParams, state: AdaptiveState, frame: Frame

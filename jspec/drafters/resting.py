@@ -65,6 +65,10 @@ class Rests:
         """Whether what takes long to learn may be left out of this round."""
         return (self.next > _LONG) & (self.left % _SPARED != 0)
 
+    def shorter(self) -> "Rests":
+        """The rests after a round in which the drafter was not asked."""
+        return replace(self, left=self.left - 1)
+
     def after(self, saved: Float[Array, ""], cost: Float[Array, ""]) -> "Rests":
         """The rests after this round.
 
@@ -83,8 +87,8 @@ class Rests:
             next=jnp.where(tired, jnp.minimum(2 * self.next, _LONGEST), self.next),
         )
         asked = replace(asked, next=jnp.where(mean > 0, 1, asked.next))
-        resting = replace(self, left=self.left - 1)
-        return jax.tree.map(lambda one, other: jnp.where(self.over, one, other), asked, resting)
+        choose = partial(jnp.where, self.over)
+        return jax.tree.map(choose, asked, self.shorter())
 
 
 @struct.dataclass
@@ -115,8 +119,8 @@ def draft_unless(
     asked in every round: its memory stays complete. Whether there are rests at all comes third.
 
     Args:
-        resting: whether nothing is to be drafted; True where that is known when the program is
-            made, which then holds no draft.
+        resting: whether nothing is to be drafted; True or False where that is known when the
+            program is made, which then holds no draft, or always drafts.
         offer: (drafter, memory, others..) to a tree or more than that, and the memory with what
             `update` needs of the draft; a function that stands in a module or a class.
         drafter: static, as for `jspec.decode`.
@@ -134,14 +138,26 @@ def draft_unless(
         zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
         return vary(zeros, resting, memory)
 
-    rests = set(range(len(held))) <= set(shapes.places)
-    if not rests:
+    rests = _leaves_alone(memory, shapes)
+    if not rests or resting is False:
         draft = drafted()
     else:
         draft = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
     made = iter(draft.made)
     leaves = [next(made) if at is None else held[at] for at in draft.places]
     return draft.offered, jax.tree.unflatten(draft.structure, leaves), rests
+
+
+def can_rest(
+    offer: Callable[..., tuple[PyTree, PyTree]], drafter: Any, memory: PyTree, *others: PyTree
+) -> bool:
+    """Whether there are rests, which `draft_unless` says too, of the same arguments."""
+    return _leaves_alone(memory, jax.eval_shape(lambda: _drafted(offer, drafter, memory, others)))
+
+
+def _leaves_alone(memory: PyTree, draft: Draft) -> bool:
+    """Whether the draft changes nothing of the memory."""
+    return set(range(len(jax.tree.leaves(memory)))) <= set(draft.places)
 
 
 @partial(jax.jit, static_argnums=(0, 1), inline=True)

@@ -87,7 +87,7 @@ def test_scale_cap_and_window_are_those_of_one_long_softmax(earlier, window):
 
 
 @pytest.mark.parametrize("window", [4, pytest.param(None, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("many", [False, True])
+@pytest.mark.parametrize("many", [False, True, "as on a GPU"])
 def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
     """Of any size, dividing the slots or not, for short rows and for full ones."""
     draw = np.random.default_rng(0)
@@ -97,6 +97,13 @@ def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
     keys, values = draw.normal(size=(2, 2, 2, slots, 8)).astype(np.float32)
     mask = np.broadcast_to(np.tril(np.ones((size, size), bool)), (2, size, size))
     monkeypatch.setattr(attention, "_MANY_QUERIES", 1 if many else 99)
+    if many == "as on a GPU":
+        monkeypatch.setattr(attention, "_GPU_SCORES", 0)
+        monkeypatch.setattr(
+            jax.lax,
+            "platform_dependent",
+            lambda *given, default, cuda=None: (cuda or default)(*given),
+        )
 
     def run(lengths, block, other=0.0):
         monkeypatch.setattr(attention, "_MANY_SLOTS" if many else "_FEW_SLOTS", block)
@@ -118,9 +125,9 @@ def test_blocks_of_slots_are_all_slots(monkeypatch, many, window):
 
 @pytest.mark.parametrize(
     ("platform", "nodes", "slots", "loops"),
-    [("cuda", 81, 2048, 0), ("cuda", 81, 32_768, 1), ("cuda", 512, 8192, 1), ("cpu", 81, 2048, 1)],
+    [("cuda", 81, 2048, 0), ("cuda", 512, 8192, 0), ("cuda", 512, 16_384, 1), ("cpu", 81, 2048, 1)],
 )
-def test_a_gpu_sees_all_slots_at_once_where_their_scores_are_few(platform, nodes, slots, loops):
+def test_a_gpu_has_no_loop_over_few_blocks(platform, nodes, slots, loops):
     """Its host decides for each block whether the loop goes on."""
     heads, mates, dim = 8, 4, 128
 

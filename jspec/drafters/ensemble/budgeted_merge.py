@@ -10,6 +10,7 @@ it would have been right: no exploration is needed, and nothing is lost to it.
 """
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -184,7 +185,8 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "
             for draft, start in zip(drafts, starts, strict=True)
         ]
     )
-    first = _first(tokens, parents, valid)
+    depth = max(draft.depth for draft in drafts)
+    first = _first(tokens, parents, valid, depth)
     nodes = jnp.arange(size)
     log_odds, buckets, numbers = [], [], []
     for draft, start, depth in zip(drafts, starts, depths, strict=True):
@@ -213,9 +215,32 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "
 
 
 def _first(
+    tokens: Int[Array, "B M"], parents: Int[Array, "B M"], valid: Bool[Array, "B M"], depth: int
+) -> Int[Array, "B M"]:
+    """The first valid node with the path of each; itself for a node that is not valid.
+
+    No node is deeper than `depth`, and what is above a valid node is valid.
+    """
+    # Whether a loop of unknown length goes on is for the host of a GPU to say, which waits for it.
+    return jax.lax.platform_dependent(
+        *(tokens, parents, valid), cuda=partial(_first_by_paths, depth=depth), default=_settled
+    )
+
+
+def _first_by_paths(
+    tokens: Int[Array, "B M"], parents: Int[Array, "B M"], valid: Bool[Array, "B M"], depth: int
+) -> Int[Array, "B M"]:
+    nodes, paths = jnp.arange(tokens.shape[1]), trees.paths(parents, depth)
+    above = jnp.take_along_axis(tokens[:, None], jnp.maximum(paths, 0), axis=2)
+    words = jnp.where(paths > 0, above, -1)
+    twin = (words[:, :, None] == words[:, None, :]).all(-1)
+    twin &= valid[:, :, None] & valid[:, None, :] & (nodes > 0) & (nodes[:, None] > 0)
+    return (twin | (nodes[:, None] == nodes)).argmax(-1)
+
+
+def _settled(
     tokens: Int[Array, "B M"], parents: Int[Array, "B M"], valid: Bool[Array, "B M"]
 ) -> Int[Array, "B M"]:
-    """The first valid node with the path of each; itself for a node that is not valid."""
     nodes = jnp.arange(tokens.shape[1])
     twin = (tokens[:, :, None] == tokens[:, None, :]) & valid[:, :, None] & valid[:, None, :]
     twin = (twin & (nodes > 0) & (nodes[:, None] > 0)) | (nodes[:, None] == nodes)
