@@ -2,6 +2,7 @@
 
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
+from jspec import backend
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models import (
@@ -120,7 +122,8 @@ def load(
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
-            compiles as quickly as a shallow one. See `jspec.models.scanning`.
+            compiles as quickly as a shallow one. See `jspec.models.scanning`. On a GPU it warns: a
+            step copies its layer's weights there.
         layer_memory: the kind of memory that the weights of scanned layers are in. "pinned_host":
             in the host's, from where they are streamed; see `jspec.models.streaming`.
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
@@ -149,6 +152,12 @@ def load(
     if mesh is not None and strict:
         sharding.check(model, mesh, rules)
     streaming_plan.check(model, layer_memory)
+    if scan_layers and layer_memory == streaming.DEVICE and backend.platform() == "gpu":
+        warnings.warn(
+            "scan_layers copies the weights of each layer in every round on a GPU, and reads them "
+            "again; leave it out: unrolled layers compile in seconds there",
+            stacklevel=2,
+        )
     # Before the weights: it is quick, and as likely to be missing.
     words = checkpoint.tokenizer() if with_tokenizer else None
     eos, bos = checkpoint.special_tokens()

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import jspec.models
+from jspec import backend
 from jspec.models import precision
 from jspec.models.huggingface import shards
 
@@ -150,9 +151,14 @@ def test_bfloat16_files_are_read_without_loss(folder):
 
 
 def test_the_default_dtype_follows_the_device(monkeypatch):
-    for backend, name in {"cpu": "float32", "gpu": "bfloat16", "tpu": "bfloat16"}.items():
-        monkeypatch.setattr(jax, "default_backend", lambda backend=backend: backend)
+    for platform, name in {"cpu": "float32", "gpu": "bfloat16", "tpu": "bfloat16"}.items():
+        monkeypatch.setattr(jax, "default_backend", lambda platform=platform: platform)
         assert precision.default() == name
+
+
+def test_scanned_layers_are_warned_of_on_a_gpu(folder):
+    with backend.planned("gpu"), pytest.warns(UserWarning, match="scan_layers copies the weights"):
+        jspec.models.load(folder, scan_layers=True)
 
 
 def test_older_tokenizers_are_converted(folder):
