@@ -330,6 +330,32 @@ def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B
     return jax.lax.platform_dependent(chosen, nodes, cpu=searched, default=compared)
 
 
+def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
+    """The first of the N entries that has each of M places; N where none has.
+
+    Args:
+        places: of the entries; `size` or more for none.
+        size: M.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> first_at(jnp.array([[2, 0, 2]]), 4).tolist()
+        [[1, 3, 0, 3]]
+    """
+    entries = jnp.arange(places.shape[1], dtype=jnp.int32)
+    absent = places.shape[1]
+
+    def written(places):
+        none = jnp.full(size, absent, jnp.int32)
+        return jax.vmap(lambda at: none.at[at].min(entries, mode="drop"))(places)
+
+    def compared(places):
+        there = places[:, :, None] == jnp.arange(size)
+        return jnp.where(there, entries[:, None], absent).min(1).astype(jnp.int32)
+
+    return jax.lax.platform_dependent(places, cpu=written, default=compared)
+
+
 def children(
     parents: Int[Array, " N"], valid: Bool[Array, " N"], node: Int[Array, ""], width: int
 ) -> Int[Array, " K"]:

@@ -92,6 +92,17 @@ def test_paths_by_leaps_are_those_by_levels():
         assert found.shape == (4, 20, depth + 1)
 
 
+def test_the_first_entry_of_each_place_is_found_either_way(monkeypatch):
+    rng = np.random.default_rng(4)
+    places = rng.integers(0, 14, (3, 9))  # some of them beyond the last
+    wanted = [
+        [next((i for i in range(9) if row[i] == place), 9) for place in range(12)] for row in places
+    ]
+    assert trees.first_at(jnp.asarray(places), 12).tolist() == wanted
+    monkeypatch.setattr(jax.lax, "platform_dependent", lambda *given, cpu, default: default(*given))
+    assert trees.first_at(jnp.asarray(places), 12).tolist() == wanted
+
+
 def test_children_keep_their_order_and_skip_absent_nodes():
     parents = jnp.array([-1, 0, 0, 1, 0, 2])
     valid = jnp.array([True, True, False, True, True, False])

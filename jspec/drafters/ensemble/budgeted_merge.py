@@ -194,12 +194,7 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "
         numbers.append(own.astype(jnp.int32))
         prior, bucket = features(draft, depth)
         # Which of its nodes each joint node is, the first of equal ones; its size where none.
-        absent = depth.shape[1]
-        local = jax.vmap(
-            lambda at, absent=absent: (
-                jnp.full(size, absent).at[at].min(jnp.arange(absent), mode="drop")
-            )
-        )(jnp.where(draft.valid, own, size))
+        local = trees.first_at(jnp.where(draft.valid, own, size), size)
         log_odds.append(jnp.take_along_axis(prior, local, axis=1, mode="fill", fill_value=0.0))
         buckets.append(jnp.take_along_axis(bucket, local, axis=1, mode="fill", fill_value=-1))
     above = jnp.take_along_axis(first, jnp.maximum(parents, 0), axis=1)

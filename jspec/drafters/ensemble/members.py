@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
+from jspec import tree as trees
 from jspec.admission import admit, check_tree
 from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 from jspec.drafters.growth.union import check_deterministic
@@ -155,7 +155,9 @@ def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
         return jnp.take_along_axis(array, index, axis=axis)
 
     output = feedback.output
-    own = jax.vmap(_numbers, (0, 0, None))(offer.number, there, size)
+    # The number of each joint node in the member's tree; -1 where it has none.
+    own = trees.first_at(jnp.where(there, offer.number, size), size)
+    own = jnp.where(own < offer.number.shape[1], own, -1)
     path = feedback.verdict.path
     known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
     lanes = jnp.arange(path.shape[1])
@@ -177,11 +179,3 @@ def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
         processed=None,  # of the joint tree
         others=others or feedback.others,
     )
-
-
-def _numbers(number: Int[Array, " N"], there, size: int) -> Int[Array, " M"]:
-    """The number of each joint node in a member's tree; -1 where it has none (B is mapped)."""
-    nodes = jnp.arange(number.shape[0], dtype=jnp.int32)
-    place = jnp.where(there, number, size)
-    own = jnp.full(size, number.shape[0], jnp.int32).at[place].min(nodes, mode="drop")
-    return jnp.where(own < number.shape[0], own, -1)

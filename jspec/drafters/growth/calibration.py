@@ -168,16 +168,12 @@ def _from_values(
     tree: Tree, depths: Int[Array, "B N"]
 ) -> tuple[Float[Array, "B N"], Int[Array, "B N"]]:
     assert tree.value is not None
-    size = tree.tokens.shape[1]
     parents = jnp.maximum(tree.parents, 0)
     # An estimate that is no number says nothing for a node, and nothing against its siblings.
     value = jnp.where(jnp.isfinite(tree.value), tree.value, 0.0)
     above = jnp.take_along_axis(value, parents, axis=1)
     prob = jnp.clip(value / jnp.maximum(above, 1e-9), 1e-3, 1.0)
-    # Each node's probability is added up at its parent; the root is nobody's child.
-    parent = jnp.where(tree.valid, parents, size).at[:, 0].set(size)
-    total = jax.vmap(lambda at, p: jnp.zeros_like(p).at[at].add(p, mode="drop"))(parent, prob)
-    found = log_odds(prob, 1 - jnp.take_along_axis(total, parents, axis=1))
+    found = log_odds(prob, 1 - _of_siblings(tree.parents, tree.valid, prob))
     level = jnp.clip(depths - 1, 0, _NUM_DEPTHS_BY_VALUE - 1)
     place = (found + _MAX_LOG_ODDS) / (2 * _MAX_LOG_ODDS) * _NUM_BINS
     place = jnp.clip(place, 0, _NUM_BINS - 1).astype(jnp.int32)
@@ -199,18 +195,36 @@ def among_siblings(
     parents: Int[Array, "B N"], valid: Bool[Array, "B N"], scores: Float[Array, "B N"]
 ) -> Float[Array, "B N"]:
     """The logit's probabilities, of each node among its siblings; 1 at the root."""
-    size = parents.shape[1]
     # All exponents less the largest, which that of "none of them", 0, is among.
     top = jnp.maximum(jnp.where(valid, scores, 0.0).max(-1, keepdims=True), 0.0)
     weight = jnp.where(valid, jnp.exp(scores - top), 0.0)
-    none = jnp.exp(-top) * jnp.ones_like(weight)
-    parent = jnp.where(valid, parents, size).at[:, 0].set(size)
-    total = jax.vmap(lambda none, node, one: none.at[node].add(one, mode="drop"))(
-        none, parent, weight
-    )
-    total = jnp.take_along_axis(total, jnp.maximum(parents, 0), axis=1)
+    total = jnp.exp(-top) + _of_siblings(parents, valid, weight)
     probs = weight / jnp.where(total > 0, total, 1.0)
-    return jnp.where(valid, probs, 0.0).at[:, 0].set(1.0)
+    root = jnp.arange(parents.shape[1]) == 0
+    return jnp.where(root, 1.0, jnp.where(valid, probs, 0.0))
+
+
+def _of_siblings(
+    parents: Int[Array, "B N"], valid: Bool[Array, "B N"], values: Float[Array, "B N"]
+) -> Float[Array, "B N"]:
+    """The sum of the values of each node and its siblings, of those that are valid.
+
+    The root is nobody's child, and its sum means nothing.
+    """
+    nodes = jnp.arange(parents.shape[1], dtype=jnp.int32)
+    child = valid & (nodes > 0)
+
+    def at_parents(parents, child, values):
+        parent = jnp.where(child, parents, parents.shape[1])
+        total = jax.vmap(lambda at, p: jnp.zeros_like(p).at[at].add(p, mode="drop"))(parent, values)
+        return jnp.take_along_axis(total, jnp.maximum(parents, 0), axis=1)
+
+    def compared(parents, child, values):
+        # On a GPU a sum at places is a kernel, a copy, and a kernel that reads the sums again.
+        alike = (parents[:, :, None] == parents[:, None, :]) & child[:, None, :]
+        return jnp.where(alike, values[:, None, :], 0.0).sum(-1)
+
+    return jax.lax.platform_dependent(*(parents, child, values), cpu=at_parents, default=compared)
 
 
 def outcomes(
@@ -228,7 +242,8 @@ def outcomes(
     lane = jnp.maximum(depths - 1, 0)
     known = valid & (depths <= feedback.counts[:, None])
     emitted = jnp.take_along_axis(feedback.emitted, lane, axis=1, mode="clip")
-    right = (known & (tokens == emitted)).at[:, 0].set(True)
+    root = jnp.arange(tokens.shape[1]) == 0
+    right = root | (known & (tokens == emitted))
     taken = along(parents, right, jnp.logical_and, feedback.emitted.shape[1])
     above = jnp.take_along_axis(taken, jnp.maximum(parents, 0), axis=1)
-    return (known & above).at[:, 0].set(False), taken
+    return known & above & ~root, taken

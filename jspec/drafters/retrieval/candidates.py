@@ -71,6 +71,11 @@ def source(
 
 def united(sources: Sequence[Source], acceptance: AcceptanceModel) -> Candidates:
     """The candidates of all sources. One that several offer is likelier for it."""
+    if len(sources) == 1:  # which has a token once: there is nothing to compare
+        (one,) = sources
+        bucket = one.bucket[..., None]
+        weight = jnp.exp(acceptance.scores(one.prior[..., None], bucket))
+        return _candidates(one.tokens, bucket, jnp.where(one.bucket >= 0, weight, 0.0))
     tokens = jnp.concatenate([one.tokens for one in sources], axis=-1)
     there = jnp.concatenate([one.bucket >= 0 for one in sources], axis=-1)
     same = (
@@ -87,8 +92,14 @@ def united(sources: Sequence[Source], acceptance: AcceptanceModel) -> Candidates
         buckets.append(jnp.where(own, one.bucket[..., None, :], -1).max(-1))
     bucket = jnp.stack(buckets, axis=-1)
     scores = acceptance.scores(jnp.stack(priors, axis=-1), bucket)
-    weight = jnp.where(first, jnp.exp(scores), 0.0)
-    return Candidates(tokens, bucket, weight / (1 + weight.sum(-1, keepdims=True)))
+    return _candidates(tokens, bucket, jnp.where(first, jnp.exp(scores), 0.0))
+
+
+def _candidates(
+    tokens: Int[Array, "*S c"], buckets: Int[Array, "*S c sources"], weight: Float[Array, "*S c"]
+) -> Candidates:
+    """Candidates of these weights, beside which "none of them" has 1."""
+    return Candidates(tokens, buckets, weight / (1 + weight.sum(-1, keepdims=True)))
 
 
 def raised(offered: Candidates, by: Float[Array, "*S c"]) -> Float[Array, "*S c"]:
