@@ -11,8 +11,8 @@ from jspec import backend
 from jspec.base import PyTree
 from jspec.manual_axes import vary
 
-BRANCH = "branch_of_switch_"
-"""The name of a branch in a compiled program, before its number."""
+SWITCH = "switch_in_place"
+"""The name of a switch in a program that is compiled for a GPU."""
 
 
 def switch(
@@ -47,7 +47,8 @@ def switch(
     state, given, left = vary((state, given, nearest), (state, given))
     if backend.platform() == "gpu":
         alike = [partial(_varying, branch) for branch in branches]
-        return jax.lax.switch(left, alike, state, given)
+        with jax.named_scope(SWITCH):
+            return jax.lax.switch(left, alike, state, given)
     for number, branch in enumerate(branches):
 
         def once(carry, branch=branch):
@@ -60,8 +61,7 @@ def switch(
         def chosen(carry, number=number):
             return carry[2] == number
 
-        with jax.named_scope(f"{BRANCH}{number}"):
-            state, given, left = jax.lax.while_loop(chosen, once, (state, given, left))
+        state, given, left = jax.lax.while_loop(chosen, once, (state, given, left))
     return state
 
 

@@ -20,10 +20,10 @@ SWITCH = "JSPEC_ONE_GRAPH"
 """The variable of the environment that switches the options on, 1, or off, 0."""
 
 OPTIONS = {
-    # What XLA gathers by default, and loops and conditionals. It takes these out again where driver
-    # and runtime are older than CUDA 12.3.
+    # What XLA gathers by default, and loops, conditionals and what devices exchange. It takes loops
+    # and conditionals out again where driver and runtime are older than CUDA 12.3.
     "xla_gpu_enable_command_buffer": (
-        "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE"
+        "FUSION,CUBLAS,CUBLASLT,CUSTOM_CALL,CUDNN,DYNAMIC_SLICE_FUSION,CONDITIONAL,WHILE,COLLECTIVES"
     ),
     # A program whose rounds are a loop has two steps, of which none would be worth a graph.
     "xla_gpu_graph_min_graph_size": 1,

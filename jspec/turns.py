@@ -7,6 +7,7 @@ conditions cost nothing, and the program is smaller with one body.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -15,6 +16,9 @@ from jaxtyping import Array, Bool
 from jspec import backend
 from jspec.base import Frame, PyTree
 from jspec.protocols import Drafter
+
+TURN = "turn_of_rounds_"
+"""The name of a kind's loop in a compiled program, before its number."""
 
 
 def repeated(
@@ -32,8 +36,8 @@ def repeated(
         round_of: runs a round of a drafter.
         carry: a pair, of which the state is the first.
         drafter: one that has `turns`, of (params, memory, frame), is taken for several: it gives
-            pairs of a drafter and of a function of the memory that says whether it has its turn.
-            One of them always has, and together they draft as the one does.
+            pairs of a drafter and of a function of the memory that says whether it has its turn, a
+            rest's first. One of them always has, and together they draft as the one does.
         params: of the drafter.
         frame: of the first round.
     """
@@ -46,12 +50,14 @@ def repeated(
         return jax.lax.while_loop(going, lambda carry: round_of(drafter, carry), carry)
 
     def each_in_turn(carry: Any) -> Any:
-        for kind, has_turn in turns:
+        for number, (kind, has_turn) in enumerate(turns):
 
             def on(carry: Any, has_turn=has_turn) -> Bool[Array, ""]:
                 return going(carry) & has_turn(carry[0].drafter_state)
 
-            carry = jax.lax.while_loop(on, lambda carry, kind=kind: round_of(kind, carry), carry)
+            run = partial(round_of, kind)
+            with jax.named_scope(f"{TURN}{number}"):
+                carry = jax.lax.while_loop(on, run, carry)
         return carry
 
     return jax.lax.while_loop(going, each_in_turn, carry)

@@ -7,10 +7,11 @@ conditionals, where the host waits for a condition. So these are counted, of the
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
-from jspec import in_place
+from jspec import in_place, turns
 from jspec.costs import launching
 
 OPTIONS = {"xla_dump_hlo_as_text": True}
@@ -96,7 +97,7 @@ class Rounds:
     """The launches of the rounds of one program."""
 
     each: Launches
-    """Of every width once, as if a round ran them all."""
+    """Of every width once, and of a rest, as if a round ran them all."""
     widths: tuple[Launches, ...]
     """Of a round of each width, rising, with a draft; of a program of one width that alone."""
     rest: Launches | None
@@ -123,21 +124,37 @@ def of_rounds(folder: Path) -> Rounds:
     if loop is None:
         raise ValueError("XLA's text of the program holds no loop")
     loops = {line[1]: line[0] for line in re.finditer(r"%?([\w.-]+) = .* while\(.*", hlo)}
+    switch = rf"%?([\w.-]+) = .* conditional\(.*op_name=\"[^\"]*/{in_place.SWITCH}/.*"
     sizes = {
         name: _bytes(shape) for name, shape in re.findall(r"%?([\w.-]+) = (\(.*?\)|\S+) ", hlo)
     }
     lengths = _matched(loops, r'known_trip_count":\{"n":"(\d+)"')
-    chosen = _matched(loops, rf'op_name="[^"]*/{in_place.BRANCH}(\d+)/while"')
-    parts = [step for part in loop.parts.values() for step in part]
+    switches = frozenset(line[1] for line in re.finditer(switch, hlo))
+    kinds = _matched(loops, rf'op_name="[^"]*/{turns.TURN}(\d+)/while"')
+    inside = [step for part in loop.parts.values() for step in _all(part)]
+    numbered = {kinds[step.name]: step for step in inside if step.name in kinds}
+    own = [numbered[number] for number in sorted(numbered)] or [loop]
+    sizes_of_switches = [len(step.parts) for step in inside if step.name in switches]
 
-    def counted(width: int | None = None, least: bool = False) -> Launches:
-        count = _Count(sizes, lengths, chosen, width, least)
+    def counted(loop: _Thunk, width: int | None = None, least: bool = False) -> Launches:
+        parts = [step for part in loop.parts.values() for step in part]
+        count = _Count(sizes, lengths, switches, width, least)
         return count.of(parts, in_graph) + Launches(waits=not in_graph)
 
-    widths = sorted(set(chosen.values()))
+    each = sum(map(counted, own), Launches())
+    widths = range(max(sizes_of_switches, default=0))
     if not widths:
-        return Rounds(counted(), (counted(),), None)
-    return Rounds(counted(), tuple(map(counted, widths)), counted(widths[0], least=True))
+        return Rounds(each, (each,), None)
+    drafted = tuple(counted(own[-1], width) for width in widths)
+    return Rounds(each, drafted, counted(own[0], 0, least=True))
+
+
+def _all(steps: list[_Thunk]) -> Iterator[_Thunk]:
+    """The steps, and all that are inside of them."""
+    for step in steps:
+        yield step
+        for part in step.parts.values():
+            yield from _all(part)
 
 
 def _matched(loops: dict[str, str], pattern: str) -> dict[str, int]:
@@ -154,16 +171,12 @@ class _Count:
     """Bytes by name."""
     lengths: dict[str, int]
     """Passes of loops of known length."""
-    chosen: dict[str, int]
-    """Which branch of a switch a loop is, of those that are `in_place.switch`."""
+    switches: frozenset[str]
+    """The conditionals that are `in_place.switch`."""
     width: int | None
-    """The branch that is taken; None: all of them."""
+    """The branch of a switch that is taken; None: all of them."""
     least: bool
     """Of a conditional the branch that has least is taken, and not the one that has most."""
-
-    def _is_skipped(self, loop: _Thunk) -> bool:
-        branch = self.chosen.get(loop.name)
-        return None not in (branch, self.width) and branch != self.width
 
     def of(self, steps: list[_Thunk], in_graph: bool) -> Launches:
         """The launches of steps, which may be part of a graph."""
@@ -174,13 +187,15 @@ class _Count:
             wait = Launches(waits=not in_graph)
             if step.kind == _GRAPH:
                 found += sum(parts.values(), Launches(graphs=not in_graph))
-            elif step.kind == _LOOP and self._is_skipped(step):
-                found += parts.get("condition", Launches()) + wait
             elif step.kind == _LOOP:
                 count = self.lengths.get(step.name)
                 # Where its length is unknown it is asked for before each pass, and after the last.
                 found += sum(parts.values(), Launches()).times(1 if count is None else count)
                 found += wait.times(2 if count is None else 0)
+            elif step.kind == _BRANCHES and step.name in self.switches:
+                numbered = {_number(name): part for name, part in parts.items()}
+                taken = numbered.values() if self.width is None else [numbered[self.width]]
+                found += sum(taken, wait)
             elif step.kind == _BRANCHES:
                 pick = min if self.least else max
                 found += wait + pick(
@@ -200,6 +215,12 @@ class _Count:
         if step.kind in _EXCHANGES:
             return replace(one, exchanges=1, exchanged=size, largest_exchange=size)
         return one
+
+
+def _number(branch: str) -> int:
+    """The number of a branch, such as "branch_2" or "true_branch"."""
+    digits = re.findall(r"\d+", branch)
+    return int(digits[-1]) if digits else int(branch.startswith("true"))
 
 
 def _first_loop(steps: list[_Thunk], in_graph: bool = False) -> tuple[_Thunk | None, bool]:

@@ -1,12 +1,13 @@
 """What a round launches, from XLA's own text of a program."""
 
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import pytest
 
-from jspec import in_place
+from jspec import backend, in_place, turns
 from jspec.costs import devices
 from jspec.planning import gpu_chips, launches
 from jspec.planning.launches import Launches
@@ -86,70 +87,105 @@ def test_a_program_in_one_graph_launches_nothing_more(tmp_path):
 SWITCH = """\
 000: kWhile [source | sink]
 condition:
-    001: kCustomKernel [source | sink] compare grid: [1, 1, 1]
+    001: kCustomKernel [source | sink] going grid: [1, 1, 1]
   body:
-    002: kConditional [source | next=005 (1)]
-      true_branch:
-        003: kCustomKernel [source | sink] nothing grid: [1, 1, 1]
-      false_branch:
-        004: kCustomKernel [source | next=005 (1)] draft grid: [1, 1, 1]
-        005: kCustomKernel [source | next=006 (1)] more grid: [1, 1, 1]
-    006: kWhile [prev=002 (1) | next=010 (1)]
+    002: kWhile [source | next=005 (1)]
 condition:
-        007: kCustomKernel [source | sink] chosen grid: [1, 1, 1]
+        003: kCustomKernel [source | sink] rests grid: [1, 1, 1]
       body:
-        008: kCustomKernel [source | next=009 (1)] narrow grid: [1, 1, 1]
-    010: kWhile [prev=006 (1) | sink]
+        004: kCustomKernel [source | sink] plain grid: [1, 1, 1]
+    005: kWhile [prev=002 (1) | sink]
 condition:
-        011: kCustomKernel [source | sink] chosen grid: [1, 1, 1]
+        006: kCustomKernel [source | sink] awake grid: [1, 1, 1]
       body:
-        012: kCustomKernel [source | next=013 (1)] wide grid: [1, 1, 1]
-        013: kAllReduce [prev=012 (1) | next=014 (1)] kAllReduce
-        014: kAsyncStart [prev=013 (1) | next=016 (1)] stream=communication_stream[0], async_id=14
-            015: kAllGather [source | sink] kAllGather
-        016: kCustomKernel [source | sink] beside grid: [1, 1, 1]
-        017: kAsyncDone [prev=016 (1) | sink] async_id=14
+        007: kCustomKernel [source | next=008 (1)] draft grid: [1, 1, 1]
+        008: kConditional [prev=007 (1) | sink]
+          branch_0:
+            009: kCustomKernel [source | sink] narrow grid: [1, 1, 1]
+          branch_1:
+            010: kCustomKernel [source | next=011 (1)] wide grid: [1, 1, 1]
+            011: kAllReduce [prev=010 (1) | next=012 (1)] kAllReduce
+            012: kAsyncStart [prev=011 (1) | next=014 (1)] async_id=12
+                013: kAllGather [source | sink] kAllGather
+            014: kCustomKernel [source | sink] beside grid: [1, 1, 1]
+            015: kAsyncDone [prev=014 (1) | sink] async_id=12
 """
 SWITCH_HLO = """\
   %while.0 = (s32[]) while(%t), condition=%c, body=%b, metadata={op_name="jit(f)/while"}
-  %while.6 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/branch_of_switch_0/while"}
-  %while.10 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/branch_of_switch_1/while"}
-  %sum.13 = bf16[4,8]{1,0} all-reduce-start(%p)
-  %parts.15 = (f32[2]{0}, f32[4]{0}) all-gather-start(%p)
+  %while.2 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/turn_of_rounds_0/while"}
+  %while.5 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/turn_of_rounds_1/while"}
+  %cond.8 = (s32[]) conditional(%i, %a, %b), branch_computations={%x, %y}, metadata={op_name="\
+jit(f)/while/body/turn_of_rounds_1/while/body/switch_in_place/cond"}
+  %sum.11 = bf16[4,8]{1,0} all-reduce-start(%p)
+  %parts.13 = (f32[2]{0}, f32[4]{0}) all-gather-start(%p)
 """
 
 
-def test_each_width_has_its_own_launches_and_a_rest_the_least(tmp_path):
-    folder = written(tmp_path)
-    (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(SWITCH)
+def switched(folder: Path, steps: str) -> launches.Rounds:
+    written(folder)
+    (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(steps)
     (folder / "m.sm_9.0a_gpu_after_optimizations.txt").write_text(SWITCH_HLO)
-    names = {0: "while.0", 6: "while.6", 10: "while.10", 13: "sum.13", 15: "parts.15"}
+    names = {0: "while.0", 2: "while.2", 5: "while.5", 8: "cond.8", 11: "sum.11", 13: "parts.13"}
     entries = (f'profile_annotation: "{name}"\n thunk_id: {id}\n' for id, name in names.items())
     (folder / "m.thunk_metadata.txt").write_text("".join(entries))
-    found = launches.of_rounds(folder)
+    return launches.of_rounds(folder)
+
+
+def test_each_width_has_its_own_launches_and_a_rest_those_of_its_loop(tmp_path):
+    found = switched(tmp_path, SWITCH)
     narrow, wide = found.widths
-    # Its condition, the draft, the conditions of both widths, and what one of them does.
-    assert (narrow.kernels, wide.kernels) == (1 + 2 + 2 + 1, 1 + 2 + 2 + 4)
-    # The round, the draft, a width that is taken (before it and behind), one that is not.
-    assert narrow.waits == wide.waits == 1 + 1 + 2 + 1
-    assert found.rest == replace(narrow, kernels=narrow.kernels - 1, alone=narrow.alone - 1)
-    assert found.each.kernels == 1 + 2 + 2 + 1 + 4
+    # The condition of its loop, the draft, and what one width does.
+    assert (narrow.kernels, wide.kernels) == (1 + 1 + 1, 1 + 1 + 4)
+    # Whether there is another round, and which width it has.
+    assert narrow.waits == wide.waits == 1 + 1
+    assert found.rest == Launches(kernels=2, alone=2, waits=1)
+    assert found.each.kernels == 2 + 1 + 1 + 1 + 4
     assert (narrow.exchanges, wide.exchanges, wide.beside) == (0, 2, 1)
     assert (wide.exchanged, wide.largest_exchange) == (64 + 24, 64)
     assert wide.seconds > narrow.seconds > found.rest.seconds
 
 
-def test_a_switch_names_its_branches_in_the_program():
-    def double(state, given):
-        return 2 * state
+def test_where_there_are_no_rests_the_smallest_width_stands_for_one(tmp_path):
+    """A drafter that is asked in every round has no loop for rests."""
+    lines = SWITCH.splitlines(keepends=True)
+    alone = "".join(lines[:4] + [line[4:] if line[0] == " " else line for line in lines[13:]])
+    found = switched(tmp_path, alone)
+    narrow, wide = found.widths
+    assert (narrow.kernels, wide.kernels, found.each.kernels) == (3, 6, 7)
+    assert found.rest == narrow
 
-    def add(state, given):
-        return state + given
 
-    switched = jax.jit(lambda index, x: in_place.switch(index, [double, add], x, x))
-    text = switched.lower(1, 2.0).compile().as_text()
-    for number in range(2):
-        assert f"/{in_place.BRANCH}{number}/while" in text
+class Held(NamedTuple):
+    """A state, as far as loops of rounds read it."""
+
+    drafter_state: jax.Array
+
+
+class Counting:
+    """A drafter whose rounds are of the first kind while its memory is above 3."""
+
+    def turns(self, params, memory, frame):
+        return (1, lambda memory: memory > 3), (2, lambda memory: memory <= 3)
+
+
+def test_what_is_looked_for_has_its_name_in_the_program():
+    def run(index, x):
+        carry = turns.repeated(
+            lambda carry: carry[1] < 9,
+            lambda kind, carry: (Held(carry[0].drafter_state - 1), carry[1] + kind),
+            (Held(x), x),
+            *(Counting(), None, None),
+        )
+        branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
+        return carry, in_place.switch(index, branches, x, x)
+
+    with backend.planned("gpu"):
+        lowered = jax.jit(run).lower(jnp.int32(1), jnp.int32(5))
+    text = lowered.as_text(debug_info=True)
+    for name in (f"{turns.TURN}0/while", f"{turns.TURN}1/while", f"{in_place.SWITCH}/"):
+        assert f"/{name}" in text
+    (held, count), _ = lowered.compile()(jnp.int32(1), jnp.int32(5))
+    assert (int(held.drafter_state), int(count)) == (2, 9)  # 5, 6, 7, and then by two
 
 
 def test_what_is_no_such_program_is_refused(tmp_path):
