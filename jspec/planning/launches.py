@@ -124,7 +124,7 @@ def of_rounds(folder: Path) -> Rounds:
     if loop is None:
         raise ValueError("XLA's text of the program holds no loop")
     loops = {line[1]: line[0] for line in re.finditer(r"%?([\w.-]+) = .* while\(.*", hlo)}
-    switch = rf"%?([\w.-]+) = .* conditional\(.*op_name=\"[^\"]*/{in_place.SWITCH}/.*"
+    switch = rf"%?([\w.-]+) = .* conditional\(.*op_name=\"[^\"]*/{in_place.SWITCH}/[^/\"]+\""
     sizes = {
         name: _bytes(shape) for name, shape in re.findall(r"%?([\w.-]+) = (\(.*?\)|\S+) ", hlo)
     }

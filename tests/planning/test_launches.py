@@ -101,7 +101,11 @@ condition:
         007: kCustomKernel [source | next=008 (1)] draft grid: [1, 1, 1]
         008: kConditional [prev=007 (1) | sink]
           branch_0:
-            009: kCustomKernel [source | sink] narrow grid: [1, 1, 1]
+            009: kConditional [source | sink]
+              false_branch:
+                016: kCustomKernel [source | sink] nothing grid: [1, 1, 1]
+              true_branch:
+                017: kCustomKernel [source | sink] narrow grid: [1, 1, 1]
           branch_1:
             010: kCustomKernel [source | next=011 (1)] wide grid: [1, 1, 1]
             011: kAllReduce [prev=010 (1) | next=012 (1)] kAllReduce
@@ -116,6 +120,8 @@ SWITCH_HLO = """\
   %while.5 = (s32[]) while(%t), metadata={op_name="jit(f)/while/body/turn_of_rounds_1/while"}
   %cond.8 = (s32[]) conditional(%i, %a, %b), branch_computations={%x, %y}, metadata={op_name="\
 jit(f)/while/body/turn_of_rounds_1/while/body/switch_in_place/cond"}
+  %cond.9 = (s32[]) conditional(%i, %a, %b), branch_computations={%x, %y}, metadata={op_name="\
+jit(f)/while/body/turn_of_rounds_1/while/body/switch_in_place/branch_0_fun/cond"}
   %sum.11 = bf16[4,8]{1,0} all-reduce-start(%p)
   %parts.13 = (f32[2]{0}, f32[4]{0}) all-gather-start(%p)
 """
@@ -125,7 +131,8 @@ def switched(folder: Path, steps: str) -> launches.Rounds:
     written(folder)
     (folder / "m.thunk_sequence_after_thunk_passes.txt").write_text(steps)
     (folder / "m.sm_9.0a_gpu_after_optimizations.txt").write_text(SWITCH_HLO)
-    names = {0: "while.0", 2: "while.2", 5: "while.5", 8: "cond.8", 11: "sum.11", 13: "parts.13"}
+    names = {0: "while.0", 2: "while.2", 5: "while.5", 8: "cond.8", 9: "cond.9", 11: "sum.11"}
+    names[13] = "parts.13"
     entries = (f'profile_annotation: "{name}"\n thunk_id: {id}\n' for id, name in names.items())
     (folder / "m.thunk_metadata.txt").write_text("".join(entries))
     return launches.of_rounds(folder)
@@ -136,8 +143,8 @@ def test_each_width_has_its_own_launches_and_a_rest_those_of_its_loop(tmp_path):
     narrow, wide = found.widths
     # The condition of its loop, the draft, and what one width does.
     assert (narrow.kernels, wide.kernels) == (1 + 1 + 1, 1 + 1 + 4)
-    # Whether there is another round, and which width it has.
-    assert narrow.waits == wide.waits == 1 + 1
+    # Whether there is another round, which width it has, and a condition in one of them.
+    assert (narrow.waits, wide.waits) == (1 + 1 + 1, 1 + 1)
     assert found.rest == Launches(kernels=2, alone=2, waits=1)
     assert found.each.kernels == 2 + 1 + 1 + 1 + 4
     assert (narrow.exchanges, wide.exchanges, wide.beside) == (0, 2, 1)
