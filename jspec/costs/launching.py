@@ -40,11 +40,11 @@ def seconds(kernels: int, launched: int, waits: int, exchanges: int = 0) -> floa
 # What XLA makes of rounds, as compiled for an H100 (`.ci/gpu_aot.py`, 2026-11-25).
 _OF_AN_ARRAY = 4
 """Kernels for each array of weights: a layer of Llama has 6 arrays, and 23 kernels."""
-_PLAIN = (45, 4, 3)
+_PLAIN = (25, 2, 1)
 """(kernels, launched, waits) of a round of plain decoding outside the layers."""
-_REST = (70, 8, 5)
+_REST = (23, 0, 0)
 """What a round more of `auto` has that drafts nothing."""
-_DRAFT = (440, 13, 7)
+_DRAFT = (250, 0, 0)
 """What a round more of `auto` has that drafts."""
 
 
