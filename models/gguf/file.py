@@ -54,7 +54,7 @@ class Tensors:
 
     def shape(self, name: str) -> tuple[int, ...]:
         shape = self.files[name].shape
-        if prod(shape) > _PER_BYTE * len(self.content):
+        if not 0 < prod(shape) <= _PER_BYTE * len(self.content):
             raise InputError(
                 f"{name} in {self.folder} has {prod(shape):.3g} numbers, and the file has "
                 f"{len(self.content)} bytes; download it again"

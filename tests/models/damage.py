@@ -46,7 +46,7 @@ MEGABYTES = 200
 _MOST = 4 * 2**30
 """Bytes beyond which the process has none: the machine is not to suffer."""
 FOUND: dict[str, tuple[int, ...]] = {
-    "gguf": (0, 1, 2694), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
+    "gguf": (0, 1, 2694, 501489), "folder": (0, 1, 47), "tokenizer": (0, 45), "head": (0, 1),
     "orbax": (1, 7, 10, 12, 22, 26), "run": (9, 20), "published": (0, 1), "memory": (0, 1),
     "pickle": (0, 5, 144, 147, 275), "datastore": (0, 1), "ngrams": (0, 2082), "costs": (0, 1),
     "artefact": (0, 1),
