@@ -70,10 +70,10 @@ def draft() -> float:
 
 def _arrays(params: PyTree) -> int:
     """The arrays of weights of a model, each layer of a stack by itself."""
-    from jspec.models.stacking import layers_of
 
-    def layers(path: tuple[Any, ...]) -> int:
-        names = (layers_of(str(getattr(key, "key", ""))) for key in path)
-        return next((len(name) for name in names if name is not None), 1)
+    def layers(path: tuple[Any, ...], leaf: Any) -> int:
+        # A stack is called after the range of its layers, such as "layers_1:26:2".
+        stacked = any(":" in str(getattr(key, "key", "")) for key in path)
+        return leaf.shape[0] if stacked else 1
 
-    return sum(layers(path) for path, _ in jax.tree_util.tree_leaves_with_path(params))
+    return sum(layers(*each) for each in jax.tree_util.tree_leaves_with_path(params))

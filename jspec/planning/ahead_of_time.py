@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
+import jspec
 from jspec import backend
 from jspec.base import PyTree
-from jspec.drafters.autoregressive import Autoregressive
 from jspec.errors import InputError
 from jspec.planning import compiled
 from jspec.planning.compiled import Compiled
@@ -69,8 +69,10 @@ def _compiled(setting: Setting, mesh: Any) -> list[Compiled]:
             "prefill": lambda: compiled.prefill(model, params, *drafted, call, mesh),
             "rounds": lambda: rounds(*drafted),
         }
-        if setting.device.platform == "gpu" and not isinstance(setting.drafter, Autoregressive):
-            programs[PLAIN] = lambda: replace(rounds(Autoregressive(), None), function=PLAIN)
+        if setting.device.platform == "gpu" and not isinstance(
+            setting.drafter, jspec.Autoregressive
+        ):
+            programs[PLAIN] = lambda: replace(rounds(jspec.Autoregressive(), None), function=PLAIN)
         return [_or_sentence(name, setting, program) for name, program in programs.items()]
 
 
