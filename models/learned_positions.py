@@ -13,7 +13,7 @@ from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.columns import Fused
 from jspec.models.linear import Linear, as_laid_out, unembed
-from jspec.models.norms import layer_norm
+from jspec.models.norms import LayerNorm
 from jspec.models.scanning import LayeredDecoder
 from jspec.packed import Mask
 
@@ -157,9 +157,11 @@ class LearnedPositionDecoder(LayeredDecoder):
         return self.param(name, nn.initializers.normal(0.02), (rows, width), wide)
 
 
-def _norm(module: Block | LearnedPositionDecoder, name: str) -> nn.LayerNorm:
+def _norm(module: Block | LearnedPositionDecoder, name: str) -> LayerNorm:
     config = module.config
-    return layer_norm(config.norm_eps, config.norm_affine, module.dtype, module.param_dtype, name)
+    return LayerNorm(
+        config.norm_eps, config.norm_affine, module.dtype, module.param_dtype, name=name
+    )
 
 
 def _dense(

@@ -12,7 +12,7 @@ from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.linear import Linear, as_laid_out, unembed
-from jspec.models.norms import layer_norm
+from jspec.models.norms import LayerNorm
 from jspec.models.rope import Rope, rotate, turns
 from jspec.models.scanning import LayeredDecoder
 from jspec.packed import Mask
@@ -63,7 +63,7 @@ class NeoXBlock(nn.Module):
         """The block's output, and the keys and values of its tokens."""
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         width, heads, dim = config.hidden_size, config.num_heads, config.head_dim
-        read = layer_norm(config.norm_eps, True, *dtypes, name="attention_norm")(x)
+        read = LayerNorm(config.norm_eps, True, *dtypes, name="attention_norm")(x)
         fused = as_laid_out(Linear(3 * width, config.attention_bias, *dtypes, name="qkv")(read))
         # The three of a head stand side by side.
         q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
@@ -72,7 +72,7 @@ class NeoXBlock(nn.Module):
         mixed = attention.attend(q, k, v, mask, past, by=self.attend_by)
         mixed = Linear(width, config.attention_bias, *dtypes, name="output")(mixed)
         seen = x if config.parallel else x + mixed
-        read = layer_norm(config.norm_eps, True, *dtypes, name="mlp_norm")(seen)
+        read = LayerNorm(config.norm_eps, True, *dtypes, name="mlp_norm")(seen)
         wide = Linear(config.intermediate_size, True, *dtypes, name="up")(read)
         fed = Linear(width, True, *dtypes, name="down")(ACTIVATIONS[config.activation](wide))
         return x + mixed + fed, k, v
@@ -112,6 +112,6 @@ class GPTNeoX(LayeredDecoder):
         x = looked_up(embed, tokens).astype(self.dtype)
         blocks = [NeoXBlock(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
-        x = layer_norm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
+        x = LayerNorm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
         head = embed if config.tied else self.param("head", init, shape, wide)
         return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)

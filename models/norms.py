@@ -37,17 +37,31 @@ class RMSNorm(nn.Module):
         return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
 
 
-def layer_norm(
-    eps: float, affine: bool, dtype: Any, param_dtype: Any, name: str | None = None
-) -> nn.LayerNorm:
-    """Ba et al. 2016, with scale and bias or with neither; Flax takes its moments in float32."""
-    return nn.LayerNorm(
-        epsilon=eps,
-        use_bias=affine,
-        use_scale=affine,
-        dtype=dtype,
-        param_dtype=eight_bits.wide(param_dtype, dtype),
+class LayerNorm(nn.Module):
+    """Ba et al. 2016: (x - mean(x)) / std(x), times a scale and plus a bias for each lane.
+
+    Args:
+        eps: added to the variance.
+        affine: whether there are scale and bias; else neither.
+        dtype: dtype of the result.
+        param_dtype: dtype that they are created in.
+    """
+
+    eps: float
+    affine: bool
+    dtype: Any
+    param_dtype: Any
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
+        width = x.shape[-1]
+        wide = x.astype(jnp.float32)
         # E[x^2] - E[x]^2 cancels where a lane is large, as some are in every trained GPT-2.
-        use_fast_variance=False,
-        name=name,
-    )
+        wide = wide - native.row_sums(wide) / width
+        unit = wide * jax.lax.rsqrt(native.row_sums(jnp.square(wide)) / width + self.eps)
+        if self.affine:
+            kind = eight_bits.wide(self.param_dtype, self.dtype)
+            scale = self.param("scale", nn.initializers.ones_init(), (width,), kind)
+            bias = self.param("bias", nn.initializers.zeros_init(), (width,), kind)
+            unit = unit * scale.astype(jnp.float32) + bias.astype(jnp.float32)
+        return unit.astype(self.dtype)

@@ -1,5 +1,10 @@
 """A node of a tree has the bits of its token in plain decoding, in every family and dtype."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import jax
 import numpy as np
 import pytest
@@ -94,3 +99,18 @@ def test_bad_input_is_a_sentence(arguments, said):
     model = jspec.models.shapes("jspec-800k").model
     with pytest.raises(jspec.InputError, match=said):
         testing.check_bits(model, None, **arguments)
+
+
+@pytest.mark.slow
+def test_with_all_optimisations_too(fixtures):
+    """Which tests leave out, and by which XLA rounds in fewer or in other places."""
+    names = ["opt_norms_behind_projected", "pythia", "gemma3", "qwen3_moe"]
+    models = [part for name in names for part in ("--model", str(fixtures / name))]
+    options = ["--dtype", "float32", "--nodes", "300", "--texts", "4", "--no-methods"]
+    variables = {name: os.environ[name] for name in ("PATH", "HOME") if name in os.environ}
+    root = Path(__file__).resolve().parents[2]
+    ran = subprocess.run(
+        [sys.executable, "-m", "benchmarks.bits", *models, *options],
+        env=variables, cwd=root, capture_output=True, text=True,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-2000:]
