@@ -6,6 +6,8 @@ the memory of 16 bits, and another set of weights is verified: its tokens are ex
 Embeddings, the head, norms, biases and routers stay as they are: they are small in large models,
 and the head decides on every token.
 
+Formats of GGUF files, which have a scale for every 32 weights, are in `jspec.models.blocks`.
+
 "w8a8" rounds the activations too, before each product: every row by a factor of its own, the
 largest of its numbers over 127 (dynamic quantisation, as in LLM.int8() of Dettmers et al. 2022,
 section 2, vector-wise, without outliers). Then the sums are of integers, and exact in any order.
@@ -21,13 +23,15 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int8, Num
 
+from jspec.models import blocks
+
 LARGEST = {"int8": 127.0, "float8_e4m3fn": 448.0}
 """The largest number of each dtype; all are symmetric around 0."""
 
 ROUNDED_STATES = "w8a8"
 """Weights in int8, and activations that are rounded to it for each product."""
 
-FORMATS = (*LARGEST, ROUNDED_STATES)
+FORMATS = (*LARGEST, ROUNDED_STATES, *blocks.SIZES)
 """What stands in the place of a dtype of weights, by name."""
 
 LEAST = 1e-30
@@ -47,8 +51,9 @@ def called(param_dtype: DTypeLike) -> str:
         >>> called(jnp.int8), called("w8a8")
         ('int8', 'w8a8')
     """
-    known = isinstance(param_dtype, str) and param_dtype in FORMATS
-    return param_dtype if known else jnp.dtype(param_dtype).name
+    if isinstance(param_dtype, str) and param_dtype in FORMATS:
+        return str(param_dtype)
+    return jnp.dtype(param_dtype).name
 
 
 def stored(param_dtype: DTypeLike) -> Any:
@@ -57,7 +62,7 @@ def stored(param_dtype: DTypeLike) -> Any:
 
 
 def narrow(dtype: DTypeLike) -> bool:
-    """Whether weights in this dtype have factors."""
+    """Whether weights of products are rounded to this dtype or format, and others are not."""
     return called(dtype) in FORMATS
 
 
@@ -81,6 +86,38 @@ def rounded(path: Path) -> bool:
     *_, module, name = ("", *path)
     products = name == "weight" and module != "router"
     return products or (module == "experts" and name in ("gate_up", "down"))
+
+
+def in_blocks(path: Path, shape: tuple[int, ...], param_dtype: DTypeLike) -> str | None:
+    """The format of blocks that the weights of this path are in; None: none.
+
+    Example:
+        >>> path = ("layers_0", "down", "weight")
+        >>> in_blocks(path, (8, 64), "q4_0"), in_blocks(path, (8, 40), "q4_0")
+        ('q4_0', None)
+        >>> in_blocks(("embed",), (8, 64), "q4_0"), in_blocks(path, (8, 64), "int8")
+        ('q8_0', None)
+    """
+    kind = called(param_dtype)
+    if kind not in blocks.SIZES or not blocks.fit(shape):
+        return None
+    if path in (("embed",), ("head",)):
+        return blocks.TABLES
+    return kind if rounded(path) else None
+
+
+def table(
+    module: nn.Module, name: str, shape: tuple[int, int], param_dtype: DTypeLike, dtype: DTypeLike
+) -> blocks.Blocks | Float[Array, "V E"]:
+    """Embeddings, or the head."""
+    if kind := in_blocks((name,), shape, param_dtype):
+        return blocks.parameter(module, name, shape, kind, dtype)
+    return module.param(name, nn.initializers.normal(0.02), shape, wide(param_dtype, dtype))
+
+
+def by_output(param_dtype: DTypeLike) -> bool:
+    """Whether the weights of products have a factor for each output."""
+    return narrow(param_dtype) and called(param_dtype) not in blocks.SIZES
 
 
 def quantised(
@@ -124,9 +161,13 @@ class Narrow:
 
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
-) -> Narrow | Float[Array, "*X O I"]:
+) -> Narrow | blocks.Blocks | Float[Array, "*X O I"]:
     """Weights of a product, and their factors where they are narrow."""
     init = nn.initializers.normal(0.02)
+    if called(param_dtype) in blocks.SIZES:
+        if blocks.fit(shape):
+            return blocks.parameter(module, name, shape, called(param_dtype), dtype)
+        param_dtype = dtype
     if not narrow(param_dtype):
         return module.param(name, init, shape, param_dtype).astype(dtype)
     held = stored(param_dtype)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jspec import mesh_axes, native
 from jspec.arguments import check_integer
 from jspec.models import eight_bits
-from jspec.models.linear import Linear, multiply_by_one_of
+from jspec.models.linear import Held, Linear, multiply_by_one_of, natively_multiplied
 
 
 @dataclass(frozen=True)
@@ -71,10 +71,8 @@ class RoutedExperts(nn.Module):
         down = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
-        narrow = isinstance(gate_up, eight_bits.Narrow)
-        taken = native.takes_product(rows, gate_up.weights if narrow else gate_up)
-        taken = taken or (narrow and gate_up.rounds_states)
-        alone = routes.size <= count and not taken
+        rounds = isinstance(gate_up, eight_bits.Narrow) and gate_up.rounds_states
+        alone = routes.size <= count and not rounds and not natively_multiplied(rows, gate_up)
         fed = (each if alone else sorted_by_expert)(rows, routes, gate_up, down, self.activation)
         mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)
@@ -83,8 +81,8 @@ class RoutedExperts(nn.Module):
 def each(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
-    gate_up: Float[Array, "X J E"] | eight_bits.Narrow,
-    down: Float[Array, "X E I"] | eight_bits.Narrow,
+    gate_up: Held,
+    down: Held,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "R K E"]:
     """Every route by itself, with its expert's weights gathered: for fewer routes than experts.
@@ -92,7 +90,7 @@ def each(
     Args:
         x: states.
         routes: the experts of each.
-        gate_up, down: weights of all X experts; J is 2 I.
+        gate_up, down: weights of all X experts, [X, J, E] and [X, E, I]; J is 2 I.
         activation: of the gates.
 
     Returns:
@@ -105,8 +103,8 @@ def each(
 def sorted_by_expert(
     x: Float[Array, "R E"],
     routes: Int[Array, "R K"],
-    gate_up: Float[Array, "X J E"] | eight_bits.Narrow,
-    down: Float[Array, "X E I"] | eight_bits.Narrow,
+    gate_up: Held,
+    down: Held,
     activation: Callable[[Array], Array],
 ) -> Float[Array, "R K E"]:
     """The same with the routes sorted by expert and cut into blocks of one expert each.

@@ -8,9 +8,9 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
-from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
+from jspec.models.blocks import looked_up
 from jspec.models.columns import Fused
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
@@ -132,15 +132,19 @@ class LearnedPositionDecoder(LayeredDecoder):
     ) -> Output:
         config = self.config
         projected = config.embed_size != config.hidden_size
-        embed = self.table("embed", config.vocab_size, config.embed_size)
-        places = self.table(
-            "positions", config.context + config.position_offset, config.hidden_size
+        dtypes = self.dtype, self.param_dtype
+        tables = (config.vocab_size, config.embed_size), self.param_dtype, self.dtype
+        embed = eight_bits.table(self, "embed", *tables)
+        places = self.param(
+            "positions",
+            nn.initializers.normal(0.02),
+            (config.context + config.position_offset, config.hidden_size),
+            eight_bits.wide(self.param_dtype, self.dtype),
         )
         x = looked_up(embed, tokens).astype(self.dtype)
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)
-        dtypes = self.dtype, self.param_dtype
         block = Block(config, *dtypes, self.attend_by, self.column_parts, parent=None)
         blocks = [block] * config.num_layers
         ran = self.through_layers(blocks, x, (mask,), cache, nodes)
@@ -149,12 +153,8 @@ class LearnedPositionDecoder(LayeredDecoder):
             x = _norm(self, "norm")(x)
         if projected:
             x = _dense(self, config.embed_size, "project_out", bias=False)(x)
-        head = embed if config.tied else self.table("head", *embed.shape)
+        head = embed if config.tied else eight_bits.table(self, "head", *tables)
         return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)
-
-    def table(self, name: str, rows: int, width: int) -> Float[Array, "rows width"]:
-        wide = eight_bits.wide(self.param_dtype, self.dtype)
-        return self.param(name, nn.initializers.normal(0.02), (rows, width), wide)
 
 
 def _norm(module: Block | LearnedPositionDecoder, name: str) -> LayerNorm:

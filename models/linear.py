@@ -14,7 +14,7 @@ from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
 from jspec import native
-from jspec.models import eight_bits
+from jspec.models import blocks, eight_bits
 
 _FEW_ROWS = 32
 """The most rows that are multiplied with the weights first: with more, both orders take as long."""
@@ -83,8 +83,12 @@ def halves(
     return found.reshape(*x.shape[:-1], len(weight))
 
 
-def unembed(x: Float[Array, "... E"], table: Float[Array, "V E"]) -> Float[Array, "... V"]:
+def unembed(
+    x: Float[Array, "... E"], table: Float[Array, "V E"] | blocks.Blocks
+) -> Float[Array, "... V"]:
     """Scores of all tokens in float32: states by the rows of a table such as the embedding."""
+    if isinstance(table, blocks.Blocks):
+        return _in_blocks(x, table, None, jnp.float32)
     return product(x, table.astype(x.dtype), jnp.float32)
 
 
@@ -99,10 +103,14 @@ def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.lax.platform_dependent(y, cpu=lambda y: y, default=jax.lax.optimization_barrier)
 
 
-def multiply(
-    x: Float[Array, "... I"], weight: Float[Array, "O I"] | eight_bits.Narrow
-) -> Float[Array, "... O"]:
+Held = Float[Array, "O I"] | eight_bits.Narrow | blocks.Blocks
+"""Weights of a product as models hold them."""
+
+
+def multiply(x: Float[Array, "... I"], weight: Held) -> Float[Array, "... O"]:
     """`product`; in 8 bits, the factors of the outputs are multiplied into the result."""
+    if isinstance(weight, blocks.Blocks):
+        return _in_blocks(x, weight, None, x.dtype)
     if not isinstance(weight, eight_bits.Narrow):
         return product(x, weight)
     if weight.rounds_states:
@@ -119,21 +127,52 @@ def multiply(
 
 
 def multiply_by_one_of(
-    x: Float[Array, "... I"],
-    weights: Float[Array, "X O I"] | eight_bits.Narrow,
-    index: Int[Array, ""],
+    x: Float[Array, "... I"], weights: Held, index: Int[Array, ""]
 ) -> Float[Array, "... O"]:
     """`multiply` by one of several matrices, of which the kernels of a CPU make no copy."""
+    if isinstance(weights, blocks.Blocks):
+        return _in_blocks(x, weights, index, x.dtype)
     if isinstance(weights, eight_bits.Narrow) and weights.rounds_states:
         return _rounded(x, weights, index)
 
     def by_xla(x, weights, index):
         return product(x, weights[index])
 
-    held = weights.weights if isinstance(weights, eight_bits.Narrow) else weights
-    if native.takes_product(x, held):
+    if natively_multiplied(x, weights):
         return native.natively(_by_kernel, by_xla, x, weights, index)
     return by_xla(x, weights, index)
+
+
+def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
+    """Whether a kernel of a CPU multiplies with these weights, or with one of them."""
+    if isinstance(weights, blocks.Blocks):
+        return native.takes_block_product(x, weights.packed)
+    if not isinstance(weights, eight_bits.Narrow):
+        return native.takes_product(x, weights)
+    takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
+    return takes(x, weights.weights)
+
+
+def _in_blocks(
+    x: Float[Array, "... I"],
+    weights: blocks.Blocks,
+    index: Int[Array, ""] | None,
+    dtype: DTypeLike,
+) -> Float[Array, "... O"]:
+    """The product with a matrix in blocks, or with one of several, in this dtype."""
+
+    def by_kernel(x, packed, index):
+        return native.block_product(x, packed, blocks.SIZES[weights.kind], index).astype(dtype)
+
+    def by_xla(x, packed, index):
+        packed = packed if index is None else packed[index]
+        packed = jax.lax.platform_dependent(x, packed, cpu=_read_after, default=_read_anew)
+        return product(x, blocks.widened(packed, weights.kind, x.dtype), dtype)
+
+    given = x, weights.packed, index
+    if natively_multiplied(x, weights):
+        return native.natively(by_kernel, by_xla, *given)
+    return by_xla(*given)
 
 
 def _rounded(
@@ -150,7 +189,7 @@ def _rounded(
         return eight_bits.rounded_product(x, weights, factors).astype(x.dtype)
 
     given = x, weights.weights, weights.factors, index
-    if native.takes_rounded_product(x, weights.weights):
+    if natively_multiplied(x, weights):
         return native.natively(by_kernel, by_xla, *given)
     return by_xla(*given)
 
@@ -168,21 +207,29 @@ def _by_kernel(
 
 
 def widened(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
-    """The weights in the dtype of x, anew in every step of a loop.
-
-    XLA would take that out of the loop, and hold all weights of the model in that dtype.
-    """
-    x, weights = jax.lax.optimization_barrier((x, weights))
-    return weights.astype(x.dtype)
+    """The weights in the dtype of x, anew in every step of a loop."""
+    return _read_anew(x, weights).astype(x.dtype)
 
 
 def widened_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
     """The same when x is known, not before: XLA for CPU drops the barrier too early."""
+    return _read_after(x, weights).astype(x.dtype)
+
+
+def _read_anew(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Num[Array, "O I"]:
+    """The weights as they are, read in every step of a loop.
+
+    XLA would take out of the loop what is made of them, and hold that of the whole model.
+    """
+    return jax.lax.optimization_barrier((x, weights))[1]
+
+
+def _read_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Num[Array, "O I"]:
     first = x.reshape(-1)[0]
     # Never true, which XLA does not know.
     never = jnp.isnan(first) & jnp.isinf(first)
     bits = jax.lax.bitcast_convert_type(weights, jnp.int8) + never.astype(jnp.int8)
-    return jax.lax.bitcast_convert_type(bits, weights.dtype).astype(x.dtype)
+    return jax.lax.bitcast_convert_type(bits, weights.dtype)
 
 
 class Linear(nn.Module):

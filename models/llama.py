@@ -14,9 +14,9 @@ from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
 from jspec.errors import InputError
-from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
+from jspec.models.blocks import looked_up
 from jspec.models.columns import Fused
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, as_laid_out, unembed
@@ -270,13 +270,9 @@ class Llama(LayeredDecoder):
         cache: Cache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        config, wide = self.config, eight_bits.wide(self.param_dtype, self.dtype)
-        embed = self.param(
-            "embed",
-            nn.initializers.normal(0.02),
-            (config.vocab_size, config.hidden_size),
-            wide,
-        )
+        config = self.config
+        tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
+        embed = eight_bits.table(self, "embed", *tables)
         x = looked_up(embed, tokens).astype(self.dtype) * config.embed_scale
         blocks = [
             Block(
@@ -293,15 +289,7 @@ class Llama(LayeredDecoder):
             config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
         )
         x = norm(ran.x)
-        if config.tied:
-            head = embed
-        else:
-            head = self.param(
-                "head",
-                nn.initializers.normal(0.02),
-                (config.vocab_size, config.hidden_size),
-                wide,
-            )
+        head = embed if config.tied else eight_bits.table(self, "head", *tables)
         logits = capped(unembed(x, head), config.logit_cap)
         if self.taps:
             x = jnp.concatenate(ran.tapped, axis=-1)

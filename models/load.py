@@ -3,9 +3,9 @@
 import os
 import re
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
@@ -20,6 +20,7 @@ from jspec import backend
 from jspec.base import PyTree
 from jspec.errors import InputError
 from jspec.models import (
+    blocks,
     columns,
     eight_bits,
     gguf,
@@ -115,10 +116,12 @@ def load(
             model that a package carries such as "smollm2-135m", or a hub id such as "org/model".
             "@" and a revision behind an id pin what the hub gives: "org/model@v1.0".
         dtype: dtype of activations and cache; float32 on CPU, else bfloat16. "int8" and
-            "float8_e4m3fn" are dtypes of weights, see there; all else is as by default.
-        param_dtype: dtype that the weights are held in; `dtype` if not given. In 8 bits
+            "float8_e4m3fn" are dtypes of weights and "w8a8", "q8_0", "q4_0" and "q4_1" formats of
+            them, see there; all else is as by default.
+        param_dtype: dtype or format that the weights are held in; `dtype` if not given. In 8 bits
             (`jspec.models.eight_bits`) it is a model of its own, whose tokens are exact in
-            themselves.
+            themselves. In blocks (`jspec.models.blocks`) a GGUF file's weights of that format stay
+            as they are, and others are rounded to it.
         with_tokenizer: False where the folder has no tokenizer or none is needed.
         mesh: devices to spread the weights over as `sharding.TABLES` says; by default one device.
         scan_layers: True to run layers that are alike as the steps of one scan: a deep model
@@ -255,11 +258,27 @@ def read_weights(
             return there
         return (there or SingleDeviceSharding(jax.devices()[0])).with_memory_kind(layer_memory)
 
-    def joined(weight: weights.Weight, dtype: DTypeLike) -> np.ndarray:
+    def joined(
+        weight: weights.Weight,
+        dtype: DTypeLike,
+        read: Callable[[str], np.ndarray] = read,
+    ) -> np.ndarray:
         one = {weight.path[-1]: weight.join(read, dtype)}
         for key in reversed(weight.path[:-1]):
             one = {key: one}
         return jax.tree.leaves(columns.relaid(one, model.fused, 1, model.column_parts))[0]
+
+    def in_blocks(weight: weights.Weight, kind: str) -> np.ndarray:
+        if weight.transposed:
+            return blocks.packed(joined(weight, np.float32), kind)
+
+        def read_packed(name: str) -> np.ndarray:
+            there = known[name]
+            kept = files.packed(there, kind) if isinstance(files, gguf.Tensors) else None
+            return blocks.packed(files.read(there), kind) if kept is None else kept
+
+        shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)
+        return joined(replace(weight, shapes=shapes), np.uint8, read_packed)
 
     def placed(weight: weights.Weight) -> jax.Array:
         split = place(weight.path, weight.shape)
@@ -283,7 +302,9 @@ def read_weights(
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
         *path, name = weight.path
         streams = layer_memory != streaming.DEVICE and bool(path) and path[0] in stacked
-        if wide is not model.param_dtype and eight_bits.rounded(weight.path):
+        if kind := eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype):
+            arrays = {name: in_blocks(weight, kind)}
+        elif eight_bits.by_output(model.param_dtype) and eight_bits.rounded(weight.path):
             # A factor is of all inputs, so that the whole is read first.
             narrow, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
             arrays = {name: narrow, f"{name}{eight_bits.SUFFIX}": factors}

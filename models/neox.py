@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec.base import Cache, Output, TreeKV
-from jspec.mesh_axes import looked_up
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
+from jspec.models.blocks import looked_up
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
 from jspec.models.rope import Rope, rotate, turns
@@ -106,12 +106,11 @@ class GPTNeoX(LayeredDecoder):
         nodes: TreeKV | None = None,
     ) -> Output:
         config, dtypes = self.config, (self.dtype, self.param_dtype)
-        init, shape = nn.initializers.normal(0.02), (config.vocab_size, config.hidden_size)
-        wide = eight_bits.wide(self.param_dtype, self.dtype)
-        embed = self.param("embed", init, shape, wide)
+        tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
+        embed = eight_bits.table(self, "embed", *tables)
         x = looked_up(embed, tokens).astype(self.dtype)
         blocks = [NeoXBlock(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
         x = LayerNorm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
-        head = embed if config.tied else self.param("head", init, shape, wide)
+        head = embed if config.tied else eight_bits.table(self, "head", *tables)
         return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)

@@ -67,8 +67,8 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
     names = (*NAMES, *eight_bits.FORMATS) if held else NAMES
     if not _is(dtype, names):
         raise InputError(f"dtype {dtype!r} is unknown; use one of {', '.join(names)}")
-    if dtype == eight_bits.ROUNDED_STATES:
-        return dtype
+    if isinstance(dtype, str) and dtype in eight_bits.FORMATS and dtype not in eight_bits.LARGEST:
+        return dtype  # a format that is no dtype
     if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
         raise InputError(
             f"dtype {dtype!r} is float32 while 64 bits are off; switch them on with "

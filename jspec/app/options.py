@@ -98,7 +98,7 @@ Dtype = Annotated[
     typer.Option(
         metavar="D",
         help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone; "
-        "w8a8: int8 weights, and activations rounded to it.",
+        "w8a8: int8 weights, and activations rounded to it; q8_0, q4_0, q4_1: as in GGUF files.",
         show_default="float32 on CPU, else bfloat16",
     ),
 ]

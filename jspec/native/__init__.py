@@ -11,15 +11,18 @@ from jspec.native.attention import attention, takes_attention
 from jspec.native.library import described, disabled, instruction_set, missing
 from jspec.native.primitive import natively
 from jspec.native.product import (
+    block_product,
     product,
     rounded_product,
     row_sums,
+    takes_block_product,
     takes_product,
     takes_rounded_product,
 )
 
 __all__ = [
     "attention",
+    "block_product",
     "described",
     "disabled",
     "instruction_set",
@@ -29,6 +32,7 @@ __all__ = [
     "rounded_product",
     "row_sums",
     "takes_attention",
+    "takes_block_product",
     "takes_product",
     "takes_rounded_product",
 ]

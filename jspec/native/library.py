@@ -13,7 +13,7 @@ import jax
 SWITCH = "JSPEC_NATIVE"
 """The variable of the environment that switches the kernels off, 0, or names an instruction set."""
 
-TARGETS = ("jspec_product", "jspec_rounded_product", "jspec_attend")
+TARGETS = ("jspec_product", "jspec_block_product", "jspec_rounded_product", "jspec_attend")
 """The names under which XLA knows them."""
 
 FILE = Path(__file__).parent / "src" / "libjspec.so"

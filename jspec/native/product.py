@@ -2,7 +2,8 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, Int8, Num
+import numpy as np
+from jaxtyping import Array, Float, Int, Int8, Num, UInt8
 
 from jspec.native.library import instruction_set, on_one_device
 from jspec.native.primitive import natively
@@ -78,6 +79,40 @@ def rounded_product(
     shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
     call = jax.ffi.ffi_call("jspec_rounded_product", shape, vmap_method="sequential")
     return call(x.astype(jnp.float32), weights, factors.astype(jnp.float32), layer)
+
+
+def takes_block_product(x: Float[Array, "... I"], packed: UInt8[Array, "*L O B"]) -> bool:
+    """Whether `block_product` computes this product on a CPU."""
+    return (
+        0 < x.size <= MOST_ROWS * x.shape[-1]
+        and packed.size > 0
+        and x.dtype.name in _STATES
+        and on_one_device(x)
+        and on_one_device(packed)
+        and instruction_set() is not None
+    )
+
+
+def block_product(
+    x: Float[Array, "... I"],
+    packed: UInt8[Array, "O B"] | UInt8[Array, "L O B"],
+    block_bytes: int,
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """`product` with weights in blocks of 32, which are widened in the register.
+
+    Bit for bit the product with the weights in float32.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_block_product` says so.
+        packed: as `jspec.models.blocks` has them, or those of all layers.
+        block_bytes: of a block, which tell the format.
+        layer: which of the layers.
+    """
+    layer = jnp.int32(0) if layer is None else layer
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], packed.shape[-2]), jnp.float32)
+    call = jax.ffi.ffi_call("jspec_block_product", shape, vmap_method="sequential")
+    return call(x.astype(jnp.float32), packed, layer, block_bytes=np.int32(block_bytes))
 
 
 def row_sums(x: Float[Array, "... I"]) -> Float[Array, "... 1"]:

@@ -71,6 +71,28 @@ class Tensors:
         """
         return self.rows(name, slice(None))
 
+    def packed(self, name: str, kind: str) -> np.ndarray | None:
+        """The bytes of one matrix by rows; None if it is not stored in this format, or in Q4_0
+        where it is Q8_0, which holds the same weights.
+
+        Args:
+            name: of a tensor whose rows are laid out as in the file, but for their order.
+            kind: such as "q4_0", see `jspec.models.blocks`.
+
+        Raises:
+            InputError: if it is cut off.
+        """
+        entry, package = self.files[name], library()
+        known = {one.value: one for one in package.GGMLQuantizationType}
+        held = known.get(entry.kind)
+        called = held.name.lower() if held else None
+        if called not in (kind, _IN_EIGHT_BITS.get(kind)):
+            return None
+        stored = self._bytes(name, entry, *package.GGML_QUANT_SIZES[held])
+        if called != kind:
+            stored = _widened(stored)
+        return self.restore(name, stored.reshape(*entry.shape[:-1], -1))
+
     def rows(self, name: str, rows: slice) -> np.ndarray:
         """Rows of one tensor in float32; the others are not dequantised.
 
@@ -190,6 +212,13 @@ class File:
         return eos, self.header.metadata.token("tokenizer.ggml.bos_token_id")
 
 
+def _widened(lines: np.ndarray) -> np.ndarray:
+    """Rows in blocks of Q4_0 as the same weights in blocks of Q8_0."""
+    blocks = lines.reshape(len(lines), -1, 18)
+    steps = np.concatenate([blocks[..., 2:] & 15, blocks[..., 2:] >> 4], -1) - np.uint8(8)
+    return np.concatenate([blocks[..., :2], steps], -1).reshape(len(lines), -1)
+
+
 def _joined(lines: np.ndarray) -> np.ndarray:
     """The same blocks in fewer and longer rows: `gguf` dequantises sixteen rows at a time, and for
     short ones that takes longer than their numbers do.
@@ -212,6 +241,8 @@ def _one(stack: Entry, index: int) -> Entry:
 
 _PER_BYTE = 8
 """Numbers that a byte holds, at most."""
+_IN_EIGHT_BITS = {"q8_0": "q4_0"}
+"""What else is in a format exactly."""
 _ENDS = ("eos", "eot", "eom")
 _ROW_BYTES = 4096
 

@@ -9,6 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.models import blocks
 from jspec.models.linear import Linear, product, unembed
 
 _MOST_BLOCKS = 1024
@@ -148,7 +149,7 @@ def fresh(heads: MedusaHeads, target: PyTree) -> PyTree:
         target: params of the model that it will draft for.
     """
     held = target["params"]
-    scores = jnp.asarray(held.get("head", held["embed"]), heads.param_dtype)
+    scores = jnp.asarray(blocks.table(held.get("head", held["embed"])), heads.param_dtype)
     zero = jnp.zeros((heads.features, heads.features), heads.param_dtype)
     params = {}
     for head in range(heads.num_heads):

@@ -18,7 +18,7 @@ from jax.typing import DTypeLike
 
 from jspec.base import PyTree
 from jspec.errors import InputError
-from jspec.models import eight_bits, hub, precision
+from jspec.models import blocks, eight_bits, hub, precision
 from jspec.models.heads import block_layouts
 from jspec.models.heads.eagle import EAGLEConfig
 from jspec.models.heads.eagle3 import Eagle3Config
@@ -227,7 +227,7 @@ def _check_copy(
 ) -> None:
     """Raises InputError if the head's copy of an array of the target is of another model."""
     held, shape = target["params"], files.shape(name)
-    ours = held.get(array, held["embed"])  # the head may be the embedding
+    ours = blocks.table(held.get(array, held["embed"]))  # the head may be the embedding
     words = {"embed": "embeddings", "head": "scores"}[array]
     fix = "load the target that the head was trained for"
     if shape != ours.shape:

@@ -11,6 +11,7 @@ from flax.traverse_util import unflatten_dict
 
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.models import blocks
 from jspec.models.heads.base import gathered
 from jspec.models.heads.block import BlockHead
 from jspec.models.heads.eagle import EAGLEHead
@@ -102,7 +103,8 @@ def borrow(head: Any, target: PyTree) -> PyTree:
         InputError: if the target's embedding or head is of another shape than the head reads.
     """
     held = target["params"]
-    arrays = {"embed": held["embed"], "head": held.get("head", held["embed"])}
+    tables = {"embed": held["embed"], "head": held.get("head", held["embed"])}
+    arrays = {name: blocks.table(array) for name, array in tables.items()}
     lent = {}
     for path, wanted in leaves(shapes(head).get(TARGET, {})):
         array = arrays[path[-1]]

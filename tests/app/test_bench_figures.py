@@ -122,7 +122,11 @@ def test_a_peer_that_is_faster_is_no_method_to_use():
     rows += [row("peer", i, 0.25, peer=True) for i in range(5)]
     report = statistics.report(rows, [PLAIN, "quick", "peer"])
     assert verdict.sentence(report).startswith("Use quick here")
-    (note,) = verdict.notes(report)
+    beside, note = verdict.notes(report)
+    assert beside == (
+        "Beside peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric means of 5 "
+        "prompts)."
+    )
     assert note.startswith("peer was faster than all of jspec: 4.40 times")
 
 

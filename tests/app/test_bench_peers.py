@@ -1,5 +1,6 @@
 """The peers of a bench decode the very weights that jspec does, where they are installed."""
 
+import jax
 import numpy as np
 import pytest
 import tiny
@@ -58,7 +59,7 @@ def test_transformers_takes_prompts_of_unequal_length(setting):
     prompts = [PROMPT, PROMPT[:3]]
     run = RunSettings(max_new_tokens=12, batch_size=2)
     contender = peers.PEERS["transformers"].start(
-        Setting(setting.folder, None, setting.target, run, room=64)
+        Setting(setting.path, None, setting.target, run, room=64)
     )
     (group,) = groups(prompts, run)
     replies = contender.replies(group, contender.answer(group))
@@ -96,6 +97,29 @@ def test_the_gguf_file_holds_the_weights(tmp_path):
     np.testing.assert_array_equal(written[:, [0, 2, 1, 3]], query)
     value = np.asarray(layer["qkv"]["weight"])[(4 + 2) * 4 :]
     np.testing.assert_array_equal(tensors["blk.0.attn_v.weight"], value)
+
+
+@pytest.mark.parametrize("kind", ["q8_0", "q4_0", "q4_1", "int8"])
+def test_the_gguf_file_holds_the_bytes_of_blocks(kind, setting, tmp_path):
+    pytest.importorskip("gguf")
+    from jspec.app.bench.peers import gguf_file
+    from jspec.models import blocks
+
+    held = jspec.models.load(setting.path, kind, with_tokenizer=False)
+    gguf_file.write(held.model, held.params, tmp_path / "m.gguf")
+    _, tensors = read(tmp_path / "m.gguf")
+    down = held.params["params"]["layers_0"]["down"]
+    if kind == "int8":
+        wide = np.asarray(down["weight"], np.float32) * np.asarray(down["weight_scale"])[:, None]
+        np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], wide)
+        return
+    again = jspec.models.load(tmp_path / "m.gguf", kind, with_tokenizer=False)
+    for one, other in zip(
+        *(jax.tree.leaves(loaded.params) for loaded in (held, again)), strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    np.testing.assert_array_equal(tensors["blk.0.ffn_down.weight"], down["weight"])
+    assert tensors["token_embd.weight"].shape[1] == 64 // 32 * blocks.SIZES["q8_0"]
 
 
 @pytest.mark.parametrize(

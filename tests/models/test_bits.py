@@ -29,7 +29,7 @@ def test_every_family_in_float32(variant):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "w8a8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8", "w8a8", "q8_0", "q4_0"])
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_family_in_other_dtypes(name, dtype, fixtures):
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False, dtype=dtype)

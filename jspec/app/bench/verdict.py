@@ -60,6 +60,13 @@ def notes(report: Report) -> list[str]:
         )
     peers = [one for one in report.summaries.values() if one.is_peer]
     ours = [one for one in report.summaries.values() if not one.is_peer]
+    best = max(ours, key=lambda one: one.speedup, default=None)
+    if best is not None and best.name != PLAIN:
+        found += [
+            f"Beside {one.name}: {best.name} {best.speedup / one.speedup:.2f} times as fast, plain "
+            f"decoding {1 / one.speedup:.2f} times (geometric means of {one.num_prompts} prompts)."
+            for one in peers
+        ]
     if peers and ours:
         quick = max(peers, key=lambda one: one.speedup)
         if quick.speedup > max(one.speedup for one in ours):

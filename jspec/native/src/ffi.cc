@@ -97,6 +97,17 @@ int64_t matrix_of(ffi::Span<const int64_t> shape, ffi::Buffer<ffi::S32> layer) {
   return number < 0 ? 0 : number > last ? last : number;
 }
 
+ffi::Error multiply(ffi::ThreadPool& pool, const Product& call, int64_t bytes) {
+  // Small products end before another thread has begun.
+  int64_t size = bytes * call.rows < (64 << 10) ? call.outputs : kOutputs;
+  int64_t parts = (call.outputs + size - 1) / size;
+  in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
+    int64_t end = (part + 1) * size;
+    chosen->product(call, part * size, end < call.outputs ? end : call.outputs);
+  });
+  return ffi::Error::Success();
+}
+
 ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer weights,
                    ffi::Buffer<ffi::S32> layer, ffi::ResultBuffer<ffi::F32> y) {
   auto shape = weights.dimensions();
@@ -106,14 +117,21 @@ ffi::Error product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::AnyBuffer
   call.rows = int64_t(x.element_count()) / call.inputs;
   int64_t bytes = call.outputs * call.inputs * bytes_of(call.kind);
   call.weights = (const char*)call.weights + bytes * matrix_of(shape, layer);
-  // Small products end before another thread has begun.
-  int64_t size = bytes * call.rows < (64 << 10) ? call.outputs : kOutputs;
-  int64_t parts = (call.outputs + size - 1) / size;
-  in_parts(pool, parts, threads_of(pool, parts), [&](int64_t part) {
-    int64_t end = (part + 1) * size;
-    chosen->product(call, part * size, end < call.outputs ? end : call.outputs);
-  });
-  return ffi::Error::Success();
+  return multiply(pool, call, bytes);
+}
+
+ffi::Error block_product(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> x, ffi::Buffer<ffi::U8> weights,
+                         ffi::Buffer<ffi::S32> layer, int32_t block_bytes,
+                         ffi::ResultBuffer<ffi::F32> y) {
+  auto shape = weights.dimensions();
+  size_t rank = shape.size();
+  Kind kind = block_bytes == 34 ? Kind::kQ8_0 : block_bytes == 18 ? Kind::kQ4_0 : Kind::kQ4_1;
+  Product call{kind, nullptr, x.typed_data(), y->typed_data(), 0,
+               shape[rank - 1] / block_bytes * 32, shape[rank - 2]};
+  call.rows = int64_t(x.element_count()) / call.inputs;
+  int64_t bytes = call.outputs * shape[rank - 1];
+  call.weights = weights.typed_data() + bytes * matrix_of(shape, layer);
+  return multiply(pool, call, bytes);
 }
 
 float* scratch(int64_t floats) {
@@ -196,7 +214,9 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyB
 extern "C" int jspec_choose(const char* name) {
 #if defined(__x86_64__)
   __builtin_cpu_init();
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  unsigned a, b, c, d;
+  bool halves = __get_cpuid(1, &a, &b, &c, &d) && (c >> 29 & 1);  // F16C
+  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && halves;
   bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                 __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq");
   if (!strcmp(name, "avx512") && avx2 && avx512) {
@@ -207,7 +227,6 @@ extern "C" int jspec_choose(const char* name) {
   } else if (!strcmp(name, "avx2") && avx2) {
     chosen = &jspec::avx2, integers = &jspec::integers_avx2;
 #if defined(JSPEC_HAS_integers_avxvnni)
-    unsigned a, b, c, d;
     if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1))
       integers = &jspec::integers_avxvnni;
 #endif
@@ -237,6 +256,15 @@ XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_product, product,
                                   .Arg<ffi::Buffer<ffi::F32>>()
                                   .Arg<ffi::AnyBuffer>()
                                   .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Ret<ffi::Buffer<ffi::F32>>());
+
+XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_block_product, block_product,
+                              ffi::Ffi::Bind()
+                                  .Ctx<ffi::ThreadPool>()
+                                  .Arg<ffi::Buffer<ffi::F32>>()
+                                  .Arg<ffi::Buffer<ffi::U8>>()
+                                  .Arg<ffi::Buffer<ffi::S32>>()
+                                  .Attr<int32_t>("block_bytes")
                                   .Ret<ffi::Buffer<ffi::F32>>());
 
 XLA_FFI_DEFINE_HANDLER_SYMBOL(jspec_rounded_product, rounded_product,

@@ -5,56 +5,84 @@
 // not depend on the others.
 #pragma once
 
+#include "blocks.h"
 #include "kernels.h"
 #include "vectors.h"
 
 namespace {
 
-// The rows of a tile, and the outputs of a tile of so many rows: their sums stay in registers. Few
-// rows wait for memory, and one stream of weights comes faster than several.
+// The rows of a tile; it has `outputs_of` them outputs, and all sums stay in registers. Few rows wait
+// for memory, and one stream of weights comes faster than several.
 constexpr int kMostRows = kRegisters == 32 ? 8 : 4;
-constexpr int outputs_of(int rows) {
-  return rows <= kRegisters / 8 ? 1 : kRegisters * 3 / 4 / rows;
-}
 
 // Bytes between the weights in use and those that are fetched, to the first cache and the second.
 constexpr int64_t kNear = 512, kFar = 13824;
 // Weights that stay in the second cache while all rows pass over them.
 constexpr int64_t kBlock = 64 << 10;
 
+// How weights lie in memory: a step of `kStep` of them in `kBytes`, widened to `kVectors` vectors.
+template <class W>
+struct Plain {
+  static constexpr int kStep = kLanes, kBytes = kLanes * sizeof(W), kVectors = 1;
+  static constexpr int outputs_of(int rows) {
+    return rows <= kRegisters / 8 ? 1 : kRegisters * 3 / 4 / rows;
+  }
+  JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs * sizeof(W); }
+  JSPEC_INLINE void widen(const char* from, Vector (&to)[1]) { to[0] = load((const W*)from); }
+  JSPEC_INLINE void widen_part(const char* from, int count, Vector (&to)[1]) {
+    to[0] = load_part((const W*)from, count);
+  }
+};
+
+// Blocks of 32 weights with a scale, as GGUF files have them: see blocks.h.
+template <class Block>
+struct InBlocks {
+  static constexpr int kStep = 32, kBytes = Block::kBytes, kVectors = 32 / kLanes;
+  static constexpr int outputs_of(int rows) { return rows <= 4 ? kRegisters / 8 : kRegisters / 2 / rows; }
+  JSPEC_INLINE int64_t bytes(int64_t inputs) { return inputs / kStep * kBytes; }
+  JSPEC_INLINE void widen(const char* from, Vector (&to)[kVectors]) { Block::widen(from, to); }
+  JSPEC_INLINE void widen_part(const char*, int, Vector (&)[kVectors]) {}  // rows are of whole ones
+};
+
 // N rows by R outputs. Of P passes over the same weights each fetches its part of later ones.
 template <class W, int R, int N, int P>
-JSPEC_INLINE void tile(const W* w, const float* x, float* y, int64_t inputs, int64_t outputs,
+JSPEC_INLINE void tile(const char* w, const float* x, float* y, int64_t inputs, int64_t outputs,
                        int pass, int64_t far) {
+  const int64_t row_bytes = W::bytes(inputs);
   Vector sums[R][N];
 #pragma GCC unroll 32
   for (int r = 0; r < R; r++)
 #pragma GCC unroll 32
     for (int n = 0; n < N; n++) sums[r][n] = zeros();
   int64_t k = 0;
-  for (; k + kLanes <= inputs; k += kLanes) {
-    Vector weights[R];
+  const char* at = w;
+  for (; k + W::kStep <= inputs; k += W::kStep, at += W::kBytes) {
+    Vector weights[R][W::kVectors];
 #pragma GCC unroll 32
     for (int r = 0; r < R; r++) {
-      const char* from = (const char*)(w + r * inputs + k);
-      weights[r] = load(w + r * inputs + k);
-      __builtin_prefetch(from + kNear, 0, 3);
+      const char* from = at + r * row_bytes;
+      W::widen(from, weights[r]);
+      if (W::kVectors == 1) __builtin_prefetch(from + kNear, 0, 3);
       if (P == 1 || r % P == pass) __builtin_prefetch(from + far, 0, 2);
     }
+#pragma GCC unroll 8
+    for (int v = 0; v < W::kVectors; v++)
 #pragma GCC unroll 32
-    for (int n = 0; n < N; n++) {
-      Vector row = load(x + n * inputs + k);
+      for (int n = 0; n < N; n++) {
+        // Without `in_register` it would be read for each output, which takes longer than to add.
+        Vector row = in_register(load(x + n * inputs + k + v * kLanes));
 #pragma GCC unroll 32
-      for (int r = 0; r < R; r++) sums[r][n] = multiply_add(weights[r], row, sums[r][n]);
-    }
+        for (int r = 0; r < R; r++) sums[r][n] = multiply_add(weights[r][v], row, sums[r][n]);
+      }
   }
   if (int rest = int(inputs - k)) {
 #pragma GCC unroll 32
     for (int r = 0; r < R; r++) {
-      Vector weights = load_part(w + r * inputs + k, rest);
+      Vector weights[W::kVectors];
+      W::widen_part(at + r * row_bytes, rest, weights);
 #pragma GCC unroll 32
       for (int n = 0; n < N; n++)
-        sums[r][n] = multiply_add(weights, load_part(x + n * inputs + k, rest), sums[r][n]);
+        sums[r][n] = multiply_add(weights[0], load_part(x + n * inputs + k, rest), sums[r][n]);
     }
   }
 #pragma GCC unroll 32
@@ -67,15 +95,16 @@ JSPEC_INLINE void tile(const W* w, const float* x, float* y, int64_t inputs, int
 template <class W, int N, int P>
 void rows_of(const jspec::Product& call, int64_t row, int64_t first, int64_t last, int pass,
              int64_t far) {
-  constexpr int R = outputs_of(N);
-  const float* x = call.x + row * call.inputs;
-  float* y = call.y + row * call.outputs;
-  const W* w = (const W*)call.weights;
+  constexpr int R = W::outputs_of(N);
+  const int64_t inputs = call.inputs, outputs = call.outputs, bytes = W::bytes(inputs);
+  const float* x = call.x + row * inputs;
+  float* y = call.y + row * outputs;
+  const char* w = (const char*)call.weights;
   int64_t output = first;
   for (; output + R <= last; output += R)
-    tile<W, R, N, P>(w + output * call.inputs, x, y + output, call.inputs, call.outputs, pass, far);
+    tile<W, R, N, P>(w + output * bytes, x, y + output, inputs, outputs, pass, far);
   for (; output < last; output++)
-    tile<W, 1, N, 1>(w + output * call.inputs, x, y + output, call.inputs, call.outputs, 0, far);
+    tile<W, 1, N, 1>(w + output * bytes, x, y + output, inputs, outputs, 0, far);
 }
 
 template <class W, int P>
@@ -104,7 +133,7 @@ void product_of(const jspec::Product& call, int64_t first, int64_t last) {
     return rows_by_count<W, 1>(call, 0, call.rows, first, last, 0, kFar);
   // Rows of a pass stay in the first cache.
   int64_t most = call.inputs > 1280 && kMostRows == 8 ? 6 : kMostRows;
-  int64_t bytes = call.inputs * sizeof(W), passes = (call.rows + most - 1) / most;
+  int64_t bytes = W::bytes(call.inputs), passes = (call.rows + most - 1) / most;
   int64_t block = kBlock / bytes / 12 * 12;
   if (block < 12) block = 12;
   auto rows = passes == 2 ? rows_by_count<W, 2> : rows_by_count<W, 3>;
@@ -120,9 +149,12 @@ void product_of(const jspec::Product& call, int64_t first, int64_t last) {
 
 void product(const jspec::Product& call, int64_t first, int64_t last) {
   switch (call.kind) {
-    case jspec::Kind::kFloat32: return product_of<float>(call, first, last);
-    case jspec::Kind::kBfloat16: return product_of<uint16_t>(call, first, last);
-    case jspec::Kind::kInt8: return product_of<int8_t>(call, first, last);
+    case jspec::Kind::kFloat32: return product_of<Plain<float>>(call, first, last);
+    case jspec::Kind::kBfloat16: return product_of<Plain<uint16_t>>(call, first, last);
+    case jspec::Kind::kInt8: return product_of<Plain<int8_t>>(call, first, last);
+    case jspec::Kind::kQ8_0: return product_of<InBlocks<Q8_0>>(call, first, last);
+    case jspec::Kind::kQ4_0: return product_of<InBlocks<Q4<false>>>(call, first, last);
+    case jspec::Kind::kQ4_1: return product_of<InBlocks<Q4<true>>>(call, first, last);
   }
 }
 

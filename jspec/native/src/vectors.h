@@ -150,6 +150,17 @@ JSPEC_INLINE Vector zip_high(Vector x, Vector y) { return vzip2q_f32(x, y); }
 
 #endif
 
+JSPEC_INLINE Vector in_register(Vector x) {
+#if defined(__AVX512F__)
+  __asm__("" : "+v"(x));
+#elif defined(__AVX2__)
+  __asm__("" : "+x"(x));
+#else
+  __asm__("" : "+w"(x));
+#endif
+  return x;
+}
+
 JSPEC_INLINE float widened(float x) { return x; }
 JSPEC_INLINE float widened(int8_t x) { return x; }
 JSPEC_INLINE float widened(uint16_t x) {  // bfloat16

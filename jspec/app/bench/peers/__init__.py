@@ -67,6 +67,12 @@ PEERS = {
         "llama_cpp_model",
         "plain",
     ),
+    "llama.cpp+prompt_lookup": Peer(
+        "its prompt lookup, as llama-cpp-python has it",
+        ("llama_cpp", "gguf"),
+        "llama_cpp_model",
+        "prompt_lookup",
+    ),
 }
 """The peers by their names on the command line; their columns have the same."""
 

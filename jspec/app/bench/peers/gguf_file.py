@@ -1,4 +1,7 @@
-"""A Llama of ours as a float32 GGUF file, without words: token ids go in and come out."""
+"""A Llama of ours as a GGUF file, without words: token ids go in and come out.
+
+Weights in blocks are written as they are, all others in float32.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -9,6 +12,7 @@ import numpy as np
 
 from jspec.base import PyTree
 from jspec.errors import InputError
+from jspec.models import eight_bits
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import frequencies
@@ -40,15 +44,14 @@ def write(model: Any, params: PyTree, path: Path) -> None:
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     _shape(writer, config)
     for weight in llama.weights(config):
-        leaf = params["params"]
-        for key in weight.path:
-            leaf = leaf[key]
-        for name, tensor in weight.split(np.asarray(jnp.asarray(leaf, jnp.float32))):
+        stored = eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype)
+        raw = gguf.GGMLQuantizationType[stored.upper()] if stored else None
+        for name, tensor in weight.split(_array(params["params"], weight.path)):
             if kind == gguf.MODEL_ARCH.LLAMA:
                 tensor = _interleaved(name, tensor, config)
             place = names.get_name(name, try_suffixes=(".weight", ".bias"))
             assert place is not None, f"{architecture.__name__} gives one that has {name}"
-            writer.add_tensor(place, np.ascontiguousarray(tensor, np.float32))
+            writer.add_tensor(place, np.ascontiguousarray(tensor), raw_dtype=raw)
     if config.rope_scaling is not None:
         plain = config.rope_theta ** -(np.arange(0, config.head_dim, 2) / config.head_dim)
         slowed = frequencies(config.rope, config.head_dim, config.context)
@@ -57,6 +60,18 @@ def write(model: Any, params: PyTree, path: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def _array(leaf: PyTree, path: tuple[str, ...]) -> np.ndarray:
+    """The bytes of weights in blocks; others in float32, times their factors if they have some."""
+    *above, name = path
+    for key in above:
+        leaf = leaf[key]
+    if leaf[name].dtype == jnp.uint8:
+        return np.asarray(leaf[name])
+    wide = np.asarray(leaf[name], np.float32)
+    factors = leaf.get(f"{name}{eight_bits.SUFFIX}")
+    return wide if factors is None else wide * np.asarray(factors)[..., None]
 
 
 def architecture(config: LlamaConfig) -> gguf.MODEL_ARCH:

@@ -1,0 +1,136 @@
+"""Weights in blocks of 32, as GGUF files have them: kept byte for byte, and multiplied exactly."""
+
+import gguf
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+import tiny_gguf
+
+import jspec
+from jspec import native
+from jspec.models import blocks, checkpoint, export, linear, precision
+
+KINDS = tuple(blocks.SIZES)
+there = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
+
+
+def drawn(kind, outputs, inputs):
+    """Weights in blocks, some with scales that are subnormal in float16, and in float64."""
+    draw = np.random.default_rng(0)
+    weights = draw.normal(size=(outputs, inputs)) * draw.choice([1e-6, 1e-3, 1], (outputs, 1))
+    packed = blocks.packed(weights, kind)
+    wide = gguf.quants.dequantize(packed, gguf.GGMLQuantizationType[kind.upper()])
+    return packed, wide.reshape(outputs, inputs), draw.normal(size=(20, inputs)).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(1, 32), (7, 64), (97, 576), (24, 1600)])
+def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inputs):
+    packed, wide, x = drawn(kind, outputs, inputs)
+    np.testing.assert_array_equal(blocks.widened(packed, kind), wide)
+    held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32)
+    wanted = x.astype(np.float64) @ wide.astype(np.float64).T
+    bound = 2e-6 * np.abs(wanted).max() * inputs**0.5
+    np.testing.assert_allclose(jax.jit(linear.multiply)(x, held), wanted, atol=bound)
+    with native.disabled():
+        np.testing.assert_allclose(jax.jit(linear.multiply)(x, held), wanted, atol=bound)
+    # The negative control: a scale that is read as another.
+    other = packed.copy()
+    other[:, 1] ^= 4
+    held = blocks.Blocks(jnp.asarray(other), kind, jnp.float32)
+    assert np.abs(linear.multiply(x, held) - wanted).max() > bound
+
+
+@there
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("outputs", "inputs"), [(7, 32), (50, 576)])
+def test_kernels_give_the_bits_of_the_weights_in_float32(kind, outputs, inputs):
+    packed, wide, x = drawn(kind, outputs, inputs)
+    held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32)
+    several = blocks.Blocks(jnp.stack([held.packed[::-1], held.packed]), kind, jnp.float32)
+    for rows in (1, 2, 3, 4, 5, 6, 7, 8, 9, 13, 16, 17):
+        found = jax.jit(linear.multiply)(x[:rows], held)
+        wanted = linear.product(x[:rows], wide)
+        np.testing.assert_array_equal(*(np.asarray(y).view(np.uint32) for y in (found, wanted)))
+        one = jax.jit(linear.multiply_by_one_of)(x[:rows], several, jnp.int32(1))
+        np.testing.assert_array_equal(one, wanted)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model whose rows fill blocks, but for one product's; its head is its own."""
+    model = tiny.model(hidden_size=64, head_dim=16, intermediate_size=112, tied=False)
+    where = tmp_path_factory.mktemp("model")
+    export.save_hf(model, tiny.params(model, scale=4), where, dtype="float32")
+    return where
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gguf_file_is_kept_as_it_is(kind, folder, tmp_path, causal):
+    stored = gguf.GGMLQuantizationType[kind.upper()]
+    file = tiny_gguf.convert(folder, tmp_path / "model.gguf", stored)
+    kept = jspec.models.load(file, kind, with_tokenizer=False)
+    described = jax.tree.map(lambda x: (x.shape, x.dtype), checkpoint.shapes(kept.model))
+    assert described == jax.tree.map(lambda x: (x.shape, x.dtype), kept.params)
+    tensors = {tensor.name: tensor for tensor in gguf.GGUFReader(file).tensors}
+    layer = kept.params["params"]["layers_0"]
+    gate = tensors["blk.0.ffn_gate.weight"].data
+    np.testing.assert_array_equal(layer["gate_up"]["weight"][: len(gate)], gate)
+    assert layer["down"]["weight"].dtype == jnp.float32, "112 weights fill no blocks"
+    wide = jspec.models.load(file, "float32", with_tokenizer=False)
+    params = wide.params["params"]
+    tables = {name: blocks.table(kept.params["params"][name]) for name in ("embed", "head")}
+    if kind != "q4_1":  # which is rounded to 8 bits in tables
+        for name, table in tables.items():
+            np.testing.assert_array_equal(table, params[name])
+    tokens = np.arange(12).reshape(1, 12) % tiny.VOCAB
+    found = jax.jit(kept.model.apply)(kept.params, *causal(tokens), None).logits
+    wanted = jax.jit(wide.model.apply)({"params": params | tables}, *causal(tokens), None).logits
+    if native.instruction_set():
+        np.testing.assert_array_equal(found, wanted)
+    else:
+        np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
+    loaded = jspec.models.load(folder, kind, with_tokenizer=False)
+    size = sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params))
+    whole = jspec.models.load(folder, "float32", with_tokenizer=False)
+    assert size < 0.45 * sum(leaf.nbytes for leaf in jax.tree.leaves(whole.params))
+    wide = blocks.widened(loaded.params["params"]["layers_0"]["qkv"]["weight"], kind)
+    exact = whole.params["params"]["layers_0"]["qkv"]["weight"]
+    step = np.abs(exact).max() / (127 if kind == "q8_0" else 7)
+    assert 0 < np.abs(wide - exact).max() <= step
+    jspec.models.save(tmp_path / "model", loaded.model, loaded.params)
+    again, held = jspec.models.restore(tmp_path / "model")
+    assert again == loaded.model
+    assert jax.tree.all(jax.tree.map(np.array_equal, held, loaded.params))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_keeps_the_contract(kind):
+    model = tiny.model(hidden_size=64, head_dim=16, intermediate_size=96)
+    model = model.clone(param_dtype=precision.find(kind, held=True), scan_layers=True)
+    one, mask = jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
+    jspec.testing.check_model(model, model.init(jax.random.key(0), one, one, mask))
+
+
+def test_one_matrix_at_a_time_is_widened_by_xla():
+    matrices = [jax.ShapeDtypeStruct((256, 256 // 32 * 18), jnp.uint8)] * 8
+
+    def loop(x, matrices):
+        def body(_, x):
+            for matrix in matrices:
+                x = jnp.tanh(linear.multiply(x, blocks.Blocks(matrix, "q4_0", x.dtype)))
+            return x
+
+        return jax.lax.fori_loop(0, 9, body, x)
+
+    with native.disabled():
+        x = jax.ShapeDtypeStruct((4, 256), jnp.float32)
+        used = jax.jit(loop).lower(x, matrices).compile().memory_analysis()
+    assert used is not None and used.temp_size_in_bytes < 4 * 256 * 256 * 4
