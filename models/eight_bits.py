@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int8, Num
+from jaxtyping import Array, Float, Int, Int8, Num
 
 from jspec.models import blocks
 
@@ -150,26 +150,45 @@ class Narrow:
     rounds_states: bool = struct.field(pytree_node=False, default=False)
     """Whether what they are multiplied with is rounded to 8 bits."""
 
-    def __len__(self) -> int:
-        return len(self.weights)
-
     def __getitem__(self, index: Any) -> Float[Array, "..."]:
         """Some of the matrices, widened; the others stay as they are."""
         factors = self.factors[index][..., None].astype(self.dtype)
         return self.weights[index].astype(self.dtype) * factors
 
 
+@struct.dataclass
+class OneOf:
+    """A layer's weights, as those of all layers and its number among them: nothing is copied."""
+
+    weights: Num[Array, "L ..."]
+    layer: Int[Array, ""]
+
+
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
-) -> Narrow | blocks.Blocks | Float[Array, "*X O I"]:
-    """Weights of a product, and their factors where they are narrow."""
+) -> tuple[Narrow | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
+    """Weights of a product, with their factors where they are narrow.
+
+    Returns:
+        The weights of the layer and None, or those of all layers and its number.
+    """
+    rounds_states = called(param_dtype) == ROUNDED_STATES
+    one = module.get_variable("params", name)
+    if isinstance(one, OneOf):
+        weights = one.weights
+        if narrow(param_dtype):
+            factors = module.get_variable("params", f"{name}{SUFFIX}").weights
+            weights = Narrow(weights, factors, dtype, rounds_states)
+        elif weights.dtype == jnp.uint8:
+            weights = blocks.Blocks(weights, called(param_dtype), dtype)
+        return weights, one.layer
     init = nn.initializers.normal(0.02)
     if called(param_dtype) in blocks.SIZES:
         if blocks.fit(shape):
-            return blocks.parameter(module, name, shape, called(param_dtype), dtype)
+            return blocks.parameter(module, name, shape, called(param_dtype), dtype), None
         param_dtype = dtype
     if not narrow(param_dtype):
-        return module.param(name, init, shape, param_dtype).astype(dtype)
+        return module.param(name, init, shape, param_dtype).astype(dtype), None
     held = stored(param_dtype)
     largest = LARGEST[jnp.dtype(held).name]
 
@@ -179,8 +198,7 @@ def parameter(
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
     factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
-    rounds_states = called(param_dtype) == ROUNDED_STATES
-    return Narrow(module.param(name, random), factors, dtype, rounds_states)
+    return Narrow(module.param(name, random), factors, dtype, rounds_states), None
 
 
 def rounded_states(

@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int
 from jspec import mesh_axes, native
 from jspec.arguments import check_integer
 from jspec.models import eight_bits
-from jspec.models.linear import Held, Linear, multiply_by_one_of, natively_multiplied
+from jspec.models.linear import Held, Linear, multiply, natively_multiplied
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,21 @@ class RoutedExperts(nn.Module):
             shares = shares / native.row_sums(shares)
         inner, count = experts.intermediate_size, experts.num_experts
         dtypes = self.param_dtype, self.dtype
-        gate_up = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
-        down = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
+        gate_up, layer = eight_bits.parameter(self, "gate_up", (count, 2 * inner, width), *dtypes)
+        down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
         rounds = isinstance(gate_up, eight_bits.Narrow) and gate_up.rounds_states
-        alone = routes.size <= count and not rounds and not natively_multiplied(rows, gate_up)
-        fed = (each if alone else sorted_by_expert)(rows, routes, gate_up, down, self.activation)
+        if routes.size <= count and not rounds and not natively_multiplied(rows, gate_up):
+            fed = each(rows, routes, gate_up, down, self.activation)
+        else:
+            if layer is not None:
+                gate_up, down = jax.tree.map(
+                    lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), (gate_up, down)
+                )
+            first = 0 if layer is None else layer * count
+            places = first + jnp.arange(count, dtype=jnp.int32)
+            fed = sorted_by_expert(rows, routes, gate_up, down, self.activation, places)
         mixed = (fed.astype(jnp.float32) * shares.reshape(*routes.shape, 1)).sum(1)
         return mixed.astype(self.dtype).reshape(x.shape)
 
@@ -106,13 +114,19 @@ def sorted_by_expert(
     gate_up: Held,
     down: Held,
     activation: Callable[[Array], Array],
+    places: Int[Array, " X"],
 ) -> Float[Array, "R K E"]:
     """The same with the routes sorted by expert and cut into blocks of one expert each.
 
     A block is a product with one expert's weights, so that these are read about once and no
     [routes, E, I] array is made. The last block of an expert is filled up with zeros.
+
+    Args:
+        x, routes, activation: as in `each`.
+        gate_up, down: weights of the experts of one layer or of several.
+        places: where each expert of this layer stands among them.
     """
-    experts, (num_routes, chosen) = len(gate_up), (routes.size, routes.shape[1])
+    experts, (num_routes, chosen) = len(places), (routes.size, routes.shape[1])
     block = max(num_routes // experts, 1)
     num_blocks = num_routes // block + experts  # the last of an expert may be nearly empty
     flat = routes.reshape(-1)
@@ -130,8 +144,8 @@ def sorted_by_expert(
         rows, expert = given
 
         def used() -> Array:
-            gate, up = jnp.split(multiply_by_one_of(rows, gate_up, expert), 2, axis=-1)
-            return multiply_by_one_of(activation(gate) * up, down, expert)
+            gate, up = jnp.split(multiply(rows, gate_up, places[expert]), 2, axis=-1)
+            return multiply(activation(gate) * up, down, places[expert])
 
         return jax.lax.cond(expert < experts, used, lambda: jnp.zeros_like(rows))
 

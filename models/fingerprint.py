@@ -68,6 +68,8 @@ def _sample(
     if layer and streaming.on_host(leaf):
         leaf = streaming.on_device(jax.lax.index_in_dim(leaf, layer[0], keepdims=False))
         layer = ()
+    if isinstance(leaf, jax.Array) and {d.platform for d in leaf.devices()} == {"cpu"}:
+        leaf = np.asarray(leaf)  # a view: each gather by JAX would take a millisecond
     size = math.prod(shape)
     count = min(size, _SAMPLES)
     places = np.arange(count) * size // max(count, 1)

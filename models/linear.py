@@ -103,44 +103,41 @@ def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.lax.platform_dependent(y, cpu=lambda y: y, default=jax.lax.optimization_barrier)
 
 
-Held = Float[Array, "O I"] | eight_bits.Narrow | blocks.Blocks
-"""Weights of a product as models hold them."""
+Held = Float[Array, "*L O I"] | eight_bits.Narrow | blocks.Blocks
+"""Weights of a product as models hold them: a matrix, or several."""
 
 
-def multiply(x: Float[Array, "... I"], weight: Held) -> Float[Array, "... O"]:
-    """`product`; in 8 bits, the factors of the outputs are multiplied into the result."""
-    if isinstance(weight, blocks.Blocks):
-        return _in_blocks(x, weight, None, x.dtype)
-    if not isinstance(weight, eight_bits.Narrow):
-        return product(x, weight)
-    if weight.rounds_states:
-        return _rounded(x, weight)
-
-    def by_xla(x, weight):
-        held = weight.weights
-        wide = jax.lax.platform_dependent(x, held, cpu=widened_after, default=widened)
-        return product(x, wide) * weight.factors.astype(x.dtype)
-
-    if native.takes_product(x, weight.weights):
-        return native.natively(_by_kernel, by_xla, x, weight)
-    return by_xla(x, weight)
-
-
-def multiply_by_one_of(
-    x: Float[Array, "... I"], weights: Held, index: Int[Array, ""]
+def multiply(
+    x: Float[Array, "... I"], weights: Held, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
-    """`multiply` by one of several matrices, of which the kernels of a CPU make no copy."""
+    """`product`; in 8 bits, the factors of the outputs are multiplied into the result.
+
+    Args:
+        x: rows.
+        weights: one row for each output, or several such matrices.
+        index: which of these; the kernels of a CPU make no copy of it.
+    """
     if isinstance(weights, blocks.Blocks):
         return _in_blocks(x, weights, index, x.dtype)
     if isinstance(weights, eight_bits.Narrow) and weights.rounds_states:
         return _rounded(x, weights, index)
-
-    def by_xla(x, weights, index):
-        return product(x, weights[index])
-
     if natively_multiplied(x, weights):
-        return native.natively(_by_kernel, by_xla, x, weights, index)
-    return by_xla(x, weights, index)
+        return native.natively(_by_kernel, _by_xla, x, weights, index)
+    return _by_xla(x, weights, index)
+
+
+def _by_xla(
+    x: Float[Array, "... I"],
+    weights: Float[Array, "*L O I"] | eight_bits.Narrow,
+    index: Int[Array, ""] | None,
+) -> Float[Array, "... O"]:
+    if index is not None:
+        weights = jax.tree.map(lambda leaf: leaf[index], weights)
+    if not isinstance(weights, eight_bits.Narrow):
+        return product(x, weights)
+    held = weights.weights
+    wide = jax.lax.platform_dependent(x, held, cpu=widened_after, default=widened)
+    return product(x, wide) * weights.factors.astype(x.dtype)
 
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
@@ -196,10 +193,9 @@ def _rounded(
 
 def _by_kernel(
     x: Float[Array, "... I"],
-    weights: Float[Array, "*X O I"] | eight_bits.Narrow,
-    index: Int[Array, ""] | None = None,
+    weights: Float[Array, "*L O I"] | eight_bits.Narrow,
+    index: Int[Array, ""] | None,
 ) -> Float[Array, "... O"]:
-    """The product with a matrix, or with one of several."""
     if not isinstance(weights, eight_bits.Narrow):
         return native.product(x, weights, index).astype(x.dtype)
     factors = weights.factors if index is None else weights.factors[index]
@@ -243,8 +239,7 @@ class Linear(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
         x, shape = x.astype(self.dtype), (self.features, x.shape[-1])
-        weight = eight_bits.parameter(self, "weight", shape, self.param_dtype, self.dtype)
-        y = multiply(x, weight)
+        y = multiply(x, *eight_bits.parameter(self, "weight", shape, self.param_dtype, self.dtype))
         if not self.use_bias:
             return y
         wide = eight_bits.wide(self.param_dtype, self.dtype)

@@ -7,13 +7,23 @@ from typing import Any, NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float
+from flax import traverse_util
+from jaxtyping import Array, Float, Num
 
 from jspec import cache as caches
+from jspec import native
 from jspec.base import Cache, PyTree, TreeKV
 from jspec.manual_axes import vary
-from jspec.models import attention, stacking, streaming
+from jspec.models import attention, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
+
+
+def free() -> bool:
+    """Whether scanned layers are as fast as others here: a CPU's kernels copy no layer's weights.
+
+    They compile in a third of the time.
+    """
+    return jax.default_backend() == "cpu" and native.instruction_set() is not None
 
 
 class Ran(NamedTuple):
@@ -128,11 +138,15 @@ class LayeredDecoder(Decoder):
         ]
         inside = [tap for tap in taps if any(tap in layers for layers in group)]
 
+        whole, parts = zip(*(self._taken_whole(x, stacks) for stacks in weights), strict=True)
+
         def run(carry, step):
             x, entered = carry
-            number, weights = step
+            number, parts = step
             added = []
-            for layers, block, params, past in zip(group, period, weights, pasts, strict=True):
+            for n, (layers, block, past) in enumerate(zip(group, period, pasts, strict=True)):
+                ones = {path: eight_bits.OneOf(stack, number) for path, stack in whole[n].items()}
+                params = traverse_util.unflatten_dict(parts[n] | ones)
                 layer = layers.start + number * layers.step
                 entered = {tap: jnp.where(tap == layer, x, held) for tap, held in entered.items()}
                 own = attention.layer_of(past, number, count)
@@ -141,8 +155,32 @@ class LayeredDecoder(Decoder):
             return (x, entered), added
 
         begin = vary((x, {tap: jnp.zeros_like(x) for tap in inside}), arguments, pasts, weights)
-        (x, entered), added = streaming.over_layers(run, begin, weights, count)
+        (x, entered), added = streaming.over_layers(run, begin, parts, count)
         return x, jax.tree.map(_beside, added), entered
+
+    def _taken_whole(self, x: Float[Array, "B N E"], stacks: PyTree) -> tuple[PyTree, PyTree]:
+        """The weights of which the products take one layer themselves, and the other ones.
+
+        XLA for a CPU would copy a layer's weights out of their stack before it multiplies.
+        """
+        flat: Any = traverse_util.flatten_dict(stacks)
+        if streaming.on_host(stacks):
+            return {}, flat
+        found = dict[eight_bits.Path, Array]()
+        for path, stack in flat.items():
+            *module, name = path
+            weights = (*module, name.removesuffix(eight_bits.SUFFIX))
+            if eight_bits.rounded(weights) and self._layer_taken(x, flat[weights]):
+                found[path] = stack
+        return found, {path: stack for path, stack in flat.items() if path not in found}
+
+    def _layer_taken(self, x: Float[Array, "B N E"], weights: Num[Array, "L ..."]) -> bool:
+        """Whether products by a layer of these are taken by kernels, in the dtype they are in."""
+        if weights.dtype == jnp.uint8:
+            return native.takes_block_product(x, weights)
+        narrow = eight_bits.narrow(self.param_dtype)
+        dtype = eight_bits.stored(self.param_dtype) if narrow else self.dtype
+        return weights.dtype == dtype and native.takes_product(x, weights)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
         """The weights of layers that are scanned, made at random where there are none."""

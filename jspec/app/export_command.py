@@ -49,7 +49,8 @@ def export(
     from jspec.app import sessions
     from jspec.artefact.write import PLATFORMS
 
-    session = sessions.start(model, draft, choice, dtype)
+    # An artefact has no kernels, and without them a CPU copies what it scans.
+    session = sessions.start(model, draft, choice, dtype, scan_layers=False)
     target, built = session.target, session.built
     artefact.export(
         out, built.model, target.params, drafter=built.drafter, drafter_params=built.drafter_params,

@@ -15,8 +15,8 @@ _WEIGHTS = ("float32", "bfloat16", "int8")
 _STATES = ("float32", "bfloat16")
 
 
-def takes_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether `product` computes this product on a CPU."""
+def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
     return (
         0 < x.size <= MOST_ROWS * x.shape[-1]
         and weights.size > 0
@@ -81,7 +81,7 @@ def rounded_product(
     return call(x.astype(jnp.float32), weights, factors.astype(jnp.float32), layer)
 
 
-def takes_block_product(x: Float[Array, "... I"], packed: UInt8[Array, "*L O B"]) -> bool:
+def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:
     """Whether `block_product` computes this product on a CPU."""
     return (
         0 < x.size <= MOST_ROWS * x.shape[-1]

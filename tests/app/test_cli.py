@@ -153,7 +153,7 @@ def test_a_draft_model_has_the_targets_vocabulary(command, folder, stranger, mon
 def test_the_bundled_target_brings_its_draft_model(command, folder, draft, monkeypatch):
     load, sessions = jspec.models.load, []
     folders = {"jspec-7m": folder, "jspec-800k": draft}
-    monkeypatch.setattr(jspec.models, "load", lambda name, dtype: load(folders[name], dtype))
+    monkeypatch.setattr(jspec.models, "load", lambda name, *_, **__: load(folders[name]))
     monkeypatch.setattr(json_output, "write", lambda session, *_: sessions.append(session))
     ran = command("generate", "Once", "--method", "coupled_tree", "--json")
     assert (ran.code, ran.err) == (0, "")

@@ -89,7 +89,7 @@ GIVEN = {
 def test_a_program_gets_the_drafter_of_the_command_line(monkeypatch, target, draft, name, options):
     given = GIVEN.get(name, {}) if options == "given" else {}
     folders = {"target": target, "draft": draft}
-    monkeypatch.setattr(jspec.models, "load", lambda name, dtype: folders[name])
+    monkeypatch.setattr(jspec.models, "load", lambda name, *_, **__: folders[name])
     choice = method_choice.choose(name, json.dumps(given))
     needed = METHODS[name].needs_draft_model
     session = sessions.start("target", "draft" if needed else None, choice, None)
@@ -140,7 +140,7 @@ def test_a_program_reads_the_sentences_of_the_command_line(
     with pytest.raises(InputError, match=said):
         methods.build(name, target, **options)
     if name in METHODS:
-        monkeypatch.setattr(jspec.models, "load", lambda *_: target)
+        monkeypatch.setattr(jspec.models, "load", lambda *_, **__: target)
         with pytest.raises(InputError, match=said):
             sessions.start(None, None, method_choice.choose(name, json.dumps(options)), None)
 

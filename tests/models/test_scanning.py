@@ -11,8 +11,10 @@ from jax.sharding import AxisType, PartitionSpec
 
 import jspec
 from jspec import cache as caches
+from jspec import native
 from jspec.models import Layer, Rope, checkpoint, sharding
 from jspec.models.fingerprint import fingerprint
+from jspec.native.product import MOST_ROWS
 
 NEAR, FAR = Layer(Rope(), window=4), Layer(Rope())
 DEEP = tiny.model(num_layers=5, layers=(NEAR, FAR, NEAR, FAR, NEAR)).clone(taps=(1, 4))
@@ -141,3 +143,25 @@ def copied(program, slots: int) -> list[str]:
     inner = program.as_text().split("\nENTRY ")[0]
     found = re.findall(r"= \w+\[([\d,]+)\]\S* (?:copy)\(", inner)
     return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= slots * 64]
+
+
+@pytest.mark.skipif(native.instruction_set() is None, reason="needs the kernels of a CPU")
+@pytest.mark.parametrize("param_dtype", ["float32", "int8"])
+def test_the_kernels_copy_no_weights_out_of_a_stack(param_dtype):
+    model = tiny.model(num_layers=3, hidden_size=32).clone(scan_layers=True)
+    model = model.clone(param_dtype=param_dtype)
+    shapes = checkpoint.shapes(model)["params"]["layers_0:3:1"]["gate_up"]["weight"]
+    _, outputs, inputs = shapes.shape
+
+    def copies(tokens: int) -> int:
+        """Operations whose result is one layer's weights."""
+        given = jnp.zeros((1, tokens), jnp.int32)
+        mask = jnp.ones((1, tokens, tokens), bool)
+        run = jax.jit(model.apply).lower(checkpoint.shapes(model), given, given, mask, None)
+        kind = {"float32": "f32", "int8": "s8"}[param_dtype]
+        text = run.compile().as_text()
+        return len(re.findall(rf"= {kind}\[(?:1,)?{outputs},{inputs}\]", text))
+
+    assert copies(8) == 0
+    # More rows than the kernels take are multiplied by XLA, which copies.
+    assert copies(MOST_ROWS + 1) > 0

@@ -68,7 +68,7 @@ def test_one_of_several_matrices_is_that_matrix(rows):
     narrow = eight_bits.Narrow(
         jnp.asarray(draw.integers(-99, 99, (3, 20, 33)), jnp.int8), stack[:, :, 0], jnp.float32
     )
-    run = jax.jit(linear.multiply_by_one_of)
+    run = jax.jit(linear.multiply)
     for index in range(3):
         alone = linear.multiply(x, stack[index])
         np.testing.assert_array_equal(bits(run(x, stack, jnp.int32(index))), bits(alone))
@@ -108,7 +108,7 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
         several = eight_bits.Narrow(
             np.stack([weights, weights[::-1]]), np.stack([factors, factors]), jnp.float32, True
         )
-        other = jax.jit(linear.multiply_by_one_of)(x, several, jnp.int32(1))
+        other = jax.jit(linear.multiply)(x, several, jnp.int32(1))
         wanted = rounded_by_hand(x, weights[::-1], factors)
         np.testing.assert_array_equal(bits(other), bits(wanted))
 

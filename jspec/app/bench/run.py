@@ -16,6 +16,7 @@ import jax
 
 import jspec
 from jspec import models, native
+from jspec.app import sessions
 from jspec.app.bench import chat, figure, page, tables, verdict
 from jspec.app.bench.contenders import Drafting, Setting
 from jspec.app.bench.ledger import Ledger, Row
@@ -25,7 +26,6 @@ from jspec.app.bench.questions import Question, choose
 from jspec.app.bench.settings import PLAIN, Job
 from jspec.app.bench.statistics import report
 from jspec.app.method_choice import Choice
-from jspec.app.sessions import Session
 from jspec.errors import InputError
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
 from jspec.methods.builders import COUPLED
@@ -44,9 +44,9 @@ def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
     Raises:
         InputError: if a model, a head or a prompt does not serve, before anything is compiled.
     """
-    target = models.load(job.model or BUNDLED, job.dtype)
+    target = sessions.load(job.model or BUNDLED, job.dtype)
     path = hub.find(job.model or BUNDLED)
-    draft = None if job.draft_model is None else models.load(job.draft_model, job.dtype)
+    draft = None if job.draft_model is None else sessions.load(job.draft_model, job.dtype)
     wording = chat.wording(target, job.settings.raw)
     asked, longest = _fitting(job, target, wording, questions)
     entries = _methods(job, target, draft)
@@ -118,7 +118,7 @@ def _methods(job: Job, target: models.Loaded, draft: models.Loaded | None) -> di
     run, cold = job.settings.run, job.settings.cold
     plain = describe("autoregressive")
     built = plain.build(target)
-    session = Session(target, Choice(plain, {}), built)
+    session = sessions.Session(target, Choice(plain, {}), built)
     entries = {PLAIN: Entry(Drafting(session, run, plain=True))}
     # The bundled draft model is there for those that need one; another was asked for.
     named = job.draft_model not in (None, BUNDLED_DRAFT)
@@ -127,7 +127,7 @@ def _methods(job: Job, target: models.Loaded, draft: models.Loaded | None) -> di
         second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
         made: Built = method.build(target, second, **choice.options)
         entries[label] = Entry(
-            Drafting(Session(target, choice, made), run, cold=cold),
+            Drafting(sessions.Session(target, choice, made), run, cold=cold),
             # Greedy decoding has one token to choose, in every scheme.
             same_tokens=run.temperature == 0 or choice.scheme == COUPLED,
         )
