@@ -176,11 +176,10 @@ def parameter(
     one = module.get_variable("params", name)
     if isinstance(one, OneOf):
         weights = one.weights
-        if narrow(param_dtype):
-            factors = module.get_variable("params", f"{name}{SUFFIX}").weights
-            weights = Narrow(weights, factors, dtype, rounds_states)
-        elif weights.dtype == jnp.uint8:
+        if weights.dtype == jnp.uint8:
             weights = blocks.Blocks(weights, called(param_dtype), dtype)
+        elif factors := module.get_variable("params", f"{name}{SUFFIX}"):
+            weights = Narrow(weights, factors.weights, dtype, rounds_states)
         return weights, one.layer
     init = nn.initializers.normal(0.02)
     if called(param_dtype) in blocks.SIZES:

@@ -178,9 +178,7 @@ class LayeredDecoder(Decoder):
         """Whether products by a layer of these are taken by kernels, in the dtype they are in."""
         if weights.dtype == jnp.uint8:
             return native.takes_block_product(x, weights)
-        narrow = eight_bits.narrow(self.param_dtype)
-        dtype = eight_bits.stored(self.param_dtype) if narrow else self.dtype
-        return weights.dtype == dtype and native.takes_product(x, weights)
+        return weights.dtype in (self.dtype, jnp.int8) and native.takes_product(x, weights)
 
     def _stacked(self, block: nn.Module, layers: range, *arguments: Any) -> PyTree:
         """The weights of layers that are scanned, made at random where there are none."""
