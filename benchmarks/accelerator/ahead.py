@@ -25,6 +25,7 @@ from benchmarks.accelerator import (
     forwards,
     kernels,
     loops,
+    ordered,
     overhead,
     parity,
 )
@@ -40,6 +41,7 @@ from jspec.costs.devices import Device
 from jspec.engine import decode_rounds
 from jspec.errors import InputError
 from jspec.models import Loaded
+from jspec.models.attention import Cached
 from jspec.models.block_attention import choice
 from jspec.planning import compiled, layout, work
 from jspec.planning.launches import Rounds
@@ -275,6 +277,18 @@ def _products(scale: Scale) -> Iterator[Program]:
             given = [jax.ShapeDtypeStruct((each, inputs), scale.dtype) for each in (rows, outputs)]
             key = {"of": name, "rows": rows, "by": way}
             yield Program(bits.SECTION, key, _of(function, *given))
+    config = scale.config
+    heads, dim, dtype = config.num_kv_heads, config.head_dim, jnp.bfloat16
+    for nodes in bits.ROWS if dim % ordered.BLOCK == 0 and scale.slots % ordered.BLOCK == 0 else ():
+        new, held = (1, heads, nodes, dim), (1, heads, scale.slots, dim)
+        shapes = [(1, nodes, config.num_heads, dim), new, new, (1, nodes, nodes), held, held, (1,)]
+        kinds = [dtype, dtype, dtype, bool, dtype, dtype, jnp.int32]
+
+        def attend(*given: Any) -> Any:
+            return ordered.attention(*given[:4], Cached(*given[4:]))
+
+        lower = _of(attend, *map(jax.ShapeDtypeStruct, shapes, kinds))
+        yield Program(bits.SECTION, {"of": "attention", "rows": nodes, "by": "kernel"}, lower)
     # Another configuration: what was traced with the other products is not to be found again.
     own = replace(scale, config=replace(scale.config, context=scale.config.context - 1))
     target = Loaded(own.model, jax.eval_shape(partial(random_weights, own.model)), None, (), None)

@@ -74,6 +74,16 @@ class Hopper:
 
     def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
+        batch, heads, count, _ = work.queries.shape
+        softmax = merged(self.parts(work, seen, soft_cap))
+        return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))
+
+    def parts(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
+        """The softmax of each row and head, [B*H, P, Q, ..], in as many pieces as there are.
+
+        The visits of a tile are cut into equal runs; with as many pieces as blocks each piece is
+        the block of its number.
+        """
         from jax.experimental.pallas import mosaic_gpu
 
         gpu: Any = mosaic_gpu  # of which every version of JAX exports something else
@@ -198,5 +208,4 @@ class Hopper:
             work.keys.reshape(batch * heads * layers, slots, dim),
             work.values.reshape(batch * heads * layers, slots, dim),
         )
-        softmax = merged(Softmax(top[..., None], total[..., None], mixed))
-        return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))
+        return Softmax(top[..., None], total[..., None], mixed)

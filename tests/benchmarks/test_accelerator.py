@@ -25,6 +25,7 @@ from benchmarks.accelerator import (
     kernels,
     loops,
     methods,
+    ordered,
     overhead,
     parity,
     report,
@@ -37,7 +38,7 @@ from benchmarks.accelerator.results import Results
 from benchmarks.ledger import Ledger
 from jspec import backend, models
 from jspec.costs import devices as chips
-from jspec.models.attention import XLA
+from jspec.models.attention import XLA, Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton, choice
 from jspec.planning.launches import Launches, Rounds
 from jspec.planning.topology import Topology
@@ -265,6 +266,37 @@ def test_products_are_cut_by_their_weights_alone():
     np.testing.assert_allclose(found, wanted, atol=1e-4)
     alone = bits.product(x[:1], weight, jnp.float32, interpret=True)
     np.testing.assert_array_equal(alone[0], found[0])
+
+
+@pytest.mark.parametrize("length", [60, 64])
+def test_a_node_attends_as_its_token_does_in_plain_decoding(length):
+    """To the last bit, on both sides of the end of a block."""
+    if not hasattr(mosaic_gpu, "InterpretGPUParams"):
+        pytest.skip(f"JAX {jax.__version__} runs kernels of Mosaic on a GPU alone")
+    draw, parents = np.random.default_rng(0), [-1, 0, 1, 2, 3, 4, 2]
+    nodes, dim, slots = len(parents), 64, 192
+
+    def random(*shape):
+        return jnp.asarray(draw.normal(size=(1, *shape)), jnp.bfloat16)
+
+    q, k, v = random(nodes, 2, dim) / 8, random(1, nodes, dim), random(1, nodes, dim)
+    keys, values = random(1, slots, dim), random(1, slots, dim)
+    mask = np.eye(nodes, dtype=bool)
+    for node, parent in enumerate(parents[1:], 1):
+        mask[node] |= mask[parent]
+    given = q, k, v, jnp.asarray(mask[None])
+    found = ordered.attention(*given, Cached(keys, values, jnp.array([length])), True)
+    wide = [x.astype(jnp.float32) for x in (8 * q, k, v)]  # which `attend` scales
+    held = Cached(keys.astype(jnp.float32), values.astype(jnp.float32), jnp.array([length]))
+    wanted = attend(*wide, given[3], Past(held, None)).reshape(q.shape)
+    np.testing.assert_allclose(found.astype(jnp.float32), wanted, atol=0.01)
+    for depth in range(6):  # the first path, token by token
+        one = [q[:, depth : depth + 1], *(x[:, :, depth : depth + 1] for x in (k, v))]
+        cached = Cached(keys, values, jnp.array([length + depth]))
+        alone = ordered.attention(*one, jnp.ones((1, 1, 1), bool), cached, True)
+        np.testing.assert_array_equal(alone[0, 0], found[0, depth])
+        keys = keys.at[:, :, length + depth].set(k[:, :, depth])
+        values = values.at[:, :, length + depth].set(v[:, :, depth])
 
 
 def test_rows_unlike_that_of_one_are_said():
