@@ -161,7 +161,7 @@ def test_an_end_token_stops(records, folder, monkeypatch):
     monkeypatch.setattr(
         jspec.models,
         "load",
-        lambda *args: type(load(*args))(**{**vars(load(*args)), "eos": (end,)}),
+        lambda *args, **how: type(load(*args))(**{**vars(load(*args, **how)), "eos": (end,)}),
     )
     (record,) = records("Once upon", *QUICK)
     place = free["tokens"].index(end)
