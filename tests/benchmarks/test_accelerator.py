@@ -1,6 +1,7 @@
 """The accelerator's bench, with a model of two layers on whatever device there is."""
 
 import json
+import re
 import sys
 import time
 from dataclasses import asdict, replace
@@ -356,7 +357,9 @@ def test_every_row_says_what_it_was_measured_with(folder):
     for row in rows:
         assert row.keys() >= {"date", "device", "jax", "python", "kind", "platform", "sources"}
     first_rows = [row["kinds"] for row in rows if row["section"] == "first"]
-    assert [set(kinds) for kinds in first_rows] == [{"plain"}, {"5 nodes"}]
+    plain, drafted = map(list, first_rows)
+    assert plain == ["plain"]
+    assert re.fullmatch(r"[1-9]\d* nodes", *drafted)  # how many, the costs of the device say
     forced_rows = [row for row in rows if row.get("method") == "forced"]
     assert [row["tokens_per_round"] for row in forced_rows] == [2.0, 3.0, 4.0, 5.0]
     assert all(row["finite"] for row in rows if row["section"] == "forwards")
