@@ -6,6 +6,7 @@ is reduced. Some of these come out wrong, without a word: docs/exactness.md list
 
 from collections.abc import Callable, MutableMapping
 from functools import cache
+from re import fullmatch
 
 import jaxlib.version
 
@@ -15,13 +16,15 @@ OPTION = "--xla_cpu_experimental_ynn_fusion_type"
 SAFE = f"{OPTION}=-reduce"
 """Everything but reductions: all programs that are known to be wrong are right with it."""
 
-_KNOWN = (0, 10, 2), (0, 13)
-"""From which version of jaxlib on the option is known, and before which it was tried. XLA ends a
-process over an option that it does not know."""
+_KNOWN = (0, 10, 2), (0, 12, 0)
+"""The first and the last release of jaxlib with which the option was tried. XLA ends a process over
+an option that it does not know."""
 
 
 def avoid(environment: MutableMapping[str, str]) -> None:
     """Adds the option to XLA_FLAGS, if this jaxlib knows it and it is not set; before JAX starts.
+
+    A variable that names a file of options stays as it is.
 
     Args:
         environment: the variables of this process.
@@ -33,8 +36,10 @@ def avoid(environment: MutableMapping[str, str]) -> None:
         '--xla_cpu_experimental_ynn_fusion_type='
     """
     given = environment.get("XLA_FLAGS", "")
-    version = tuple(int(part) for part in jaxlib.version.__version__.split(".")[:3])
-    if _KNOWN[0] <= version < _KNOWN[1] and OPTION not in given:
+    # 0.12.0.1 is a release of 0.12.0; what is built between releases has letters behind.
+    release = fullmatch(r"(\d+)\.(\d+)\.(\d+)(\.\d+)?", jaxlib.version.__version__)
+    known = release and _KNOWN[0] <= tuple(map(int, release.groups()[:3])) <= _KNOWN[1]
+    if known and OPTION not in given and given.strip()[:1] in ("", "-"):
         environment["XLA_FLAGS"] = f"{given} {SAFE}".lstrip()
 
 

@@ -1,5 +1,8 @@
 """The errors of jspec: input that it refuses, and runs that cannot go on."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 _MOST = 1000
 """Letters of a sentence."""
 
@@ -32,6 +35,32 @@ def on_a_screen(text: str) -> str:
         (1000, 'short')
     """
     return text if len(text) <= _MOST else f"{text[: _MOST - 304]} .. {text[-300:]}"
+
+
+@contextmanager
+def unreadable(what: str, fix: str) -> Iterator[None]:
+    """Whatever a library raises that reads damaged files, errors of many kinds, in a sentence.
+
+    Args:
+        what: cannot be read.
+        fix: what helps if the files are damaged; a full disk or want of rights may be the reason.
+
+    Raises:
+        InputError: for any error but one that is a sentence already, or want of memory.
+
+    Example:
+        >>> with unreadable("a.json", "write it again"):
+        ...     {}["a"]
+        Traceback (most recent call last):
+        jspec.errors.InputError: a.json cannot be read ('a'); write it again
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{what} cannot be read ({reason:.200}); {fix}") from error
 
 
 class RecompileError(RuntimeError):

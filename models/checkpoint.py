@@ -1,8 +1,6 @@
 """A model on disk in orbax's format, with its shape beside it, so that the folder is enough."""
 
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,7 +11,7 @@ import numpy as np
 from jax.sharding import Mesh, Sharding
 
 from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec.errors import InputError, unreadable
 from jspec.models import columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
@@ -127,7 +125,8 @@ def restore(
         column_parts=record.size("column_parts", 1),
     )
     expected = shapes(saved)
-    with _said(folder), ocp.StandardCheckpointer() as checkpointer:
+    fix = "if the files are damaged, restore the folder from a copy"
+    with unreadable(f"{PARAMS} in {folder}", fix), ocp.StandardCheckpointer() as checkpointer:
         found = checkpointer.metadata(path / PARAMS).item_metadata
         if found is None:
             raise ValueError("it has no metadata")
@@ -140,20 +139,6 @@ def restore(
             place = sharding.params(expected, mesh, rules)
             params = _restored_in_parts(path / PARAMS, expected, saved, wanted, place)
     return wanted, params if saved.scan_layers == wanted.scan_layers else relaid(wanted, params)
-
-
-@contextmanager
-def _said(folder: str | Path) -> Iterator[None]:
-    """Whatever orbax and TensorStore raise for damaged files, of many kinds, in a sentence."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{folder} holds damaged {PARAMS} ({reason:.200}); restore the folder from a copy"
-        ) from error
 
 
 def _restored_in_parts(

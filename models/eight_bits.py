@@ -150,11 +150,6 @@ class Narrow:
     rounds_states: bool = struct.field(pytree_node=False, default=False)
     """Whether what they are multiplied with is rounded to 8 bits."""
 
-    def __getitem__(self, index: Any) -> Float[Array, "..."]:
-        """Some of the matrices, widened; the others stay as they are."""
-        factors = self.factors[index][..., None].astype(self.dtype)
-        return self.weights[index].astype(self.dtype) * factors
-
 
 @struct.dataclass
 class OneOf:
@@ -214,7 +209,9 @@ def rounded_states(
         ([[64, -127], [0, 0]], [[2.0], [0.0]])
     """
     x = x.astype(jnp.float32)
-    largest = jnp.abs(x).max(-1, keepdims=True)
+    # XLA for a CPU loses a NaN in the maximum of many numbers.
+    largest = jnp.abs(x).max(-1, keepdims=True, initial=0, where=~jnp.isnan(x))
+    largest = jnp.where(jnp.isnan(x).any(-1, keepdims=True), jnp.nan, largest)
     good = jnp.isfinite(largest) & (largest >= LEAST)
     inverse = 127 / jnp.where(good, largest, 1)
     states = jnp.where(good, jnp.rint(x * inverse), 0).astype(jnp.int8)

@@ -104,8 +104,16 @@ def each(
     Returns:
         What each expert makes of each state.
     """
-    gate, up = jnp.split(jnp.einsum("re,rkie->rki", x, gate_up[routes]), 2, axis=-1)
-    return jnp.einsum("rki,rkei->rke", activation(gate) * up, down[routes])
+
+    def product(equation: str, x: Float[Array, "..."], weights: Held) -> Float[Array, "R K _"]:
+        if not isinstance(weights, eight_bits.Narrow):
+            return jnp.einsum(equation, x, weights[routes])
+        # Factors come behind, as in every other product: weights have one value for all widths.
+        found = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))
+        return found * weights.factors[routes].astype(x.dtype)
+
+    gate, up = jnp.split(product("re,rkie->rki", x, gate_up), 2, axis=-1)
+    return product("rki,rkei->rke", activation(gate) * up, down)
 
 
 def sorted_by_expert(

@@ -26,7 +26,11 @@ print(compiler.wrong())
         ("0.12.0", f"{compiler.OPTION}=dot", f"{compiler.OPTION}=dot"),
         # XLA ends a process over an option that it does not know.
         ("0.10.1", None, None),
-        ("0.13.0", None, None),
+        ("0.12.1", None, None),
+        ("0.12.0rc1", None, None),
+        ("0.11.0.dev20260101", None, None),
+        # What does not begin as an option is the name of a file, which XLA has to find.
+        ("0.10.2", "/flags", "/flags"),
     ],
 )
 def test_the_option_is_set_where_it_is_known_and_not_set_yet(monkeypatch, version, given, wanted):

@@ -215,7 +215,7 @@ class Adaptive:
     ) -> tuple[tuple["Adaptive", Callable[[AdaptiveState], Bool[Array, ""]]], ...]:
         """A drafter for rests and one for all other rounds, and when each has its turn.
 
-        None where there are no rests. Together they draft as this one does.
+        Empty where there are no rests. Together they draft as this one does.
         """
         if (
             self.widths[0] > 0

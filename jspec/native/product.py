@@ -15,17 +15,25 @@ _WEIGHTS = ("float32", "bfloat16", "int8")
 _STATES = ("float32", "bfloat16")
 
 
-def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
-    """Whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
+def _few(x: Float[Array, "... _"]) -> bool:
+    return x.size <= MOST_ROWS * x.shape[-1]
+
+
+def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether there are kernels here for such rows, and numbers to compute with."""
     return (
-        0 < x.size <= MOST_ROWS * x.shape[-1]
+        x.size > 0
         and weights.size > 0
         and x.dtype.name in _STATES
-        and weights.dtype.name in _WEIGHTS
         and on_one_device(x)
         and on_one_device(weights)
         and instruction_set() is not None
     )
+
+
+def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
+    return weights.dtype.name in _WEIGHTS and _few(x) and _at_hand(x, weights)
 
 
 def product(
@@ -48,15 +56,7 @@ def product(
 
 def takes_rounded_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
     """Whether `rounded_product` computes this product on a CPU; of any number of rows."""
-    return (
-        0 < x.size
-        and weights.size > 0
-        and x.dtype.name in _STATES
-        and weights.dtype == jnp.int8
-        and on_one_device(x)
-        and on_one_device(weights)
-        and instruction_set() is not None
-    )
+    return weights.dtype == jnp.int8 and _at_hand(x, weights)
 
 
 def rounded_product(
@@ -83,14 +83,7 @@ def rounded_product(
 
 def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:
     """Whether `block_product` computes this product on a CPU."""
-    return (
-        0 < x.size <= MOST_ROWS * x.shape[-1]
-        and packed.size > 0
-        and x.dtype.name in _STATES
-        and on_one_device(x)
-        and on_one_device(packed)
-        and instruction_set() is not None
-    )
+    return _few(x) and _at_hand(x, packed)
 
 
 def block_product(

@@ -3,7 +3,7 @@
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec import engine
-from jspec.base import PyTree, State
+from jspec.base import PyTree, State, Tree
 from jspec.planning import launches, layout
 from jspec.planning.launches import Launches, Rounds
 from jspec.protocols import CausalLM, Drafter
 from jspec.request import Prepared, chunk_of, prepare
+from jspec.round import frame
+from jspec.widths import sizes_of
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,15 @@ def rounds(
 ) -> Compiled:  # fmt: skip
     """Compiles the loop of rounds, for the devices of a mesh."""
     lowered = lowered_rounds(model, params, drafter, drafter_params, state, mesh)
-    return _compile("rounds", lowered, model, mesh)
+    found = _compile("rounds", lowered, model, mesh)
+    if found.rounds is None:
+        return found
+
+    def drafted(params: PyTree, state: State) -> Tree:
+        return drafter.draft(params, state.drafter_state, frame(state))[0]
+
+    sizes = sizes_of(jax.eval_shape(drafted, drafter_params, state))
+    return replace(found, rounds=found.rounds.of_widths([width for width, _ in sizes]))
 
 
 def lowered_rounds(

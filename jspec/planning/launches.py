@@ -7,7 +7,7 @@ conditionals, where the host waits for a condition. So these are counted, of the
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
@@ -102,6 +102,19 @@ class Rounds:
     """Of a round of each width, rising, with a draft; of a program of one width that alone."""
     rest: Launches | None
     """Of a round of the smallest width that drafts nothing; None: the program has one width."""
+
+    def of_widths(self, widths: Sequence[int]) -> "Rounds":
+        """The same with one entry for each width: of branches of equal width the one with most.
+
+        A round that rows share may have room for all of them, or for some.
+
+        Args:
+            widths: of the branches, rising.
+        """
+        found = dict[int, Launches]()
+        for width, branch in zip(widths, self.widths, strict=True):
+            found[width] = max(found.get(width, branch), branch, key=lambda one: one.seconds)
+        return replace(self, widths=tuple(found.values()))
 
 
 def of_rounds(folder: Path) -> Rounds:

@@ -1,8 +1,7 @@
 """Checkpoints of a run, its settings, and its loss curve, all in one folder."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,12 @@ import orbax.checkpoint as ocp
 
 from jspec import plain_json
 from jspec.base import PyTree
-from jspec.errors import InputError, RunStopped
+from jspec.errors import InputError, RunStopped, unreadable
 from jspec.whole_files import written_whole
 
 SETTINGS = "settings.json"
 CURVE = "curve.jsonl"
+_FIX = "if it is damaged, restore it from a copy, or delete its folder to go on from the one before"
 
 
 class CheckpointError(RunStopped):
@@ -41,7 +41,7 @@ class Checkpoints:
     def __init__(self, folder: Path, settings: Mapping[str, Any], resume: bool = True):
         self.folder = folder.resolve()
         claim(self.folder, settings, resume)
-        with _said(self.folder):
+        with unreadable(f"a checkpoint in {self.folder / 'steps'}", _FIX):
             self.manager = ocp.CheckpointManager(
                 self.folder / "steps",
                 options=ocp.CheckpointManagerOptions(
@@ -67,7 +67,7 @@ class Checkpoints:
         if not step:
             return state, 0
         shapes = jax.tree.map(ocp.utils.to_shape_dtype_struct, state)
-        with _said(self.folder / f"steps/{step}"):
+        with unreadable(f"the checkpoint in {self.folder / f'steps/{step}'}", _FIX):
             return self.manager.restore(step, args=ocp.args.StandardRestore(shapes)), step
 
     def save(self, step: int, state: PyTree) -> None:
@@ -105,19 +105,6 @@ class Checkpoints:
             except json.JSONDecodeError:
                 break
         return lines
-
-
-@contextmanager
-def _said(folder: Path) -> Iterator[None]:
-    """Whatever orbax raises for damaged files, errors of many kinds, in a sentence."""
-    try:
-        yield
-    except Exception as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise InputError(
-            f"{folder} holds a damaged checkpoint ({reason:.200}); delete its folder to go on from "
-            "the one before, or restore it from a copy"
-        ) from error
 
 
 def failure(what: str, before: int, error: Exception) -> CheckpointError:

@@ -47,9 +47,9 @@ class MedusaConfig:
         for name in ("vocab_size", "hidden_size", "num_heads", "num_layers"):
             if (value := getattr(self, name)) < 1:
                 raise InputError(f"{name} of the Medusa heads is {value}; it has to be at least 1")
-        if (blocks := self.num_heads * self.num_layers) > _MOST_BLOCKS:
+        if (count := self.num_heads * self.num_layers) > _MOST_BLOCKS:
             raise InputError(
-                f"the Medusa heads have {blocks} residual blocks; use at most {_MOST_BLOCKS}"
+                f"the Medusa heads have {count} residual blocks; use at most {_MOST_BLOCKS}"
             )
 
 

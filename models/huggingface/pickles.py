@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from jspec.errors import InputError
+from jspec.errors import InputError, unreadable
 
 DTYPES = {
     "DoubleStorage": np.float64,
@@ -66,14 +66,8 @@ class Pickled:
         Raises:
             InputError: if its numbers are not there.
         """
-        try:
+        with unreadable(f"tensor {name:.80} in {self.file}", "download it again"):
             return self._read(name)
-        except InputError:
-            raise
-        except Exception as error:  # an archive may be damaged in any way
-            raise InputError(
-                f"tensor {name:.80} in {self.file} cannot be read ({error}); download it again"
-            ) from error
 
     def _read(self, name: str) -> np.ndarray:
         storage, offset, shape, strides = self.files[name]

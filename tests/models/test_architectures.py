@@ -13,7 +13,8 @@ from flax import nnx
 
 import jspec
 import jspec.models
-from jspec.models import Experts, Layer, Rope, experts, records
+from jspec import native
+from jspec.models import Experts, Layer, Rope, eight_bits, experts, records
 from jspec.testing import check_model
 
 
@@ -34,6 +35,23 @@ def test_routes_are_those_of_a_loop_over_tokens():
     for run in (experts.each, partial(experts.sorted_by_expert, places=jnp.arange(count))):
         found = run(*given, jax.nn.relu)
         np.testing.assert_allclose(found, wanted, atol=1e-4)
+
+
+def test_experts_in_eight_bits_have_the_same_weights_for_few_routes_and_for_many():
+    """Sums of small integers are exact in bfloat16, and a factor comes behind: bit by bit equal."""
+    draw = np.random.default_rng(0)
+
+    def held(shape, factor):
+        weights = jnp.asarray(draw.integers(-1, 2, shape), jnp.int8)
+        return eight_bits.Narrow(weights, jnp.full(shape[:-1], factor, jnp.float32), jnp.bfloat16)
+
+    x = jnp.asarray(draw.integers(-1, 2, (7, 8)), jnp.bfloat16)
+    routes = jnp.asarray(draw.integers(0, 4, (7, 2)))
+    given = x, routes, held((4, 12, 8), 1.0), held((4, 8, 6), 1 / 3), jnp.sign
+    with native.disabled():
+        few = experts.each(*given)
+        many = experts.sorted_by_expert(*given, places=jnp.arange(4))
+    np.testing.assert_array_equal(few, many)
 
 
 def mixed() -> jspec.models.Llama:

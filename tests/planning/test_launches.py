@@ -153,6 +153,15 @@ def test_each_width_has_its_own_launches_and_a_rest_those_of_its_loop(tmp_path):
     assert wide.seconds > narrow.seconds > found.rest.seconds
 
 
+def test_branches_of_equal_width_are_one_width_with_the_launches_of_the_larger():
+    """As where rows share a round: plain decoding has a branch for some rows, and one for all."""
+    some, every, wide = (Launches(kernels=number) for number in (3, 5, 9))
+    found = launches.Rounds(wide, (some, every, wide), None).of_widths((0, 0, 7))
+    assert found.widths == (every, wide)
+    with pytest.raises(ValueError, match=r"shorter|longer"):
+        launches.Rounds(wide, (some, wide), None).of_widths((0, 0, 7))
+
+
 def test_where_there_are_no_rests_the_smallest_width_stands_for_one(tmp_path):
     """A drafter that is asked in every round has no loop for rests."""
     lines = SWITCH.splitlines(keepends=True)
