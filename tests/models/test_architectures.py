@@ -41,13 +41,13 @@ def test_experts_in_eight_bits_have_the_same_weights_for_few_routes_and_for_many
     """Sums of small integers are exact in bfloat16, and a factor comes behind: bit by bit equal."""
     draw = np.random.default_rng(0)
 
-    def held(shape, factor):
-        weights = jnp.asarray(draw.integers(-1, 2, shape), jnp.int8)
+    def held(shape, most, factor):
+        weights = jnp.asarray(draw.integers(-most, most + 1, shape), jnp.int8)
         return eight_bits.Narrow(weights, jnp.full(shape[:-1], factor, jnp.float32), jnp.bfloat16)
 
-    x = jnp.asarray(draw.integers(-1, 2, (7, 8)), jnp.bfloat16)
+    x = jnp.asarray(draw.integers(-1, 2, (7, 8)), jnp.bfloat16)  # sums of at most 144
     routes = jnp.asarray(draw.integers(0, 4, (7, 2)))
-    given = x, routes, held((4, 12, 8), 1.0), held((4, 8, 6), 1 / 3), jnp.sign
+    given = x, routes, held((4, 12, 8), 1, 1.0), held((4, 8, 6), 3, 1 / 3), jnp.sign
     with native.disabled():
         few = experts.each(*given)
         many = experts.sorted_by_expert(*given, places=jnp.arange(4))
