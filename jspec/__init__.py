@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from jspec import testing as testing
     from jspec import training as training
     from jspec import tree as tree
+    from jspec import verify as verify
     from jspec.drafters.draft_model import acceptance_vector as acceptance_vector
     from jspec.drafters.draft_model import sequoia_tree as sequoia_tree
     from jspec.drafters.retrieval import datastore as datastore
@@ -57,7 +58,7 @@ __all__ = [  # noqa: RUF022
     # modules
     "acceptance_vector", "costs", "datastore", "grammar", "hosts", "memory", "methods", "metrics",
     "models", "ngrams", "packed", "planning", "processors", "proposals", "round", "rules",
-    "sampling", "schemes", "sequoia_tree", "testing", "training", "tree",
+    "sampling", "schemes", "sequoia_tree", "testing", "training", "tree", "verify",
     "__version__",
 ]
 # fmt: on
@@ -85,6 +86,7 @@ _MODULES = {
     "testing": "jspec.testing",
     "training": "jspec.training",
     "tree": "jspec.tree",
+    "verify": "jspec.verify",
 }
 
 

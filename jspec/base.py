@@ -42,8 +42,8 @@ class Status(IntEnum):
     """The state of a row: running, or the reason why it ended. Data, since rows end one by one.
 
     Example:
-        >>> Status(3).name
-        'CAPACITY'
+        >>> Status(3).name, Status(3).message
+        ('CAPACITY', 'the cache has no slot for the next token')
     """
 
     RUNNING = 0
@@ -61,6 +61,23 @@ class Status(IntEnum):
     """Processors or the grammar left no token to emit."""
     FREE = 7
     """No request stands in the row, see `Engine`."""
+
+    @property
+    def message(self) -> str:
+        """What happened, in half a sentence for people."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.RUNNING: "the row goes on",
+    Status.EOS: "the row emitted an end token",
+    Status.LIMIT: "the row emitted as many tokens as it was allowed",
+    Status.CAPACITY: "the cache has no slot for the next token",
+    Status.NAN: "the target's logits were not numbers",
+    Status.STOP: "the row emitted a stop token or a stop string",
+    Status.MASKED: "processors or the grammar left no token to emit",
+    Status.FREE: "no request stands in the row",
+}
 
 
 @struct.dataclass

@@ -12,11 +12,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec import backend, seeds
+from jspec import sampling as samplings
 from jspec.arguments import check_integer
 from jspec.base import PyTree, Sampling, State
 from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
-from jspec.row_arguments import end_tokens, integers, known_values, library_of, reals, to_array
+from jspec.row_arguments import end_tokens, integers, known_values, library_of, to_array
 
 
 class PreparedArrays(NamedTuple):
@@ -164,7 +165,7 @@ def prepare(
         lengths=counts,
         limits=allowed,
         eos=end_tokens(eos, batch, model.vocab_size, "eos"),
-        sampling=_sampling(sampling, batch),
+        sampling=samplings.by_row(sampling, batch),
         key=seeds.to_key(key),
         rows=integers(
             np.arange(batch) if rows is None else rows,
@@ -350,22 +351,6 @@ def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
             f"prompt[{row}, {place}] is token {values[row, place]}, outside the vocabulary of "
             f"{vocab_size}: tokenise with this model's tokenizer"
         )
-
-
-def _sampling(sampling: Sampling | None, batch: int) -> Sampling | None:
-    if sampling is None:
-        return None
-    if not isinstance(sampling, Sampling):
-        raise InputError(
-            f"sampling is {sampling!r:.80}; pass jspec.Sampling(temperature=..), or None"
-        )
-    off = "switches it off"
-    return Sampling(
-        temperature=reals(sampling.temperature, batch, "temperature", 0, 1e6, "0 is greedy"),
-        top_k=integers(sampling.top_k, batch, "top_k", 0, 2**31 - 1, f"0 {off}"),
-        top_p=reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
-        min_p=reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
-    )
 
 
 def check_vocabulary(name: str, size: int, target: int) -> None:

@@ -35,6 +35,7 @@ from jspec.manual_axes import vary
 from jspec.packed import packed
 from jspec.protocols import CausalLM, Drafter
 from jspec.ragged import append
+from jspec.verify.functions import tokens as tokens_of
 from jspec.verify.schemes import verifier_of
 from jspec.widths import cut, sizes_of, widths_of
 
@@ -226,12 +227,7 @@ def _truncate(
     Once, before commit and before output: an end token inside an accepted path is ordinary.
     """
     request, lanes = state.request, jnp.arange(verdict.path.shape[1])
-    # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
-    below = jnp.roll(verdict.path, -1, axis=1)
-    drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
-    last = lanes == verdict.counts[:, None] - 1
-    tokens = jnp.where(last, verdict.bonus[:, None], drafted)
-
+    tokens = tokens_of(tree, verdict)
     offered = verdict.counts - verdict.failed.astype(jnp.int32)
     left = request.limits - state.lengths
     room = state.cache.slots - state.cache.lengths

@@ -13,7 +13,9 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import mesh_axes
 from jspec.base import Sampling
+from jspec.errors import InputError
 from jspec.manual_axes import vary
+from jspec.row_arguments import integers, reals
 
 _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""
@@ -21,6 +23,27 @@ _PIECE = 1 << 22
 """Entries that a TPU searches at a time; 16 MiB."""
 _ABOVE_ONE = 0x40000000
 """The bit pattern of 2.0, which no probability reaches."""
+
+
+def by_row(sampling: Sampling | None, batch: int) -> Sampling | None:
+    """The checked settings of B rows, as arrays [B].
+
+    Raises:
+        InputError: if these are no settings, or one is out of range or not one for each row.
+    """
+    if sampling is None:
+        return None
+    if not isinstance(sampling, Sampling):
+        raise InputError(
+            f"sampling is {sampling!r:.80}; pass jspec.Sampling(temperature=..), or None"
+        )
+    off = "switches it off"
+    return Sampling(
+        temperature=reals(sampling.temperature, batch, "temperature", 0, 1e6, "0 is greedy"),
+        top_k=integers(sampling.top_k, batch, "top_k", 0, 2**31 - 1, f"0 {off}"),
+        top_p=reals(sampling.top_p, batch, "top_p", 1e-6, 1, f"1 {off}"),
+        min_p=reals(sampling.min_p, batch, "min_p", 0, 1, f"0 {off}"),
+    )
 
 
 def probabilities(logits: Float[Array, "B V"], sampling: Sampling) -> Float[Array, "B V"]:

@@ -1,0 +1,127 @@
+"""Verifiers as pure functions over the logits of a tree, for engines of one's own.
+
+No `State`, no model and no drafter: a tree, the target's logits at its nodes, where the trees stand
+in their rows, and a key. Axes: T scored nodes of all rows, where they are packed; the rest as in
+`jspec.base`.
+"""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from jspec import sampling as samplings
+from jspec import seeds
+from jspec.admission import admit, check_tree
+from jspec.base import Frame, Sampling, Tree, Verdict
+from jspec.errors import InputError
+from jspec.protocols import Verifier
+from jspec.row_arguments import integers
+from jspec.verify import schemes
+
+
+def verdict(
+    verifier: Verifier,
+    tree: Tree,
+    logits: Float[Array, "B N V"] | Float[Array, "T V"],
+    positions: ArrayLike,
+    *,
+    key: jax.Array | int | None = None,
+    ids: ArrayLike | None = None,
+    sampling: Sampling | None = None,
+    places: Int[Array, "B N"] | None = None,
+) -> Verdict:
+    """Decides which path of each row's tree is emitted, and which token follows it.
+
+    Pure: it may stand in a `jit` and in a loop. The randomness of a position depends on (key, id,
+    position) alone, so the same key serves all rounds of a generation. Under the coupled rule the
+    tokens are then those of `jspec.decode` with this key, whatever the trees are.
+
+    Args:
+        verifier: such as `jspec.schemes.COUPLED.verifier`; `coupled` and its like have theirs.
+        tree: the drafts; node 0 of a row is its last token, which no cache has yet. Malformed nodes
+            are left out, see `jspec.round.admit`.
+        logits: the target's at the nodes of the tree, after any processors of your own; or, with
+            `places`, those of all scored nodes, one behind the other.
+        positions: [B] position of node 0 in its row, from 0.
+        key: one random key or a seed for all rows; needed for sampling.
+        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. A row keeps its id from round
+            to round.
+        sampling: temperature and filters, as in `jspec.decode`; None is greedy.
+        places: [B, N] which of the T entries of packed logits a node has; T or more: it was not
+            scored, and is left out. None: the logits are [B, N, V].
+
+    Returns:
+        The accepted nodes and the next token of each row; `tokens` has them one behind the other.
+
+    Raises:
+        InputError: if shapes or settings do not fit, or the verifier needs distributions that the
+            tree has not (`Tree.q`), before anything is compiled.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> tree = jspec.tree.chain(2).fill(jnp.array([[5, 6, 7]]))
+        >>> logits = jnp.zeros((1, 3, 9)).at[0, 0, 6].set(9.0).at[0, 1, 8].set(9.0)
+        >>> found = jspec.verify.coupled(tree, logits, positions=[4])
+        >>> found.path.tolist(), found.counts.tolist(), found.bonus.tolist()
+        ([[0, 1, 0]], [2], [8])
+        >>> jspec.verify.tokens(tree, found)[0, :2].tolist()
+        [6, 8]
+    """
+    batch = len(tree.tokens)
+    check_tree("your engine", tree, batch)
+    if places is not None:
+        tree = replace(tree, valid=tree.valid & (places < len(logits)))
+        logits = logits.at[places].get(mode="fill", fill_value=0)
+    if logits.shape[:2] != tree.tokens.shape or logits.ndim != 3:
+        raise InputError(
+            f"logits has shape {logits.shape} and the tree has {tree.tokens.shape} nodes; pass "
+            "[B, N, V], or [T, V] with places [B, N]"
+        )
+    if sampling is not None and key is None:
+        raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
+    why = "an id of 32 bits; two rows of the same id draw the same noise"
+    known = jnp.arange(batch) if ids is None else ids
+    named = jnp.asarray(integers(known, batch, "ids", -(2**31), 2**31 - 1, why))
+    why = "the position of a row's last token"
+    at = jnp.asarray(integers(positions, batch, "positions", 0, 2**31 - 1, why))
+    one = seeds.to_key(key)
+    frame = Frame(
+        root=tree.tokens[:, 0],
+        positions=at,
+        keys=None if one is None else samplings.row_keys(one, named),
+        sampling=jax.tree.map(jnp.asarray, samplings.by_row(sampling, batch)),
+        done=jnp.zeros(batch, bool),
+    )
+    return verifier.verdict(admit(tree, frame.root, logits.shape[-1]), logits, frame)
+
+
+coupled = partial(verdict, schemes.COUPLED.verifier)
+"""`verdict` by the noise that plain decoding would draw the token with: lossless for every tree,
+however it was drafted, and the tokens are those of plain decoding with the same key."""
+recursive = partial(verdict, schemes.RECURSIVE.verifier)
+"""`verdict` by recursive rejection (RSD; Jeon et al. 2024), for children that were drawn without
+replacement from `Tree.q`."""
+traversal = partial(verdict, schemes.TRAVERSAL.verifier)
+"""`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
+block = partial(verdict, schemes.BLOCK.verifier)
+"""`verdict` by block verification (Sun et al. 2024), for a chain that was drawn from `Tree.q`."""
+
+
+def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
+    """The tokens of a round: the first `Verdict.counts` of each row are the accepted ones and the
+    next; what stands behind them is never read.
+
+    Args:
+        tree: that was verified.
+        verdict: of it.
+    """
+    lanes = jnp.arange(verdict.path.shape[1])
+    # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
+    below = jnp.roll(verdict.path, -1, axis=1)
+    drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
+    last = lanes == verdict.counts[:, None] - 1
+    return jnp.where(last, verdict.bonus[:, None], drafted)

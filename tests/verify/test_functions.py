@@ -1,0 +1,136 @@
+"""The verifiers alone: an engine of one's own, with nothing of jspec but trees and rules."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tables
+
+import jspec
+from jspec.base import Tree
+
+SIZE, ROWS = 5, 3
+DISTRIBUTIONS = tables.distributions(np.random.default_rng(3), 1, SIZE, 2)
+LOGITS = tables.logits(DISTRIBUTIONS)[0]
+PROMPTS = [[1, 2, 3], [4], [2, 2]]
+IDS = [7, 0, -3]
+SAMPLING = jspec.Sampling(np.array([0.0, 0.8, 1.3]), top_p=np.array([1.0, 1.0, 0.9]))
+
+
+def drawn_tree(rng, roots):
+    """Trees of any shape, with tokens that the target may well not take."""
+    tokens, parents = rng.integers(SIZE, size=(ROWS, 8)), np.full((ROWS, 8), -1)
+    tokens[:, 0] = roots
+    for node in range(1, 8):
+        parents[:, node] = rng.integers(node, size=ROWS)
+    valid = rng.uniform(size=(ROWS, 8)) < 0.9
+    return Tree(*map(jnp.asarray, (tokens, parents, valid)), depth=4, width=4)
+
+
+def scored(tree, texts):
+    """The logits of the nodes, each after its own path, in NumPy."""
+    found = np.zeros((ROWS, 8, SIZE), np.float32)
+    for row, node in np.ndindex(ROWS, 8):
+        path, at = [], node
+        while at > 0:
+            path, at = [int(tree.tokens[row, at]), *path], int(tree.parents[row, at])
+        found[row, node] = LOGITS[tuple([0, *texts[row], *path][-2:])]
+    return found
+
+
+def by_own_engine(verify, rounds=9, **given):
+    texts, rng = [list(prompt) for prompt in PROMPTS], np.random.default_rng(0)
+    accepted = 0
+    for _ in range(rounds):
+        tree = drawn_tree(rng, [text[-1] for text in texts])
+        positions = [len(text) - 1 for text in texts]
+        verdict = verify(tree, scored(tree, texts), positions, **given)
+        assert not verdict.failed.any()
+        for row, count in enumerate(verdict.counts.tolist()):
+            texts[row] += jspec.verify.tokens(tree, verdict)[row, :count].tolist()
+            accepted += count - 1
+    assert accepted
+    return [text[len(prompt) :] for text, prompt in zip(texts, PROMPTS, strict=True)]
+
+
+@pytest.mark.parametrize("given", [{}, dict(sampling=SAMPLING, key=5, ids=IDS)], ids=["", "drawn"])
+def test_the_coupled_rule_alone_gives_the_tokens_of_decode(given):
+    lengths = [len(prompt) for prompt in PROMPTS]
+    padded = [prompt + [0] * (3 - len(prompt)) for prompt in PROMPTS]
+    named = {"rows" if name == "ids" else name: value for name, value in given.items()}
+    wanted = jspec.decode(
+        tables.Table(SIZE), LOGITS[None], padded, lengths, max_new_tokens=60, **named
+    )
+    found = by_own_engine(jspec.verify.coupled, **given)
+    for row, tokens in enumerate(found):
+        assert tokens == wanted.tokens[row, : len(tokens)].tolist()
+    if given:  # the negative control
+        other = by_own_engine(jspec.verify.coupled, **given | dict(key=6))
+        assert other != found
+
+
+def packed(tree, logits, positions, **given):
+    """The logits of valid nodes alone, one behind the other."""
+    valid = np.array(tree.valid)
+    valid[:, 0] = True
+    places = np.where(valid, np.cumsum(valid.ravel()).reshape(valid.shape) - 1, valid.size)
+    unseen = tree.replace(valid=jnp.ones_like(tree.valid))  # `places` says what was scored
+    return jspec.verify.coupled(
+        unseen, jnp.asarray(logits[valid]), positions, places=jnp.asarray(places), **given
+    )
+
+
+def test_packed_logits_are_the_same():
+    given = dict(sampling=SAMPLING, key=5, ids=IDS)
+    assert by_own_engine(packed, **given) == by_own_engine(jspec.verify.coupled, **given)
+
+
+MANY = 8000
+
+
+@pytest.mark.parametrize(
+    ("verify", "width"),
+    [
+        (jspec.verify.coupled, 2),
+        (jspec.verify.recursive, 2),
+        (jspec.verify.traversal, 2),
+        (jspec.verify.block, 1),
+    ],
+    ids=["coupled", "recursive", "traversal", "block"],
+)
+def test_the_first_token_of_a_round_has_the_targets_distribution(verify, width):
+    """Children that are drawn in NumPy, without replacement from a distribution that is told."""
+    rng = np.random.default_rng(8)
+    p, q = DISTRIBUTIONS[0, 1, 2], rng.dirichlet(np.ones(SIZE))
+    drawn = np.array([rng.choice(SIZE, width, replace=False, p=q) for _ in range(MANY)])
+    tree = Tree(
+        tokens=jnp.asarray(np.pad(drawn, ((0, 0), (1, 0)), constant_values=2)),
+        parents=jnp.asarray([[-1] + [0] * width] * MANY),
+        valid=jnp.ones((MANY, 1 + width), bool),
+        depth=1,
+        width=width,
+        q=jnp.broadcast_to(jnp.asarray(q, jnp.float32), (MANY, 1, SIZE)),
+        q_row=jnp.zeros((MANY, 1 + width), jnp.int32),
+    )
+    logits = np.broadcast_to(np.log(p).astype(np.float32), (MANY, 1 + width, SIZE))
+    verdict = jax.jit(lambda tree: verify(
+        tree, jnp.asarray(logits), np.full(MANY, 3), key=1, sampling=jspec.Sampling()
+    ))(tree)  # fmt: skip
+    first = np.asarray(jspec.verify.tokens(tree, verdict))[:, 0]
+    assert tables.distance(np.bincount(first, minlength=SIZE), p) < 1
+    assert (np.asarray(verdict.counts) > 1).mean() > 0.2
+    assert tables.distance(np.bincount(drawn[:, 0], minlength=SIZE), p) > 1  # the control
+
+
+def test_what_does_not_fit_is_one_sentence():
+    tree = jspec.tree.chain(2).fill(jnp.array([[5, 6, 7]]))
+    logits = jnp.zeros((1, 3, 9))
+    for call, said in (
+        (lambda: jspec.verify.coupled(tree, logits[:, :2], [4]), r"logits has shape \(1, 2, 9\)"),
+        (lambda: jspec.verify.coupled(tree, logits, [-1]), r"positions\[0\] is -1, outside 0"),
+        (lambda: jspec.verify.coupled(tree, logits, [1], sampling=jspec.Sampling()), "needs a key"),
+        (lambda: jspec.verify.recursive(tree, logits, [4]), "distribution q that the"),
+        (lambda: jspec.verify.coupled(tree, logits, [4], key="x"), "key is 'x'; pass one"),
+    ):
+        with pytest.raises(jspec.InputError, match=said):
+            call()
