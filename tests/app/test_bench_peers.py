@@ -122,6 +122,16 @@ def test_the_gguf_file_holds_the_bytes_of_blocks(kind, setting, tmp_path):
     assert tensors["token_embd.weight"].shape[1] == 64 // 32 * blocks.SIZES["q8_0"]
 
 
+def test_the_gguf_file_of_stacked_layers_is_the_same(setting, tmp_path):
+    pytest.importorskip("gguf")
+    from jspec.app.bench.peers import gguf_file
+
+    for name, stacked in ("one", False), ("other", True):
+        held = jspec.models.load(setting.path, with_tokenizer=False, scan_layers=stacked)
+        gguf_file.write(held.model, held.params, tmp_path / name)
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "other").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("changes", "kind"),
     [

@@ -16,6 +16,7 @@ from jspec.models import eight_bits
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import frequencies
+from jspec.models.stacking import unstacked
 
 
 def write(model: Any, params: PyTree, path: Path) -> None:
@@ -43,10 +44,11 @@ def write(model: Any, params: PyTree, path: Path) -> None:
     names = gguf.get_tensor_name_map(kind, config.num_layers)
     writer = gguf.GGUFWriter(path, gguf.MODEL_ARCH_NAMES[kind])
     _shape(writer, config)
+    own = unstacked(params)["params"]
     for weight in llama.weights(config):
         stored = eight_bits.in_blocks(weight.path, weight.shape, model.param_dtype)
         raw = gguf.GGMLQuantizationType[stored.upper()] if stored else None
-        for name, tensor in weight.split(_array(params["params"], weight.path)):
+        for name, tensor in weight.split(_array(own, weight.path)):
             if kind == gguf.MODEL_ARCH.LLAMA:
                 tensor = _interleaved(name, tensor, config)
             place = names.get_name(name, try_suffixes=(".weight", ".bias"))

@@ -67,6 +67,8 @@ class LlamaCpp:
             n_gpu_layers=-1 if setting.on_gpu else 0,
             seed=run.seed,
             draft_model=drafter,
+            # It keeps the scores of all tokens then, and makes room for them only when asked.
+            logits_all=drafter is not None,
             verbose=False,
         )
         self._ends = setting.ends
