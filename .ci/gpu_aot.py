@@ -30,8 +30,10 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 import jspec
-from jspec import backend, methods, models, one_graph, serving
+from jspec import methods, models
+from jspec._xla import backend, one_graph
 from jspec.costs import devices
+from jspec.decoding import engine as serving
 from jspec.methods import Built, builders
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton
@@ -41,7 +43,7 @@ from jspec.models.llama import LlamaConfig
 from jspec.planning import compiled, gpu_chips, layout
 from jspec.planning.compiled import Compiled
 from jspec.planning.setting import Setting
-from jspec.request import chunk_of, prepare
+from jspec.round.request import chunk_of, prepare
 
 SLOTS, NEW = 2048, 128
 SLACK = 1.05

@@ -21,7 +21,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 import jspec
-from jspec import backend, methods, models
+from jspec import methods, models
+from jspec._xla import backend
 from jspec.costs import devices
 from jspec.planning import compiled, gpu_chips, layout
 from jspec.planning.setting import Setting

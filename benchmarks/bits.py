@@ -21,9 +21,10 @@ from rich.table import Table
 import jspec
 from benchmarks import registry
 from benchmarks.harness import command, console, headline, record
-from jspec import models, native
+from jspec import models
+from jspec._xla import native
+from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.engine import decode_rounds
 from jspec.methods import Built
 from jspec.testing import check_bits
 

@@ -13,8 +13,8 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from jspec.app.bench.timing import in_turn
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli.bench.timing import in_turn
 
 ROOT = Path(__file__).resolve().parent.parent
 SHARED = Path(os.environ.get("JSPEC_SHARED", ROOT.parent / "shared"))

@@ -9,7 +9,7 @@ import jax
 
 from benchmarks import texts
 from benchmarks.texts import Prompts, Texts
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Loaded, load
 

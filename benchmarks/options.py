@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from benchmarks.prompts import CLASSES
-from jspec.app import options
+from jspec.cli import options
 
 Model = options.Model
 DraftModel = options.DraftModel

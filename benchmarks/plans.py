@@ -16,8 +16,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jspec.app import method_choice
-from jspec.app.plan_text import size
+from jspec.cli.plan_text import size
+from jspec.sessions import method_choice
 
 _WIDTHS = {
     1: ("autoregressive", None),
@@ -169,7 +169,7 @@ def _named(case: Case, setting: Any) -> list[str]:
 
 
 def _plan(case: Case, width: int, compiled: bool) -> Any:
-    from jspec.app import planning
+    from jspec.cli import planning
 
     method, config = _WIDTHS[width]
     topology = case.where if ":" in case.where else None

@@ -19,9 +19,9 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.texts import Prompts
 from jspec import models
-from jspec.base import PyTree
 from jspec.models import eight_bits
 from jspec.protocols import CausalLM
+from jspec.types import PyTree
 
 Pair = tuple[CausalLM, CausalLM]
 Places = Float[Array, " N"] | Float[np.ndarray, " N"]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from pathlib import Path
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 
 
 def read(path: Path) -> dict[str, str]:

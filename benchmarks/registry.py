@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from benchmarks.harness import console
 from jspec import methods
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.methods import Built
 from jspec.models import Loaded
 

@@ -10,9 +10,9 @@ import numpy as np
 from jaxtyping import Int
 
 from benchmarks.prompts import texts
-from jspec.app.bench import chat, questions
-from jspec.app.bench.questions import Question
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli.bench import chat, questions
+from jspec.cli.bench.questions import Question
 from jspec.models import Loaded
 
 

@@ -17,8 +17,8 @@ from jaxtyping import Array, Int
 import jspec
 from benchmarks.texts import Prompts
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.protocols import Drafter
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 DEEPEST = 40
 """Tokens that a round may emit, and so go beyond a limit."""

@@ -17,7 +17,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import jax
 
 import jspec
-from jspec import models, processors
+from jspec import models
+from jspec.processors import logits as processors
 
 ROWS, SLOTS, ROUNDS = 4, 256, 8
 

@@ -11,26 +11,25 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from jspec import costs as costs
-    from jspec import grammar as grammar
-    from jspec import hosts as hosts
-    from jspec import memory as memory
     from jspec import methods as methods
-    from jspec import metrics as metrics
     from jspec import models as models
-    from jspec import packed as packed
     from jspec import planning as planning
-    from jspec import processors as processors
-    from jspec import round as round
+    from jspec import round, tree
     from jspec import sampling as sampling
     from jspec import testing as testing
     from jspec import training as training
-    from jspec import tree as tree
     from jspec import verify as verify
+    from jspec._xla import hosts
+    from jspec.costs import metrics
+    from jspec.drafters import memory_file as memory
     from jspec.drafters.draft_model import acceptance_vector as acceptance_vector
     from jspec.drafters.draft_model import sequoia_tree as sequoia_tree
     from jspec.drafters.retrieval import datastore as datastore
     from jspec.drafters.retrieval import ngrams as ngrams
+    from jspec.processors import grammar
+    from jspec.processors import logits as processors
     from jspec.public import *  # noqa: F403
+    from jspec.round import packed
     from jspec.verify import proposals as proposals
     from jspec.verify import rules as rules
     from jspec.verify import schemes as schemes
@@ -66,17 +65,17 @@ __all__ = [  # noqa: RUF022
 _MODULES = {
     "acceptance_vector": "jspec.drafters.draft_model.acceptance_vector",
     "costs": "jspec.costs",
-    "grammar": "jspec.grammar",
-    "hosts": "jspec.hosts",
+    "grammar": "jspec.processors.grammar",
+    "hosts": "jspec._xla.hosts",
     "datastore": "jspec.drafters.retrieval.datastore",
     "methods": "jspec.methods",
-    "memory": "jspec.memory",
-    "metrics": "jspec.metrics",
+    "memory": "jspec.drafters.memory_file",
+    "metrics": "jspec.costs.metrics",
     "models": "jspec.models",
     "ngrams": "jspec.drafters.retrieval.ngrams",
-    "packed": "jspec.packed",
+    "packed": "jspec.round.packed",
     "planning": "jspec.planning",
-    "processors": "jspec.processors",
+    "processors": "jspec.processors.logits",
     "proposals": "jspec.verify.proposals",
     "round": "jspec.round",
     "rules": "jspec.verify.rules",

@@ -1,6 +1,6 @@
 """`python -m jspec`: the command line, where no script of it is on the path."""
 
-from jspec.app.cli import main
+from jspec.cli.main import main
 
 if __name__ == "__main__":
     main()

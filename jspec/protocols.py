@@ -1,10 +1,10 @@
-"""The interfaces of a model, a drafter, a rule and a verifier. Axes as in `jspec.base`."""
+"""The interfaces of a model, a drafter, a rule and a verifier. Axes as in `jspec.types`."""
 
 from typing import Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import (
+from jspec.types import (
     Cache,
     Feedback,
     Frame,
@@ -51,7 +51,7 @@ class CausalLM(Protocol):
         Token i attends to all `cache.lengths` slots of its row, to the nodes j with
         `mask[b, i, j]`, and to the tokens j with `mask[b, i, M + j]`. `cache=None` is the empty
         past, `nodes=None` is M = 0. The keys and values of the N tokens come back in the output;
-        `jspec.cache.commit` puts the accepted ones into the cache.
+        `jspec.memory.commit` puts the accepted ones into the cache.
 
         `nodes` is for draft models, which score a tree level by level; a model that only serves
         as a target may leave the argument out.

@@ -11,11 +11,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec import mesh_axes
-from jspec.base import Sampling
-from jspec.errors import InputError
-from jspec.manual_axes import vary
-from jspec.row_arguments import integers, reals
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers, reals
+from jspec._xla import mesh_axes
+from jspec._xla.manual_axes import vary
+from jspec.types import Sampling
 
 _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""

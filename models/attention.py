@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import native
-from jspec.base import Cache, TreeKV
-from jspec.manual_axes import vary
+from jspec._xla import native
+from jspec._xla.manual_axes import vary
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
-from jspec.packed import Mask, PackedMask
+from jspec.round.packed import Mask, PackedMask
+from jspec.types import Cache, TreeKV
 
 _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""

@@ -16,7 +16,7 @@ from flax import struct
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, UInt8
 
-from jspec import mesh_axes
+from jspec._xla import mesh_axes
 
 SIZES = {"q8_0": 34, "q4_0": 18, "q4_1": 20}
 """The bytes of a block, by the name of the format."""
@@ -111,7 +111,7 @@ class Blocks:
 def looked_up(
     table: Blocks | Float[Array, "V E"], tokens: Int[Array, "*S"]
 ) -> Float[Array, "*S E"]:
-    """The embeddings of tokens, which may be in blocks; see `jspec.mesh_axes.looked_up`."""
+    """The embeddings of tokens, which may be in blocks; see `jspec._xla.mesh_axes.looked_up`."""
     if not isinstance(table, Blocks):
         return mesh_axes.looked_up(table, tokens)
     return widened(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
-from jspec.base import PyTree
-from jspec.errors import InputError, unreadable
+from jspec._validate.errors import InputError, unreadable
 from jspec.models import columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import settings
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.neox import GPTNeoX, GPTNeoXConfig
+from jspec.types import PyTree
 
 Model = Llama | LearnedPositionDecoder | GPTNeoX
 _KINDS = {

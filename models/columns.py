@@ -19,7 +19,7 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Shaped
 
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 Path = tuple[str, ...]
 

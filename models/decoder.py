@@ -9,11 +9,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from jspec import cache as caches
-from jspec.base import Cache, PyTree
+from jspec import memory as caches
 from jspec.models import streaming
 from jspec.models.attention import XLA, Implementation
 from jspec.models.columns import Fused
+from jspec.types import Cache, PyTree
 
 
 class Decoder(nn.Module):

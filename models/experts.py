@@ -13,8 +13,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec import mesh_axes, native
-from jspec.arguments import check_integer
+from jspec._validate.arguments import check_integer
+from jspec._xla import mesh_axes, native
 from jspec.models import eight_bits
 from jspec.models.linear import Held, Linear, multiply, natively_multiplied
 

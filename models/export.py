@@ -10,12 +10,12 @@ import numpy as np
 from jax.typing import DTypeLike
 from safetensors.numpy import save_file
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import columns, eight_bits, stacking
 from jspec.models.huggingface import llama
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.rope import RopeFactors, RopeScaling
+from jspec.types import PyTree
 
 _OTHERS = (
     *("qk_norm_joint", "pre_norm", "post_norm", "norm_offset", "activation", "embed_scale"),

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.base import PyTree
 from jspec.models import stacking, streaming
 from jspec.models.columns import axis, fused_of
+from jspec.types import PyTree
 
 _SAMPLES = 4096
 """Values read of each parameter: enough that no training step leaves them all as they were."""

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from types import MappingProxyType
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.gguf.header import is_gguf
 
 WANTED = [

@@ -7,7 +7,6 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
-from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -15,7 +14,8 @@ from jspec.models.columns import Fused
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
 from jspec.models.scanning import LayeredDecoder
-from jspec.packed import Mask
+from jspec.round.packed import Mask
+from jspec.types import Cache, Output, TreeKV
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Float, Int, Num
 
-from jspec import native
+from jspec._xla import native
 from jspec.models import blocks, eight_bits
 
 _FEW_ROWS = 32

@@ -12,8 +12,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.base import Cache, Output, TreeKV
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -24,7 +23,8 @@ from jspec.models.norms import RMSNorm
 from jspec.models.online_softmax import capped
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
-from jspec.packed import Mask
+from jspec.round.packed import Mask
+from jspec.types import Cache, Output, TreeKV
 
 
 @dataclass(frozen=True)

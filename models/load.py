@@ -16,9 +16,8 @@ import numpy as np
 from jax.sharding import Mesh, Sharding, SingleDeviceSharding
 from jax.typing import DTypeLike
 
-from jspec import backend
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec._xla import backend
 from jspec.models import (
     blocks,
     columns,
@@ -36,6 +35,7 @@ from jspec.models.huggingface import families, weights
 from jspec.models.huggingface.folder import Folder
 from jspec.models.scanning import LayeredDecoder
 from jspec.protocols import CausalLM
+from jspec.types import PyTree
 
 HEAD = "lm_head.weight"
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import cache as caches
-from jspec.base import Cache, Output, PyTree, TreeKV
-from jspec.errors import InputError
+from jspec import memory as caches
+from jspec._validate.errors import InputError
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 if TYPE_CHECKING:  # half a second of every start otherwise
     from flax import nnx

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jspec import native
+from jspec._xla import native
 from jspec.models import eight_bits
 
 

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
-from jspec import backend
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec._xla import backend
 from jspec.models import eight_bits
 
 NAMES = ("float32", "bfloat16", "float16", "float64")

@@ -10,12 +10,12 @@ import jax.numpy as jnp
 from flax import traverse_util
 from jaxtyping import Array, Float, Num
 
-from jspec import cache as caches
-from jspec import native
-from jspec.base import Cache, PyTree, TreeKV
-from jspec.manual_axes import vary
+from jspec import memory as caches
+from jspec._xla import native
+from jspec._xla.manual_axes import vary
 from jspec.models import attention, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
+from jspec.types import Cache, PyTree, TreeKV
 
 
 def free() -> bool:

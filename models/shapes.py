@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.typing import DTypeLike
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import checkpoint, precision, sharding
 from jspec.models.huggingface import families, settings
 from jspec.models.load import Loaded, open_checkpoint

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Sharding
 
-from jspec.base import Cache, PyTree
-from jspec.errors import InputError
-from jspec.mesh_axes import ROWS, WEIGHTS
+from jspec._validate.errors import InputError
+from jspec._xla.mesh_axes import ROWS, WEIGHTS
 from jspec.models import columns, eight_bits
 from jspec.models.decoder import Decoder
+from jspec.types import Cache, PyTree
 
 Axes = tuple[str | None, ...]
 

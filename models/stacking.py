@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Shaped
 
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 Group = tuple[range, ...]
 Path = tuple[str, ...]

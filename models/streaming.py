@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 DEVICE, HOST = "device", "pinned_host"
 """Kinds of memory: the device's, and the one of the host that a device reads by itself."""

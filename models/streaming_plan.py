@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import eight_bits, stacking, streaming
 from jspec.models.checkpoint import Model, shapes
+from jspec.types import PyTree
 
 
 @dataclass(frozen=True)

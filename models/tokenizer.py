@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from jspec import plain_json
-from jspec.errors import InputError
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
 
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jspec.errors import InputError
-from jspec.grammar import Grammar, json_schema
+from jspec._validate.errors import InputError
+from jspec.processors.grammar import Grammar, json_schema
 
 CASES = json.loads((Path(__file__).parent / "json_schema_suite.json").read_text("utf-8"))["cases"]
 PAGE = Path(__file__).parents[1] / "docs/json-schema.md"

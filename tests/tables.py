@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 
-from jspec.base import Cache, Output, TreeKV
 from jspec.testing.statistics import distance as distance
+from jspec.types import Cache, Output, TreeKV
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import tiny
 
 import jspec
 from jspec import tree as trees
-from jspec.admission import admit
+from jspec.tree.admission import admit
 
 LIMIT = 12
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from jspec.arguments import check_flag, check_integer, check_number
-from jspec.errors import InputError
+from jspec._validate.arguments import check_flag, check_integer, check_number
+from jspec._validate.errors import InputError
 
 
 @pytest.mark.parametrize("value", [1, 4, np.int64(2), np.uint8(1)])

@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.artefact.run import load
+from jspec.decoding.artefact.run import load
 
 MODEL = tiny.model(num_layers=1, context=64)
 PARAMS = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), tiny.params(MODEL))

@@ -1,8 +1,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import cache as caches
-from jspec.base import Output
+from jspec import memory as caches
+from jspec.types import Output
 
 
 def test_commit_writes_the_path_behind_the_lengths_and_nothing_else():

@@ -8,7 +8,8 @@ import tiny
 from contract.methods import DRAFTERS, OF_A_RULE_OF_THEIR_OWN
 
 import jspec
-from jspec import request, rows
+from jspec._xla import rows
+from jspec.round import request
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB, context=64)
@@ -240,7 +241,7 @@ def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
     params, slots = tiny.params(model), 20_000
     call = request.prepare(model, np.ones((1, 19_000), int), None, 9, *[None] * 5, slots)
     drafter = jspec.Autoregressive()
-    program = jspec.engine._prefill.lower(
+    program = jspec.decoding._prefill.lower(
         *(model, params, call.arrays, model.init_cache(1, slots), drafter, None, ()),
         *(call.size, call.chunk),
     ).compile()

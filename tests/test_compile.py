@@ -9,8 +9,8 @@ import pytest
 import tiny
 
 import jspec
-from jspec import engine
-from jspec.request import bucket, prepare
+from jspec import decoding as engine
+from jspec.round.request import bucket, prepare
 
 
 def test_ten_calls_of_a_bucket_trace_once():

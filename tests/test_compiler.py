@@ -7,11 +7,11 @@ import jaxlib.version
 import pytest
 from compiling import environment
 
-from jspec import compiler
+from jspec._xla import compiler
 
 RUN = """
 import os, sys
-from jspec import compiler
+from jspec._xla import compiler
 if sys.argv[1] == "avoid":
     compiler.avoid(os.environ)
 print(compiler.wrong())

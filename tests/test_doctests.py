@@ -26,7 +26,7 @@ class Finder(doctest.DocTestFinder):
 
 def load(name):
     """The module; one that runs beside another engine needs that engine."""
-    if name.startswith("jspec.app.bench.peers."):
+    if name.startswith("jspec.cli.bench.peers."):
         return pytest.importorskip(name, reason="an extra: peers", exc_type=ImportError)
     return importlib.import_module(name)
 
@@ -44,6 +44,6 @@ def test_the_examples_of_a_module(name):
 def test_the_public_examples_are_found():
     """Or this file would hold nothing: functions behind the hook, methods and classes count."""
     finder = Finder(exclude_empty=True)
-    names = [name for name in MODULES if not name.startswith("jspec.app.bench.peers.")]
+    names = [name for name in MODULES if not name.startswith("jspec.cli.bench.peers.")]
     found = [test for name in names for test in finder.find(importlib.import_module(name), name)]
     assert sum(bool(test.examples) for test in found) >= 1

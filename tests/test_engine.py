@@ -8,7 +8,7 @@ import tiny
 import jspec
 from jspec import sampling as samplings
 from jspec import tree as trees
-from jspec.base import Sampling, Status
+from jspec.types import Sampling, Status
 
 LIMIT = 24
 

@@ -2,7 +2,7 @@
 
 Steps of a loop, and conditions, are for the host of a GPU to launch and to wait for. So some things
 are computed there without them. Each such way stands beside the one of a CPU in a
-`jax.lax.platform_dependent`, or goes by `jspec.backend`.
+`jax.lax.platform_dependent`, or goes by `jspec._xla.backend`.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec import backend
+from jspec._xla import backend
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(vocab_size=tiny.VOCAB)

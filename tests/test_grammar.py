@@ -14,10 +14,10 @@ import tiny
 from test_processors import chooser
 
 import jspec
-from jspec.base import Status
-from jspec.grammar import automaton, masks
-from jspec.grammar import compile as grammars
-from jspec.grammar.compile import END, choices, json_schema, regex
+from jspec.processors.grammar import automaton, masks
+from jspec.processors.grammar import compile as grammars
+from jspec.processors.grammar.compile import END, choices, json_schema, regex
+from jspec.types import Status
 
 # Tokens that begin and end anywhere; the last three have no text.
 TEXTS = [*"abcd", "ab", "bc", "cd", "abc", "dab", "bcd", "aa", "cc", "abcd", "d d", " ", "dd"]

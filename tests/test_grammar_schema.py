@@ -5,11 +5,11 @@ import re
 
 import pytest
 
-from jspec.errors import InputError
-from jspec.grammar import references
-from jspec.grammar.ecma_patterns import json_text
-from jspec.grammar.references import unrolled
-from jspec.grammar.schema import checked
+from jspec._validate.errors import InputError
+from jspec.processors.grammar import references
+from jspec.processors.grammar.ecma_patterns import json_text
+from jspec.processors.grammar.references import unrolled
+from jspec.processors.grammar.schema import checked
 
 NULL = {"type": "null"}
 PARTS = references._parts

@@ -12,8 +12,8 @@ import compiling
 import pytest
 
 import jspec
-from jspec import hosts
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec._xla import hosts
 
 SCRIPT = Path(__file__).resolve().parents[1] / "examples" / "several_hosts.py"
 QUITS = "import jspec, os, time; jspec.hosts.join({!r}, 2, {}, 20); {}"

@@ -14,48 +14,48 @@ ROOT = Path(jspec.__file__).parent
 
 # A module of the core imports only from modules before it.
 CORE = [
-    "jspec.errors",
-    "jspec.backend",
-    "jspec.compiler",
-    "jspec.whole_files",
-    "jspec.plain_json",
-    "jspec.arguments",
-    "jspec.row_arguments",
-    "jspec.base",
-    "jspec.metrics",
+    "jspec._validate.errors",
+    "jspec._xla.backend",
+    "jspec._xla.compiler",
+    "jspec._validate.whole_files",
+    "jspec._validate.plain_json",
+    "jspec._validate.arguments",
+    "jspec._validate.row_arguments",
+    "jspec.types",
+    "jspec.costs.metrics",
     "jspec.protocols",
-    "jspec.manual_axes",
-    "jspec.mesh_axes",
-    "jspec.explicit_axes",
-    "jspec.one_graph",
-    "jspec.ragged",
-    "jspec.template",
+    "jspec._xla.manual_axes",
+    "jspec._xla.mesh_axes",
+    "jspec._xla.explicit_axes",
+    "jspec._xla.one_graph",
+    "jspec._xla.ragged",
+    "jspec.tree.template",
     "jspec.tree",
-    "jspec.in_place",
-    "jspec.packed",
-    "jspec.widths",
-    "jspec.admission",
-    "jspec.hosts",
-    "jspec.cost_curve",
-    "jspec.seeds",
+    "jspec._xla.in_place",
+    "jspec.round.packed",
+    "jspec.round.widths",
+    "jspec.tree.admission",
+    "jspec._xla.hosts",
+    "jspec.drafters.cost_curve",
+    "jspec._validate.seeds",
     "jspec.sampling",
-    "jspec.logprobs",
-    "jspec.history",
-    "jspec.processors",
-    "jspec.grammar.spelling",
-    "jspec.grammar.automaton",
-    "jspec.grammar.stops",
-    "jspec.grammar.regex_syntax",
-    "jspec.grammar.process_memory",
-    "jspec.grammar.byte_machine",
-    "jspec.grammar.references",
-    "jspec.grammar.ecma_patterns",
-    "jspec.grammar.branches",
-    "jspec.grammar.schema",
-    "jspec.grammar.compile",
-    "jspec.grammar.masks",
-    "jspec.control",
-    "jspec.cache",
+    "jspec.processors.logprobs",
+    "jspec.processors.history",
+    "jspec.processors.logits",
+    "jspec.processors.grammar.spelling",
+    "jspec.processors.grammar.automaton",
+    "jspec.processors.grammar.stops",
+    "jspec.processors.grammar.regex_syntax",
+    "jspec.processors.grammar.process_memory",
+    "jspec.processors.grammar.byte_machine",
+    "jspec.processors.grammar.references",
+    "jspec.processors.grammar.ecma_patterns",
+    "jspec.processors.grammar.branches",
+    "jspec.processors.grammar.schema",
+    "jspec.processors.grammar.compile",
+    "jspec.processors.grammar.masks",
+    "jspec.processors.control",
+    "jspec.memory",
     "jspec.verify.rules",
     "jspec.verify.tree_verifier",
     "jspec.verify.whole_draft",
@@ -65,51 +65,51 @@ CORE = [
     "jspec.verify.schemes",
     "jspec.verify.functions",
     "jspec.round",
-    "jspec.request",
-    "jspec.chunked_prefill",
-    "jspec.rows",
-    "jspec.memory",
-    "jspec.turns",
-    "jspec.engine",
-    "jspec.row_moves",
-    "jspec.serving",
-    "jspec.streaming",
-    "jspec.programs",
-    "jspec.tracing",
+    "jspec.round.request",
+    "jspec.round.chunked_prefill",
+    "jspec._xla.rows",
+    "jspec.drafters.memory_file",
+    "jspec.round.turns",
+    "jspec.decoding",
+    "jspec.decoding.rows",
+    "jspec.decoding.engine",
+    "jspec.decoding.streaming",
+    "jspec.decoding.programs",
+    "jspec.testing.tracing",
     "jspec.public",
 ]
 # What a part must not import, itself or anything below it; what it may is everything else.
 FORBIDDEN = {
     "jspec.verify.rules": ["jspec.tree"],
     "jspec.drafters": [
-        "jspec.engine",
+        "jspec.decoding",
         "jspec.training",
         "jspec.models",
-        "jspec.app",
+        "jspec.cli",
         "jspec.methods",
     ],
-    "jspec.training": ["jspec.models", "jspec.app"],
-    "jspec.methods": ["jspec.engine", "jspec.training", "jspec.app", "jspec.server"],
-    "jspec.planning": ["jspec.drafters", "jspec.training", "jspec.app", "jspec.server"],
+    "jspec.training": ["jspec.models", "jspec.cli"],
+    "jspec.methods": ["jspec.decoding", "jspec.training", "jspec.cli", "jspec.serve"],
+    "jspec.planning": ["jspec.drafters", "jspec.training", "jspec.cli", "jspec.serve"],
     "jspec.models": [
-        "jspec.engine",
+        "jspec.decoding",
         "jspec.drafters",
         "jspec.training",
-        "jspec.app",
-        "jspec.server",
+        "jspec.cli",
+        "jspec.serve",
     ],
     # What runs the rows knows nothing of HTTP.
-    "jspec.server.scheduler": ["starlette", "pydantic", "jspec.server.service", "jax"],
-    "jspec.server.prefixes": ["jax"],
+    "jspec.serve.scheduler": ["starlette", "pydantic", "jspec.serve.service", "jax"],
+    "jspec.serve.prefixes": ["jax"],
 }
 # Drafters that the core itself uses: the default of `decode`, and what records another drafter.
 KNOWN_DRAFTERS = {
-    "jspec.engine": {"jspec.drafters.autoregressive"},
-    "jspec.row_moves": {"jspec.drafters.autoregressive"},
-    "jspec.serving": {"jspec.drafters.autoregressive"},
-    "jspec.streaming": {"jspec.drafters.autoregressive"},
-    "jspec.programs": {"jspec.drafters.autoregressive"},
-    "jspec.tracing": {
+    "jspec.decoding": {"jspec.drafters.autoregressive"},
+    "jspec.decoding.rows": {"jspec.drafters.autoregressive"},
+    "jspec.decoding.engine": {"jspec.drafters.autoregressive"},
+    "jspec.decoding.streaming": {"jspec.drafters.autoregressive"},
+    "jspec.decoding.programs": {"jspec.drafters.autoregressive"},
+    "jspec.testing.tracing": {
         "jspec.drafters",
         "jspec.drafters.autoregressive",
         "jspec.drafters.origins",
@@ -175,12 +175,12 @@ def test_a_module_imports_what_is_below_it(name):
 def test_only_methods_and_the_application_know_the_models(name):
     # `jspec` itself hands out public modules by name, and is the command line where it is run. A
     # plan is of a model and a method, and runs neither.
-    knowing = "jspec.models", "jspec.methods", "jspec.planning", "jspec.app", "jspec.server"
+    knowing = "jspec.models", "jspec.methods", "jspec.planning", "jspec.cli", "jspec.serve"
     if name in ("jspec", "jspec.__main__") or any(below(name, part) for part in knowing):
         return
     wrong = [imported for imported in imports(name) if below(imported, "jspec.models")]
-    assert not wrong, f"{name} imports {wrong[0]}; only jspec.methods and jspec.app know both"
-    above = "jspec.app", "jspec.server"
+    assert not wrong, f"{name} imports {wrong[0]}; only jspec.methods and jspec.cli know both"
+    above = "jspec.cli", "jspec.serve"
     wrong = [imported for imported in imports(name) if any(below(imported, one) for one in above)]
     assert not wrong, f"{name} imports {wrong[0]}; nothing imports the application"
 
@@ -190,7 +190,11 @@ def test_every_module_of_the_core_has_its_place():
         name
         for name, path in MODULES.items()
         if path.stem not in ("__init__", "__main__")
-        and (name.count(".") == 1 or below(name, "jspec.verify") or below(name, "jspec.grammar"))
+        and (
+            name.count(".") == 1
+            or below(name, "jspec.verify")
+            or below(name, "jspec.processors.grammar")
+        )
     }
     assert top == set(CORE), "give a new module of the core its place in CORE"
 
@@ -209,10 +213,10 @@ def test_only_the_engine_and_training_compile():
         # weights are filled in place; what chooses an attention times some, and what looks for
         # XLA's mistakes runs two.
         compilers = (
-            *("jspec.engine", "jspec.row_moves", "jspec.serving", "jspec.training"),
-            *("jspec.testing", "jspec.artefact", "jspec.cache", "jspec.one_graph"),
+            *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
+            *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.one_graph"),
             *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.resting"),
-            *("jspec.models.block_attention.choice", "jspec.compiler"),
+            *("jspec.models.block_attention.choice", "jspec._xla.compiler"),
         )
         if any(below(name, part) for part in compilers):
             continue
@@ -228,11 +232,11 @@ def test_only_the_engine_and_training_compile():
 def test_only_the_peers_of_a_bench_import_other_engines():
     engines = {"torch", "llama_cpp", "gguf"}
     # What reads GGUF files is as far from what others import.
-    readers = ("jspec.app.bench.peers", "jspec.models.gguf.file")
+    readers = ("jspec.cli.bench.peers", "jspec.models.gguf.file")
     wrong = [name for name in MODULES for i in imports(name) if i.split(".")[0] in engines]
     assert all(any(below(name, part) for part in readers) for name in wrong), wrong
     # Nor is one of them imported by what every bench needs.
-    assert "jspec.app.bench.peers" not in wrong
+    assert "jspec.cli.bench.peers" not in wrong
 
 
 def test_names_say_what_a_module_holds():
@@ -242,7 +246,9 @@ def test_names_say_what_a_module_holds():
 
 
 def test_the_walk_sees_everything():
-    assert {"jspec.engine", "jspec.models", "jspec.models.llama", "jspec.app.cli"} <= set(MODULES)
-    assert "jspec.base" in set(imports("jspec.tree"))
-    assert "jspec.round" in set(imports("jspec.engine"))
+    assert {"jspec.decoding", "jspec.models", "jspec.models.llama", "jspec.cli.main"} <= set(
+        MODULES
+    )
+    assert "jspec.types" in set(imports("jspec.tree"))
+    assert "jspec.round" in set(imports("jspec.decoding"))
     assert sys.modules["jspec"].__name__ in MODULES

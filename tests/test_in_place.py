@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType, PartitionSpec
 
-from jspec import backend
-from jspec.in_place import switch
+from jspec._xla import backend
+from jspec._xla.in_place import switch
 
 
 @pytest.fixture(params=["cpu", "gpu"], autouse=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.testing.prefix_lm import PrefixLM
 
 MODEL = PrefixLM()
@@ -42,8 +42,8 @@ def run(name, state=None):
 def test_a_start_from_disk_is_a_hot_start(tmp_path, name):
     drafter, _ = DRAFTERS[name]
     cold = run(name)
-    jspec.memory.save(tmp_path / "new" / "memory", drafter, cold.drafter_state, "toy")
-    known = jspec.memory.load(tmp_path / "new" / "memory", drafter, "toy")
+    jspec.memory_file.save(tmp_path / "new" / "memory", drafter, cold.drafter_state, "toy")
+    known = jspec.memory_file.load(tmp_path / "new" / "memory", drafter, "toy")
     hot, loaded = run(name, cold.drafter_state), run(name, known)
     for ours, theirs in zip(*map(jax.tree.leaves, (loaded, hot)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
@@ -52,36 +52,38 @@ def test_a_start_from_disk_is_a_hot_start(tmp_path, name):
 
 
 def test_other_numbers_of_nodes_share_a_memory(tmp_path):
-    jspec.memory.save(tmp_path / "m", DRAFTERS["past"][0], run("past").drafter_state)
-    jspec.memory.load(tmp_path / "m", jspec.Suffix(num_speculative_tokens=9, capacity=64))
+    jspec.memory_file.save(tmp_path / "m", DRAFTERS["past"][0], run("past").drafter_state)
+    jspec.memory_file.load(tmp_path / "m", jspec.Suffix(num_speculative_tokens=9, capacity=64))
 
 
 def test_what_does_not_fit_is_one_sentence(tmp_path):
     (matrix, _), (past, _) = DRAFTERS["matrix"], DRAFTERS["past"]
     file, state = tmp_path / "m", run("matrix").drafter_state
-    jspec.memory.save(file, matrix, state, "smollm")
+    jspec.memory_file.save(file, matrix, state, "smollm")
     wrong = {
-        "is a memory of smollm and this is qwen": lambda: jspec.memory.load(file, matrix, "qwen"),
-        "is a memory of TokenRecycling and does not fit this Suffix": lambda: jspec.memory.load(
-            file, past, "smollm"
+        "is a memory of smollm and this is qwen": lambda: jspec.memory_file.load(
+            file, matrix, "qwen"
+        ),
+        "is a memory of TokenRecycling and does not fit this Suffix": lambda: (
+            jspec.memory_file.load(file, past, "smollm")
         ),
         r"its array is \(1, 23, 8\) of int32 there and \(1, 24, 8\) of int32 here": (
-            lambda: jspec.memory.load(file, jspec.TokenRecycling(SIZE + 1, TREE), "smollm")
+            lambda: jspec.memory_file.load(file, jspec.TokenRecycling(SIZE + 1, TREE), "smollm")
         ),
-        "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory.save(
+        "PromptLookup keeps nothing that outlives a call": lambda: jspec.memory_file.save(
             file, jspec.PromptLookup(), ()
         ),
-        "pass the drafter that it is of": lambda: jspec.memory.save(
+        "pass the drafter that it is of": lambda: jspec.memory_file.save(
             file, DRAFTERS["widths"][0], state
         ),
         # A good file is not replaced by one that would be refused.
         r"\(1, 23, 8\) of int32 in it and \(1, 24, 8\) of int32 here; pass the drafter": (
-            lambda: jspec.memory.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
+            lambda: jspec.memory_file.save(file, jspec.TokenRecycling(SIZE + 1, TREE), state)
         ),
-        "the memory is no Suffix's": lambda: jspec.memory.save(
+        "the memory is no Suffix's": lambda: jspec.memory_file.save(
             file, past, jspec.DynamicTokenRecycling(SIZE, 4).init(1, 8, None)
         ),
-        "cannot be read as a drafter's memory": lambda: jspec.memory.load(
+        "cannot be read as a drafter's memory": lambda: jspec.memory_file.load(
             tmp_path / "none", matrix
         ),
     }
@@ -90,14 +92,14 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
             call()
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(jspec.InputError, match="cannot be read"):
-        jspec.memory.load(file, matrix, "smollm")
+        jspec.memory_file.load(file, matrix, "smollm")
 
 
 def test_a_merged_matrix_has_the_lines_of_all_replicas():
     drafter = jspec.TokenRecycling(4, jspec.tree.branching([1]), k=2)
     first = jnp.array([[[1, 2], [0, 0], [3, 1], [0, 0]]])
     second = jnp.array([[[3, 3], [2, 0], [0, 0], [0, 0]]])
-    merged = jspec.memory.merge(drafter, [first, second])
+    merged = jspec.memory_file.merge(drafter, [first, second])
     assert merged.tolist() == [[[1, 2], [2, 0], [3, 1], [0, 0]]]
 
 
@@ -106,7 +108,7 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
     states = [
         drafter.init(1, 16, None).replace(past=jnp.arange(10 * n, 10 * n + 8)) for n in (1, 2)
     ]
-    merged = jspec.memory.merge(drafter, states)
+    merged = jspec.memory_file.merge(drafter, states)
     past = merged.past.tolist()
     assert past[1:4] == [15, 16, 17]
     assert past[5:] == [25, 26, 27]
@@ -128,4 +130,4 @@ def test_a_merged_past_has_the_newest_of_all_replicas():
 )
 def test_what_cannot_be_merged_is_refused(drafter, states, sentence):
     with pytest.raises(InputError, match=sentence):
-        jspec.memory.merge(drafter, states)
+        jspec.memory_file.merge(drafter, states)

@@ -12,8 +12,8 @@ import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
-from jspec import mesh_axes
 from jspec import sampling as samplings
+from jspec._xla import mesh_axes
 from jspec.models import sharding
 
 VOCAB = 1024

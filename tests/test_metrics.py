@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.base import Stats
-from jspec.metrics import Metrics, by_row, of
+from jspec.costs.metrics import Metrics, by_row, of
 from jspec.testing import PrefixLM
+from jspec.types import Stats
 
 MODEL = PrefixLM()
 WEIGHTS = MODEL.init()

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import jspec
-from jspec import backend, engine, one_graph
+from jspec import decoding as engine
+from jspec._xla import backend, one_graph
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM()

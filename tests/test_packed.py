@@ -16,9 +16,9 @@ from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositio
 from jspec.models.llama import Layer, Llama
 from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.models.rope import Rope
-from jspec.packed import largest_together, packed
 from jspec.round import score
-from jspec.widths import cut
+from jspec.round.packed import largest_together, packed
+from jspec.round.widths import cut
 
 BATCH, NODES = 3, 7
 
@@ -212,7 +212,7 @@ def test_decoding_gives_the_model_one_row():
 def test_a_round_without_room_for_all_roots_would_be_found(monkeypatch):
     drafter = AtRandom(INNER["matrix and lookup"][0], (0, 2, 5), 0.2)
     plain = shared(tiny.model(), jspec.adaptive(drafter.drafter, (0,)))
-    monkeypatch.setattr("jspec.widths._with_room", lambda index, *_: index)
+    monkeypatch.setattr("jspec.round.widths._with_room", lambda index, *_: index)
     assert (shared(Told(tiny.model(), []), drafter).tokens != plain.tokens).any()
 
 
@@ -238,5 +238,5 @@ def test_rows_get_nodes_where_they_are_worth_most():
 def test_what_does_not_fit_is_one_sentence():
     lookup = jspec.PromptLookup(num_speculative_tokens=3)
     for share in (-0.1, 1.5, float("nan"), "half"):
-        with pytest.raises(jspec.errors.InputError, match=r"share is .*; pass a number"):
+        with pytest.raises(jspec._validate.errors.InputError, match=r"share is .*; pass a number"):
             jspec.adaptive(lookup, (0, 3), share)

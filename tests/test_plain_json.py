@@ -3,13 +3,13 @@
 import pytest
 
 import jspec
-from jspec.app import train_resume
-from jspec.app.bench.ledger import Ledger
-from jspec.app.control_settings import ControlSettings
-from jspec.artefact import run as artefact
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli import train_resume
+from jspec.cli.bench.ledger import Ledger
+from jspec.decoding.artefact import run as artefact
 from jspec.models.block_attention import choice
 from jspec.models.chat_template import ChatTemplate
+from jspec.sessions.control_settings import ControlSettings
 from jspec.training import chats, checkpoints, corpus, distill, recipes, sequences
 
 TEXTS = {

@@ -12,10 +12,10 @@ import tables
 import tiny
 
 import jspec
-from jspec import history as histories
-from jspec import processors
 from jspec import sampling as samplings
-from jspec.base import Status
+from jspec.processors import history as histories
+from jspec.processors import logits as processors
+from jspec.types import Status
 
 SIZE, LIMIT, ROWS = 23, 16, 3
 MODEL = tables.Table(SIZE, context=64)

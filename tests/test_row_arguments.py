@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jspec.errors import InputError
-from jspec.row_arguments import integers, reals
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers, reals
 
 LIMITS = dict(batch=3, name="limits", low=-(2**31), high=2**31 - 1, why="an id")
 SIGNED = [np.int8, np.int16, np.int32]

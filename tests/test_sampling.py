@@ -5,7 +5,7 @@ import oracle
 import pytest
 
 from jspec import sampling as samplings
-from jspec.base import Sampling
+from jspec.types import Sampling
 
 SETTINGS = [
     (1.0, 0, 1.0, 0.0),

@@ -8,10 +8,12 @@ import pytest
 import tiny
 
 import jspec
-from jspec import engine as engines
-from jspec import processors, row_moves, serving
-from jspec.base import Status
+from jspec import decoding as engines
+from jspec.decoding import engine as serving
+from jspec.decoding import rows as row_moves
+from jspec.processors import logits as processors
 from jspec.testing.prefix_lm import PrefixLM
+from jspec.types import Status
 
 LETTERS = [bytes([97 + token]) for token in range(22)] + [None]
 END, SLOTS, LIMIT = 22, 48, 16

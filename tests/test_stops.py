@@ -6,9 +6,9 @@ import pytest
 import tables
 
 import jspec
-from jspec.base import Status
-from jspec.grammar import stops
-from jspec.grammar.stops import stop_strings
+from jspec.processors.grammar import stops
+from jspec.processors.grammar.stops import stop_strings
+from jspec.types import Status
 
 # Tokens that begin and end anywhere; the last two have no text.
 TEXTS = [*"abcd", "ab", "bc", "cd", "bca", "dab", "abcd", "aa", "cc", "é", "\n", "\n\n"]

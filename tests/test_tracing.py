@@ -12,8 +12,8 @@ import tiny
 from flax import struct
 
 import jspec
+from jspec._validate.errors import InputError
 from jspec.drafters import origins
-from jspec.errors import InputError
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM()

@@ -5,8 +5,8 @@ import oracle
 import pytest
 
 from jspec import tree as trees
-from jspec.base import Tree
 from jspec.drafters.retrieval.token_recycling import PUBLISHED
+from jspec.types import Tree
 
 
 def lineage(parents, node):

@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from jspec.whole_files import written_whole
+from jspec._validate.whole_files import written_whole
 
 
 def test_threads_that_write_one_file_leave_that_of_one_of_them(tmp_path):

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from jspec.base import Status
-from jspec.tracing import Trace, TracedRound, TracedWidths
+from jspec.testing.tracing import Trace, TracedRound, TracedWidths
+from jspec.types import Status
 
 NAMES = ("DynamicTokenRecycling", "Suffix", "EAGLE")
 WIDTHS = (0, 1, 3, 7, 15, 31, 63)

@@ -25,7 +25,7 @@ import typer
 from benchmarks.accelerator import ahead, devices, report, sections, shapes
 from benchmarks.accelerator.cells import note_stop
 from benchmarks.harness import ROOT, console
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.planning.topology import Topology
 
 LEFT = 3

@@ -34,12 +34,12 @@ from benchmarks.accelerator.methods import PROMPT_TOKENS
 from benchmarks.accelerator.rounds import TOKENS_PER_ROUND
 from benchmarks.accelerator.shapes import UNROLLED, Scale, random_state, random_weights
 from benchmarks.ledger import Ledger
-from jspec import backend, methods, models
-from jspec.base import PyTree
+from jspec import methods, models
+from jspec._validate.errors import InputError
+from jspec._xla import backend
 from jspec.costs import devices
 from jspec.costs.devices import Device
-from jspec.engine import decode_rounds
-from jspec.errors import InputError
+from jspec.decoding import decode_rounds
 from jspec.models import Loaded
 from jspec.models.attention import Cached
 from jspec.models.block_attention import choice
@@ -47,7 +47,8 @@ from jspec.planning import compiled, layout, work
 from jspec.planning.launches import Rounds
 from jspec.planning.setting import Setting
 from jspec.planning.topology import Topology
-from jspec.request import bucket
+from jspec.round.request import bucket
+from jspec.types import PyTree
 
 PREDICTED = Path(__file__).with_name("predicted.jsonl")
 """What was compiled for an H100: the report shows it beside what is measured on one."""

@@ -10,7 +10,7 @@ from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
 from benchmarks.harness import read_bandwidth
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 SECTION = "device"
 PREALLOCATION = ("XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_MEM_FRACTION")

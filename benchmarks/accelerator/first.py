@@ -14,12 +14,12 @@ from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.rounds import Loop, about, per_round
 from benchmarks.accelerator.shapes import Scale
 from jspec import methods
-from jspec.base import PyTree
 from jspec.costs import CostCurve
 from jspec.costs.measuring import asked_to_rest
 from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.methods import Built
 from jspec.models import Loaded
+from jspec.types import PyTree
 
 SECTION = "first"
 PLAIN, REST = "plain", "rest"

@@ -12,11 +12,11 @@ import jspec
 from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.shapes import BY_LAYER, SCANNED, UNROLLED, Scale, random_cache
 from benchmarks.accelerator.timing import compiled, per_call
-from jspec.base import PyTree
 from jspec.models import attention
 from jspec.models.linear import unembed
 from jspec.models.llama import Block, Llama, LlamaConfig
 from jspec.models.norms import RMSNorm
+from jspec.types import PyTree
 
 SECTION = "forwards"
 

@@ -15,7 +15,7 @@ from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
 from benchmarks.harness import paired
 from jspec import sampling as samplings
-from jspec.base import Frame
+from jspec.types import Frame
 from jspec.verify.schemes import verifier_of
 
 SECTION = "loops"

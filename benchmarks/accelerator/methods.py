@@ -13,7 +13,7 @@ from benchmarks.accelerator.shapes import Scale
 from benchmarks.harness import paired
 from jspec import methods as known
 from jspec import models
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import Loaded
 
 SECTION = "methods"

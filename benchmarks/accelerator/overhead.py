@@ -18,11 +18,11 @@ from benchmarks.accelerator import forced
 from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.rounds import TOKENS_PER_ROUND, Loop, about, per_round
 from benchmarks.accelerator.shapes import Scale
-from jspec import cache as caches
+from jspec import memory as caches
 from jspec import methods
-from jspec.base import PyTree, TreeKV
 from jspec.models import LlamaConfig, Loaded
 from jspec.protocols import Drafter
+from jspec.types import PyTree, TreeKV
 
 SECTION = "overhead"
 METHODS = ("auto", "token_recycling", "token_recycling+suffix", "suffix", "prompt_lookup")

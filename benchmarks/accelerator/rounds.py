@@ -15,12 +15,12 @@ from benchmarks.accelerator.cells import Cells
 from benchmarks.accelerator.shapes import Scale, random_state
 from benchmarks.accelerator.timing import compiled
 from benchmarks.harness import paired
-from jspec.base import PyTree
 
 # The loop of `decode` by itself. Its prefill would have to be compiled for every drafter, which
 # takes as long again and has nothing to say here.
-from jspec.engine import decode_rounds
+from jspec.decoding import decode_rounds
 from jspec.protocols import CausalLM, Drafter
+from jspec.types import PyTree
 
 SECTION = "rounds"
 FEW = 2

@@ -11,10 +11,10 @@ import numpy as np
 
 import jspec
 from benchmarks.harness import SHARED
-from jspec.base import PyTree, State
 from jspec.methods import BUNDLED, BUNDLED_DRAFT
 from jspec.models import Llama, LlamaConfig
 from jspec.protocols import CausalLM, Drafter
+from jspec.types import PyTree, State
 
 UNROLLED, BY_LAYER, SCANNED = "one program", "layer by layer", "scanned"
 """Ways to run the layers of a forward, see `benchmarks.accelerator.forwards`."""

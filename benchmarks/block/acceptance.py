@@ -15,11 +15,11 @@ import jspec
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.whole_rounds import Decoding
-from jspec.base import Feedback, Frame, PyTree, Tree
 from jspec.drafters.draft_head.block import BlockDrafter, BlockState
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.models import heads
 from jspec.protocols import Drafter
+from jspec.types import Feedback, Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,10 @@ import jspec
 from benchmarks import options
 from benchmarks.block.side_by_side import ALONE
 from benchmarks.harness import command, console, headline, paired, record
-from jspec.base import Frame, Output, PromptChunk, PyTree
 from jspec.methods import BUNDLED
 from jspec.models import Loaded, heads, load
 from jspec.models.heads.eagle import EAGLEHead
+from jspec.types import Frame, Output, PromptChunk, PyTree
 
 SLOTS = 512
 

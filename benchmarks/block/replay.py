@@ -25,8 +25,7 @@ from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Decoding
-from jspec import cache as caches
-from jspec.base import Cache, Output, PyTree, TreeKV
+from jspec import memory as caches
 from jspec.drafters.draft_head.block import BlockDrafter
 from jspec.methods import BUNDLED
 from jspec.models import Loaded, heads, load
@@ -34,6 +33,7 @@ from jspec.sampling import gumbel, row_keys
 from jspec.training import sequences
 from jspec.training.laws import observe
 from jspec.training.lm import forward
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 VARIANTS = {"likeliest paths": Unranked, "drawn independently": Independent}
 """A block head's trees that do not know the target's noise."""

@@ -15,9 +15,9 @@ from rich.table import Table
 from benchmarks import model_pairs, options
 from benchmarks.dyspec.contenders import Workload, template
 from benchmarks.harness import command, console, headline, paired, record
-from jspec.base import PyTree
 from jspec.drafters.draft_model import sequoia_tree
 from jspec.protocols import CausalLM
+from jspec.types import PyTree
 from jspec.verify import schemes
 
 

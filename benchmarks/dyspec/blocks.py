@@ -24,7 +24,7 @@ from benchmarks.dyspec.contenders import Workload, drafter
 from benchmarks.dyspec.grown_trees import depths, traced
 from benchmarks.dyspec.table import DRAFT_TEMPERATURE
 from benchmarks.harness import command, console, headline, record
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 
 BLOCK = 32
 PAPER = {256: (36, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}

@@ -20,10 +20,10 @@ from benchmarks.dyspec.contenders import LEARNING, Workload, drafter
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from jspec import round as rounds
-from jspec.base import Frame, PyTree, State, Tree, TreeKV, Verdict
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
 from jspec.protocols import CausalLM
+from jspec.types import Frame, PyTree, State, Tree, TreeKV, Verdict
 
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
 

@@ -12,10 +12,10 @@ import jspec
 from benchmarks.model_pairs import Pair
 from benchmarks.texts import Prompts, continued, join
 from benchmarks.whole_rounds import Decoding
-from jspec.base import PyTree
 from jspec.drafters.draft_model import acceptance_vector, sequoia_tree
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.protocols import Drafter
+from jspec.types import PyTree
 from jspec.verify import schemes
 
 LONGEST = 24

@@ -16,7 +16,7 @@ from benchmarks.dyspec.table import DRAFT_TEMPERATURE
 from benchmarks.harness import console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.whole_rounds import DEEPEST
-from jspec.tracing import TracedRound
+from jspec.testing.tracing import TracedRound
 
 METHODS = ("threshold", "dyspec", "dyspec beam 8")
 

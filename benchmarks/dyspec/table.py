@@ -17,7 +17,7 @@ from benchmarks.harness import console
 from benchmarks.ledger import Ledger
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Decoding
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 DRAFT_TEMPERATURE = 0.6
 """The draft's temperature, whatever the target's (section 5.1)."""

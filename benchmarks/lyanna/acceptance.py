@@ -21,9 +21,9 @@ from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, Run
 from benchmarks.model_pairs import Subject
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Decoding
-from jspec.base import PyTree
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
+from jspec.types import PyTree
 
 PAPER = {
     "Lyanna w/o token info": (0.90, 0.73, 0.64),

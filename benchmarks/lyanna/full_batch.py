@@ -8,7 +8,7 @@ import numpy as np
 
 import jspec
 from benchmarks.texts import Prompts
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 
 def rate(

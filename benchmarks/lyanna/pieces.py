@@ -16,7 +16,6 @@ from benchmarks.pieces import Piece
 from benchmarks.texts import Prompts
 from jspec import round as rounds
 from jspec import sampling as samplings
-from jspec.base import Feedback, Frame, PyTree, Tree
 from jspec.drafters.draft_head.base import HeadState, top_k_draw
 from jspec.drafters.draft_head.eagle import HeadScorer, joint_probability
 from jspec.drafters.draft_head.lyanna import Lyanna
@@ -24,6 +23,7 @@ from jspec.drafters.draft_head.lyanna_resampling import FUSED
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput, Scorer
+from jspec.types import Feedback, Frame, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 
 

@@ -23,9 +23,9 @@ from benchmarks.lyanna.trained_heads import DEPTH, WIDTH, EagleHead, Head
 from benchmarks.model_pairs import Pair
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Decoding
-from jspec.base import PyTree
 from jspec.drafters.draft_head import lyanna_resampling
 from jspec.protocols import Drafter
+from jspec.types import PyTree
 
 PLAIN, SD, SD_TREE, NGRAM, EAGLE, OFF = (
     "plain",

@@ -11,8 +11,7 @@ import jax
 import typer
 
 from benchmarks.ledger import Ledger
-from jspec.app.train_heads import HELDOUT_CURVE
-from jspec.base import PyTree
+from jspec.cli.train_heads import HELDOUT_CURVE
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import Resampling
@@ -20,6 +19,7 @@ from jspec.models import Loaded, heads
 from jspec.models.heads.lyanna import LyannaHead
 from jspec.models.heads.store import RECORD
 from jspec.models.huggingface import settings
+from jspec.types import PyTree
 
 DEPTH, WIDTH = 3, 4
 """Levels of a tree and children of a node in Lyanna's experiments (Chen et al. 2026, 7.2)."""

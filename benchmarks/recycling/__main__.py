@@ -28,8 +28,8 @@ from benchmarks.recycling.settings import PARTS, Rows, rows, table
 from benchmarks.recycling.shares import shares, show
 from benchmarks.recycling.tables import layout
 from benchmarks.recycling.wordings import task, wording
-from jspec.app.bench.questions import Question
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli.bench.questions import Question
 
 
 def main(

@@ -11,9 +11,9 @@ import jspec
 from benchmarks.recycling.wordings import task
 from benchmarks.texts import Prompts, pad
 from benchmarks.whole_rounds import DEEPEST, Decoding
-from jspec.app.bench.chat import Bare, Wording
-from jspec.app.bench.questions import Question
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli.bench.chat import Bare, Wording
+from jspec.cli.bench.questions import Question
 from jspec.methods import Built
 from jspec.models import Loaded
 from jspec.training.distill import unlooped

@@ -22,7 +22,7 @@ from benchmarks.harness import command, console, headline
 from benchmarks.prompts import LEARNING
 from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.wordings import wording
-from jspec.app.bench.questions import Question
+from jspec.cli.bench.questions import Question
 from jspec.drafters.draft_model import sequoia_tree
 from jspec.tree import Template, likeliest
 

@@ -14,7 +14,7 @@ from jspec.drafters.draft_head import medusa
 from jspec.methods import Built
 from jspec.methods.device_defaults import lookahead
 from jspec.models import Loaded
-from jspec.template import best_paths
+from jspec.tree.template import best_paths
 
 PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "time")
 

@@ -13,7 +13,7 @@ from benchmarks.recycling.bench import Bench
 from benchmarks.texts import pad
 from jspec import round as rounds
 from jspec import tree as trees
-from jspec.app.bench.questions import Question
+from jspec.cli.bench.questions import Question
 from jspec.verify.schemes import COUPLED
 
 PAPER = {"preprocess": 1.6, "retrieve": 1.6, "forward": 90.1, "verify": 5.2, "update": 1.5}

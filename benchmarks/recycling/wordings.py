@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.texts import Asked, Texts
-from jspec.app.bench import chat
+from jspec.cli.bench import chat
 from jspec.models import Loaded
 
 SYSTEM = (

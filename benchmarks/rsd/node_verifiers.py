@@ -21,8 +21,8 @@ from benchmarks.rsd.settings import TEMPERATURES
 from benchmarks.rsd.verifiers import optimal
 from benchmarks.texts import continued
 from jspec import sampling as samplings
+from jspec._xla.ragged import sequence
 from jspec.drafters.draft_model import acceptance_vector
-from jspec.ragged import sequence
 from jspec.verify import schemes
 
 SCHEMES = {

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-START = "from jspec.app.cli import main; main()"
+START = "from jspec.cli.main import main; main()"
 
 
 class ServerProcess:

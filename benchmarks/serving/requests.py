@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 
 import jspec
-from jspec import grammar, processors
-from jspec.app.detokenise import Detokeniser
-from jspec.app.json_output import without_end
 from jspec.models import Loaded
-from jspec.server.jobs import RowSettings
+from jspec.processors import grammar
+from jspec.processors import logits as processors
+from jspec.serve.jobs import RowSettings
+from jspec.sessions.detokenise import Detokeniser
+from jspec.sessions.json_output import without_end
 
 TEXTS = Path(__file__).resolve().parents[1] / "accelerator" / "texts.txt"
 SCHEMA = {

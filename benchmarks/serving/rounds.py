@@ -14,15 +14,15 @@ import typer
 
 import jspec
 from benchmarks.harness import command, console, headline
-from jspec.app import sessions
-from jspec.app.method_choice import Choice
 from jspec.costs.measuring import asked_to_rest
 from jspec.drafters.adaptive import Adaptive
 from jspec.methods.grammars import with_jump_forward
 from jspec.methods.registry import METHODS
-from jspec.server import launch
-from jspec.server.device import processors_of
-from jspec.server.jobs import RowSettings
+from jspec.serve import launch
+from jspec.serve.device import processors_of
+from jspec.serve.jobs import RowSettings
+from jspec.sessions import session as sessions
+from jspec.sessions.method_choice import Choice
 
 PLAIN = "autoregressive"
 _PROMPT, _ROUNDS = 32, 8

@@ -17,7 +17,7 @@ import typer
 from benchmarks.harness import command, console, headline
 from benchmarks.serving.process import ServerProcess
 from benchmarks.serving.requests import FORMS, Ask, answers, mixed
-from jspec.app import options
+from jspec.cli import options
 from jspec.models import load
 
 _PART = 1000

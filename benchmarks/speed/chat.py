@@ -21,8 +21,8 @@ from rich.table import Table
 
 from benchmarks import options
 from benchmarks.harness import ROOT, command, console, headline, record
-from jspec.app.chat_command import MODEL
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli.chat_command import MODEL
 
 QUESTIONS = (
     "What is the capital of France?",
@@ -116,7 +116,7 @@ def talk(arguments: list[str], questions: tuple[str, ...], kept: Path) -> Sessio
     """
     caches = {"JSPEC_CACHE": str(kept), "JAX_COMPILATION_CACHE_DIR": str(kept / "compiled")}
     environment: Mapping[str, str] = os.environ | caches | {"PYTHONPATH": _path()}
-    start = "from jspec.app.cli import main; main()"
+    start = "from jspec.cli.main import main; main()"
     pipe = subprocess.PIPE
     found, begin = Session(programs=[_programs(kept)]), time.perf_counter()
     with subprocess.Popen(

@@ -18,8 +18,8 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import command, console, headline, paired, record
 from jspec import models
+from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.engine import decode_rounds
 from jspec.models import checkpoint
 
 WAYS = {"unrolled": False, "scanned": True}

@@ -19,8 +19,9 @@ from jaxtyping import Array
 from rich.table import Table
 
 from benchmarks.harness import command, console, headline, paired, record
-from jspec import cache as caches
-from jspec import models, native
+from jspec import memory as caches
+from jspec import models
+from jspec._xla import native
 
 _TOGETHER = 4
 """Forwards of a program, one behind the other."""

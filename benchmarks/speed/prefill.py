@@ -17,8 +17,8 @@ from rich.table import Table
 import jspec
 from benchmarks.harness import console, headline, record
 from jspec import models
+from jspec.decoding import decode_rounds
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.engine import decode_rounds
 
 
 def main(

@@ -60,7 +60,7 @@ def main(
             own = [turn(prompts, memory) for prompts, memory in zip(batch, apart, strict=True)]
             alike = [turn(prompts, merged) for prompts in batch]
             apart = [memory for memory, _ in own]
-            merged = jspec.memory.merge(drafter, [memory for memory, _ in alike])
+            merged = jspec.memory_file.merge(drafter, [memory for memory, _ in alike])
             if number:
                 parts = [sum(count for _, count in each) for each in (own, alike)]
                 counted += np.stack([whole, *parts])

@@ -20,8 +20,8 @@ from rich.table import Table
 
 from benchmarks.harness import command, console, headline, paired, record
 from jspec import models
-from jspec.base import PyTree
 from jspec.models import precision, stacking, streaming, streaming_plan
+from jspec.types import PyTree
 
 _SLOTS, _PAST = 1024, 128
 """Of the cache, and tokens in it; a tree stands behind them and is not committed."""

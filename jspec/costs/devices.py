@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 
 _GIB = 2**30
 _GPU_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"

@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from jspec.base import PyTree
+from jspec.types import PyTree
 
 KERNEL = 2e-6
 """Seconds from the start of a kernel to that of the next, in a graph, of one with little to do."""

@@ -9,13 +9,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec.arguments import check_integer
-from jspec.base import PyTree, State
-from jspec.cost_curve import CostCurve
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec.decoding import decode_rounds, prefill
 from jspec.drafters.adaptive import Adaptive, AdaptiveParams
-from jspec.engine import decode_rounds, prefill
-from jspec.errors import InputError
+from jspec.drafters.cost_curve import CostCurve
 from jspec.protocols import CausalLM
+from jspec.types import PyTree, State
 
 _ROUNDS = 4
 """The fewest rounds that are timed together."""

@@ -5,12 +5,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec.base import PyTree
-from jspec.cost_curve import CostCurve
+from jspec._validate.errors import InputError
 from jspec.costs import launching
 from jspec.costs.devices import figures
 from jspec.costs.roofline import cpu_form, seconds
-from jspec.errors import InputError
+from jspec.drafters.cost_curve import CostCurve
+from jspec.types import PyTree
 
 
 def prior(params: PyTree, device: Any = None) -> CostCurve:

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from jspec import native
+from jspec._xla import native
 from jspec.costs.devices import Device
 
 _EDGE = 1 / np.log2(1.1)

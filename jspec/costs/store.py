@@ -12,12 +12,13 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import mesh_axes, native, plain_json
-from jspec.base import PyTree
-from jspec.cost_curve import CostCurve
-from jspec.errors import InputError
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
+from jspec._validate.whole_files import written_whole
+from jspec._xla import mesh_axes, native
+from jspec.drafters.cost_curve import CostCurve
 from jspec.protocols import CausalLM, Drafter
-from jspec.whole_files import written_whole
+from jspec.types import PyTree
 
 _FORMAT = 3
 
@@ -159,7 +160,7 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
         ...     load(file, setting(model, model.init(), prompt, batch_size=4))
         Traceback (most recent call last):
             ...
-        jspec.errors.InputError: ... was measured with batch_size 1 and this is 4; measure anew...
+        jspec.InputError: ... was measured with batch_size 1 and this is 4; measure anew...
     """
     text = Path(path).read_bytes()
     measure = "measure anew with jspec.costs.measure"

@@ -33,12 +33,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Num
 
-from jspec import mesh_axes
 from jspec import tree as trees
-from jspec.admission import admit, check_tree
-from jspec.arguments import check_integer, check_number
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
-from jspec.cost_curve import CostCurve
+from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec.drafters.cost_curve import CostCurve
 from jspec.drafters.ensemble.members import Offer, own_view
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
@@ -48,11 +47,12 @@ from jspec.drafters.growth.calibration import (
 )
 from jspec.drafters.growth.union import check_deterministic
 from jspec.drafters.resting import Rests, can_rest, draft_unless, if_any_drafted
-from jspec.errors import InputError
-from jspec.packed import largest_together
 from jspec.protocols import Drafter, Verifier
+from jspec.round.packed import largest_together
+from jspec.round.widths import kept_nodes
+from jspec.tree.admission import admit, check_tree
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
 from jspec.verify.schemes import takes_parts
-from jspec.widths import kept_nodes
 
 _DOUBT = -1.0
 """The log odds by which chances are lowered at the start."""

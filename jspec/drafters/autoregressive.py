@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 
 from jspec import tree as trees
-from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.arguments import check_integer
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _CHANCE = 0.9
 """The chance that a forced text is spelled by the longest tokens, as a model mostly does."""

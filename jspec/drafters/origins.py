@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from jspec import tree as trees
-from jspec.base import PyTree, Tree
 from jspec.protocols import Drafter
+from jspec.types import PyTree, Tree
 
 
 def names(drafter: Drafter) -> tuple[str, ...]:

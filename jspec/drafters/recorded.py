@@ -15,10 +15,18 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec import tree as trees
-from jspec.admission import admit
-from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
 from jspec.drafters import origins
 from jspec.protocols import Drafter
+from jspec.tree.admission import admit
+from jspec.types import (
+    NO_PARENT,
+    Feedback,
+    Frame,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+)
 
 
 @struct.dataclass

@@ -18,8 +18,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import PyTree
-from jspec.manual_axes import vary
+from jspec._xla.manual_axes import vary
+from jspec.types import PyTree
 
 _DECAY = 0.9
 """The share of what was saved that a round leaves."""

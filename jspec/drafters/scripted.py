@@ -6,11 +6,11 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
-from jspec.errors import InputError
-from jspec.request import check_vocabulary
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec.round.request import check_vocabulary
 from jspec.tree import Template
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @struct.dataclass

@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from jspec.arguments import takes
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
-from jspec.errors import InputError
+from jspec._validate.arguments import takes
+from jspec._validate.errors import InputError
 from jspec.protocols import Drafter, NodeRule, Verifier
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 from jspec.verify.tree_verifier import TreeVerifier
 

@@ -11,9 +11,9 @@ from jspec.methods.options import Option, unknown
 from jspec.methods.registry import DEFAULT, METHODS
 
 if TYPE_CHECKING:
-    from jspec.base import PyTree
     from jspec.models import Loaded
     from jspec.protocols import CausalLM
+    from jspec.types import PyTree
 
 __all__ = [
     "BUNDLED",

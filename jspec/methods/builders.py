@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.methods.method import Built, Maker, Models
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ def widths(most: int | None = None) -> tuple[int, ...]:
 
 
 def _on_cpu() -> bool:
-    from jspec import backend
+    from jspec._xla import backend
 
     return backend.platform() == "cpu"
 

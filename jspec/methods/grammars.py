@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from jspec.base import PyTree
 from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
 from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.jump_forward import JumpForward
 from jspec.protocols import Drafter
+from jspec.types import PyTree
 from jspec.verify.schemes import COUPLED, verifier_of
 
 

@@ -4,13 +4,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.methods.options import Option, unknown
 
 if TYPE_CHECKING:
-    from jspec.base import PyTree
     from jspec.models import Loaded
     from jspec.protocols import CausalLM, Drafter
+    from jspec.types import PyTree
 
 BUNDLED = "jspec-7m"
 """The bundled target."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Protocol
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 
 _LONGEST = 60
 """The number of characters of a value that a message shows."""

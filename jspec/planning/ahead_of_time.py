@@ -7,14 +7,14 @@ from typing import Any
 import jax
 
 import jspec
-from jspec import backend
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec._xla import backend
 from jspec.planning import compiled
 from jspec.planning.compiled import Compiled
 from jspec.planning.plan import COMPILED, Launching, Plan
 from jspec.planning.setting import Setting
 from jspec.protocols import Drafter
+from jspec.types import PyTree
 
 PLAIN = "rounds of plain decoding"
 """The name of their program."""

@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import engine
-from jspec.base import PyTree, State, Tree
+from jspec import decoding as engine
 from jspec.planning import launches, layout
 from jspec.planning.launches import Launches, Rounds
 from jspec.protocols import CausalLM, Drafter
-from jspec.request import Prepared, chunk_of, prepare
 from jspec.round import frame
-from jspec.widths import sizes_of
+from jspec.round.request import Prepared, chunk_of, prepare
+from jspec.round.widths import sizes_of
+from jspec.types import PyTree, State, Tree
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
+from jspec._validate.errors import InputError
 from jspec.costs import devices
-from jspec.errors import InputError
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, field, fields, replace
 from pathlib import Path
 
-from jspec import in_place, turns
+from jspec._xla import in_place
 from jspec.costs import launching
+from jspec.round import turns
 
 OPTIONS = {"xla_dump_hlo_as_text": True}
 """Options of the compiler beside `xla_dump_to`, for what `of_rounds` reads."""

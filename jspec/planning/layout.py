@@ -9,11 +9,11 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
-from jspec import rows as memories
-from jspec.base import Cache, PyTree, State
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec._xla import rows as memories
 from jspec.models import sharding
 from jspec.protocols import CausalLM, Drafter
+from jspec.types import Cache, PyTree, State
 
 AXES = ("data", "model")
 _BORROWED = "target"

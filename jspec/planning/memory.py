@@ -6,13 +6,13 @@ from typing import Any
 
 import jax
 
-from jspec.base import PyTree, State
 from jspec.models import stacking
 from jspec.planning import layout
 from jspec.planning.layout import Held
 from jspec.planning.reachable import DECODE, Reached
 from jspec.planning.setting import Setting
 from jspec.planning.work import Work
+from jspec.types import PyTree, State
 
 _SPARE = 1.25
 """Estimated temporaries over the largest arrays that stand side by side."""

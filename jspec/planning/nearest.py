@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from jspec._validate.errors import InputError
 from jspec.costs import devices
-from jspec.errors import InputError
 from jspec.planning import layout
 from jspec.planning.memory import held
 from jspec.planning.plan import Plan

@@ -6,17 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import jax
 
-from jspec import backend
-from jspec.base import PyTree
-from jspec.cost_curve import CostCurve
+from jspec._xla import backend
 from jspec.costs import devices, launching
 from jspec.costs.devices import Device
+from jspec.drafters.cost_curve import CostCurve
 from jspec.planning import compiled, layout, memory, work
 from jspec.planning.compiled import Compiled
 from jspec.planning.layout import Held
 from jspec.planning.reachable import Reached, reachable
 from jspec.planning.setting import Setting
 from jspec.planning.work import Work
+from jspec.types import PyTree
 
 if TYPE_CHECKING:
     from jspec.methods import Built

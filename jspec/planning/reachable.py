@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from jspec.programs import Program, buckets
+from jspec.decoding.programs import Program, buckets
 
 DECODE, ENGINE = "decode", "Engine"
 

@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 from typing import Any
 
-from jspec.arguments import check_integer
-from jspec.base import PyTree
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec.costs.devices import Device
-from jspec.errors import InputError
 from jspec.models import sharding
 from jspec.planning import layout
 from jspec.protocols import CausalLM, Drafter
+from jspec.types import PyTree
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
+from jspec._validate.errors import InputError
 from jspec.costs import devices
-from jspec.errors import InputError
 from jspec.planning import gpu_chips
 from jspec.planning.layout import AXES
 

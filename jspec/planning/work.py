@@ -10,13 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from jspec.base import PromptChunk, PyTree, State
 from jspec.costs import roofline
 from jspec.costs.devices import Device
 from jspec.planning import layout
 from jspec.planning.products import Product, products
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame
+from jspec.types import PromptChunk, PyTree, State
 
 _SLOTS = 128
 """Slots of the cache that a trace is made for; the products with it grow with its size."""

@@ -7,16 +7,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import engine
-from jspec.admission import check_tree
-from jspec.base import Frame, PromptChunk, PyTree, Result
+from jspec import decoding as engine
+from jspec._validate.errors import InputError
+from jspec._xla.ragged import sequence
 from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.retrieval.prompt_lookup import PromptLookup
 from jspec.drafters.verified import with_verifier
-from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
-from jspec.ragged import sequence
-from jspec.request import prepare
+from jspec.round.request import prepare
 from jspec.testing.drafter_runs import (
     check_comes_and_goes,
     check_cuts,
@@ -42,6 +40,8 @@ from jspec.testing.watch import (
     WatchedModel,
     drafted,
 )
+from jspec.tree.admission import check_tree
+from jspec.types import Frame, PromptChunk, PyTree, Result
 from jspec.verify import rules
 from jspec.verify.schemes import COUPLED, verifier_of
 

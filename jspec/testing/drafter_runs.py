@@ -6,13 +6,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import engine, row_moves
-from jspec.base import PyTree, Result, State
-from jspec.errors import InputError
-from jspec.request import prepare
+from jspec import decoding as engine
+from jspec._validate.errors import InputError
+from jspec.decoding import rows as row_moves
+from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
 from jspec.testing.watch import NEVER, Log, WatchedDrafter, traced
+from jspec.types import PyTree, Result, State
 
 _PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "rows")
 

@@ -7,7 +7,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 LITERAL, TEXT, ROOT = range(3)
 """The kinds of a drafted node: a number, the text's token at its depth, or the root's token."""

@@ -8,15 +8,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jspec import engine
-from jspec.base import PyTree, Result, Sampling
+from jspec import decoding as engine
+from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.merge import merge
-from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.fuzz_drafter import FuzzDrafter, FuzzShape, FuzzState, random_trees
 from jspec.testing.fuzz_oracle import play
 from jspec.testing.prefix_lm import PrefixLM
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
+from jspec.types import PyTree, Result, Sampling
 
 _ROWS = 32
 _MAX_NEW_TOKENS = 40

@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jspec import engine
-from jspec.base import Cache, Output, PyTree, TreeKV
-from jspec.errors import InputError
+from jspec import decoding as engine
+from jspec._validate.errors import InputError
 from jspec.protocols import CausalLM
 from jspec.testing.model_subject import LEVELS, PARENTS, PAST, SLOTS, ModelSubject, above, text_of
 from jspec.testing.promises import Report, accepted_by_the_engine, promise
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 _ORDER = np.array([0, 1, 3, 2, 4, 5])
 """Nodes of a chain in an order of their own; the parents' places in it follow from it."""

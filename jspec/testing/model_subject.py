@@ -9,10 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jspec import cache as caches
-from jspec.base import Cache, Output, PyTree, TreeKV
+from jspec import memory as caches
 from jspec.protocols import CausalLM
 from jspec.testing.promises import promise
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8])
 """A tree with siblings at every level, children of the first and of later ones."""

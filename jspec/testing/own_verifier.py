@@ -6,12 +6,12 @@ import numpy as np
 from jaxtyping import Float
 
 from jspec import sampling as samplings
-from jspec.base import PyTree
+from jspec._xla.ragged import sequence
 from jspec.protocols import Drafter
-from jspec.ragged import sequence
 from jspec.testing.promises import Report, consistent_stats, promise
 from jspec.testing.statistics import distance
 from jspec.testing.subject import Subject
+from jspec.types import PyTree
 
 _CALLS = 300
 

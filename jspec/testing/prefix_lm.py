@@ -6,9 +6,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jspec import cache as caches
-from jspec.base import Cache, Output, PyTree, TreeKV
-from jspec.errors import InputError
+from jspec import memory as caches
+from jspec._validate.errors import InputError
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 _SUMS = 509
 """Different whims that the model has; a prime, so that sums of codes spread over all of them."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from jspec.base import Result, Status
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.types import Result, Status
 
 
 @dataclass

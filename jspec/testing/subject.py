@@ -7,12 +7,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import engine
-from jspec.base import PyTree, Result, Sampling
+from jspec import decoding as engine
+from jspec._validate.errors import InputError
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.watch import NEVER, Poisoned, WatchedModel
+from jspec.types import PyTree, Result, Sampling
 
 _LENGTHS = (12, 1, 5, 9, 14, 3)
 _SETTINGS = (

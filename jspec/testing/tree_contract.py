@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from jspec.base import NO_PARENT
 from jspec.testing.promises import Report, promise
 from jspec.testing.watch import Log
+from jspec.types import NO_PARENT
 
 
 def check_trees(log: Log, tree: Any, vocab_size: int, report: Report) -> None:

@@ -10,8 +10,17 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Feedback, Frame, Output, PromptChunk, PyTree, Tree, TreeKV
 from jspec.protocols import CausalLM, Drafter
+from jspec.types import (
+    Cache,
+    Feedback,
+    Frame,
+    Output,
+    PromptChunk,
+    PyTree,
+    Tree,
+    TreeKV,
+)
 
 NEVER = 2**31 - 1
 """The `Poisoned.start` of a row that stays as it is."""

@@ -8,12 +8,12 @@ import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.protocols import CausalLM
 from jspec.training.laws import Laws
 from jspec.training.loop import Metrics
 from jspec.training.unroll import Batch, draw_anchors, observed
+from jspec.types import PyTree
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from jspec import plain_json
-from jspec.errors import InputError
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
 
 QUESTIONS = ("instruction", "question", "prompt", "text")
 """Fields that hold a question, in the order in which they are looked for."""

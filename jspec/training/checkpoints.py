@@ -8,10 +8,10 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from jspec import plain_json
-from jspec.base import PyTree
-from jspec.errors import InputError, RunStopped, unreadable
-from jspec.whole_files import written_whole
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError, RunStopped, unreadable
+from jspec._validate.whole_files import written_whole
+from jspec.types import PyTree
 
 SETTINGS = "settings.json"
 CURVE = "curve.jsonl"

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from string import Formatter
 
-from jspec import plain_json
-from jspec.errors import InputError
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
 
 END = "<|endoftext|>"
 """The separator of documents in a text file, and in the stream of tokens."""

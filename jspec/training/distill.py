@@ -16,12 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int
 
-from jspec import engine, plain_json
-from jspec.arguments import check_integer
-from jspec.base import PyTree, Sampling, Status
-from jspec.errors import InputError, RunStopped
+from jspec import decoding as engine
+from jspec._validate import plain_json
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError, RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints, packing
+from jspec.types import PyTree, Sampling, Status
 
 LOOP = 32
 """Tokens over which a repetition has to go on before its row ends."""

@@ -10,11 +10,11 @@ import jax
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import PyTree
 from jspec.protocols import CausalLM
 from jspec.training import lm
 from jspec.training.loop import Metrics, Objective
 from jspec.training.packing import Encode
+from jspec.types import PyTree
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,10 @@ import jax
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec.base import PyTree
 from jspec.protocols import CausalLM
 from jspec.sampling import top_k
 from jspec.training.lm import forward
+from jspec.types import PyTree
 
 
 @struct.dataclass

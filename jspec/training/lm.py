@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import optax
 from jaxtyping import Array, Float, Int
 
-from jspec.base import Output, PyTree
+from jspec._xla.ragged import sequence
 from jspec.protocols import CausalLM
-from jspec.ragged import sequence
 from jspec.training.loop import Metrics
+from jspec.types import Output, PyTree
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,9 @@ from flax import struct
 from jax.typing import ArrayLike
 from jaxtyping import Array, Float
 
-from jspec.base import PyTree
-from jspec.errors import InputError, RunStopped
+from jspec._validate.errors import InputError, RunStopped
 from jspec.training.checkpoints import Checkpoints
+from jspec.types import PyTree
 
 Metrics = Mapping[str, Float[Array, "..."]]
 

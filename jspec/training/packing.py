@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 
 Encode = Callable[[str], Sequence[int]]
 

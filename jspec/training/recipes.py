@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 
 _KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text"}
 
@@ -47,7 +47,7 @@ def check_like(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> None:
         >>> check_like({"steps": 10, "learning_rate": 1}, {"steps": 1000, "learning_rate": 2e-3})
         >>> check_like({"steps": "ten"}, {"steps": 1000})
         Traceback (most recent call last):
-        jspec.errors.InputError: steps is 'ten'; use an integer
+        jspec.InputError: steps is 'ten'; use an integer
     """
     for name, value in values.items():
         kind = type(defaults.get(name))

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int
 
-from jspec import plain_json
-from jspec.errors import InputError
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
 from jspec.training import corpus, packing
 
 

@@ -15,12 +15,12 @@ import numpy as np
 from jax.typing import DTypeLike
 from jaxtyping import Array, Int
 
-from jspec.base import PyTree
-from jspec.errors import RunStopped
+from jspec._validate.errors import RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints
 from jspec.training.laws import Laws, Observed, observe
 from jspec.training.sequences import Sequences
+from jspec.types import PyTree
 
 ARRAY = "states.bin"
 SETTINGS = "settings.json"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.training.corpus import END
 
 

@@ -10,10 +10,10 @@ import optax
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec.base import Output, PyTree, TreeKV
 from jspec.protocols import CausalLM
 from jspec.training.laws import Observed, observe
 from jspec.training.loop import Metrics
+from jspec.types import Output, PyTree, TreeKV
 
 
 @struct.dataclass

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
-from jspec.base import Frame, Tree, Verdict
-from jspec.errors import InputError
-from jspec.manual_axes import vary
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
+from jspec.types import Frame, Tree, Verdict
 from jspec.verify import whole_draft
 
 

@@ -2,7 +2,7 @@
 
 No `State`, no model and no drafter: a tree, the target's logits at its nodes, where the trees stand
 in their rows, and a key. Axes: T scored nodes of all rows, where they are packed; the rest as in
-`jspec.base`.
+`jspec.types`.
 """
 
 from dataclasses import replace
@@ -14,12 +14,12 @@ from jax.typing import ArrayLike
 from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
-from jspec import seeds
-from jspec.admission import admit, check_tree
-from jspec.base import Frame, Sampling, Tree, Verdict
-from jspec.errors import InputError
+from jspec._validate import seeds
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers
 from jspec.protocols import Verifier
-from jspec.row_arguments import integers
+from jspec.tree.admission import admit, check_tree
+from jspec.types import Frame, Sampling, Tree, Verdict
 from jspec.verify import schemes
 
 

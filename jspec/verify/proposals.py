@@ -9,10 +9,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec import mesh_axes
 from jspec import sampling as samplings
-from jspec.base import Frame, Sampling
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec.types import Frame, Sampling
 
 _CHILDREN = 1
 """The purpose of the drafters' own randomness, see `sampling.fork`."""

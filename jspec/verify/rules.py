@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.errors import InputError
-from jspec.manual_axes import vary
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
 from jspec.sampling import argmax, normalised, one_hot
 
 Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]

@@ -8,9 +8,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec import tree as trees
-from jspec.base import Frame, Tree, Verdict
-from jspec.manual_axes import vary
+from jspec._xla.manual_axes import vary
 from jspec.protocols import NodeRule
+from jspec.types import Frame, Tree, Verdict
 from jspec.verify import rules
 
 UNIFORMS = 0

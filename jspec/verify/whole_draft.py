@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
-from jspec.base import Frame
+from jspec.types import Frame
 from jspec.verify.tree_verifier import UNIFORMS
 
 

@@ -16,17 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool
 
-from jspec import plain_json
 from jspec import tree as trees
-from jspec.arguments import check_integer
-from jspec.base import NO_PARENT, Tree
+from jspec._validate import plain_json
+from jspec._validate.arguments import check_integer
+from jspec._validate.whole_files import written_whole
 from jspec.models.attention import XLA, Cached, Implementation, Past, attend
 from jspec.models.block_attention.hopper import Hopper
 from jspec.models.block_attention.implementation import BlockAttention, ByQueries
 from jspec.models.block_attention.mosaic import Mosaic
 from jspec.models.block_attention.triton import Triton
 from jspec.models.decoder import Decoder
-from jspec.whole_files import written_whole
+from jspec.types import NO_PARENT, Tree
 
 CANDIDATES: Mapping[str, tuple[Implementation, ...]] = {
     "gpu": (

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Int
 
-from jspec.arguments import check_integer
-from jspec.errors import InputError
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec.models.block_attention import kernel
 from jspec.models.block_attention.visits import WORD, Seen
 from jspec.models.online_softmax import Softmax

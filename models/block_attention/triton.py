@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
-from jspec.arguments import check_integer
-from jspec.errors import InputError
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec.models.block_attention import kernel
 from jspec.models.block_attention.visits import Seen
 from jspec.models.online_softmax import Softmax, merged

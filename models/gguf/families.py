@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.gguf.header import Header
 
 ROPE_FACTORS = "rope_freqs.weight"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import families, header, vocabulary
 from jspec.models.gguf.header import Entry, Header

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.huggingface.settings import Settings
 
 MAGIC = b"GGUF"

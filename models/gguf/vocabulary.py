@@ -15,7 +15,7 @@ from tokenizers import (
 )
 from tokenizers.models import BPE
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.gguf.header import Header
 
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4

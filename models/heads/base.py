@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models.decoder import Decoder
 from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 
 class TransformerHead(Decoder):

@@ -8,13 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, PyTree, TreeKV
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import attention
 from jspec.models.decoder import Decoder
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
 from jspec.models.norms import RMSNorm
+from jspec.types import Cache, PyTree, TreeKV
 
 
 @dataclass(frozen=True)

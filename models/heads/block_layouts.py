@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.heads.block import BlockConfig, block_taps
 from jspec.models.huggingface import llama, settings
 from jspec.models.huggingface.settings import Settings

@@ -6,11 +6,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Output, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
 from jspec.models.norms import RMSNorm
+from jspec.types import Cache, Output, TreeKV
 
 
 @dataclass(frozen=True)

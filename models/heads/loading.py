@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 
 from jax.typing import DTypeLike
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import hub
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads import published, store
 from jspec.models.heads.registry import HEAD_KINDS, kind_of, with_taps
 from jspec.models.huggingface import settings
 from jspec.models.load import Loaded
+from jspec.types import PyTree
 
 CURVE = "curve.jsonl"
 """The file by which a run of `jspec train` is known."""

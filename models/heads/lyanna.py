@@ -8,11 +8,11 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Output, PyTree, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 _EPS = 1e-6
 _FIRST_GAIN = 0.1

@@ -7,10 +7,10 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import blocks
 from jspec.models.linear import Linear, product, unembed
+from jspec.types import PyTree
 
 _MOST_BLOCKS = 1024
 

@@ -16,8 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import blocks, eight_bits, hub, precision
 from jspec.models.heads import block_layouts
 from jspec.models.heads.eagle import EAGLEConfig
@@ -31,6 +30,7 @@ from jspec.models.huggingface.shards import Shards
 from jspec.models.huggingface.weights import Weight
 from jspec.models.llama import LlamaConfig
 from jspec.models.load import Loaded
+from jspec.types import PyTree
 
 _SAMPLES = 4096
 _ROUNDING = 0.02

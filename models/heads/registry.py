@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax.traverse_util import unflatten_dict
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import blocks
 from jspec.models.heads.base import gathered
 from jspec.models.heads.block import BlockHead
@@ -18,6 +17,7 @@ from jspec.models.heads.eagle import EAGLEHead
 from jspec.models.heads.eagle3 import EAGLE3Head
 from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.models.heads.medusa import MedusaHeads
+from jspec.types import PyTree
 
 TARGET = "target"
 """The collection of a head's variables that holds arrays of the target."""

@@ -21,8 +21,7 @@ from jax.typing import DTypeLike
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from jspec.base import PyTree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import eight_bits, precision, records
 from jspec.models.fingerprint import fingerprint
 from jspec.models.heads.registry import (
@@ -37,6 +36,7 @@ from jspec.models.heads.registry import (
 )
 from jspec.models.huggingface import settings
 from jspec.models.load import Loaded
+from jspec.types import PyTree
 
 RECORD = "head.json"
 WEIGHTS = "head.safetensors"

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.huggingface import gemma, gpt2, llama, neox, opt, others, phi3, routed
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight

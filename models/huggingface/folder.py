@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models import chat_template, tokenizer
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.huggingface import settings, shards

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.experts import Experts
 from jspec.models.huggingface import rope as ropes

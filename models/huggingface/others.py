@@ -1,6 +1,6 @@
 """config.json of OLMo 2 and SmolLM3."""
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.llama import kinds, shape, window
 from jspec.models.huggingface.settings import Settings

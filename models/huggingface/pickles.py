@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from jspec.errors import InputError, unreadable
+from jspec._validate.errors import InputError, unreadable
 
 DTYPES = {
     "DoubleStorage": np.float64,

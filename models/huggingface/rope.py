@@ -3,7 +3,7 @@
 from math import inf, log, sqrt
 from typing import Any
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.huggingface.settings import Settings
 from jspec.models.rope import LinearScaling, LongScaling, Rope, RopeScaling, Scaling, YarnScaling
 

@@ -6,8 +6,8 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from jspec import plain_json
-from jspec.errors import InputError
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
 
 _MOST_LAYERS = 8192
 

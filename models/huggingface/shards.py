@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.huggingface import settings
 
 SINGLE = "model.safetensors"

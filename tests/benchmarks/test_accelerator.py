@@ -37,7 +37,8 @@ from benchmarks.accelerator import (
 )
 from benchmarks.accelerator.results import Results
 from benchmarks.ledger import Ledger
-from jspec import backend, models
+from jspec import models
+from jspec._xla import backend
 from jspec.costs import devices as chips
 from jspec.models.attention import XLA, Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton, choice

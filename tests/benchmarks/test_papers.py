@@ -14,8 +14,8 @@ from benchmarks.recycling import settings, updates
 from benchmarks.rsd import report, results, verifiers
 from benchmarks.rsd.settings import EXPERIMENTS, METHODS
 from benchmarks.texts import pad
-from jspec.template import Template
 from jspec.testing import PrefixLM
+from jspec.tree.template import Template
 
 
 @pytest.mark.parametrize(

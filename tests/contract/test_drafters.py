@@ -16,7 +16,7 @@ from contract.methods import (
 )
 
 import jspec
-from jspec import request
+from jspec.round import request
 from jspec.testing import check_drafter
 
 

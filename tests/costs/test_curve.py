@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from jspec._validate.errors import InputError
 from jspec.costs import CostCurve
-from jspec.errors import InputError
 
 
 def line(x, known, values):

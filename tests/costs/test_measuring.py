@@ -5,9 +5,9 @@ import pytest
 import tiny
 
 import jspec
+from jspec._validate.errors import InputError
 from jspec.costs import measure
 from jspec.costs.measuring import in_turn
-from jspec.errors import InputError
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM(context=None)

@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
-from jspec import native
+from jspec._validate.errors import InputError
+from jspec._xla import native
 from jspec.costs import launching, prior
-from jspec.errors import InputError
 
 PARAMS = {
     "kernel": jax.ShapeDtypeStruct((100_000, 50_000), np.float32),

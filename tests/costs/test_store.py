@@ -8,8 +8,8 @@ import pytest
 import tiny
 
 import jspec
+from jspec._validate.errors import InputError
 from jspec.costs import CostCurve, load, save, setting
-from jspec.errors import InputError
 from jspec.testing import PrefixLM
 
 MODEL = PrefixLM()

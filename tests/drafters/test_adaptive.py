@@ -11,10 +11,10 @@ from contract.methods import DRAFTERS
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, Output, Status, Tree, Verdict
-from jspec.engine import decode_rounds
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.decoding import decode_rounds
 from jspec.testing import PrefixLM
+from jspec.types import Feedback, Frame, Output, Status, Tree, Verdict
 
 MODEL = PrefixLM()
 PARAMS = MODEL.init()
@@ -251,7 +251,7 @@ def test_a_draft_model_reads_its_accepted_path_from_a_tree_that_was_cut():
 def test_a_wrong_cut_is_caught(monkeypatch):
     """The deepest nodes, without their parents."""
     monkeypatch.setattr(
-        "jspec.widths.cut",
+        "jspec.round.widths.cut",
         lambda tree, width, *_: trees.kept(
             tree.replace(choice=None),
             jnp.roll(jnp.arange(5), -1)[4 - width :][None].repeat(BATCH, 0).at[:, 0].set(0).sort(1),

@@ -12,12 +12,13 @@ import tiny
 
 import jspec
 from jspec import methods
-from jspec.app import method_choice, sessions
+from jspec._validate.errors import InputError
 from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
-from jspec.errors import InputError
 from jspec.methods import METHODS, device_defaults
 from jspec.models import load
 from jspec.models.load import Loaded
+from jspec.sessions import method_choice
+from jspec.sessions import session as sessions
 from jspec.tree import Template
 
 WORDS = SimpleNamespace(get_vocab=lambda: {str(i): i for i in range(tiny.VOCAB)})

@@ -9,7 +9,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.methods import METHODS
 from jspec.methods.method import Models
 from jspec.methods.options import Integer, Number, Several

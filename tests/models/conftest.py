@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file
 
 import jspec.models
-from jspec.base import Output
+from jspec.types import Output
 
 FIXTURES = Path(__file__).parent / "fixtures"
 SHARED = Path(os.environ.get("JSPEC_SHARED", Path(__file__).parents[2].parent / "shared"))

@@ -33,7 +33,7 @@ from safetensors.numpy import save_file
 
 import jspec
 from jspec import ngrams
-from jspec.artefact import run as artefact
+from jspec.decoding.artefact import run as artefact
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
 from jspec.models.huggingface import pickles
 from jspec.training.checkpoints import Checkpoints
@@ -135,7 +135,7 @@ class Readers:
         model, self._suffix = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
         ask = dict(drafter=self._suffix, max_new_tokens=4)
         state = jspec.decode(model, model.init(), [[1, 2, 3]], **ask).drafter_state
-        jspec.memory.save(folder / "whole.memory", self._suffix, state)
+        jspec.memory_file.save(folder / "whole.memory", self._suffix, state)
         self._words = {"a": 0, "b": 1, "c": 2}
         store = jspec.datastore.build(np.random.default_rng(0).integers(0, 3, 200), 3)
         jspec.datastore.save(store, folder / "whole.datastore", self._words)
@@ -225,7 +225,7 @@ class Readers:
         return [found.read(name) for name in found.files]
 
     def read_memory(self, place: Path) -> Any:
-        return jspec.memory.load(place, self._suffix)
+        return jspec.memory_file.load(place, self._suffix)
 
     def read_datastore(self, place: Path) -> Any:
         return jspec.datastore.load(place, self._words)

@@ -13,7 +13,7 @@ from flax import nnx
 
 import jspec
 import jspec.models
-from jspec import native
+from jspec._xla import native
 from jspec.models import Experts, Layer, Rope, eight_bits, experts, records
 from jspec.testing import check_model
 

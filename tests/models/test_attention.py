@@ -9,10 +9,11 @@ import pytest
 import tiny
 
 import jspec
-from jspec import models, native
-from jspec.base import NO_PARENT, Tree
+from jspec import models
+from jspec._xla import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
+from jspec.types import NO_PARENT, Tree
 
 BAD = 777
 # The root, two children, a child of each, and a grandchild: 0 -> 1 -> 3 -> 5, 0 -> 2 -> 4.

@@ -11,7 +11,8 @@ import pytest
 from variants import VARIANTS
 
 import jspec.models
-from jspec import native, testing
+from jspec import testing
+from jspec._xla import native
 
 pytestmark = pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
 

@@ -10,7 +10,7 @@ import tiny
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
-from jspec import native
+from jspec._xla import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, ByQueries, Mosaic, Triton, visits

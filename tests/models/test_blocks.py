@@ -9,7 +9,7 @@ import tiny
 import tiny_gguf
 
 import jspec
-from jspec import native
+from jspec._xla import native
 from jspec.models import blocks, checkpoint, export, linear, precision
 
 KINDS = tuple(blocks.SIZES)

@@ -13,10 +13,10 @@ import pytest
 import tiny_gguf
 
 import jspec
-from jspec.errors import InputError
-from jspec.grammar import token_bytes
+from jspec._validate.errors import InputError
 from jspec.models import precision, tokenizer
 from jspec.models.huggingface import pickles
+from jspec.processors.grammar import token_bytes
 from jspec.training.checkpoints import Checkpoints
 
 

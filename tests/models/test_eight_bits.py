@@ -8,7 +8,7 @@ import tiny
 from jax.sharding import AxisType, PartitionSpec
 
 import jspec
-from jspec import native
+from jspec._xla import native
 from jspec.models import checkpoint, eight_bits, linear, precision, sharding
 from jspec.models.export import save_hf
 

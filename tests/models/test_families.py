@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import cache as caches
+from jspec import memory as caches
 from jspec.models import checkpoint
 
 TOLERANCE = 1e-4

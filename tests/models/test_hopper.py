@@ -10,7 +10,7 @@ import pytest
 from jax.experimental.pallas import mosaic_gpu
 
 import jspec
-from jspec import native
+from jspec._xla import native
 from jspec.models.attention import XLA, Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Hopper, choice
 

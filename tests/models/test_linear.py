@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jspec import native
+from jspec._xla import native
 from jspec.models import linear
 
 

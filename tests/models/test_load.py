@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 import jspec.models
-from jspec import backend
+from jspec._xla import backend
 from jspec.models import precision
 from jspec.models.huggingface import shards
 

@@ -10,11 +10,11 @@ import tiny
 from jax.sharding import AxisType, PartitionSpec
 
 import jspec
-from jspec import cache as caches
-from jspec import native
+from jspec import memory as caches
+from jspec._xla import native
+from jspec._xla.native.product import MOST_ROWS
 from jspec.models import Layer, Rope, checkpoint, sharding
 from jspec.models.fingerprint import fingerprint
-from jspec.native.product import MOST_ROWS
 
 NEAR, FAR = Layer(Rope(), window=4), Layer(Rope())
 DEEP = tiny.model(num_layers=5, layers=(NEAR, FAR, NEAR, FAR, NEAR)).clone(taps=(1, 4))
@@ -38,7 +38,7 @@ def test_scanned_layers_give_the_numbers_of_the_others(causal):
         cache = caches.commit(model.init_cache(3, 300), prompt, every, jnp.asarray(tiny.LENGTHS))
         places = jnp.asarray(tiny.LENGTHS)[:, None] + jnp.array([0, 1, 1])
         seen = jnp.broadcast_to(jnp.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool), (3, 3, 3))
-        held = jspec.base.TreeKV(
+        held = jspec.types.TreeKV(
             *(tuple(x[:, :, :1] for x in part) for part in (prompt.keys, prompt.values))
         )
         whole = model.apply(params, tiny.PROMPTS[:, :3], places, seen, cache)

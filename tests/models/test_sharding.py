@@ -12,8 +12,8 @@ import tiny_gguf
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import jspec.models
-from jspec import cache as caches
-from jspec.errors import InputError
+from jspec import memory as caches
+from jspec._validate.errors import InputError
 from jspec.models import columns, export, sharding
 from jspec.models.fingerprint import fingerprint
 

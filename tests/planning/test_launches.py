@@ -7,10 +7,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from jspec import backend, in_place, turns
+from jspec._xla import backend, in_place
 from jspec.costs import devices
 from jspec.planning import gpu_chips, launches
 from jspec.planning.launches import Launches
+from jspec.round import turns
 
 STEPS = """\
 001: kCopy         [source       | next=002 (1)] kCopy

@@ -10,7 +10,8 @@ import tiny
 from jax.sharding import AxisType
 
 import jspec
-from jspec import models, native
+from jspec import models
+from jspec._xla import native
 from jspec.costs import devices
 from jspec.models import sharding
 from jspec.planning import compile_plan, compiled, layout, plan, work

@@ -10,7 +10,7 @@ from scipy import stats
 
 import jspec
 from jspec import sampling as samplings
-from jspec import seeds
+from jspec._validate import seeds
 from jspec.testing import PrefixLM, certify
 from jspec.testing.certification import forwards, parity
 from jspec.testing.certification.goodness import ALARM, POWER, GTest, g_test

@@ -10,7 +10,7 @@ import tiny
 from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.models.heads.base import gathered
 from jspec.models.heads.registry import with_taps
 from jspec.training.block import Blocks, compare, draw_anchors

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.training import chats
 
 

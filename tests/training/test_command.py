@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from jspec.app import cli, head_recipes, train_lm, train_settings
+from jspec.cli import head_recipes, train_lm, train_settings
+from jspec.cli import main as cli
 from jspec.models.load import load
 from jspec.training import jobs
 
@@ -118,7 +119,7 @@ def test_help_shows_the_defaults_of_the_jobs():
 @pytest.mark.parametrize("command", ["lm", *KINDS])
 def test_help_names_every_setting_without_jax(command):
     code = (
-        "import sys; from jspec.app import cli; "
+        "import sys; from jspec.cli import cli; "
         f"cli.run(['train', '{command}', '--help']); assert 'jax' not in sys.modules"
     )
     environment = os.environ | {"COLUMNS": "200", "TERM": "dumb"}

@@ -12,7 +12,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.app import cli
+from jspec.cli import main as cli
 from jspec.models import export
 from jspec.training import distill
 from jspec.training import tokenizer as tokenizers

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from jspec.app.head_recipes import KINDS
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
+from jspec.cli.head_recipes import KINDS
 from jspec.training import head_jobs
 from jspec.training.head_jobs import HeadJob, override
 from jspec.training.loop import Recipe, learning_rate

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from safetensors.numpy import load_file
 
 from jspec import models
-from jspec.app import cli, train_heads
+from jspec.cli import main as cli
+from jspec.cli import train_heads
 from jspec.models import export, heads
 from jspec.training import checkpoints, loop, parallel
 from jspec.training import tokenizer as tokenizers

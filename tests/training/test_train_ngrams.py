@@ -12,7 +12,7 @@ import tiny
 from safetensors.numpy import load_file
 
 from jspec import models, ngrams
-from jspec.app import cli
+from jspec.cli import main as cli
 from jspec.models import export
 from jspec.models.fingerprint import fingerprint
 from jspec.training import tokenizer as tokenizers

@@ -8,7 +8,7 @@ import oracle
 import pytest
 
 from jspec import sampling as samplings
-from jspec.base import Frame, Sampling, Tree
+from jspec.types import Frame, Sampling, Tree
 from jspec.verify.block_verification import BlockVerification, acceptance
 
 SIZE, LENGTH = 3, 3

@@ -7,7 +7,7 @@ import pytest
 import tables
 
 import jspec
-from jspec.base import Tree
+from jspec.types import Tree
 
 SIZE, ROWS = 5, 3
 DISTRIBUTIONS = tables.distributions(np.random.default_rng(3), 1, SIZE, 2)

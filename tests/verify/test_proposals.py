@@ -14,7 +14,7 @@ import pytest
 import tables
 
 from jspec import sampling
-from jspec.base import Frame, Sampling
+from jspec.types import Frame, Sampling
 from jspec.verify import proposals
 
 MANY = 60_000

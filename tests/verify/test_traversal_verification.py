@@ -9,7 +9,7 @@ import oracle
 import pytest
 
 from jspec import sampling as samplings
-from jspec.base import Frame, Sampling, Tree
+from jspec.types import Frame, Sampling, Tree
 from jspec.verify.traversal_verification import TraversalVerification
 
 SIZE = 3

@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec import sampling as samplings
-from jspec.base import Frame, Sampling, Tree
+from jspec.types import Frame, Sampling, Tree
 from jspec.verify import rules
 from jspec.verify.tree_verifier import TreeVerifier, _where_tokens_match
 

@@ -8,12 +8,21 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import cache as caches
-from jspec.arguments import check_number
-from jspec.base import Cache, Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree
-from jspec.errors import InputError
+from jspec import memory as caches
+from jspec._validate.arguments import check_number
+from jspec._validate.errors import InputError
+from jspec._xla.ragged import sequence
 from jspec.protocols import DraftHead, Verifier
-from jspec.ragged import sequence
+from jspec.types import (
+    Cache,
+    Feedback,
+    Frame,
+    Output,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+)
 from jspec.verify import proposals
 from jspec.verify.proposals import Candidates
 from jspec.verify.schemes import COUPLED

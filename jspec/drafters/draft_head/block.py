@@ -9,19 +9,28 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec import cache as caches
-from jspec import mesh_axes
-from jspec.arguments import check_integer
-from jspec.base import Cache, Feedback, Frame, PromptChunk, PyTree, Sampling, Tree, TreeKV
+from jspec import memory as caches
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec._xla.ragged import sequence
 from jspec.drafters.draft_head import block_chances
 from jspec.drafters.draft_head.base import check_depth, check_head, check_is_head
 from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput
-from jspec.errors import InputError
 from jspec.protocols import Verifier
-from jspec.ragged import sequence
+from jspec.types import (
+    Cache,
+    Feedback,
+    Frame,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+    TreeKV,
+)
 from jspec.verify.proposals import Candidates
 from jspec.verify.schemes import COUPLED
 

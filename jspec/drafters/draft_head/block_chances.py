@@ -27,7 +27,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Frame, PyTree, Sampling
+from jspec.types import Frame, PyTree, Sampling
 from jspec.verify import proposals
 
 _FIRST = (1.0, 0.0, 0.0, 0.25)

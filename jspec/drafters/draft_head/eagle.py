@@ -6,7 +6,6 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Frame, PyTree, Tree, TreeKV
 from jspec.drafters.draft_head.base import (
     HeadDrafter,
     HeadState,
@@ -20,6 +19,7 @@ from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.protocols import DraftHead
 from jspec.tree import Template
+from jspec.types import Cache, Frame, PyTree, Tree, TreeKV
 from jspec.verify.proposals import Candidates
 
 _UNSCORED = 2

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Feedback, Frame, PyTree, Tree, TreeKV
+from jspec._validate.errors import InputError
 from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness
 from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Resampling
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.drafters.growth import best_first
-from jspec.errors import InputError
+from jspec.types import Feedback, Frame, PyTree, Tree, TreeKV
 
 
 @dataclass(frozen=True)

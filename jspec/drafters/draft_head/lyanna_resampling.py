@@ -15,10 +15,10 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import tree as trees
-from jspec.arguments import check_integer
-from jspec.base import NO_PARENT, Feedback, Tree
+from jspec._validate.arguments import check_integer
+from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.union import union
-from jspec.manual_axes import vary
+from jspec.types import NO_PARENT, Feedback, Tree
 
 
 @struct.dataclass

@@ -6,12 +6,12 @@ from functools import partial
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.base import Frame, PyTree, Tree
 from jspec.drafters.draft_head.base import top_k_draw
 from jspec.drafters.draft_head.eagle import joint_probability
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput
 from jspec.protocols import DraftHead
+from jspec.types import Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)

@@ -7,13 +7,21 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec.drafters.draft_head.base import check_head, check_is_head, child_probability
 from jspec.drafters.growth.template import check_template
-from jspec.errors import InputError
 from jspec.protocols import Verifier
 from jspec.tree import Template, best_paths
+from jspec.types import (
+    Feedback,
+    Frame,
+    Output,
+    PromptChunk,
+    PyTree,
+    Sampling,
+    Tree,
+)
 from jspec.verify import proposals
 from jspec.verify.proposals import Scored
 from jspec.verify.schemes import COUPLED

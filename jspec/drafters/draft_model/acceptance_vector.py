@@ -15,11 +15,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
-from jspec.arguments import check_integer
-from jspec.base import Frame, PyTree, Sampling
-from jspec.errors import InputError
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.ragged import sequence
 from jspec.protocols import CausalLM
-from jspec.ragged import sequence
+from jspec.types import Frame, PyTree, Sampling
 from jspec.verify.schemes import COUPLED, Scheme
 from jspec.verify.tree_verifier import TreeVerifier
 

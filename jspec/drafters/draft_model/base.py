@@ -10,9 +10,14 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec import cache as caches
-from jspec.arguments import check_integer, check_number, takes
-from jspec.base import (
+from jspec import memory as caches
+from jspec._validate.arguments import check_integer, check_number, takes
+from jspec._validate.errors import InputError
+from jspec._xla.ragged import sequence
+from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.drafters.growth.scorer import Draft, Scorer
+from jspec.protocols import CausalLM, Verifier
+from jspec.types import (
     Cache,
     Feedback,
     Frame,
@@ -23,11 +28,6 @@ from jspec.base import (
     Tree,
     TreeKV,
 )
-from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
-from jspec.drafters.growth.scorer import Draft, Scorer
-from jspec.errors import InputError
-from jspec.protocols import CausalLM, Verifier
-from jspec.ragged import sequence
 from jspec.verify.schemes import COUPLED, Scheme
 
 _ARGUMENTS = ("params", "tokens", "positions", "mask", "cache", "nodes")

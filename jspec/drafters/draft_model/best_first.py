@@ -10,13 +10,13 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jspec import tree as trees
-from jspec.base import Feedback, PyTree, Tree
+from jspec._validate.errors import InputError
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import ValueFn
 from jspec.drafters.growth.pool import DrawnChildren
 from jspec.drafters.growth.scorer import Draft, Scorer
-from jspec.errors import InputError
+from jspec.types import Feedback, PyTree, Tree
 from jspec.verify import schemes
 
 _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)

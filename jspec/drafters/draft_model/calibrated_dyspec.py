@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Feedback
 from jspec.drafters.draft_model.best_first import GrowthLog
 from jspec.drafters.draft_model.dyspec import DySpec, remaining_mass
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
+from jspec.types import Feedback
 from jspec.verify.proposals import Candidates
 
 _RANKS = 4

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float
 
-from jspec.base import Feedback
+from jspec._validate.errors import InputError
 from jspec.drafters.draft_model.best_first import BestFirst, GrowthLog
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
-from jspec.errors import InputError
+from jspec.types import Feedback
 from jspec.verify import schemes
 from jspec.verify.proposals import Candidates
 

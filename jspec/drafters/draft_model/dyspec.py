@@ -6,11 +6,11 @@ from typing import Any, ClassVar, Self
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jspec.arguments import check_integer, check_number
-from jspec.base import PyTree, Sampling
+from jspec._validate.arguments import check_integer, check_number
 from jspec.drafters.draft_model.best_first import BestFirst
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.protocols import CausalLM
+from jspec.types import PyTree, Sampling
 from jspec.verify.proposals import Candidates
 from jspec.verify.schemes import RECURSIVE
 

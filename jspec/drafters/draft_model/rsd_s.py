@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec import mesh_axes
-from jspec.arguments import check_integer
-from jspec.base import PyTree
+from jspec._validate.arguments import check_integer
+from jspec._xla import mesh_axes
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer, inherit
+from jspec.types import PyTree
 from jspec.verify.proposals import Candidates, truncated
 from jspec.verify.schemes import RECURSIVE
 

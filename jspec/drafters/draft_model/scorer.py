@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Cache, Frame, PyTree, TreeKV
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.protocols import CausalLM
+from jspec.types import Cache, Frame, PyTree, TreeKV
 
 NUM_FIRST = 2
 """Tokens of the first forward in a round: the one before the root, and the root."""

@@ -7,11 +7,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-from jspec.arguments import check_integer
-from jspec.base import PyTree
+from jspec._validate.arguments import check_integer
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer
+from jspec.types import PyTree
 from jspec.verify.schemes import K_SEQ
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jspec.arguments import check_integer
+from jspec._validate.arguments import check_integer
 from jspec.drafters.draft_model.static_tree import StaticTree
 from jspec.tree import Template, chain
 from jspec.verify.schemes import RECURSIVE

@@ -3,11 +3,11 @@
 from abc import abstractmethod
 from dataclasses import dataclass
 
-from jspec.base import PyTree
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.tree import Template
+from jspec.types import PyTree
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.arguments import check_integer
-from jspec.base import Cache, Output, PyTree, TreeKV
+from jspec._validate.arguments import check_integer
 from jspec.protocols import CausalLM
+from jspec.types import Cache, Output, PyTree, TreeKV
 
 
 @dataclass(frozen=True)

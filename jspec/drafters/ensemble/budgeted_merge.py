@@ -18,8 +18,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
-from jspec.arguments import check_integer
-from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
 from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
@@ -28,8 +29,7 @@ from jspec.drafters.growth.calibration import (
     outcomes,
 )
 from jspec.drafters.resting import if_any_drafted
-from jspec.errors import InputError
-from jspec.manual_axes import vary
+from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @struct.dataclass

@@ -8,11 +8,11 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from jspec import tree as trees
-from jspec.admission import admit, check_tree
-from jspec.base import Feedback, Frame, Output, PromptChunk, PyTree, Tree
+from jspec._validate.errors import InputError
 from jspec.drafters.growth.union import check_deterministic
-from jspec.errors import InputError
 from jspec.protocols import Drafter, Verifier
+from jspec.tree.admission import admit, check_tree
+from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 from flax import struct
 
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
 from jspec.drafters.ensemble.members import Members, Offer
 from jspec.drafters.growth.union import union
-from jspec.errors import InputError
 from jspec.protocols import Drafter
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @struct.dataclass

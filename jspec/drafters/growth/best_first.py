@@ -13,12 +13,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import mesh_axes
-from jspec.arguments import check_integer, check_number
-from jspec.base import Frame, PyTree, Sampling
+from jspec._validate.arguments import check_integer, check_number
+from jspec._xla import mesh_axes
+from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.pool import DrawnChildren, Limits, Pool, empty_pool, flat, put
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, inherit
-from jspec.manual_axes import vary
+from jspec.types import Frame, PyTree, Sampling
 from jspec.verify.proposals import Candidates, ChildSampler
 
 

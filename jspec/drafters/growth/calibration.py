@@ -31,8 +31,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Feedback, Tree
 from jspec.tree import along
+from jspec.types import Feedback, Tree
 
 NUM_BUCKETS = 64
 """The number of kinds of proposals of each drafter: depth x rank, or depth x estimate."""

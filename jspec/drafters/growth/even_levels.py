@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import NO_PARENT, PyTree, Tree
 from jspec.drafters.growth.scorer import Draft, concat_levels
+from jspec.types import NO_PARENT, PyTree, Tree
 
 
 class Level(NamedTuple):

@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec import mesh_axes
-from jspec.base import NO_PARENT, PyTree, Tree
+from jspec._xla import mesh_axes
 from jspec.drafters.growth.scorer import Draft
+from jspec.types import NO_PARENT, PyTree, Tree
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec import mesh_axes
-from jspec.base import NO_PARENT, Tree
+from jspec._xla import mesh_axes
+from jspec.types import NO_PARENT, Tree
 
 
 def top_prefixes(

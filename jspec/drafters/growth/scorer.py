@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.base import Frame, Output, PyTree, Tree, TreeKV
+from jspec.types import Frame, Output, PyTree, Tree, TreeKV
 
 
 class LevelOutput(NamedTuple):

@@ -12,11 +12,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jspec.base import Sampling, Tree
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, concat_levels
-from jspec.errors import InputError
-from jspec.manual_axes import vary
 from jspec.tree import Template
+from jspec.types import Sampling, Tree
 from jspec.verify.proposals import Candidates, ChildSampler
 
 _MOST_NODES = 4096

@@ -3,9 +3,9 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec.base import NO_PARENT, Tree
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.tree import along
+from jspec.types import NO_PARENT, Tree
 
 
 def union(a: Tree, b: Tree) -> tuple[Tree, Int[Array, "B N"]]:

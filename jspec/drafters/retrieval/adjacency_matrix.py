@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec.arguments import check_flag, check_integer
-from jspec.base import Feedback, PromptChunk, PyTree
-from jspec.request import check_vocabulary
+from jspec._validate.arguments import check_flag, check_integer
+from jspec.round.request import check_vocabulary
+from jspec.types import Feedback, PromptChunk, PyTree
 
 
 def read_cells(

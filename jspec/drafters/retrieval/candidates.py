@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import mesh_axes
+from jspec._xla import mesh_axes
 from jspec.drafters.growth.calibration import (
     BASE_LOG_ODDS,
     NUM_BUCKETS,

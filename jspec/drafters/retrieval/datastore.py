@@ -17,9 +17,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, UInt
 
-from jspec.arguments import check_integer
-from jspec.errors import InputError
-from jspec.whole_files import written_whole
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._validate.whole_files import written_whole
 
 LARGEST = 2**31 - 2**16
 """The most tokens of a corpus: a place in it plus a continuation's length must be an int32."""

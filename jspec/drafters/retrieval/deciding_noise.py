@@ -12,9 +12,9 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
-from jspec.base import Sampling
+from jspec._xla.manual_axes import vary
 from jspec.drafters.retrieval.candidates import Candidates, raised
-from jspec.manual_axes import vary
+from jspec.types import Sampling
 
 _MEAN = 0.57721566
 """The mean of Gumbel noise: what there is to expect of all other tokens."""

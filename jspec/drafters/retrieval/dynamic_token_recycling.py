@@ -14,10 +14,11 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec import mesh_axes
 from jspec import tree as trees
-from jspec.arguments import check_integer, check_number
-from jspec.base import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.calibration import AcceptanceModel
 from jspec.drafters.resting import unless_sparing
 from jspec.drafters.retrieval import deciding_noise
@@ -30,10 +31,9 @@ from jspec.drafters.retrieval.candidates import (
     united,
 )
 from jspec.drafters.retrieval.ngram_table import NONE, NGramTable
-from jspec.errors import InputError
-from jspec.manual_axes import vary
 from jspec.protocols import Verifier
 from jspec.sampling import top_k
+from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 
 _NUM_SOURCES = 2

@@ -1,14 +1,14 @@
 """REST's tree: the most frequent prefixes of the continuations that it read.
 
-Axes besides those of `jspec.base`: `matches` continuations of `depth` tokens each.
+Axes besides those of `jspec.types`: `matches` continuations of `depth` tokens each.
 """
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import mesh_axes
-from jspec.base import NO_PARENT, Tree
+from jspec._xla import mesh_axes
+from jspec.types import NO_PARENT, Tree
 
 NOTHING = -1
 """The token before the text and behind the corpus. It is less than every other, as a suffix that

@@ -1,6 +1,6 @@
 """Lookahead decoding (Fu et al. 2024): a Jacobi window beside the text, and the n-grams it left.
 
-Axes besides those of `jspec.base`, with the letters of the paper where it has some:
+Axes besides those of `jspec.types`, with the letters of the paper where it has some:
 
     W        columns of the window
     G        most n-grams that are kept for a token
@@ -18,11 +18,11 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from jspec.arguments import check_flag, check_integer
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.arguments import check_flag, check_integer
+from jspec._validate.errors import InputError
 from jspec.drafters.growth.prefix_vote import top_prefixes
-from jspec.errors import InputError
-from jspec.request import check_vocabulary
+from jspec.round.request import check_vocabulary
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _EMPTY = -1
 """The token at places of the pool that hold no n-gram."""

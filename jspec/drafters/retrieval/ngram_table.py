@@ -4,7 +4,7 @@ Made once from a text that the target has read (`build`), and looked up while dr
 off: a pair of tokens that the text has is followed by what stands in the pair's own line, and any
 other by what stands in that of its last token.
 
-Axes besides those of `jspec.base`:
+Axes besides those of `jspec.types`:
 
     lines      first those of single tokens, then those of pairs
     buckets    a power of two; a pair's key says which it is in
@@ -18,9 +18,9 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped, UInt
 
-from jspec.arguments import check_integer
-from jspec.base import HostOrDevice
-from jspec.errors import InputError
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec.types import HostOrDevice
 
 NONE = -1
 """No token, or no line."""

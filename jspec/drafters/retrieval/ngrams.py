@@ -10,9 +10,9 @@ import numpy as np
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 
+from jspec._validate.errors import InputError
+from jspec._validate.whole_files import written_whole
 from jspec.drafters.retrieval.ngram_table import Lines, NGramTable, build, table
-from jspec.errors import InputError
-from jspec.whole_files import written_whole
 
 __all__ = ["Lines", "NGramTable", "build", "load", "made_for", "save", "table"]
 

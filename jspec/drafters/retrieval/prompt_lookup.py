@@ -7,10 +7,10 @@ from flax import struct
 from jaxtyping import Array, Int
 
 from jspec import tree as trees
-from jspec.arguments import check_flag, check_integer
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
-from jspec.errors import InputError
-from jspec.ragged import append
+from jspec._validate.arguments import check_flag, check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.ragged import append
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @struct.dataclass

@@ -3,7 +3,7 @@
 The method in its order: `longest_match` finds the text's longest suffix that occurs in the corpus,
 `continuations` reads what follows it there, `frequent_prefixes` makes a tree of the most frequent.
 
-Axes besides those of `jspec.base`:
+Axes besides those of `jspec.types`:
 
     suffix    tokens of the longest suffix that is looked up
     matches   matches that are read
@@ -16,13 +16,13 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int
 
-from jspec.arguments import check_integer
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
 from jspec.drafters.retrieval.datastore import Datastore
 from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
 from jspec.drafters.retrieval.prompt_lookup import check_match
-from jspec.errors import InputError
-from jspec.manual_axes import vary
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _MOST = 256
 """The bound of `max_match` and `max_depth`."""

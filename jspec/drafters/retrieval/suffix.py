@@ -2,7 +2,7 @@
 
 Of the family of SAM-Decoding (Hu et al. 2024) and SuffixDecoding (Oliaro et al. 2024).
 
-Axes besides those of `jspec.base`: `searched` are the tokens that a row may draft from, `matches`
+Axes besides those of `jspec.types`: `searched` are the tokens that a row may draft from, `matches`
 the places among them that vote, `depth` the levels of the tree.
 """
 
@@ -16,12 +16,12 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import mesh_axes
-from jspec.arguments import check_integer, check_number
-from jspec.base import Feedback, Frame, PromptChunk, PyTree, Tree
+from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
-from jspec.errors import InputError
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 _GAP = -1
 """The token between past outputs, and where there is no text."""

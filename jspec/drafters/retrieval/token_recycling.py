@@ -7,12 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.arguments import check_integer
-from jspec.base import Frame, PyTree, Tree
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_cells, write_lines
-from jspec.errors import InputError
 from jspec.sampling import top_k
 from jspec.tree import Template, likeliest
+from jspec.types import Frame, PyTree, Tree
 
 PUBLISHED = Template(
     tuple(

@@ -10,13 +10,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jspec import cache as caches
-from jspec import native
-from jspec.arguments import check_integer
-from jspec.base import NO_PARENT, Cache, Frame, PyTree, Tree
-from jspec.errors import InputError
+from jspec import memory as caches
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla import native
 from jspec.protocols import CausalLM
 from jspec.round import score
+from jspec.types import NO_PARENT, Cache, Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)

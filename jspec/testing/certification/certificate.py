@@ -4,7 +4,7 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from jspec.metrics import Metrics
+from jspec.costs.metrics import Metrics
 from jspec.testing.certification.draws import DrawTest
 from jspec.testing.certification.goodness import ALARM, POWER, GTest
 from jspec.testing.certification.parity import Divergence, Parity

@@ -6,10 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from jspec import compiler
-from jspec.base import PyTree, Sampling
+from jspec._validate.errors import InputError
+from jspec._xla import compiler
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.errors import InputError
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.certification.certificate import Certificate, MatchedWidth
 from jspec.testing.certification.draws import NUM_TOKENS, DrawTest, check_draws
@@ -17,6 +16,7 @@ from jspec.testing.certification.forwards import WidePlain, widths_of
 from jspec.testing.certification.parity import Parity, compare
 from jspec.testing.certification.rounding import Rounding, measure
 from jspec.testing.certification.runs import Drafting, Run, Subject
+from jspec.types import PyTree, Sampling
 from jspec.verify.schemes import COUPLED, verifier_of
 
 _REPLAYED = 8

@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from jspec import engine
+from jspec import decoding as engine
 from jspec import sampling as samplings
-from jspec.base import Sampling
-from jspec.errors import InputError
+from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test, total
 from jspec.testing.certification.runs import Drafting, Subject
+from jspec.types import Sampling
 
 NUM_TOKENS = 3
 """Tokens of a draw: more than one round emits where something is refused, so two rounds count."""

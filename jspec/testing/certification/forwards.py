@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from jspec import cache as caches
-from jspec import engine
+from jspec import decoding as engine
+from jspec import memory as caches
 from jspec import tree as trees
-from jspec.base import Cache, Frame, PyTree, State, Tree
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame, score
+from jspec.types import Cache, Frame, PyTree, State, Tree
 
 _ROWS = 8
 """Texts that are scored together."""

@@ -9,10 +9,10 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
-from jspec.base import Sampling
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.rounding import Rounding, ulp
 from jspec.testing.certification.runs import Run, Subject
+from jspec.types import Sampling
 
 TIE, BUG = "tie", "bug"
 _STEPS = 96

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from jspec.base import PyTree
 from jspec.protocols import CausalLM
 from jspec.testing.certification.forwards import Places, replay
+from jspec.types import PyTree
 
 _FLOOR = 2.0
 """Units in the last place that are rounding, whatever was measured."""

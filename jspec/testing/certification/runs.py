@@ -9,12 +9,13 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int
 
-from jspec import engine, seeds
+from jspec import decoding as engine
 from jspec import sampling as samplings
-from jspec.base import PyTree, Sampling
-from jspec.metrics import Metrics, of
+from jspec._validate import seeds
+from jspec.costs.metrics import Metrics, of
 from jspec.protocols import CausalLM, Drafter
 from jspec.testing.certification.forwards import padded
+from jspec.types import PyTree, Sampling
 
 Drafting = tuple[Drafter, PyTree]
 """A drafter and its weights."""

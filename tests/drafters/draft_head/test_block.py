@@ -13,10 +13,10 @@ from oracle import block_drafter as oracle
 
 import jspec
 from jspec import sampling as samplings
-from jspec.base import Frame, Output, PromptChunk, TreeKV
 from jspec.drafters.draft_head import block_chances
 from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
 from jspec.models.heads.block import BlockConfig, BlockHead
+from jspec.types import Frame, Output, PromptChunk, TreeKV
 
 V, E, BLOCK = tiny.VOCAB, 16, 4
 TAPS = (0, 1)

@@ -11,11 +11,11 @@ from oracle import eagle as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Frame, PromptChunk
 from jspec.drafters.draft_head.base import child_probability
 from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.models import heads
 from jspec.tree import Template
+from jspec.types import Frame, PromptChunk
 from jspec.verify.proposals import Candidates
 
 TARGET = tiny.model()

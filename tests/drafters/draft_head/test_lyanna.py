@@ -11,13 +11,13 @@ from oracle import lyanna as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Frame
 from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Merged, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.models.heads.lyanna import LyannaHead, collapse
 from jspec.training.laws import observe
 from jspec.training.unroll import Unrolled
+from jspec.types import Frame
 
 LEVELS, BATCH = 3, 2
 

@@ -8,10 +8,10 @@ import tiny
 from oracle import medusa as oracle
 
 import jspec
-from jspec.base import Frame
 from jspec.drafters.draft_head.medusa import PUBLISHED, Medusa, fitted, published
 from jspec.models.heads import borrow
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.types import Frame
 
 LIMIT = 30
 HEADS = MedusaHeads(MedusaConfig(tiny.VOCAB, 16, num_heads=4, num_layers=2))

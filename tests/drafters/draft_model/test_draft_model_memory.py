@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.base import Frame, Output
+from jspec.types import Frame, Output
 from jspec.verify import schemes
 
 VOCAB = 128_256

@@ -11,8 +11,8 @@ import tables
 
 import jspec
 from jspec import sampling as samplings
-from jspec.base import Frame
 from jspec.drafters.draft_model.dyspec import remaining_mass
+from jspec.types import Frame
 from jspec.verify import proposals, schemes
 
 SIZE = 8

@@ -18,7 +18,6 @@ import pytest
 import tables
 
 import jspec
-from jspec.base import Frame, Output, PromptChunk
 from jspec.drafters.draft_model.best_first import GrowthLog
 from jspec.drafters.draft_model.calibrated_dyspec import (
     AcceptanceRates,
@@ -28,6 +27,7 @@ from jspec.drafters.draft_model.calibrated_dyspec import (
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template
+from jspec.types import Frame, Output, PromptChunk
 from jspec.verify import rules
 from jspec.verify.proposals import Candidates
 from jspec.verify.schemes import Scheme

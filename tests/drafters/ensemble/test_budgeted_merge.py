@@ -8,8 +8,8 @@ from oracle import budgeted_merge as oracle
 
 import jspec
 from jspec import tree as trees
-from jspec.base import Feedback, Frame, Output, Tree, Verdict
 from jspec.drafters.growth.calibration import BASE_LOG_ODDS, NUM_BUCKETS
+from jspec.types import Feedback, Frame, Output, Tree, Verdict
 
 ROOT = 21
 BATCH = 3

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 
 from jspec import tree as trees
-from jspec.base import Tree
 from jspec.drafters.growth.union import union
+from jspec.types import Tree
 
 
 def paths(tree, row):

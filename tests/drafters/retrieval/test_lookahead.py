@@ -6,7 +6,7 @@ import pytest
 import tiny
 
 import jspec
-from jspec.base import Frame
+from jspec.types import Frame
 
 LIMIT = 30
 

@@ -94,7 +94,7 @@ def test_a_file_holds_its_table(tmp_path):
     (tmp_path / "broken").write_bytes((tmp_path / "table").read_bytes()[:-9])
     with pytest.raises(jspec.InputError, match="broken cannot be read as a table of n-grams"):
         ngrams.load(tmp_path / "broken", "mine", 9)
-    jspec.memory.save(
+    jspec.memory_file.save(
         tmp_path / "memory", jspec.Suffix(capacity=8), jspec.Suffix(capacity=8).init(1, 8, None)
     )
     with pytest.raises(jspec.InputError, match="memory is no table of n-grams; make one with"):

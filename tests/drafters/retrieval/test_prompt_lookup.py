@@ -5,8 +5,8 @@ import oracle
 import pytest
 
 import jspec
-from jspec.base import Frame
 from jspec.drafters.retrieval.prompt_lookup import TextState
+from jspec.types import Frame
 
 
 @pytest.mark.parametrize("whole", [True, False])

@@ -7,8 +7,8 @@ import tiny
 
 import jspec
 from jspec import datastore
-from jspec.base import Frame
 from jspec.drafters.retrieval.rest import continuations, longest_match
+from jspec.types import Frame
 
 
 def drafted(drafter, store, texts):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.base import Feedback, Frame, Output, PromptChunk, Verdict
 from jspec.drafters.retrieval.adjacency_matrix import write_lines
 from jspec.drafters.retrieval.token_recycling import fitted
+from jspec.types import Feedback, Frame, Output, PromptChunk, Verdict
 
 V, SLOTS = 6, 12
 DRAFTERS = {

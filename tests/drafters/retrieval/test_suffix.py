@@ -6,8 +6,8 @@ import pytest
 import tiny
 
 import jspec
-from jspec.base import Frame
 from jspec.drafters.retrieval.prompt_lookup import TextState
+from jspec.types import Frame
 
 ROWS, SIZE = 40, 24
 

@@ -1,0 +1,78 @@
+"""The errors of jspec: input that it refuses, and runs that cannot go on."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_MOST = 1000
+"""Letters of a sentence."""
+
+
+class InputError(ValueError):
+    """Input that jspec refuses, in one sentence: the value, the bound and the fix.
+
+    Everything that jspec itself refuses is one of these; any other exception is a bug, of jspec or
+    of what it was given. Nothing was compiled, and nothing was lost.
+
+    It fits a screen, whatever was given.
+
+    Example:
+        >>> import jspec
+        >>> jspec.PromptLookup(num_speculative_tokens=0)
+        Traceback (most recent call last):
+        jspec.InputError: num_speculative_tokens is 0; pass an integer of at least 1
+    """
+
+    def __init__(self, message: object = ""):
+        super().__init__(on_a_screen(str(message)))
+
+
+def on_a_screen(text: str) -> str:
+    """A text without its middle, if it is longer than a screen: what is wrong stands at its begin,
+    and the fix at its end.
+
+    Example:
+        >>> len(on_a_screen("a" * 10**6)), on_a_screen("short")
+        (1000, 'short')
+    """
+    return text if len(text) <= _MOST else f"{text[: _MOST - 304]} .. {text[-300:]}"
+
+
+@contextmanager
+def unreadable(what: str, fix: str) -> Iterator[None]:
+    """Whatever a library raises that reads damaged files, errors of many kinds, in a sentence.
+
+    Args:
+        what: cannot be read.
+        fix: what helps if the files are damaged; a full disk or want of rights may be the reason.
+
+    Raises:
+        InputError: for any error but one that is a sentence already, or want of memory.
+
+    Example:
+        >>> with unreadable("a.json", "write it again"):
+        ...     {}["a"]
+        Traceback (most recent call last):
+        jspec.InputError: a.json cannot be read ('a'); write it again
+    """
+    try:
+        yield
+    except (InputError, MemoryError):
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{what} cannot be read ({reason:.200}); {fix}") from error
+
+
+class RecompileError(RuntimeError):
+    """A program would have been compiled inside `jspec.no_recompile()`.
+
+    The message names the function, the shapes of its last arguments, and the rows and slots of the
+    call. Nothing was compiled.
+    """
+
+
+class RunStopped(RuntimeError):
+    """A long run cannot go on, for want of disk space for instance.
+
+    The message says what is whole and how the run is continued.
+    """

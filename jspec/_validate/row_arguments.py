@@ -1,0 +1,118 @@
+"""Arguments that are arrays, or one value a row: cast, and checked where values are known."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+
+from jspec._validate.errors import InputError
+
+
+def library_of(array: Any) -> Any:
+    """Numpy for host values, so that the edge dispatches nothing; jax.numpy keeps a sharding."""
+    return jnp if isinstance(array, jax.Array) else np
+
+
+def to_array(value: Any, name: str, fix: str = "") -> Any:
+    """The value as an array of NumPy, or of JAX if it is one; InputError, which ends with the fix,
+    if it is none.
+    """
+    if isinstance(value, jax.Array):
+        return value
+    try:
+        array = np.asarray(value)
+    except (ValueError, TypeError):
+        array = None
+    if array is None or array.dtype.kind not in "biuf":
+        raise InputError(
+            f"{name} is {value!r:.80}; pass numbers in an array or in lists of equal length{fix}"
+        )
+    return array
+
+
+def known_values(array: Any) -> np.ndarray | None:
+    """The values, or None while they are traced or lie on other hosts."""
+    if isinstance(array, Tracer):
+        return None
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        return None
+    return np.asarray(array)
+
+
+def per_row(value: ArrayLike, batch: int, name: str) -> Any:
+    """The array [B] of `value`; a number counts for every row. InputError for another shape."""
+    array = to_array(value, name)
+    if array.shape not in ((), (batch,)):
+        raise InputError(
+            f"{name} has shape {array.shape}; pass one number or one per row, shape ({batch},)"
+        )
+    return library_of(array).broadcast_to(array, (batch,))
+
+
+def integers(value: ArrayLike, batch: int, name: str, low: int, high: int, why: str) -> Any:
+    """The array [B] int32 of `value`, found or made to lie within the bounds.
+
+    Raises:
+        InputError: if a known value lies outside them, or these are no integers, one or B.
+    """
+    array = per_row(value, batch, name)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(f"{name} is {value!r:.80} of dtype {array.dtype}; pass integers")
+    within(name, array, low, high, why)
+    # The bounds in the array's own dtype, to which JAX would cast them.
+    own = jnp.iinfo(array.dtype)
+    inside = library_of(array).clip(array, max(low, own.min), min(high, own.max))
+    return inside.astype(np.int32)
+
+
+def reals(value: ArrayLike, batch: int, name: str, low: float, high: float, why: str) -> Any:
+    """The array [B] float32 of `value`, found or made to lie within the bounds.
+
+    Raises:
+        InputError: if a known value lies outside them, or these are no numbers, one or B.
+    """
+    array = per_row(value, batch, name)
+    within(name, array, low, high, why)
+    return library_of(array).clip(array.astype(np.float32), low, high)
+
+
+def within(name: str, array: Any, low: float, high: float, why: str) -> None:
+    """Raises InputError if a known value of an array [B, ..] lies outside the bounds."""
+    values = known_values(array)
+    if values is None:
+        return
+    wrong = ~((values >= low) & (values <= high))  # NaN is wrong too
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise InputError(f"{name}[{row}] is {values[row]}, outside {low} .. {high}: {why}")
+
+
+def end_tokens(tokens: Any, batch: int, vocab_size: int, name: str) -> Any:
+    """The array [B, X] int32 of tokens that end rows: one, a list for all, or one for each.
+
+    Raises:
+        InputError: if these are no integers, of another shape, or known to be no tokens.
+    """
+    array = to_array(np.zeros(0, np.int32) if tokens is None else tokens, name)
+    if not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
+    if array.ndim > 2 or (array.ndim == 2 and array.shape[0] != batch):
+        raise InputError(
+            f"{name} has shape {array.shape}; pass one token, a list of tokens, or [B, X] with "
+            f"{batch} rows"
+        )
+    values = known_values(array)
+    if values is not None and values.size and not -1 <= values.min() <= values.max() < vocab_size:
+        raise InputError(
+            f"{name} holds {values.tolist()}, outside the vocabulary of {vocab_size}; -1 fills up"
+        )
+    array = array.astype(np.int32)
+    if array.ndim < 2:
+        array = library_of(array).broadcast_to(array.reshape(-1), (batch, array.size))
+    # Filled up to 4, 8, ..: another number of end tokens is then the same program. (Never to 0:
+    # JAX 0.11.2 crashes on an empty array that a loop inside `shard_map` carries.)
+    missing = max(4, -(-array.shape[1] // 4) * 4) - array.shape[1]
+    return library_of(array).pad(array, ((0, 0), (0, missing)), constant_values=-1)

@@ -1,0 +1,59 @@
+"""Random keys: one threefry key from whatever seed or key was given."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from jspec._validate.errors import InputError
+
+_GENERATOR = "threefry2x32"
+
+
+def to_key(key: jax.Array | int | None) -> jax.Array | None:
+    """A threefry key, whatever was given: other generators do not draw per key under `vmap`, and
+    the tokens of a seed must not depend on JAX's default generator. They do depend on
+    `jax_threefry_partitionable`, which is on unless it was switched off.
+
+    Raises:
+        InputError: if it is no key, and no seed of at most 64 bits.
+    """
+    if key is None:
+        return None
+    dtype, shape = getattr(key, "dtype", None), getattr(key, "shape", None)
+    if dtype is not None and shape == () and jnp.issubdtype(dtype, jnp.integer):
+        if isinstance(key, Tracer):
+            return _traced_seed(key)
+        key = int(key)
+    if isinstance(key, int) and not isinstance(key, bool) and -(2**63) <= key < 2**64:
+        # The upper half of a small negative seed is all ones: -1 and 2^32 - 1 are two seeds.
+        low, high = key & 0xFFFFFFFF, (key >> 32) & 0xFFFFFFFF
+        made = jax.random.key(np.uint32(low), impl=_GENERATOR)
+        return made if high == 0 else jax.random.fold_in(made, np.uint32(high))
+    if dtype is not None and shape == () and jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        words = jax.random.key_data(key)
+    elif dtype == np.uint32 and shape in ((2,), (4,)):
+        words = jnp.asarray(key)  # a key of the old style
+    else:
+        raise InputError(
+            f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
+            "leave the rows' own keys to `rows`"
+        )
+    made = jax.random.wrap_key_data(words[:2], impl=_GENERATOR)
+    for word in words[2:]:
+        made = jax.random.fold_in(made, word)
+    return made
+
+
+def _traced_seed(seed: Int[Array, ""]) -> jax.Array:
+    """The key that `to_key` makes of a seed's value, where that is not known."""
+    low = seed.astype(jnp.uint32)
+    if seed.dtype.itemsize == 8:
+        high = (seed >> 32).astype(jnp.uint32)
+    else:
+        high = jnp.where(seed < 0, jnp.uint32(0xFFFFFFFF), jnp.uint32(0))
+    made = jax.random.key(low, impl=_GENERATOR)
+    folded = jax.random.key_data(jax.random.fold_in(made, high))
+    words = jnp.where(high == 0, jax.random.key_data(made), folded)
+    return jax.random.wrap_key_data(words, impl=_GENERATOR)

@@ -1,0 +1,38 @@
+"""Products and attention of a round on a CPU, in C++ behind XLA's foreign function interface.
+
+A row of a product, and a token's attention, have the same bits whatever else is computed with them:
+every sum has one order. So a token in a tree has the logits that it has in plain decoding.
+
+The library is built when jspec is installed, where there is a C++ compiler. Where it is not there,
+or the environment has JSPEC_NATIVE=0, XLA computes as on other devices.
+"""
+
+from jspec._xla.native.attention import attention, takes_attention
+from jspec._xla.native.library import described, disabled, instruction_set, missing
+from jspec._xla.native.primitive import natively
+from jspec._xla.native.product import (
+    block_product,
+    product,
+    rounded_product,
+    row_sums,
+    takes_block_product,
+    takes_product,
+    takes_rounded_product,
+)
+
+__all__ = [
+    "attention",
+    "block_product",
+    "described",
+    "disabled",
+    "instruction_set",
+    "missing",
+    "natively",
+    "product",
+    "rounded_product",
+    "row_sums",
+    "takes_attention",
+    "takes_block_product",
+    "takes_product",
+    "takes_rounded_product",
+]

@@ -1,0 +1,61 @@
+"""Attention of a round, whose bits do not depend on where keys lie or what else attends."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec._xla.native.library import instruction_set, on_one_device
+
+MOST_TOKENS = 128
+"""The most new tokens of a row: of more, as in prompts, XLA's products take less time."""
+
+_DTYPES = ("float32", "bfloat16")
+
+
+def takes_attention(q: Float[Array, "B N G*H D"], slot_keys: Float[Array, "B H*L S D"]) -> bool:
+    """Whether `attention` computes this on a CPU."""
+    return (
+        q.size > 0
+        and q.shape[1] <= MOST_TOKENS
+        and q.dtype.name in _DTYPES
+        and slot_keys.dtype == q.dtype
+        and on_one_device(q)
+        and on_one_device(slot_keys)
+        and instruction_set() is not None
+    )
+
+
+def attention(
+    q: Float[Array, "B N G*H D"],
+    node_keys: Float[Array, "B H K D"],
+    node_values: Float[Array, "B H K D"],
+    mask: Bool[Array, "B N K"],
+    slot_keys: Float[Array, "B H*L S D"],
+    slot_values: Float[Array, "B H*L S D"],
+    lengths: Int[Array, " B"],
+    oldest: Int[Array, "B N"],
+    layer: Int[Array, ""],
+    *,
+    soft_cap: float | None,
+) -> Float[Array, "B N G*H D"]:
+    """One softmax of each query over the live slots and then over the nodes that it sees.
+
+    Args:
+        q: queries, scaled.
+        node_keys, node_values: of the nodes, a node behind its ancestors.
+        mask: which of them a query sees. One that sees none, not even itself, gets 0.
+        slot_keys, slot_values: of the cache.
+        lengths: live slots.
+        oldest: the first slot that a query sees.
+        layer: which of the L layers of the cache.
+        soft_cap: as in `jspec.models.attention.attend`.
+    """
+    shape = jax.ShapeDtypeStruct(q.shape, jnp.float32)
+    call = jax.ffi.ffi_call("jspec_attend", shape, vmap_method="sequential")
+    return partial(call, soft_cap=np.float32(soft_cap or 0))(
+        *(q.astype(jnp.float32), node_keys, node_values, mask),
+        *(slot_keys, slot_values, lengths, oldest, layer),
+    )

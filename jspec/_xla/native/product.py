@@ -1,0 +1,122 @@
+"""Products of few rows, whose bits do not depend on the number of rows."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, Int8, Num, UInt8
+
+from jspec._xla.native.library import instruction_set, on_one_device
+from jspec._xla.native.primitive import natively
+
+MOST_ROWS = 128
+"""The most rows that are multiplied natively: of more, XLA's products take less time."""
+
+_WEIGHTS = ("float32", "bfloat16", "int8")
+_STATES = ("float32", "bfloat16")
+
+
+def _few(x: Float[Array, "... _"]) -> bool:
+    return x.size <= MOST_ROWS * x.shape[-1]
+
+
+def _at_hand(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether there are kernels here for such rows, and numbers to compute with."""
+    return (
+        x.size > 0
+        and weights.size > 0
+        and x.dtype.name in _STATES
+        and on_one_device(x)
+        and on_one_device(weights)
+        and instruction_set() is not None
+    )
+
+
+def takes_product(x: Float[Array, "... _"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether `product` computes a product of so many rows, of x's dtype, on a CPU."""
+    return weights.dtype.name in _WEIGHTS and _few(x) and _at_hand(x, weights)
+
+
+def product(
+    x: Float[Array, "... I"],
+    weights: Num[Array, "O I"] | Num[Array, "L O I"],
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """x by the rows of the weights, summed in float32 in an order that is always the same.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_product` says so.
+        weights: one row for each output, or those of all layers, of which none is copied.
+        layer: which of them.
+    """
+    layer = jnp.int32(0) if layer is None else layer
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
+    call = jax.ffi.ffi_call("jspec_product", shape, vmap_method="sequential")
+    return call(x.astype(jnp.float32), weights, layer)
+
+
+def takes_rounded_product(x: Float[Array, "... I"], weights: Num[Array, "*L O I"]) -> bool:
+    """Whether `rounded_product` computes this product on a CPU; of any number of rows."""
+    return weights.dtype == jnp.int8 and _at_hand(x, weights)
+
+
+def rounded_product(
+    x: Float[Array, "... I"],
+    weights: Int8[Array, "O I"] | Int8[Array, "L O I"],
+    factors: Float[Array, "O"] | Float[Array, "L O"],
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """x, each row rounded to 8 bits, by the rows of the weights, times the factors, in float32.
+
+    Bit for bit what `jspec.models.eight_bits.rounded_product` computes by XLA's operations.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_rounded_product` says so.
+        weights: one row for each output, or those of all layers; never -128.
+        factors: of the outputs.
+        layer: which of the layers.
+    """
+    layer = jnp.int32(0) if layer is None else layer
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], weights.shape[-2]), jnp.float32)
+    call = jax.ffi.ffi_call("jspec_rounded_product", shape, vmap_method="sequential")
+    return call(x.astype(jnp.float32), weights, factors.astype(jnp.float32), layer)
+
+
+def takes_block_product(x: Float[Array, "... _"], packed: UInt8[Array, "*L O B"]) -> bool:
+    """Whether `block_product` computes this product on a CPU."""
+    return _few(x) and _at_hand(x, packed)
+
+
+def block_product(
+    x: Float[Array, "... I"],
+    packed: UInt8[Array, "O B"] | UInt8[Array, "L O B"],
+    block_bytes: int,
+    layer: Int[Array, ""] | None = None,
+) -> Float[Array, "... O"]:
+    """`product` with weights in blocks of 32, which are widened in the register.
+
+    Bit for bit the product with the weights in float32.
+
+    Args:
+        x: rows; on a CPU alone, where `takes_block_product` says so.
+        packed: as `jspec.models.blocks` has them, or those of all layers.
+        block_bytes: of a block, which tell the format.
+        layer: which of the layers.
+    """
+    layer = jnp.int32(0) if layer is None else layer
+    shape = jax.ShapeDtypeStruct((*x.shape[:-1], packed.shape[-2]), jnp.float32)
+    call = jax.ffi.ffi_call("jspec_block_product", shape, vmap_method="sequential")
+    return call(x.astype(jnp.float32), packed, layer, block_bytes=np.int32(block_bytes))
+
+
+def row_sums(x: Float[Array, "... I"]) -> Float[Array, "... 1"]:
+    """Sums over the last axis, each in an order that does not depend on the number of rows.
+
+    XLA shares out a row among threads where there are few of them.
+    """
+
+    def plainly(x):
+        return x.sum(-1, keepdims=True)
+
+    if instruction_set() is None or x.dtype != jnp.float32 or not x.size or not on_one_device(x):
+        return plainly(x)
+    return natively(lambda x: product(x, jnp.ones((1, x.shape[-1]), jnp.float32)), plainly, x)

@@ -1,0 +1,80 @@
+"""The rows of a drafter's memory: which of its leaves belong to a row, and which are shared."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jspec._validate.errors import InputError
+from jspec.types import PyTree
+
+
+def row_axes(name: str, init: Callable[[int], PyTree]) -> list[int | None]:
+    """The axis of the rows in each leaf of a memory; None for a leaf that all rows share.
+
+    Read from the shapes: a leaf that grows with the batch has an entry for each row.
+
+    Args:
+        name: whose memory it is.
+        init: the memory for so many rows.
+
+    Raises:
+        InputError: if a leaf grows otherwise than by an entry for each row.
+
+    Example:
+        >>> import jspec
+        >>> drafter = jspec.Suffix(capacity=64)  # text, lengths and flags of rows; a shared past
+        >>> row_axes("Suffix", lambda batch: drafter.init(batch, 16, None))
+        [0, 0, 0, 0, None]
+    """
+    few, more = (jax.eval_shape(lambda batch=batch: init(batch)) for batch in (2, 3))
+    axes: list[int | None] = []
+    for (path, a), b in zip(jax.tree.leaves_with_path(few), jax.tree.leaves(more), strict=True):
+        sizes = zip(a.shape, b.shape, strict=True)
+        grown = [axis for axis, (old, new) in enumerate(sizes) if old != new]
+        if not grown:
+            axes.append(None)
+        elif len(grown) == 1 and (a.shape[grown[0]], b.shape[grown[0]]) == (2, 3):
+            axes.append(grown[0])
+        else:
+            raise InputError(
+                f"{name}.init gives a state whose leaf {jax.tree_util.keystr(path) or ''} "
+                f"has shape {a.shape} for 2 rows and {b.shape} for 3; give a row's memory one axis "
+                "with an entry for each row"
+            )
+    return axes
+
+
+def take(state: PyTree, axes: list[int | None], rows: Int[Array, " R"]) -> PyTree:
+    """The memory with other rows: `rows[i]` is the row that row i was before.
+
+    Args:
+        state: a drafter's memory.
+        axes: of its leaves, see `row_axes`.
+        rows: which row each new one is a copy of.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    taken = [
+        # Copied, or both states would hold one array, which the next step donates.
+        jnp.copy(leaf) if axis is None else jnp.take(leaf, rows, axis=axis)
+        for leaf, axis in zip(leaves, axes, strict=True)
+    ]
+    return jax.tree.unflatten(structure, taken)
+
+
+def put(state: PyTree, axes: list[int | None], row: Int[Array, ""], one: PyTree) -> PyTree:
+    """The memory with that of a single row in the place of a row's; what rows share stays.
+
+    Args:
+        state: a drafter's memory.
+        axes: of its leaves, see `row_axes`.
+        row: the place.
+        one: the memory of a single row.
+    """
+    leaves, structure = jax.tree.flatten(state)
+    written = [
+        leaf if axis is None else jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis)
+        for leaf, new, axis in zip(leaves, jax.tree.leaves(one), axes, strict=True)
+    ]
+    return jax.tree.unflatten(structure, written)

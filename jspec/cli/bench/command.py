@@ -1,0 +1,127 @@
+"""The command `jspec bench`. The work is in files of its own, so that `--help` needs no JAX."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec._validate.errors import InputError
+from jspec.cli import options
+from jspec.cli.bench import peers as others
+from jspec.cli.bench import questions as asking
+from jspec.cli.bench import settings as checks
+from jspec.cli.bench.ledger import Ledger
+from jspec.cli.parsers import integer
+from jspec.sessions import method_choice
+from jspec.sessions.run_settings import RunSettings
+
+
+def bench(
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    head: options.Head = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,..",
+            help="Methods to measure; `jspec methods` lists them.",
+            show_default="the recommended ones",
+        ),
+    ] = None,
+    speculative_config: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="JSON",
+            help='One method more, with options: {"method": "suffix", "num_speculative_tokens": '
+            "12}. May be given several times.",
+            show_default=False,
+        ),
+    ] = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(
+            parser=integer, metavar="N", help="Questions, evenly over classes.", show_default="all"
+        ),
+    ] = None,
+    turns: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most turns of a question.")
+    ] = 1,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    ignore_eos: options.IgnoreEos = False,
+    batch_size: options.BatchSize = 1,
+    repeats: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Times that each prompt is measured.")
+    ] = 3,
+    cold: Annotated[
+        bool,
+        typer.Option("--cold", help="Forget after each prompt what was learnt of those before."),
+    ] = False,
+    memory: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Begin with what `jspec generate --memory` kept of one method; it is not written.",
+            show_default=False,
+        ),
+    ] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="No chat template, even if the tokenizer has one.")
+    ] = False,
+    peers: Annotated[
+        str,
+        typer.Option(
+            metavar="A,B,..",
+            help=f"Other engines on the same weights: all, or of {', '.join(others.PEERS)}.",
+            show_default="none",
+        ),
+    ] = "",
+    dtype: options.Dtype = None,
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="FOLDER",
+            help="Rows, figure and page. The same command goes on with what is there.",
+        ),
+    ] = Path("jspec-bench"),
+) -> None:
+    """Measure methods on your model and prompts, beside plain decoding, and say which to use.
+
+    What a drafter learns is kept from prompt to prompt, as `jspec generate` keeps it.
+    """
+    run = RunSettings(
+        max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos, batch_size,
+        memory=memory,
+    )  # fmt: skip
+    settings = checks.BenchSettings(run, repeats, limit, turns, cold, raw)
+    chosen = checks.choices(methods, speculative_config or [], head, draft_model)
+    for choice in chosen.values():
+        method_choice.check_temperature(choice, temperature)
+    asked = others.choose(peers)
+    draft = checks.draft_model(chosen, asked, model, draft_model)
+    if memory is not None and not memory.is_file():
+        raise InputError(
+            f"--memory is {memory}, and there is no such file; `jspec generate --memory {memory}` "
+            "writes one"
+        )
+    if questions is not None and prompts is not None:
+        raise InputError("--questions and --prompts were both given; give one of them")
+    if prompts is not None:
+        found = asking.from_prompts(prompts)
+    else:
+        found = asking.read(questions or asking.SAMPLE)
+    ledger = Ledger(out / "rows.jsonl")
+
+    # From here on JAX is imported.
+    from jspec.cli.bench import run as runs
+    from jspec.sessions import compilation
+
+    compilation.keep_on_disk()
+    made = checks.Job(model, draft, head, dtype, chosen, asked, settings)
+    runs.run(made, found, ledger)

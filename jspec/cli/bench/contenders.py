@@ -1,0 +1,147 @@
+"""Who takes turns in a bench: a protocol, and jspec's own methods by it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from jspec.sessions.batches import Group, Runner, interruptible, outcomes, program_of
+from jspec.sessions.json_output import finish_reason
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+if TYPE_CHECKING:
+    from jspec.models import Loaded
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The run that a contender takes part in."""
+
+    path: Path
+    """The target in Hugging Face layout."""
+    draft_path: Path | None
+    target: "Loaded"
+    run: RunSettings
+    room: int
+    """Most tokens of a prompt and its continuation."""
+
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The end tokens; none where they are ignored."""
+        return () if self.run.ignore_eos else tuple(self.target.eos)
+
+    @property
+    def on_gpu(self) -> bool:
+        """True if jspec runs on a GPU; peers then have to as well, and else not."""
+        import jax
+
+        return jax.default_backend() == "gpu"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a contender wrote after one prompt."""
+
+    tokens: list[int]
+    finish_reason: str
+    num_rounds: int
+    """Forwards of the target that emitted these tokens."""
+    metrics: dict[str, Any] | None = None
+    """jspec's own figures, as in `jspec generate --json`."""
+
+
+class Contender(Protocol):
+    """Something that continues prompts and is timed. Each call returns when its work is done."""
+
+    learns: bool
+    """True if an answer depends on those before it."""
+
+    def warm_up(self, group: Group) -> None:
+        """Does once, untimed, what is about to be timed: compiles, fills caches of code."""
+        ...
+
+    def prefill(self, group: Group) -> None:
+        """Reads the prompts alone."""
+        ...
+
+    def answer(self, group: Group) -> Any:
+        """Continues the prompts, reading them included. The same call gives the same again."""
+        ...
+
+    def replies(self, group: Group, answer: Any) -> list[Reply]:
+        """What was written, in the order of `group.rows`; not timed."""
+        ...
+
+    def remember(self, answer: Any) -> None:
+        """Takes over what was learnt of this answer, for the prompts to come."""
+        ...
+
+
+class Drafting:
+    """A method of jspec, or plain decoding.
+
+    Args:
+        session: model and drafter.
+        settings: how to run.
+        plain: True leaves the session's drafter out.
+        cold: True starts every prompt with an empty memory.
+    """
+
+    def __init__(
+        self, session: Session, settings: RunSettings, plain: bool = False, cold: bool = False
+    ):
+        self._runner = Runner(session, settings, plain)
+        self._settings = settings
+        self._tokenizer = session.target.tokenizer
+        self.learns = not (plain or cold)
+        self._compiled: set[tuple[int, int]] = set()
+
+    def warm_up(self, group: Group) -> None:
+        shape = program_of(group, self._settings)
+        if shape not in self._compiled:
+            self.answer(group)
+            self._compiled.add(shape)
+
+    def prefill(self, group: Group) -> None:
+        # With limits of 0 the same program reads the prompt and emits nothing.
+        self._decode(group, limits=np.zeros_like(group.limits))
+
+    def answer(self, group: Group) -> Any:
+        return self._decode(group)
+
+    def replies(self, group: Group, answer: Any) -> list[Reply]:
+        import jax
+
+        result = jax.device_get(answer.replace(drafter_state=None))
+        found = outcomes(group, result, 0.0, 0.0)
+        return [
+            Reply(
+                outcome.tokens,
+                finish_reason(outcome.status),
+                outcome.metrics.num_rounds,
+                outcome.metrics.as_dict(),
+            )
+            for outcome in found
+        ]
+
+    def remember(self, answer: Any) -> None:
+        if self.learns:
+            self._runner.keep(answer.drafter_state)
+
+    def _decode(self, group: Group, **changes: Any) -> Any:
+        import jax
+
+        import jspec
+
+        call = self._runner.arguments(group) | changes
+        return interruptible(lambda: jax.block_until_ready(jspec.decode(**call)))
+
+
+def prompts_of(group: Group) -> Sequence[list[int]]:
+    """The token ids of the group's prompts, those that only fill it up left out."""
+    return [
+        group.prompt[place, : group.lengths[place]].tolist() for place in range(len(group.rows))
+    ]

@@ -1,0 +1,70 @@
+"""A file of JSON lines that a bench writes to as it measures, and goes on from."""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
+
+Row = dict[str, Any]
+
+
+class Ledger:
+    """The rows that were measured so far, in memory and on disk.
+
+    Args:
+        path: the file; its folder is made if absent.
+
+    Raises:
+        InputError: if it cannot be written to, or a line of it is no JSON object.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.rows: list[Row] = []
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("ab"):
+                pass
+            content = path.read_bytes()
+        except OSError as error:
+            raise InputError(
+                f"{path} cannot be written ({error.strerror}); name a folder that can"
+            ) from error
+        # A run that was killed while it wrote may have left half a row.
+        whole = content[: content.rfind(b"\n") + 1]
+        for number, line in enumerate(whole.split(b"\n"), 1):
+            if line.strip():
+                self.rows.append(_row(line, f"line {number} of {path}"))
+        if len(whole) < len(content):
+            os.truncate(path, len(whole))
+
+    def add(self, rows: Sequence[Row]) -> None:
+        """Adds rows and has them on disk when it returns."""
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(lines)
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows += rows
+
+    def find(self, **wanted: Any) -> list[Row]:
+        """The rows with these values."""
+        return [
+            row for row in self.rows if all(row.get(name) == is_ for name, is_ in wanted.items())
+        ]
+
+
+def _row(line: bytes, source: str) -> Row:
+    try:
+        row = plain_json.parsed(line)
+    except ValueError:
+        row = None
+    if not isinstance(row, dict):
+        raise InputError(
+            f"{source} is no row of a bench; mend or remove that line, or name another folder"
+        )
+    return row

@@ -1,0 +1,128 @@
+"""Questions by class: a file in Spec-Bench's schema, a file of prompts, or a few of ours."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
+from jspec.cli import prompts
+from jspec.cli.bench.chat import Said
+from jspec.methods.options import shown
+
+SAMPLE = Path(__file__).with_name("sample.jsonl")
+"""The questions that are asked if no others are given."""
+
+_KEYS = "each question needs question_id, category and turns"
+
+
+@dataclass(frozen=True)
+class Question:
+    """What a user asks in one conversation."""
+
+    name: str
+    category: str
+    """Its class: "writing", "coding", .."""
+    turns: tuple[Said, ...]
+    """The user's side, turn by turn."""
+    source: str
+    """Where it stands, for messages."""
+
+
+def read(path: Path, option: str = "--questions") -> list[Question]:
+    """The questions of a file in Spec-Bench's schema: JSON lines with question_id, category, turns.
+
+    Args:
+        path: the file.
+        option: who named it, for messages.
+
+    Raises:
+        InputError: if it cannot be read, holds none, or a line is no such question.
+
+    Example:
+        >>> question = read(SAMPLE)[0]
+        >>> question.category, len(question.turns)
+        ('writing', 1)
+    """
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(
+            f"{option} {path} cannot be read ({error.strerror}); name a file of JSON lines, {_KEYS}"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{option} {path} is not UTF-8 (byte {error.start}); encode it so"
+        ) from error
+    found = [
+        _question(line, f"line {number} of {path}")
+        for number, line in enumerate(text.split("\n"), 1)
+        if line.strip()
+    ]
+    if not found:
+        raise InputError(f"{option} {path} holds no question; write JSON lines, {_KEYS}")
+    return found
+
+
+def from_prompts(path: Path) -> list[Question]:
+    """The prompts of a file, one a line, as questions of one class.
+
+    Raises:
+        InputError: as `prompts.many`.
+    """
+    return [
+        Question(str(number), "prompts", (prompt.content,), prompt.source)
+        for number, prompt in enumerate(prompts.many(path, "--prompts"), 1)
+    ]
+
+
+def choose(questions: Sequence[Question], limit: int | None) -> list[Question]:
+    """At most `limit` questions, as evenly over the classes as there are; None: all of them.
+
+    Those of a class are spread over the file, and stand together, the classes in their order.
+
+    Example:
+        >>> asked = [Question(str(i), "ab"[i > 6], ("?",), "") for i in range(10)]
+        >>> [question.name for question in choose(asked, 4)]
+        ['0', '3', '7', '8']
+    """
+    classes: dict[str, list[Question]] = {}
+    for question in questions:
+        classes.setdefault(question.category, []).append(question)
+    limit = len(questions) if limit is None else min(limit, len(questions))
+    # Of more classes than questions, some that are spread over them too.
+    kept = _spread(list(classes), min(limit, len(classes)))
+    shares = dict.fromkeys(kept, 0)
+    while sum(shares.values()) < limit:
+        for name in kept:
+            if shares[name] < len(classes[name]) and sum(shares.values()) < limit:
+                shares[name] += 1
+    return [one for name, share in shares.items() for one in _spread(classes[name], share)]
+
+
+def _spread(items: list[Any], count: int) -> list[Any]:
+    return [items[place * len(items) // count] for place in range(count)]
+
+
+def _question(line: str, source: str) -> Question:
+    try:
+        row = plain_json.parsed(line)
+    except ValueError as error:
+        raise InputError(f"{source} is no JSON ({error}); {_KEYS}") from error
+    if not isinstance(row, dict):
+        raise InputError(f"{source} is {shown(row)}, which is no JSON object; {_KEYS}")
+    for key in ("question_id", "category", "turns"):
+        if key not in row:
+            raise InputError(f"{source} has no {key}; {_KEYS}")
+    name, category, turns = row["question_id"], row["category"], row["turns"]
+    if isinstance(name, bool) or not isinstance(name, int | str):
+        raise InputError(f"{source} has question_id {shown(name)}; write an integer or a text")
+    if not isinstance(category, str) or not category.strip():
+        raise InputError(f"{source} has category {shown(category)}; write a text")
+    if not isinstance(turns, list) or not turns:
+        raise InputError(f"{source} has turns {shown(turns)}; write a list of one text or more")
+    for turn in turns:
+        if not isinstance(turn, str) or not turn.strip():
+            raise InputError(f"{source} has {shown(turn)} among its turns; write a text")
+    return Question(str(name), category.strip(), tuple(turns), source)

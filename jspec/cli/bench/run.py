@@ -1,0 +1,263 @@
+"""A whole bench: models are loaded, prompts made and measured, and what was found is told."""
+
+import hashlib
+import json
+import os
+import platform
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import date
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import jax
+
+import jspec
+from jspec import models
+from jspec._validate.errors import InputError
+from jspec._xla import native
+from jspec.cli.bench import chat, figure, page, tables, verdict
+from jspec.cli.bench.contenders import Drafting, Setting
+from jspec.cli.bench.ledger import Ledger, Row
+from jspec.cli.bench.measure import Bench, Entry, fits
+from jspec.cli.bench.peers import PEERS
+from jspec.cli.bench.questions import Question, choose
+from jspec.cli.bench.settings import PLAIN, Job
+from jspec.cli.bench.statistics import report
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
+from jspec.methods.builders import COUPLED
+from jspec.models import hub
+from jspec.models.fingerprint import fingerprint
+from jspec.sessions import session as sessions
+from jspec.sessions.method_choice import Choice
+
+
+def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
+    """Measures what the ledger does not have, and tells all that it has of these settings.
+
+    Args:
+        job: models, methods, peers and settings.
+        questions: to choose from.
+        ledger: where rows are kept; figure and page go beside it.
+
+    Raises:
+        InputError: if a model, a head or a prompt does not serve, before anything is compiled.
+    """
+    target = sessions.load(job.model or BUNDLED, job.dtype)
+    path = hub.find(job.model or BUNDLED)
+    draft = None if job.draft_model is None else sessions.load(job.draft_model, job.dtype)
+    wording = chat.wording(target, job.settings.raw)
+    asked, longest = _fitting(job, target, wording, questions)
+    entries = _methods(job, target, draft)
+    absent: dict[str, str] = {}
+    for name in job.peers:
+        if reason := PEERS[name].missing(job.draft_model, job.settings.run.batch_size):
+            absent[name] = reason
+    room = longest + job.settings.run.max_new_tokens
+    draft_path = None if job.draft_model is None else hub.find(job.draft_model)
+    setting = Setting(
+        path, draft_path, target, job.settings.run,
+        room=room if job.settings.turns == 1 else target.model.context or 8 * room,
+    )  # fmt: skip
+    for name in job.peers:
+        if name not in absent:
+            contender = _started(name, setting, absent)
+            if contender is not None:
+                greedy = job.settings.run.temperature == 0
+                entries[name] = Entry(contender, is_peer=True, same_tokens=greedy)
+    about = _about(job, target, draft, wording, asked)
+    name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
+    if not ledger.find(run=name, about=about):
+        ledger.add([{"run": name, "about": about}])
+    bench = Bench(
+        entries, asked, wording, target.tokenizer, target.model.context, job.settings, ledger,
+        name, _say,
+    )  # fmt: skip
+    try:
+        bench.measure()
+    except KeyboardInterrupt:
+        _say(f"jspec: interrupted; the same command goes on with what is in {ledger.path}")
+        raise
+    _tell(_rows(ledger, name), list(entries), absent | bench.stopped, about, ledger.path.parent)
+
+
+def _fitting(
+    job: Job, target: models.Loaded, wording: chat.Wording, questions: Sequence[Question]
+) -> tuple[list[Question], int]:
+    """The chosen questions among those that fit the context, and the most tokens of a prompt."""
+    lengths: dict[int, int] = {}
+    context, most = target.model.context, job.settings.run.max_new_tokens
+    for place, question in enumerate(questions):
+        ids = wording.ids(question.turns[:1], [])
+        if not ids:
+            raise InputError(f"{question.source} gives no token; write some text")
+        if wrong := [token for token in ids if not 0 <= token < target.model.vocab_size]:
+            raise InputError(
+                f"{question.source} has the token id {wrong[0]}, outside the vocabulary of "
+                f"{target.model.vocab_size}; use ids 0 .. {target.model.vocab_size - 1}"
+            )
+        if fits(ids, most, context):
+            lengths[place] = len(ids)
+    if not lengths:
+        raise InputError(
+            f"no question leaves room for --max-new-tokens {most} in the model's context of "
+            f"{context}; ask for fewer tokens, or shorter questions"
+        )
+    if long := len(questions) - len(lengths):
+        _say(
+            f"jspec: {long} of {len(questions)} questions are left out, too long for the model's "
+            f"context of {context} with {most} new tokens"
+        )
+    chosen = choose([questions[place] for place in lengths], job.settings.limit)
+    return chosen, max(lengths.values())
+
+
+def _methods(job: Job, target: models.Loaded, draft: models.Loaded | None) -> dict[str, Entry]:
+    """Plain decoding, and every method that was chosen."""
+    run, cold = job.settings.run, job.settings.cold
+    plain = describe("autoregressive")
+    built = plain.build(target)
+    session = sessions.Session(target, Choice(plain, {}), built)
+    entries = {PLAIN: Entry(Drafting(session, run, plain=True))}
+    # The bundled draft model is there for those that need one; another was asked for.
+    named = job.draft_model not in (None, BUNDLED_DRAFT)
+    for label, choice in job.choices.items():
+        method = choice.method
+        second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
+        made: Built = method.build(target, second, **choice.options)
+        entries[label] = Entry(
+            Drafting(sessions.Session(target, choice, made), run, cold=cold),
+            # Greedy decoding has one token to choose, in every scheme.
+            same_tokens=run.temperature == 0 or choice.scheme == COUPLED,
+        )
+    return entries
+
+
+def _started(name: str, setting: Setting, absent: dict[str, str]) -> Any:
+    """The peer, or None if it cannot start, with the reason."""
+    try:
+        return PEERS[name].start(setting)
+    except Exception as error:  # other people's code: its column says what it said
+        absent[name] = f"it did not start: {type(error).__name__}: {error}"
+        return None
+
+
+def _about(
+    job: Job,
+    target: models.Loaded,
+    draft: models.Loaded | None,
+    wording: chat.Wording,
+    asked: Sequence[Question],
+) -> dict[str, Any]:
+    """All that a row depends on besides its method: rows of other settings are left alone."""
+    said = json.dumps([[question.category, *question.turns] for question in asked])
+    model: Any = target.model
+    device = jax.devices()[0]
+    kernels = f", {native.described()}" if device.platform == "cpu" else ""
+    return {
+        "model": job.model or BUNDLED,
+        "weights": fingerprint(target.params)[:16],
+        "dtype": jax.numpy.dtype(model.dtype).name,
+        "draft_model": job.draft_model,
+        "draft_weights": None if draft is None else fingerprint(draft.params)[:16],
+        "head": job.head,
+        "settings": _settings(job),
+        "wording": wording.name,
+        "num_questions": len(asked),
+        "questions": hashlib.sha256(said.encode()).hexdigest()[:16],
+        "device": f"{jax.device_count()} x {device.device_kind} ({platform.machine()}, "
+        f"{os.cpu_count()} cores{kernels})",
+        "jspec": jspec.__version__,
+        "jax": jax.__version__,
+    }
+
+
+def _settings(job: Job) -> dict[str, Any]:
+    """The settings; a file of memory is its content."""
+    settings, file = asdict(job.settings), job.settings.run.memory
+    if file is not None:
+        digest = hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+        settings["run"]["memory"] = f"{file.name} ({digest})"
+    return settings
+
+
+def _rows(ledger: Ledger, name: str) -> list[Row]:
+    """The rows of a run, the last of each prompt that was measured again."""
+    found = {
+        (row["method"], row["prompt"], row["turn"]): row
+        for row in ledger.find(run=name)
+        if "method" in row
+    }
+    return list(found.values())
+
+
+def _tell(
+    rows: Sequence[Row],
+    names: Sequence[str],
+    absent: dict[str, str],
+    about: dict[str, Any],
+    folder: Path,
+) -> None:
+    """Prints the tables, writes figure and page, and ends with the advice."""
+    figures = report(rows, names)
+    # A peer that stopped half way is not held against others that answered everything.
+    for name in absent:
+        figures.summaries.pop(name, None)
+        for found in figures.by_class.values():
+            found.pop(name, None)
+    facts = _facts(about, names)
+    screen = tables.console()
+    screen.print(f"\n{facts['model']} · {facts['run']} · {facts['device']}", markup=False)
+    tables.show(screen, figures, absent)
+    file = folder / "report.html"
+    drawn = figure.draw(figures)
+    file.write_text(page.render(figures, absent, facts, drawn), "utf-8")
+    # Alone it stands on a white page.
+    (folder / "figure.svg").write_text(drawn.replace("currentColor", "black"), "utf-8")
+    for note in verdict.notes(figures):
+        screen.print(note, markup=False, soft_wrap=True)
+    screen.print(f"Rows: {folder / 'rows.jsonl'} · page: {file}\n", markup=False, soft_wrap=True)
+    screen.print(verdict.sentence(figures), markup=False, soft_wrap=True)
+
+
+def _facts(about: dict[str, Any], names: Sequence[str]) -> dict[str, str]:
+    """What was measured, in words."""
+    settings = about["settings"]
+    run = settings["run"]
+    kind = "greedy" if run["temperature"] == 0 else f"temperature {run['temperature']:g}"
+    filters = [
+        f"{name} {run[name]:g}"
+        for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0))
+        if run[name] != off
+    ]
+    memory = "empty before each prompt" if settings["cold"] else "kept from prompt to prompt"
+    if run["memory"] is not None:
+        memory += f", the first of {run['memory']}"
+    used = [name for name in ("transformers", "torch", "llama-cpp-python") if _is_used(name, names)]
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in used)
+    return {
+        "model": f"{about['model']}, {about['dtype']}, weights {about['weights']}",
+        "run": f"{kind}, batch {run['batch_size']}, at most {run['max_new_tokens']} tokens, "
+        f"{about['num_questions']} questions, {settings['repeats']} repeats",
+        "sampling": ", ".join([kind, *filters, f"seed {run['seed']}"]),
+        "prompts": f"{about['wording']}, at most {settings['turns']} turn"
+        f"{'s' if settings['turns'] > 1 else ''}",
+        "drafters' memory": memory,
+        "draft model": str(about["draft_model"] or "none"),
+        "head": str(about["head"] or "none given"),
+        "device": about["device"],
+        "versions": f"jspec {about['jspec']}, jax {about['jax']}, Python "
+        f"{platform.python_version()}" + (f", {versions}" if versions else ""),
+        "date": date.today().isoformat(),
+    }
+
+
+def _is_used(package: str, names: Sequence[str]) -> bool:
+    first = {"llama-cpp-python": "llama.cpp"}.get(package, "transformers")
+    return any(name.startswith(first) and name in PEERS for name in names)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)

@@ -1,0 +1,165 @@
+"""What `jspec bench` compares, checked before anything is loaded; JAX is not needed for that."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jspec import methods
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
+from jspec.cli.bench import peers
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS
+from jspec.sessions import method_choice
+from jspec.sessions.method_choice import Choice
+from jspec.sessions.run_settings import RunSettings
+
+PLAIN = "plain decoding"
+"""The name of what everything is compared with."""
+
+_USUAL = (DEFAULT, "token_recycling+suffix", "prompt_lookup")
+_OF_DRAFT_MODELS = ("coupled_tree",)
+
+
+@dataclass(frozen=True)
+class BenchSettings:
+    """The settings of a bench besides models, methods and questions.
+
+    Args:
+        run: how prompts are continued.
+        repeats: how often each prompt is measured.
+        limit: most questions; None: all.
+        turns: most turns of a question.
+        cold: each prompt starts with an empty memory instead of the one before it left.
+        raw: no chat template.
+
+    Raises:
+        InputError: if one is out of range.
+    """
+
+    run: RunSettings
+    repeats: int = 3
+    limit: int | None = None
+    turns: int = 1
+    cold: bool = False
+    raw: bool = False
+
+    def __post_init__(self):
+        for name, value in (
+            ("--repeats", self.repeats),
+            ("--limit", self.limit),
+            ("--turns", self.turns),
+        ):
+            if value is not None and value < 1:
+                raise InputError(f"{name} is {value}; pass at least 1")
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is to be measured, as the command line said it."""
+
+    model: str | None
+    """None is the bundled model."""
+    draft_model: str | None
+    head: str | None
+    dtype: str | None
+    """None is the device's default."""
+    choices: Mapping[str, Choice]
+    """The methods, by the label of their column."""
+    peers: Sequence[str]
+    settings: BenchSettings
+
+
+def choices(
+    names: str | None, configs: Sequence[str], head: str | None, draft_model: str | None
+) -> dict[str, Choice]:
+    """The methods to measure, by the label of their column.
+
+    Args:
+        names: `--methods`, separated by commas.
+        configs: each `--speculative-config`, a JSON object with a method and its options.
+        head: `--head`, for the methods that have one.
+        draft_model: `--draft-model`, which decides the default.
+
+    Raises:
+        InputError: if a method or an option is unknown, or a head is given that none uses.
+    """
+    if names is None:
+        usual = (*_USUAL, *_OF_DRAFT_MODELS) if draft_model else _USUAL
+        asked = () if configs else tuple(dict.fromkeys(usual))
+    else:
+        asked = tuple(name.strip() for name in names.split(",") if name.strip())
+    if not asked and not configs:
+        raise InputError(f"--methods is {names!r}; name one or more of {', '.join(METHODS)}")
+    found: dict[str, Choice] = {}
+    for name in asked:
+        method = methods.describe(name)
+        known = {option.name for option in method.options}
+        given = {"head": head} if head is not None and "head" in known else {}
+        _put(found, Choice(method, method.check(given)), head)
+    for config in configs:
+        if (parsed := json_object(config)) is not None and "method" not in parsed:
+            raise InputError(
+                f'--speculative-config is {config} and names no method; add "method": "suffix", say'
+            )
+        _put(found, method_choice.choose(None, config), head)
+    if head is not None and not any("head" in choice.options for choice in found.values()):
+        raise InputError(
+            f"--head is {head!r} and {_none_of(found)} has a head; add eagle2 to --methods, say"
+        )
+    return found
+
+
+def json_object(text: str) -> dict[str, Any] | None:
+    """The object that a text is in JSON, or None if it is none."""
+    try:
+        parsed = plain_json.parsed(text)
+    except ValueError:
+        return None
+    return parsed if isinstance(parsed, dict) else None
+
+
+def draft_model(
+    chosen: dict[str, Choice], asked: Sequence[str], model: str | None, named: str | None
+) -> str | None:
+    """The draft model to load, if a method or a peer needs one.
+
+    Args:
+        chosen: the methods.
+        asked: the peers.
+        model: `--model`, if given.
+        named: `--draft-model`, if given.
+
+    Raises:
+        InputError: if it was given in vain, or is missing.
+    """
+    for choice in chosen.values():
+        taken = choice.method.takes_draft_model and named is not None
+        if choice.method.needs_draft_model or taken:
+            return method_choice.draft_model(choice, model, named)
+    if any(peers.PEERS[name].needs_draft_model for name in asked):
+        return named or (BUNDLED_DRAFT if model in (None, BUNDLED) else None)
+    if named is not None:
+        raise InputError(
+            f"--draft-model is {named!r} and {_none_of(chosen)} uses one; add "
+            "coupled_tree to --methods, say, or leave it out"
+        )
+    return None
+
+
+def _none_of(found: Mapping[str, Choice]) -> str:
+    return f"none of {', '.join(found)}" if found else "not plain decoding"
+
+
+def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:
+    """Adds a method under the label of its options; those of `--head` go without saying."""
+    # The baseline is there in any case.
+    if choice.method.name == "autoregressive":
+        return
+    usual = {"head": head}
+    options = {
+        name: value for name, value in choice.options.items() if usual.get(name, ...) != value
+    }
+    label = choice.method.name
+    if options:
+        label += " " + ", ".join(f"{name}={value}" for name, value in options.items())
+    found[label] = choice

@@ -1,0 +1,187 @@
+"""What the rows of a bench say: speed-ups with their spread, tokens per step, differing tokens."""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from jspec.cli.bench.ledger import Row
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """The mean of ratios; NaN of nothing.
+
+    Example:
+        >>> geometric_mean([0.5, 2.0])
+        1.0
+    """
+    return spread(values)[0]
+
+
+def spread(values: Iterable[float]) -> tuple[float, float, float]:
+    """The geometric mean, and its bounds at two standard errors of the logarithms.
+
+    Example:
+        >>> spread([1.0, 1.0, 1.0])
+        (1.0, 1.0, 1.0)
+    """
+    logs = [math.log(value) for value in values]
+    if not logs:
+        return math.nan, math.nan, math.nan
+    mean = statistics.fmean(logs)
+    error = statistics.stdev(logs) / math.sqrt(len(logs)) if len(logs) > 1 else math.inf
+    return math.exp(mean), math.exp(mean - 2 * error), _exp(mean + 2 * error)
+
+
+def quartiles(values: Sequence[float]) -> tuple[float, float, float, float, float]:
+    """The least, the quartiles and the largest value, interpolated between neighbours.
+
+    Example:
+        >>> quartiles([4.0, 1.0, 2.0, 3.0, 5.0])
+        (1.0, 2.0, 3.0, 4.0, 5.0)
+    """
+    if len(values) == 1:
+        one = values[0]
+        return one, one, one, one, one
+    inner = statistics.quantiles(values, n=4, method="inclusive")
+    return min(values), inner[0], inner[1], inner[2], max(values)
+
+
+def first_difference(ours: Sequence[int], plain: Sequence[int]) -> int | None:
+    """The place of the first token that differs, counted from 0; None if all are the same.
+
+    Example:
+        >>> first_difference([1, 2], [1, 2, 3]), first_difference([1], [1])
+        (2, None)
+    """
+    if list(ours) == list(plain):
+        return None
+    pairs = enumerate(zip(ours, plain, strict=False))
+    return next((place for place, (a, b) in pairs if a != b), min(len(ours), len(plain)))
+
+
+def speedup(row: Row) -> float:
+    """Tokens per second over plain decoding's: the median of neighbours in time."""
+    pairs = zip(row["plain_seconds"], row["seconds"], strict=True)
+    return statistics.median(plain / ours for plain, ours in pairs) * _longer(row)
+
+
+def decode_speedup(row: Row) -> float | None:
+    """The same without reading the prompt; None where that took all the time."""
+    ours, plain = decode_seconds(row), decode_seconds(row, "plain_")
+    return None if ours is None or plain is None else plain / ours * _longer(row)
+
+
+def decode_seconds(row: Row, whose: str = "") -> float | None:
+    """The median time of a row without that of its prompt; None if the clock cannot tell."""
+    whole = statistics.median(row[f"{whose}seconds"])
+    left = whole - statistics.median(row[f"{whose}prefill_seconds"])
+    return left if left > 0 else None
+
+
+def _longer(row: Row) -> float:
+    """The tokens of a method over plain decoding's; 1 wherever the two say the same."""
+    # Of a model that has no token to write, both have none.
+    return max(row["num_tokens_together"], 1) / max(row["plain_num_tokens_together"], 1)
+
+
+def _exp(value: float) -> float:
+    return math.exp(value) if value < 700 else math.inf
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A contender's rows in figures, of all classes or of one."""
+
+    name: str
+    is_peer: bool
+    num_prompts: int
+    tokens_per_step: float
+    tokens_per_second: float
+    """From prompt to last token, all prompts together."""
+    decode_tokens_per_second: float
+    """Without reading the prompts."""
+    speedup: float
+    """The geometric mean over prompts, reading them included."""
+    bounds: tuple[float, float]
+    """The mean at two standard errors."""
+    decode_speedup: float
+    """The geometric mean over prompts without reading them."""
+    quartiles: tuple[float, float, float, float, float]
+    compared: bool
+    """False where the tokens need not be plain decoding's: they are drawn with other noise."""
+    jitter: float
+    """The longest time of a prompt over its shortest, the median of all prompts."""
+    differing: tuple[tuple[str, int], ...]
+    """Questions with other tokens than plain decoding's, and the place of the first."""
+
+
+def summarise(name: str, rows: Sequence[Row]) -> Summary:
+    """The figures of one contender's rows.
+
+    Args:
+        name: of the contender.
+        rows: at least one.
+    """
+    gains = [speedup(row) for row in rows]
+    mean, low, high = spread(gains)
+    # Rows that ran together share their seconds.
+    seconds = sum(statistics.median(row["seconds"]) / row["num_together"] for row in rows)
+    left = [(row, decode_seconds(row)) for row in rows]
+    decoding = sum(found / row["num_together"] for row, found in left if found is not None)
+    tokens = sum(row["num_tokens"] for row in rows)
+    decoded = sum(row["num_tokens"] for row, found in left if found is not None)
+    return Summary(
+        name=name,
+        is_peer=rows[0]["peer"],
+        num_prompts=len(rows),
+        tokens_per_step=tokens / max(sum(row["num_rounds"] for row in rows), 1),
+        tokens_per_second=tokens / seconds,
+        decode_tokens_per_second=decoded / decoding if decoding else math.nan,
+        speedup=mean,
+        bounds=(low, high),
+        decode_speedup=geometric_mean(
+            gain for gain in map(decode_speedup, rows) if gain is not None
+        ),
+        quartiles=quartiles(gains),
+        compared=rows[0]["compared"],
+        jitter=statistics.median(max(row["seconds"]) / min(row["seconds"]) for row in rows),
+        differing=tuple(
+            (row["question"], row["first_difference"])
+            for row in rows
+            if row["first_difference"] is not None
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Report:
+    """All figures of a run."""
+
+    summaries: dict[str, Summary]
+    """Of each contender over all prompts, plain decoding first."""
+    by_class: dict[str, dict[str, Summary]]
+    """Of each class, of each contender."""
+
+
+def report(rows: Sequence[Row], names: Sequence[str]) -> Report:
+    """The figures of the rows, over all and by class.
+
+    Args:
+        rows: of one run.
+        names: the contenders in the order of their columns; those without a row are left out.
+    """
+    found = {name: [row for row in rows if row["method"] == name] for name in names}
+    found = {name: mine for name, mine in found.items() if mine}
+    classes = dict.fromkeys(row["category"] for row in sorted(rows, key=lambda row: row["prompt"]))
+    return Report(
+        {name: summarise(name, mine) for name, mine in found.items()},
+        {
+            kind: {
+                name: summarise(name, of_kind)
+                for name, mine in found.items()
+                if (of_kind := [row for row in mine if row["category"] == kind])
+            }
+            for kind in classes
+        },
+    )

@@ -1,0 +1,329 @@
+"""A conversation in the terminal: questions from standard input, answers as they are written."""
+
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jspec._validate.errors import InputError
+from jspec.cli import dropping
+from jspec.cli.dropping import Drop
+from jspec.cli.round_programs import RoundPrograms
+from jspec.sessions import conversations, terminal
+from jspec.sessions.batches import Group, Runner, groups, interruptible
+from jspec.sessions.detokenise import Detokeniser
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+if TYPE_CHECKING:
+    from jspec.decoding.streaming import Chunk
+    from jspec.sessions.conversations import Message
+    from jspec.types import State
+
+T = TypeVar("T")
+
+_ROOM = 4096
+"""Slots of a conversation at first, if the context has as many: what is empty costs memory alone,
+and turns that share the slots share their programs."""
+
+HELP = """\
+/reset         begin a new conversation
+/system TEXT   set the system message, and begin anew; without TEXT there is none
+/history       show the conversation
+/exit          end, as Ctrl-D does
+Ctrl-C ends a reply."""
+
+
+class Conversation:
+    """The messages so far, and the model that answers them.
+
+    What was said is read once: a turn goes on from the state that the last one left.
+
+    Args:
+        session: a chat model and its drafter.
+        settings: how answers are drawn; `max_new_tokens` is the longest.
+        system: the system message; None leaves it to the template.
+        drop: the turns that are dropped when the context is full.
+
+    Raises:
+        InputError: if the model has no chat template.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        settings: RunSettings,
+        system: str | None = None,
+        drop: Drop = Drop.NONE,
+    ):
+        self._drop = drop
+        self._session = conversations.answering(session)
+        self._settings = settings
+        self._answering = threading.RLock()
+        """Held while an answer is written, and while rounds are timed."""
+        self._runner = Runner(self._session, settings, alone=self._answering)
+        self._programs = RoundPrograms(self._runner)
+        self.messages: list[Message] = []
+        self._state: State | None = None
+        """Where the last answer ended; None if there is nothing to go on from."""
+        self._tokens: list[int] = []
+        """What the state has read and written."""
+        self._text: str | None = None
+        """The same as the template writes it, without an end of turn; None if that is not known."""
+        self.reset(system)
+        asked = conversations.prompted("Hi", system)
+        self._greeting = conversations.render(session.target, asked)
+
+    def prepare(self) -> None:
+        """Compiles what the first answer runs, while its question is still being written."""
+        self._programs.prepare(self._group(self._greeting), self._room(len(self._greeting)))
+
+    def close(self) -> None:
+        """Ends what is compiled for an answer that nobody waits for any more."""
+        self._programs.close()
+
+    def reset(self, system: str | None) -> None:
+        """Begins anew; the drafter keeps what it learnt."""
+        self.system = system
+        self.messages = [] if system is None else [{"role": "system", "content": system}]
+
+    def answer(self, question: str, screen: terminal.Screen) -> str:
+        """Shows the answer to a question as it comes, and keeps both.
+
+        Ctrl-C ends the answer, which is kept as far as it came.
+
+        Returns:
+            The figures, in one line.
+
+        Raises:
+            InputError: if the conversation does not fit the context; it stays as it was.
+        """
+        with self._answering:
+            try:
+                figures = self._answer(question, screen)
+            finally:
+                self._programs.go_on()
+        if (complaint := self._programs.complaint()) is not None:
+            terminal.note(f"jspec: {complaint}")
+        return figures
+
+    def _answer(self, question: str, screen: terminal.Screen) -> str:
+        every = [*self.messages, {"role": "user", "content": question}]
+        asked = self._fitting(every)
+        shown, known, new = self._prompt(asked)
+        dropping.note(len(every) - len(asked))
+        # Of the answer alone: what stands before it does not change.
+        text = Detokeniser(self._session.target.tokenizer, [])
+        written, count, rounds = "", 0, 0
+        began = time.perf_counter()
+        first = began
+        for chunk in self._chunks(known, new):
+            tokens, drafted = chunk.tokens[0], chunk.drafted[0]
+            self._tokens += tokens
+            first = first if rounds else time.perf_counter()
+            count, rounds = count + len(tokens), rounds + 1
+            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
+                piece = text.push([token for _, token in run])
+                screen.text(piece, terminal.DRAFTED if confirmed else terminal.OWN)
+                written += piece
+            self._programs.go_on()
+        rest = text.finish()
+        screen.text(rest, terminal.OWN)
+        screen.line()
+        self._text = shown + written + rest
+        if self._state is not None:
+            self._runner.write(self._state.drafter_state)
+        self.messages = [*asked, {"role": "assistant", "content": written + rest}]
+        return _figures(count, rounds, first - began, time.perf_counter() - first)
+
+    def _fitting(self, messages: list["Message"]) -> list["Message"]:
+        """The messages without the turns that are dropped."""
+        target = self._session.target
+
+        def count(some: Sequence["Message"]) -> int:
+            return len(conversations.render(target, some))
+
+        longest = self._settings.max_new_tokens
+        return dropping.fitting(messages, count, target.model.context, longest, self._drop)
+
+    def _prompt(self, messages: list["Message"]) -> tuple[str, list[int], list[int]]:
+        """The conversation as text, the tokens of it that the state knows, and those to read."""
+        shown = conversations.written(self._session.target, messages)
+        known = self._tokens
+        new = self._beyond(shown)
+        if new is None:
+            known, new = [], conversations.encode(self._session.target, shown)
+        size, context = len(known) + len(new), self._session.target.model.context
+        if context is not None and size >= context:
+            raise InputError(
+                f"the conversation has {size} tokens and the model's context is {context}; "
+                "/reset begins a new one, and --drop says which turns may go instead"
+            )
+        return shown, known, new
+
+    def _beyond(self, shown: str) -> list[int] | None:
+        """The tokens of a text behind what the state knows; None if it has to be read anew.
+
+        Not all that was written is tokenised as it was written. So the state's own tokens stay, and
+        what stands behind their text is tokenised alone.
+        """
+        state, text = self._state, self._text
+        if state is None or text is None or not shown.startswith(text):
+            return None
+        new = conversations.encode(self._session.target, shown.removeprefix(text))
+        if self._tokens[-1] in self._session.target.eos:
+            # The template writes the end of the turn too.
+            if new[:1] != self._tokens[-1:]:
+                return None
+            new = new[1:]
+        need = len(self._tokens) + len(new) + self._settings.max_new_tokens
+        room = state.cache.slots
+        return new if new and (need <= room or room == self._session.target.model.context) else None
+
+    def _chunks(self, known: list[int], new: list[int]) -> Iterator["Chunk"]:
+        """Rounds until the answer ends, or Ctrl-C does."""
+        import jspec
+        from jspec.decoding.streaming import chunks as chunks_of
+
+        self._programs.wait()
+        arguments, rounds = self._arguments(known, new)
+        # The prompt's pass takes the state that it is given: of an answer that ends before its
+        # first round nothing is left.
+        self._state, self._tokens, self._text = None, [*known, *new], None
+        self._runner.forget()
+        chunks, stopped = _finish(lambda: chunks_of(jspec.prefill(**arguments), rounds))
+        while not stopped:
+            chunk, stopped = _finish(lambda: next(chunks, None))
+            if chunk is None:
+                break
+            self._state = chunk.state
+            yield chunk
+
+    def _arguments(
+        self, known: list[int], new: list[int]
+    ) -> tuple[dict[str, Any], Callable[["State"], "State"]]:
+        """The arguments of `jspec.prefill`, behind known tokens for the new ones alone, and what
+        runs a round.
+        """
+        group, state = self._group(new), self._state
+        if known and state is not None:
+            slots = state.cache.slots
+            arguments = self._runner.request(group) | {"earlier": state, "drafter_state": None}
+        else:
+            if state is not None:
+                self._runner.keep(state.drafter_state)
+            slots = self._room(len(new))
+            arguments = self._runner.request(group) | {"slots": slots}
+        return arguments, self._programs.rounds(group, slots)
+
+    def _group(self, tokens: list[int]) -> Group:
+        """The prompt of one answer."""
+        (group,) = groups([tokens], self._settings)
+        return group
+
+    def _room(self, size: int) -> int:
+        """The slots of a conversation that begins with so many tokens."""
+        from jspec.round.request import bucket
+
+        context = self._session.target.model.context
+        room = max(_ROOM, bucket(size + self._settings.max_new_tokens))
+        return room if context is None else min(room, context)
+
+
+def talk(
+    session: Session, settings: RunSettings, system: str | None = None, drop: Drop = Drop.NONE
+) -> None:
+    """Asks for questions until there are no more.
+
+    Args:
+        session: a chat model and its drafter.
+        settings: how answers are drawn.
+        system: the system message; None leaves it to the template.
+        drop: the turns that are dropped when the context is full.
+    """
+    conversation = Conversation(session, settings, system, drop)
+    conversation.prepare()
+    screen = terminal.Screen()
+    try:
+        _converse(conversation, screen, session.choice.method.name != "autoregressive")
+    finally:
+        conversation.close()
+
+
+def _converse(conversation: Conversation, screen: terminal.Screen, drafts: bool) -> None:
+    if sys.stdin.isatty():
+        screen.line("/help lists the commands, Ctrl-D ends.")
+        screen.legend(drafts)
+    for line in _questions():
+        command, _, rest = line.strip().partition(" ")
+        if command == "/exit":
+            return
+        if command == "/reset":
+            conversation.reset(conversation.system)
+        elif command == "/system":
+            conversation.reset(rest.strip() or None)
+        elif command == "/history":
+            for message in conversation.messages:
+                screen.line(f"{message['role']}: {message['content']}")
+        elif command.startswith("/"):
+            screen.line(HELP)
+        elif line.strip():
+            try:
+                print(conversation.answer(line, screen), file=sys.stderr)
+            except InputError as error:
+                print(f"jspec: {error}", file=sys.stderr)
+            except KeyboardInterrupt:  # between two rounds, or twice: the answer is not kept
+                screen.line()
+
+
+def _questions() -> Iterator[str]:
+    """Lines of standard input; Ctrl-C drops the line that is being written."""
+    shown = "> " if sys.stdin.isatty() else ""
+    if shown:
+        import readline  # noqa: F401  (line editing, and the arrows for earlier lines)
+    while True:
+        try:
+            with terminal.reading():
+                line = input(shown)
+            yield line
+        except EOFError:
+            if shown:
+                print()
+            return
+        except KeyboardInterrupt:
+            if not shown:
+                raise
+            print()
+
+
+def _finish(work: Callable[[], T]) -> tuple[T, bool]:
+    """What `work` gives, and whether Ctrl-C came meanwhile; a computation that began is awaited,
+    since it has taken the state that it was given.
+    """
+    held: list[T] = []
+    try:
+        interruptible(lambda: held.append(work()))
+    except KeyboardInterrupt:
+        interruptible(lambda: None)  # there is one worker: what was begun is done before
+        if not held:  # it had not begun, or failed
+            raise
+        return held[0], True
+    return held[0], False
+
+
+def _figures(count: int, rounds: int, waited: float, seconds: float) -> str:
+    """The line under an answer; speed is that after the first round, which reads the prompt."""
+    if not rounds:
+        return "[ended]"
+    speed = (
+        f" · {(count / rounds) * (rounds - 1) / seconds:.1f} tokens per second"
+        if rounds > 1 and seconds > 0
+        else ""
+    )
+    return (
+        f"[{count} tokens{speed} · {count / rounds:.2f} tokens per forward, plain decoding has 1 · "
+        f"first after {waited:.1f} s]"
+    )

@@ -1,0 +1,48 @@
+"""The command `jspec chat`. The work is in a file of its own, so that `--help` needs no JAX."""
+
+from typing import Annotated
+
+import typer
+
+from jspec.cli import options
+from jspec.cli.dropping import Drop
+from jspec.sessions import method_choice
+from jspec.sessions.run_settings import RunSettings
+
+MODEL = "smollm2-135m"
+"""The model that is talked to if none is named."""
+
+
+def chat(
+    model: Annotated[
+        str, typer.Option(metavar="DIR|FILE|ID", help="Folder, GGUF file, name, or hub id.")
+    ] = MODEL,
+    draft_model: options.DraftModel = None,
+    method: options.MethodName = None,
+    speculative_config: options.SpeculativeConfig = None,
+    system: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="System message.", show_default=False)
+    ] = None,
+    drop: options.Drop = Drop.NONE,
+    max_new_tokens: options.MaxNewTokens = 512,
+    temperature: options.Temperature = 0.0,
+    top_k: options.TopK = 0,
+    top_p: options.TopP = 1.0,
+    min_p: options.MinP = 0.0,
+    seed: options.Seed = 0,
+    memory: options.Memory = None,
+    dtype: options.Dtype = None,
+) -> None:
+    """Talk to a chat model in the terminal."""
+    settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, memory=memory)
+    choice = method_choice.choose(method, speculative_config)
+    method_choice.check_temperature(choice, settings.temperature)
+    draft = method_choice.draft_model(choice, model, draft_model)
+
+    # From here on JAX is imported.
+    from jspec.cli import chat as chats
+    from jspec.sessions import compilation
+    from jspec.sessions import session as sessions
+
+    compilation.keep_on_disk()
+    chats.talk(sessions.start(model, draft, choice, dtype), settings, system, drop)

@@ -1,0 +1,42 @@
+"""The commands of `jspec datastore`. The work is in `build_datastore`: `--help` needs no JAX."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+datastore_app = typer.Typer(help="Make what method rest looks drafts up in.", no_args_is_help=True)
+
+
+@datastore_app.callback()
+def group() -> None:
+    """Make what method rest looks drafts up in."""
+
+
+@datastore_app.command("build")
+def build(
+    text: Annotated[
+        list[Path], typer.Argument(help="Text or JSON-lines files, or folders of them.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The datastore.")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR|ID",
+            help="The target, whose tokenizer reads the text.",
+            show_default="the bundled model",
+        ),
+    ] = None,
+    template: Annotated[
+        str,
+        typer.Option(
+            metavar="FORMAT",
+            help="How a JSON row becomes text, such as '{question}\\n{answer}'.",
+            show_default="all its strings",
+        ),
+    ] = "",
+) -> None:
+    """Make a datastore of text: its tokens, and their suffix array."""
+    from jspec.cli import build_datastore
+
+    build_datastore.run(text, out, model, template)

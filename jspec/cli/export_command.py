@@ -1,0 +1,65 @@
+"""The command `jspec export`: a generation as files that run with JAX alone."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec._validate.errors import InputError
+from jspec.cli import options
+from jspec.cli.parsers import integer
+from jspec.sessions import method_choice
+from jspec.sessions.run_settings import RunSettings
+
+
+def export(
+    out: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder to write; it must be new or empty.")
+    ],
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    method: options.MethodName = None,
+    prompt_tokens: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Most tokens of a prompt.")
+    ] = 512,
+    max_new_tokens: options.MaxNewTokens = 128,
+    batch_size: options.BatchSize = 1,
+    platform: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="cpu, cuda or tpu; may be repeated.",
+            show_default="all three",
+        ),
+    ] = None,
+    ignore_eos: options.IgnoreEos = False,
+    speculative_config: options.SpeculativeConfig = None,
+    dtype: options.Dtype = None,
+) -> None:
+    """Write model, method and generation as one folder that runs with JAX alone."""
+    RunSettings(max_new_tokens, batch_size=batch_size)
+    choice = method_choice.choose(method, speculative_config)
+    draft = method_choice.draft_model(choice, model, draft_model)
+    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
+        raise InputError(f"--out {out} is there already; name a new folder")
+    if not out.absolute().parent.is_dir():
+        raise InputError(f"--out {out} lies in {out.parent}, which is no folder; make it first")
+
+    # From here on JAX is imported.
+    from jspec.decoding import artefact
+    from jspec.decoding.artefact.write import PLATFORMS
+    from jspec.sessions import session as sessions
+
+    # An artefact has no kernels, and without them a CPU copies what it scans.
+    session = sessions.start(model, draft, choice, dtype, scan_layers=False)
+    target, built = session.target, session.built
+    artefact.export(
+        out, built.model, target.params, drafter=built.drafter, drafter_params=built.drafter_params,
+        prompt_tokens=prompt_tokens, max_new_tokens=max_new_tokens, rows=batch_size,
+        eos=None if ignore_eos or not target.eos else target.eos,
+        platforms=platform or PLATFORMS,
+    )  # fmt: skip
+    if target.tokenizer is not None:
+        target.tokenizer.save(str(out / "tokenizer.json"))
+    size = sum(file.stat().st_size for file in out.iterdir()) / 1e6
+    print(f'{out}: {size:.1f} MB; python {out / "run.py"} "[[1, 2, 3]]" runs it')

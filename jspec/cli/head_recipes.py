@@ -1,0 +1,223 @@
+"""The kinds of draft heads that `jspec train` trains: module, objective and default settings."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import optax
+
+from jspec._validate.errors import InputError
+from jspec.models.heads.block import BlockConfig, BlockHead, block_taps
+from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
+from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, table_bytes
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
+from jspec.models.heads.registry import with_taps
+from jspec.models.load import Loaded
+from jspec.training.block import Blocks
+from jspec.training.head_jobs import HeadJob
+from jspec.training.loop import Objective, Recipe
+from jspec.training.medusa import Ahead
+from jspec.training.unroll import Unrolled
+from jspec.types import PyTree
+
+STATE_LOSSES: Mapping[str, Callable[..., Any]] = {
+    "squared": optax.losses.squared_error,
+    "smooth": optax.losses.huber_loss,
+}
+"""The losses of states by name: the mean square, and EAGLE's smooth L1."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of draft head, as it is trained.
+
+    Args:
+        job: its settings, where neither recipe nor options say otherwise.
+        build: the module, from the target and the shape's settings.
+        objective: from the target, the module and the loss's settings.
+        begin: the weights to begin with, from the module and the target; None: random ones.
+        memory: what to say of the memory that the trained head will take.
+    """
+
+    job: HeadJob
+    build: Callable[..., Any]
+    objective: Callable[..., Objective]
+    begin: Callable[[Any, PyTree], PyTree] | None = None
+    memory: Callable[[Any], list[str]] = lambda head: []
+
+
+_SIZES = (
+    *("vocab_size", "intermediate_size", "num_heads", "num_kv_heads", "head_dim", "context"),
+    *("norm_eps", "rope_theta", "rope_scaling", "tied"),
+)
+"""What a head's layer takes over from a target; biases, windows and the like few families have."""
+
+
+def _layer(target: Loaded) -> dict[str, Any]:
+    """The target's own layer, one of it, without biases and norms that few families have."""
+    model: Any = target.model
+    config = model.config
+    shape = {name: getattr(config, name) for name in _SIZES if hasattr(config, name)}
+    attention = {"num_kv_heads": config.num_heads, "head_dim": config.head_dim}
+    return {**attention, **shape, "num_layers": 1, "hidden_size": model.features}
+
+
+def _eagle(target: Loaded, hot_tokens: int | None) -> EAGLEHead:
+    hot = _hot(target, hot_tokens, _FEW_HOT)
+    return EAGLEHead(EAGLEConfig(**_layer(target), hot_tokens=hot))
+
+
+def _hot(target: Loaded, hot_tokens: int | None, default: int) -> int:
+    """How many tokens are hot: by default some of a large vocabulary, and all of a small one (0).
+
+    Raises:
+        InputError: if the vocabulary has fewer.
+    """
+    vocab_size = target.model.vocab_size
+    if hot_tokens is None:
+        return default if vocab_size > _LARGE else 0
+    if hot_tokens > vocab_size:
+        raise InputError(
+            f"hot_tokens is {hot_tokens} and the target's vocabulary has {vocab_size}; use at "
+            f"most that many, or 0 for all"
+        )
+    return hot_tokens
+
+
+def _lyanna(target: Loaded, hot_tokens: int | None, **shape: Any) -> LyannaHead:
+    hot = _hot(target, hot_tokens, _HOT)
+    return LyannaHead(LyannaConfig(**_layer(target), **shape, hot_tokens=hot))
+
+
+def _medusa(target: Loaded, hot_tokens: int | None, **shape: Any) -> MedusaHeads:
+    model: Any = target.model
+    hot = _hot(target, hot_tokens, _FEW_HOT)
+    return MedusaHeads(MedusaConfig(model.vocab_size, model.features, **shape, hot_tokens=hot))
+
+
+def _block(
+    target: Loaded,
+    num_taps: int,
+    confidence: bool,
+    markov_rank: int,
+    hot_tokens: int | None,
+    markov_tables: bool | None,
+    intermediate_size: int,
+    **shape: Any,
+) -> BlockHead:
+    layer = _layer(target) | shape
+    layer["intermediate_size"] = intermediate_size or layer["intermediate_size"]
+    if markov_tables is None:
+        markov_tables = target.model.vocab_size <= _LARGE
+    layers = getattr(getattr(target.model, "config", None), "num_layers", 0)
+    if num_taps > layers - 1:
+        raise InputError(
+            f"num_taps is {num_taps} and the target has {layers} layers, of which the first is not "
+            f"tapped; use at most {layers - 1}"
+        )
+    read = layer["hidden_size"] + markov_rank if confidence else 0
+    own: dict[str, Any] = {"qk_norm": True, "taps": block_taps(layers, num_taps)}
+    own |= {"markov_rank": markov_rank, "markov_tables": markov_tables, "confidence_width": read}
+    hot = _hot(target, hot_tokens, _FEW_HOT)
+    return BlockHead(BlockConfig(**layer | own, hot_tokens=hot))
+
+
+def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
+    return Blocks(with_taps(target.model, head), head, **loss)
+
+
+def _ahead(target: Loaded, head: Any, places: int | None, **loss: Any) -> Objective:
+    return Ahead(target.model, head, places=_places(target, places), **loss)
+
+
+def _places(target: Loaded, places: int | None) -> int:
+    """How many places of a row are scored: by default some of a large vocabulary, else all (0)."""
+    if places is None:
+        return _SCORED if target.model.vocab_size > _LARGE else 0
+    return places
+
+
+def _token_info(head: LyannaHead) -> list[str]:
+    """The memory that token info takes at decoding, as a table or as its factors."""
+    config, width = head.config, jnp.dtype(head.dtype).itemsize
+    if not config.rank:
+        return []
+    size = config.hot_tokens or config.vocab_size
+    whole = table_bytes(config, head.dtype)
+    taken = whole if whole <= TABLE_BYTES else 2 * config.rank * size * width
+    form = "" if taken == whole else f" in two factors ({whole / 2**20:,.0f} MiB as a table)"
+    return [f"token info of {size:,} tokens: {taken / 2**20:,.0f} MiB at decoding{form}"]
+
+
+def _unrolled(
+    target: Loaded, head: Any, unroll: int, state_loss: str, places: int | None, **loss: Any
+) -> Objective:
+    if state_loss not in STATE_LOSSES:
+        raise InputError(f"state_loss is {state_loss!r}; use one of {', '.join(STATE_LOSSES)}")
+    model: Any = target.model
+    losses, places = STATE_LOSSES[state_loss], _places(target, places)
+    return Unrolled(model, head, steps=unroll, state_loss=losses, places=places, **loss)
+
+
+_UNROLLED = {
+    "unroll": 3,
+    "state_loss": "squared",
+    "state_weight": 1.0,
+    "token_weight": 0.1,
+    "decay": 0.8,
+    "places": None,
+}
+_RECIPE = Recipe(steps=2000)
+_LARGE, _HOT = 40_000, 32_000
+"""Above so many tokens Lyanna's paper gives token info to so many alone (section 6.1)."""
+_SCORED = 32
+"""Above as many, the places of a row at which EAGLE's, Lyanna's and Medusa's heads score tokens."""
+_FEW_HOT = 8192
+"""Above as many, the tokens that all but Lyanna's heads score: products with all would dominate."""
+
+KINDS: Mapping[str, Kind] = {
+    "eagle": Kind(HeadJob(_RECIPE, {"hot_tokens": None}, _UNROLLED), _eagle, _unrolled),
+    "lyanna": Kind(
+        HeadJob(_RECIPE, {"rank": 64, "hot_tokens": None, "first_token": True}, _UNROLLED),
+        _lyanna,
+        _unrolled,
+        memory=_token_info,
+    ),
+    "medusa": Kind(
+        HeadJob(
+            replace(_RECIPE, learning_rate=1e-3),
+            {"num_heads": 4, "num_layers": 1, "hot_tokens": None},
+            {"decay": 0.8, "places": None},
+        ),
+        _medusa,
+        _ahead,
+        begin=fresh,
+    ),
+    "block": Kind(
+        HeadJob(
+            _RECIPE,
+            {
+                "num_layers": 2,
+                "num_taps": 3,
+                "block_size": 8,
+                "causal": False,
+                "markov_rank": 64,
+                "markov_tables": None,
+                "confidence": True,
+                "hot_tokens": None,
+                "intermediate_size": 0,
+            },
+            {
+                "anchors": 32,
+                "decay": 4.0,
+                "token_weight": 0.1,
+                "distance_weight": 0.9,
+                "confidence_weight": 1.0,
+                "num_laws": 16,
+            },
+        ),
+        _block,
+        _blocks,
+    ),
+}

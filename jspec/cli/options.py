@@ -1,0 +1,163 @@
+"""The options that several commands have, each once."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec.cli import dropping
+from jspec.cli.parsers import integer, number
+from jspec.methods import DEFAULT
+
+Prompt = Annotated[
+    str | None,
+    typer.Argument(help="Text to continue; - reads standard input.", show_default=False),
+]
+Model = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|FILE|ID",
+        help="Folder, GGUF file, smollm2-135m, or hub id.",
+        show_default="the bundled model",
+    ),
+]
+DraftModel = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|FILE|ID",
+        help="The draft model, where a method needs one: folder, GGUF file, or hub id.",
+        show_default="bundled, if --model is",
+    ),
+]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|NAME",
+        help="Trained head, where a method has one.",
+        show_default="bundled, if --model is",
+    ),
+]
+Questions = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Questions in Spec-Bench's schema: JSON lines with question_id, category, turns.",
+        show_default="a few that come along",
+    ),
+]
+Prompts = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Instead: one prompt a line, text or a JSON list of token ids.",
+        show_default=False,
+    ),
+]
+MethodName = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="How to draft; `jspec methods` lists them.", show_default=DEFAULT
+    ),
+]
+SpeculativeConfig = Annotated[
+    str | None,
+    typer.Option(
+        metavar="JSON",
+        help='Object, such as {"method": "prompt_lookup", "num_speculative_tokens": 5}; '
+        "`jspec methods` lists the keys.",
+        show_default=False,
+    ),
+]
+MaxNewTokens = Annotated[
+    int, typer.Option(parser=integer, metavar="N", help="Most tokens per prompt.")
+]
+Temperature = Annotated[float, typer.Option(parser=number, metavar="T", help="0 is greedy.")]
+TopK = Annotated[int, typer.Option(parser=integer, metavar="K", help="0 switches it off.")]
+TopP = Annotated[float, typer.Option(parser=number, metavar="P", help="1 switches it off.")]
+MinP = Annotated[float, typer.Option(parser=number, metavar="P", help="0 switches it off.")]
+Seed = Annotated[
+    int,
+    typer.Option(
+        parser=integer, metavar="S", help="Seed of the sampling; prompt i draws from (seed, i)."
+    ),
+]
+IgnoreEos = Annotated[bool, typer.Option("--ignore-eos", help="Go on after the end.")]
+Memory = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Keep what the method learns in this file, and begin with it.",
+        show_default=False,
+    ),
+]
+BatchSize = Annotated[
+    int, typer.Option(parser=integer, metavar="B", help="Prompts that run together.")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="D",
+        help="The dtype of weights and computation; int8 and float8_e4m3fn: of weights alone; "
+        "w8a8: int8 weights, and activations rounded to it; q8_0, q4_0, q4_1: as in GGUF files.",
+        show_default="float32 on CPU, else bfloat16",
+    ),
+]
+Logprobs = Annotated[
+    int | None,
+    typer.Option(
+        parser=integer,
+        metavar="K",
+        help="With --json, the log-probabilities of tokens and of the K likeliest.",
+        show_default=False,
+    ),
+]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option(metavar="TEXT", help="End before this text; may be repeated.", show_default=False),
+]
+JSONSchema = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema",
+        metavar="JSON|FILE",
+        help="Answer with JSON of this schema.",
+        show_default=False,
+    ),
+]
+Regex = Annotated[
+    str | None,
+    typer.Option(metavar="PATTERN", help="Answer with what matches.", show_default=False),
+]
+Choice = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TEXT", help="Answer with one of these; to be repeated.", show_default=False
+    ),
+]
+RepetitionPenalty = Annotated[
+    float,
+    typer.Option(parser=number, metavar="X", help="Divides logits of known tokens; 1 is off."),
+]
+FrequencyPenalty = Annotated[
+    float, typer.Option(parser=number, metavar="X", help="Taken for each occurrence; 0 is off.")
+]
+PresencePenalty = Annotated[
+    float, typer.Option(parser=number, metavar="X", help="Taken from tokens written; 0 is off.")
+]
+LogitBias = Annotated[
+    str | None,
+    typer.Option(metavar="JSON", help='Added to logits, such as {"15": -2.5}.', show_default=False),
+]
+MinTokens = Annotated[
+    int, typer.Option(parser=integer, metavar="N", help="Fewest tokens before the end.")
+]
+Answers = Annotated[
+    int, typer.Option("-n", parser=integer, metavar="N", help="Answers to each prompt.")
+]
+Drop = Annotated[
+    dropping.Drop,
+    typer.Option(
+        help="Turns that go when a conversation has outgrown the context: none (it is refused), "
+        "the oldest, or the oldest but for the first."
+    ),
+]

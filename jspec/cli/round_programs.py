@@ -1,0 +1,155 @@
+"""The programs of a conversation's rounds: a small one at first, the whole one once it is there."""
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from jspec.sessions.batches import Group, Runner
+    from jspec.types import PyTree, State
+
+_TURN = 0.0005
+"""Seconds of Python that a thread has before others may go on, a tenth of Python's own."""
+
+
+class RoundPrograms:
+    """What reads a prompt and runs its rounds, compiled while nobody waits for it.
+
+    The program of a drafter that chooses its widths has a pass of the model for each of them: it
+    takes seconds to read from disk, and half a minute to compile. Tokens are the same at every
+    width. So the first rounds have the narrowest one alone, whose program is there soon, and the
+    others are run by the whole program as soon as that is compiled, from one round to the next.
+
+    Args:
+        runner: of the conversation.
+    """
+
+    def __init__(self, runner: "Runner"):
+        self._runner = runner
+        self._slots: int | None = None
+        """The size of the cache that programs are compiled for; None if for none."""
+        self._first: Future[None] | None = None
+        """Of the prompt and the first rounds, until somebody has waited for it."""
+        self._whole: Future[PyTree] | None = None
+        """Gives the drafter's params, with what rounds cost."""
+        self._said = False
+        self._is_asked = False
+        """Whether somebody waits for the first words."""
+        self._answered = threading.Event()
+        """Set when they are there."""
+
+    def prepare(self, group: "Group", slots: int) -> None:
+        """Begins to compile what such a prompt needs, in a thread of its own."""
+        from jspec.decoding.programs import compile_ahead, compile_rounds
+
+        first, whole = Future[None](), Future[Any]()
+
+        def work() -> None:
+            try:
+                asked: dict[str, Any] = self._runner.request(group) | {"slots": slots}
+                drafter, small = asked["drafter"], _narrowest(asked["drafter"])
+                shapes = compile_ahead(**asked, first=small)
+                first.set_result(None)
+                if self._is_asked:
+                    self._answered.wait()  # tracing would take half of Python from them
+                if small != drafter:
+                    with _short_turns():
+                        compile_rounds(
+                            asked["model"], asked["params"], shapes, drafter,
+                            asked["drafter_params"],
+                        )  # fmt: skip
+                whole.set_result(self._runner.params(group, slots))
+            except Exception as error:  # of an answer
+                for future in (first, whole):
+                    if not future.done():
+                        future.set_exception(error)
+
+        self._slots, self._first, self._whole = slots, first, whole
+        threading.Thread(target=work, name="jspec-ahead", daemon=True).start()
+
+    def wait(self) -> None:
+        """Waits for the programs of a first answer; what went wrong with them is raised once."""
+        if self._first is None:
+            return
+        self._is_asked = True
+        wait([self._first])  # Ctrl-C leaves it to the next answer
+        first, self._first = self._first, None
+        if first.exception() is not None:
+            self._slots, self._whole = None, None  # what is needed is compiled where it is
+        first.result()
+
+    def rounds(self, group: "Group", slots: int) -> Callable[["State"], "State"]:
+        """What gives the state after a round, by the best program that is there.
+
+        Where none was prepared for such a cache, the whole one is compiled when it is needed.
+        """
+        import jspec
+
+        asked = self._runner.request(group)
+        step = partial(jspec.step, asked["model"], asked["params"])
+        drafter, whole = asked["drafter"], self._whole
+        if slots != self._slots or whole is None:
+            params = self._runner.params(group, slots)
+            return partial(step, drafter=drafter, drafter_params=params)
+        small, guessed = _narrowest(drafter), asked["drafter_params"]
+
+        def after(state: "State") -> "State":
+            if whole.done() and whole.exception() is None:
+                return step(state, drafter=drafter, drafter_params=whole.result())
+            return step(state, drafter=small, drafter_params=guessed)
+
+        return after
+
+    def go_on(self) -> None:
+        """Says that the first words are there, or will not come."""
+        self._answered.set()
+
+    def complaint(self) -> str | None:
+        """What went wrong with the whole program, said once; None if nothing did."""
+        whole = self._whole
+        if self._said or whole is None or not whole.done() or whole.exception() is None:
+            return None
+        self._said = True
+        return (
+            "the program that drafts could not be made, and answers are written without it, in "
+            f"the same words ({whole.exception()})"
+        )
+
+    def close(self) -> None:
+        """Ends what is compiled for an answer that nobody waits for any more."""
+        if self._whole is None or self._whole.done():
+            return
+        if sys.stdin.isatty():
+            # XLA cannot be told to stop, and Python aborts if it ends before XLA does.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(0)
+        self.go_on()
+        wait([self._whole])
+
+
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    """A context in which threads that run Python take turns often.
+
+    A round asks for Python a dozen times, and waits for each of them as long as a turn of the
+    thread takes that traces a program.
+    """
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(usual)
+
+
+def _narrowest(drafter: Any) -> Any:
+    """The drafter of first rounds: itself, if it chooses no widths."""
+    from jspec.drafters.adaptive import Adaptive
+
+    return drafter.narrowest() if isinstance(drafter, Adaptive) else drafter

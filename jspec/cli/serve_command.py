@@ -1,0 +1,198 @@
+"""The command `jspec serve`. The work is in `jspec.serve`, so that `--help` needs no JAX."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jspec._validate.errors import InputError
+from jspec.cli import options
+from jspec.cli.parsers import integer
+from jspec.methods import BUNDLED
+from jspec.serve.limits import Limits
+from jspec.sessions import method_choice
+
+LIMITS = Limits()
+_NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
+
+
+def serve(
+    model: options.Model = None,
+    draft_model: options.DraftModel = None,
+    method: options.MethodName = None,
+    speculative_config: options.SpeculativeConfig = None,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Listen there; 0.0.0.0 is all addresses.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Listen there; 0 takes a free one.")
+    ] = 8000,
+    rows: Annotated[
+        int, typer.Option(parser=integer, metavar="B", help="Requests answered together.")
+    ] = 8,
+    max_model_len: Annotated[
+        int | None,
+        typer.Option(
+            parser=integer,
+            metavar="N",
+            help="Most tokens of a row, prompt and answer.",
+            show_default="the model's context, 2048 at most",
+        ),
+    ] = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Clients have to bring it; or set JSPEC_API_KEY.",
+            show_default=False,
+        ),
+    ] = None,
+    api_keys: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="JSON of several clients, by name.", show_default=False),
+    ] = None,
+    served_model_name: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="As requests write it.", show_default="--model"),
+    ] = None,
+    chat_template: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Jinja file.", show_default="the model's own"),
+    ] = None,
+    tool_call_parser: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="How the model writes calls: hermes or llama3_json.",
+            show_default="as the chat template shows",
+        ),
+    ] = None,
+    rounds: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Rounds in a call of the device.")
+    ] = 8,
+    max_queue: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="Most requests that wait; then 429."),
+    ] = 128,
+    prefill_tokens: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Prompt tokens read between calls while rows write."
+        ),
+    ] = 256,
+    prefix_megabytes: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Memory for texts that prompts begin with; 0: none."
+        ),
+    ] = 512,
+    max_logprobs: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="K", help="Most likeliest tokens beside each; -1: none at all."
+        ),
+    ] = 20,
+    max_grammar_states: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="Room for grammars; 0: there are none."),
+    ] = 1024,
+    max_grammar_classes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
+    ] = 256,
+    max_stop_states: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Room for stop strings.")
+    ] = 512,
+    max_stop_classes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="The same, of classes of tokens.")
+    ] = 128,
+    penalties: Annotated[
+        bool, typer.Option(help="Requests may have penalties, biases and min_tokens.")
+    ] = True,
+    drain_seconds: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="To end what was begun, on SIGTERM.")
+    ] = 60,
+    max_forms: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="Forms made at a time; of one client half as many."
+        ),
+    ] = LIMITS.forms,
+    form_seconds: Annotated[
+        int,
+        typer.Option(
+            parser=integer, metavar="N", help="To read a request, and again to make its form."
+        ),
+    ] = LIMITS.form_seconds,
+    form_megabytes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Memory to make a form in.")
+    ] = LIMITS.form_megabytes,
+    form_kilobytes: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Longest text of a form.")
+    ] = LIMITS.form_kilobytes,
+    max_form_queue: Annotated[
+        int,
+        typer.Option(parser=integer, metavar="N", help="Most forms that wait; then 429."),
+    ] = LIMITS.form_queue,
+    header_seconds: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="For the head of a request to come.")
+    ] = LIMITS.header_seconds,
+    max_connections: Annotated[
+        int, typer.Option(parser=integer, metavar="N", help="Connections of one address.")
+    ] = LIMITS.connections,
+    memory: options.Memory = None,
+    dtype: options.Dtype = None,
+) -> None:
+    """Serve a model over HTTP, in the words of the OpenAI API."""
+    if missing := [name for name in _NEEDED if find_spec(name) is None]:
+        raise InputError(
+            f"jspec serve needs {missing[0]}, which is not installed; pip install 'jspec[serve]'"
+        )
+    choice = method_choice.choose(method, speculative_config)
+    draft = method_choice.draft_model(choice, model, draft_model)
+
+    from jspec.serve import launch, listening
+
+    settings = launch.ServeSettings(
+        name=served_model_name or model or BUNDLED,
+        host=host,
+        port=port,
+        rows=rows,
+        max_model_len=max_model_len,
+        api_key=os.environ.get("JSPEC_API_KEY") if api_key is None else api_key,
+        api_keys=api_keys,
+        rounds=rounds,
+        max_queue=max_queue,
+        prefill_tokens=prefill_tokens,
+        prefix_megabytes=prefix_megabytes,
+        max_logprobs=max_logprobs,
+        grammar_states=max_grammar_states,
+        grammar_classes=max_grammar_classes,
+        stop_states=max_stop_states,
+        stop_classes=max_stop_classes,
+        penalties=penalties,
+        limits=Limits(
+            forms=max_forms,
+            form_seconds=form_seconds,
+            form_megabytes=form_megabytes,
+            form_kilobytes=form_kilobytes,
+            form_queue=max_form_queue,
+            header_seconds=header_seconds,
+            connections=max_connections,
+        ),
+        chat_template=chat_template,
+        tool_call_parser=tool_call_parser,
+        drain_seconds=drain_seconds,
+        memory=memory,
+    )
+    # Before a model is loaded, which takes longer.
+    taken = listening.bound(host, port)
+
+    # From here on JAX is imported.
+    from jspec.sessions import compilation
+    from jspec.sessions import session as sessions
+
+    compilation.keep_on_disk()
+    session = sessions.start(model, draft, launch.narrowed(choice, rows), dtype)
+    launch.serve(session, settings, taken)

@@ -1,0 +1,269 @@
+"""The output of `jspec generate` for people: text as it comes, then its speed and what it beats."""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING
+
+from jspec.methods.builders import COUPLED
+from jspec.sessions import terminal
+from jspec.sessions.batches import Group, Outcome, Runner, groups, interruptible
+from jspec.sessions.detokenise import Detokeniser
+from jspec.sessions.json_output import finish_reason, together, without_end
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+if TYPE_CHECKING:
+    from jspec.types import State
+
+_REPEATS = 5
+_ENOUGH = 1.0
+"""Seconds of measuring after which nothing is repeated."""
+
+_DRAFTS = 16
+_USELESS = 1.1
+"""A mean acceptance length below it over so many drafts is one to warn of; plain decoding has 1."""
+
+_LOST = 0.97
+"""The share of plain decoding's speed below which a method lost; nearer to 1, it may be noise."""
+
+_ENDINGS = {
+    "capacity": "[the model's context is full]",
+    "masked": "[the settings leave no token to write]",
+    "nan": "[the model's output is not a number; nothing was drawn from it]",
+}
+
+Piece = tuple[str, str]
+"""Text and its style."""
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Every prompt's outcome, and the least time that the run took."""
+
+    outcomes: list[Outcome]
+    seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return sum(len(outcome.tokens) for outcome in self.outcomes) / self.seconds
+
+
+def show(
+    session: Session,
+    prompts: Sequence[list[int]],
+    settings: RunSettings,
+    compare: bool = True,
+    echo: bool = True,
+) -> None:
+    """Streams the text of every prompt, then measures the run and plain decoding.
+
+    The text goes to standard output, the figures to standard error.
+
+    Args:
+        session: model and drafter.
+        prompts: token ids.
+        settings: how to run them.
+        compare: False leaves plain decoding out.
+        echo: False leaves out the prompts.
+    """
+    screen, runner = terminal.Screen(), Runner(session, settings)
+    method = session.choice.method
+    drafts = method.name != "autoregressive"
+    screen.legend(drafts)
+    parts = list(groups(prompts, settings))
+    for group in parts:
+        _stream(screen, session, runner, group, numbered=len(prompts) > 1, echo=echo)
+        runner.write()
+    sys.stdout.flush()
+    screen = terminal.Screen(sys.stderr)
+    plain = None
+    if compare and drafts:
+        plain = Runner(session, settings, plain=True, control=runner.control)
+        if sys.stderr.isatty():
+            print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
+    timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
+    screen.line()
+    if drafts:
+        screen.line(together(timings[0].outcomes).log_line(timings[0].seconds))
+    # Greedy decoding has one token to choose, in every scheme.
+    scheme = session.choice.scheme if settings.temperature > 0 else COUPLED
+    for line in report(timings, repeats, scheme):
+        screen.line(line)
+    if method.needs_training and (warning := doubt(timings[0].outcomes)):
+        screen.line(warning)
+    if plain is not None and (advice := loss(method.name, *timings)):
+        print(advice, file=sys.stderr)
+
+
+def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Timing], int]:
+    """Each runner's best time over all groups from a cold start, and the number of repeats.
+
+    The runners take turns, so that what else the machine does hits them alike.
+    """
+    best: list[Timing | None] = [None] * len(runners)
+    total, repeats = 0.0, 0
+    while repeats < _REPEATS and total < _ENOUGH:
+        for place, runner in enumerate(runners):
+            runner.forget()
+            finished = [runner.run(group) for group in parts]
+            seconds = sum(outcomes[0].seconds for outcomes in finished)
+            if (old := best[place]) is None or seconds < old.seconds:
+                best[place] = Timing([one for outcomes in finished for one in outcomes], seconds)
+            total += seconds
+        repeats += 1
+    return [timing for timing in best if timing is not None], repeats
+
+
+def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> list[str]:
+    """The figures, and in a second line what was measured.
+
+    Args:
+        timings: of the run, and of plain decoding if it was measured.
+        repeats: how often.
+        scheme: the scheme by which drafted tokens were verified.
+    """
+    ours, plain = timings[0], timings[1] if len(timings) > 1 else None
+    figures = [
+        f"{sum(len(outcome.tokens) for outcome in ours.outcomes)} tokens in {ours.seconds:.2f} s",
+        f"{ours.tokens_per_second:.1f} tokens per second",
+        f"mean acceptance length {together(ours.outcomes).mean_acceptance_length:.2f}",
+    ]
+    what = f"jspec.decode, compiled, from prompt to last token, best of {repeats}"
+    if plain is None or not plain.tokens_per_second:  # a model that writes nothing has no speed
+        return [" · ".join(figures), f"Measured: {what}."]
+    speedup = ours.tokens_per_second / plain.tokens_per_second
+    figures.append(f"{speedup:.2f} times plain decoding ({plain.tokens_per_second:.1f})")
+    same = ", with the same prompts and limits"
+    return [
+        " · ".join(figures),
+        f"Measured: {what}; plain decoding likewise{same}; {_agreement(ours, plain, scheme)}.",
+    ]
+
+
+def doubt(outcomes: Sequence[Outcome]) -> str | None:
+    """The warning where next to nothing of a trained head's drafts was accepted, else None.
+
+    That is how a head of another model shows: nothing fails, and nothing is won.
+    """
+    drafts = together(outcomes)
+    length = drafts.mean_acceptance_length
+    if drafts.num_drafts < _DRAFTS or length >= _USELESS:
+        return None
+    return (
+        f"Warning: a mean acceptance length of {length:.2f} means that the head's drafts are "
+        "hardly ever accepted; it may have been trained for another model, or for other text."
+    )
+
+
+def loss(name: str, ours: Timing, plain: Timing) -> str | None:
+    """What to say where a method was slower than plain decoding, which ran beside it; else None."""
+    if ours.tokens_per_second >= _LOST * plain.tokens_per_second:
+        return None
+    speedup = ours.tokens_per_second / plain.tokens_per_second
+    return (
+        f"jspec: {name} lost against plain decoding here, at {speedup:.2f} times its speed; "
+        "--method autoregressive decodes plainly, and jspec bench finds what pays on your prompts"
+    )
+
+
+def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
+    for one, other in zip(ours.outcomes, plain.outcomes, strict=True):
+        if one.tokens != other.tokens:
+            if scheme != COUPLED:
+                return f"other tokens of the same distribution, as scheme {scheme} draws its own"
+            pairs = enumerate(zip(one.tokens, other.tokens, strict=False))
+            place = next((i for i, (a, b) in pairs if a != b), 0)
+            return (
+                f"but other tokens from number {place + 1} of prompt {one.row + 1} on "
+                "(forwards of different width round differently; --dtype float32 does so least)"
+            )
+    return "same tokens"
+
+
+def _stream(
+    screen: terminal.Screen,
+    session: Session,
+    runner: Runner,
+    group: Group,
+    numbered: bool,
+    echo: bool,
+) -> None:
+    """Shows the text of a group: round by round if it is one prompt, else one after the other."""
+    held: list[list[Piece]] = [[] for _ in group.rows]
+    alone = len(group.rows) == 1
+    sinks: list[Callable[[Piece], None]] = [pieces.append for pieces in held]
+    if alone:
+        if numbered:
+            screen.line(f"[{group.rows[0] + 1}]")
+        sinks = [lambda piece: screen.text(*piece)]
+    endings = _pieces(session, runner, group, sinks, echo)
+    for row, pieces, ending in zip(group.rows, held, endings, strict=True):
+        if not alone:
+            screen.line(f"[{row + 1}]")
+        for piece in pieces:
+            screen.text(*piece)
+        screen.line()
+        if ending in _ENDINGS:
+            screen.line(_ENDINGS[ending])
+
+
+def _pieces(
+    session: Session,
+    runner: Runner,
+    group: Group,
+    sinks: Sequence[Callable[[Piece], None]],
+    echo: bool,
+) -> Iterator[str]:
+    """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
+    import jspec
+
+    arguments = runner.arguments(group)
+    rows = []
+    for place, sink in enumerate(sinks):
+        prompt = group.prompt[place, : group.lengths[place]].tolist()
+        rows.append(Detokeniser(session.target.tokenizer, prompt))
+        if echo:
+            sink((rows[place].prompt, terminal.PROMPT))
+    chunks = interruptible(lambda: jspec.stream(**arguments))
+    state = None
+    while (chunk := interruptible(lambda: next(chunks, None))) is not None:
+        state = chunk.state
+        beyond = _stop_bytes(state, len(rows))
+        for row, sink, tokens, drafted, cut in zip(
+            rows, sinks, chunk.tokens, chunk.drafted, beyond, strict=False
+        ):
+            pieces = []
+            for confirmed, run in groupby(zip(drafted, tokens, strict=True), itemgetter(0)):
+                piece = row.push([token for _, token in run])
+                pieces.append((piece, terminal.DRAFTED if confirmed else terminal.OWN))
+            # The round that stopped: its last token holds the stop string's begin.
+            if cut and tokens:
+                pieces = _without_end([*pieces, (row.finish(), terminal.OWN)], cut)
+            for piece in pieces:
+                sink(piece)
+    for row, sink in zip(rows, sinks, strict=True):
+        sink((row.finish(), terminal.OWN))
+    assert state is not None, "limits are at least 1, so there was a round"
+    runner.keep(state.drafter_state)
+    return (finish_reason(int(status)) for status in state.status[: len(rows)])
+
+
+def _stop_bytes(state: "State", count: int) -> list[int]:
+    """The bytes that stop strings have of each row's last token."""
+    from jspec.processors.control import stop_of
+
+    stop = stop_of(state)
+    return [0] * count if stop is None else stop.stop_bytes[:count].tolist()
+
+
+def _without_end(pieces: list[Piece], num_bytes: int) -> list[Piece]:
+    """The pieces without the last bytes of their text."""
+    kept = []
+    for text, style in reversed(pieces):
+        size = len(text.encode())
+        kept.append((without_end(text, min(num_bytes, size)), style))
+        num_bytes = max(num_bytes - size, 0)
+    return kept[::-1]

@@ -1,0 +1,184 @@
+"""The work of `jspec train data`: rows of a target's own text, from prompts to a file."""
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rich.console import Console
+
+from jspec import models
+from jspec._validate.errors import InputError
+from jspec.cli.train_lm import source
+from jspec.cli.train_progress import shown
+from jspec.methods import BUNDLED
+from jspec.models.fingerprint import fingerprint
+from jspec.models.load import Loaded
+from jspec.sessions import conversations
+from jspec.sessions.batches import interruptible
+from jspec.training import chats, distill, jobs
+from jspec.training import corpus as corpora
+
+
+def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Job:
+    """The texts that the command's options name, with their weights and what is held out.
+
+    Raises:
+        InputError: if they name none.
+    """
+    if recipe is not None:
+        if text:
+            raise InputError(f"{text[0]} was given beside a recipe, which names its own texts")
+        return jobs.texts(recipe, data)
+    if not text:
+        raise InputError("no text was given; name files or folders, or a --recipe")
+    return jobs.Job(sources=tuple(map(source, text)))
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How documents become prompts.
+
+    Args:
+        row: how a JSON row becomes a document; None: as text.
+        choose: the part of a document's tokens that is a prompt.
+        encode: token ids of a document, by the model's tokenizer or template.
+        ends: the tokens that end what the model writes.
+        is_whole: whether a document longer than the longest prompt is left out, since it would lose
+            its end.
+    """
+
+    row: corpora.Row | None
+    choose: distill.Choose
+    encode: Callable[[Loaded, str], list[int]]
+    ends: Callable[[Loaded], Sequence[int]]
+    is_whole: bool
+
+
+CONTINUED = Prompts(
+    None,
+    distill.piece,
+    lambda target, text: target.tokenizer.encode(text).ids,
+    lambda target: target.eos,
+    False,
+)
+"""Beginnings and parts of texts, which the model goes on writing."""
+ASKED = Prompts(
+    chats.row,
+    distill.whole,
+    lambda target, text: conversations.render(target, json.loads(text)),
+    conversations.eos,
+    True,
+)
+"""Conversations, which the model answers."""
+
+
+def run(
+    job: jobs.Job,
+    model: str | None,
+    out: Path,
+    recipe: distill.Recipe,
+    count: int,
+    size: int,
+    prompts: Prompts = CONTINUED,
+) -> None:
+    """Writes rows to `out` until it holds `count`.
+
+    Args:
+        job: the texts that prompts are taken from; held-out documents are never used.
+        model: the target: a folder, a bundled model's name, or a hub id.
+        recipe: which rows.
+        count: rows in all.
+        size: rows that are decoded together.
+        prompts: how documents become prompts.
+
+    Raises:
+        InputError: if the options fit neither one another nor the target.
+        RunStopped: if the file cannot grow or the target gives no numbers.
+    """
+    if count < 1 or size < 1:
+        raise InputError(f"count {count} in batches of {size} is no work; use at least 1 of each")
+    target = models.load(model or BUNDLED)
+    context, most = target.model.context, recipe.longest + recipe.max_new_tokens
+    if context is not None and most > context:
+        raise InputError(
+            f"prompts of {recipe.longest} tokens and {recipe.max_new_tokens} new ones are more "
+            f"than the target's context of {context}; use a sum <= {context}"
+        )
+    corpus = corpora.load(job.sources, job.heldout, prompts.row)
+    console = Console()
+
+    def encode(text: str) -> list[int]:
+        return prompts.encode(target, text)
+
+    documents = corpus.train
+    if prompts.is_whole:
+        documents = fitting(documents, encode, recipe.longest, console)
+    weights = {label: job.weights.get(label, 1.0) for label in documents}
+    settings = distill.settings(
+        recipe, weights, corpora.fingerprint(corpus), fingerprint(target.params)
+    )
+    lines = distill.Lines(out, settings)
+    if lines.rows >= count:
+        console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
+        return
+    rows = distill.starts(documents, weights, encode, recipe, lines.rows, count, prompts.choose)
+    ends = prompts.ends(target)
+    before, begin = lines.tokens, time.perf_counter()
+    with shown(console, "decoding", count, lines.rows) as progress:
+        while batch := list(islice(rows, size)):
+            written = interruptible(
+                lambda batch=batch: distill.write(
+                    target.model, target.params, ends, batch, recipe, size
+                )
+            )
+            lines.append(
+                [
+                    distill.record(start, tokens, finish, target.tokenizer.decode(tokens))
+                    for start, (tokens, finish) in zip(batch, written, strict=True)
+                ]
+            )
+            speed = (lines.tokens - before) / (time.perf_counter() - begin)
+            progress.update(lines.rows, f"{speed:,.0f} tokens/s")
+    console.print(f"{lines.rows:,} rows, {lines.tokens:,} tokens in {out}", soft_wrap=True)
+
+
+def fitting(
+    documents: dict[str, list[str]],
+    encode: Callable[[str], list[int]],
+    longest: int,
+    console: Console,
+) -> dict[str, list[str]]:
+    """The documents of each class that are no longer than the longest prompt; says how many are.
+
+    Raises:
+        InputError: if none of a class is.
+    """
+    kept = {}
+    for label, texts in documents.items():
+        kept[label] = [text for text in texts if len(encode(text)) <= longest]
+        if not kept[label]:
+            raise InputError(
+                f"all {len(texts)} conversations of class {label} have more than {longest} tokens; "
+                "raise --longest"
+            )
+        if left := len(texts) - len(kept[label]):
+            console.print(f"{label}: {left} of {len(texts)} are longer than --longest {longest}")
+    return kept
+
+
+def temperatures(text: str) -> tuple[tuple[float, float], ...]:
+    """Parses `0:0.6,0.7:0.2,1:0.2`, or `0,0.7,1` in equal shares.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    try:
+        pairs = [part.partition(":") for part in text.split(",")]
+        return tuple((float(value), float(share or 1)) for value, _, share in pairs)
+    except ValueError:
+        raise InputError(
+            f"--temperature is {text!r}; write temperatures with their shares, such as 0:0.6,1:0.4"
+        ) from None

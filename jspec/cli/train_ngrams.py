@@ -1,0 +1,135 @@
+"""The work of `jspec train ngrams`: from a target and text to a table of its laws."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from rich.console import Console
+
+from jspec import models
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec.cli import train_heads
+from jspec.cli.train_progress import shown
+from jspec.drafters.retrieval import ngrams
+from jspec.methods import BUNDLED
+from jspec.models.fingerprint import fingerprint
+from jspec.models.load import Loaded
+from jspec.training import corpus, sequences
+from jspec.training.sequences import Sequences
+from jspec.training.states import States
+
+_NUM_LAWS = 16
+"""Tokens of a law that are read; a line keeps fewer."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The text that is read, and how."""
+
+    text: Sequence[str]
+    recipe: Path | None
+    data: Path
+    sequence: int
+    heldout: float
+
+
+def run(
+    asked: Asked,
+    model: str | None,
+    out: Path,
+    states: Path | None,
+    candidates: int,
+    batch_size: int,
+) -> None:
+    """Reads the text with the target, writes the table, and scores it on what was held out.
+
+    Raises:
+        InputError: if there is no text, or `out` cannot be written.
+    """
+    if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
+        raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
+    corpus.check_apart(out, (train_heads.source(one).path for one in asked.text))
+    check_integer("--candidates", candidates, 1, _NUM_LAWS, "what is read of each law")
+    console = Console()
+    target = models.load(model or BUNDLED)
+    train_heads.check_sequence(asked.sequence, target)
+    parts = train_heads.text(
+        asked.text, asked.recipe, asked.data, target, asked.sequence, asked.heldout
+    )
+    whole = sequences.join([*parts.train.values(), *parts.heldout.values()])
+    weights = fingerprint(target.params, target.model)
+    folder = tempfile.TemporaryDirectory() if states is None else nullcontext(states)
+    with folder as place:
+        tokens, probs = _read(Path(place), whole, target, weights, batch_size, console)
+    kept = sum(map(len, parts.train.values()))
+    text = _is_text(whole)
+    size = target.model.vocab_size
+    lines = ngrams.build(
+        whole.tokens[:kept], (tokens[:kept], probs[:kept]), size, candidates, text[:kept]
+    )
+    ngrams.save(out, lines, weights)
+    console.print(
+        f"{len(lines.singles):,} tokens and {len(lines.pairs):,} pairs of {text[:kept].sum():,} "
+        f"tokens of text in {out}, {out.stat().st_size / 1e6:.1f} MB",
+        soft_wrap=True,
+    )
+    if kept < len(whole):
+        held = Sequences(whole.tokens[kept:], whole.live[kept:])
+        first, three, pairs = score(ngrams.table(lines), held, tokens[kept:, :, 0])
+        console.print(
+            f"held out: the likeliest token is right {first:.3f} of the time and one of three "
+            f"{three:.3f}; {pairs:.0%} of the pairs are known",
+            soft_wrap=True,
+        )
+
+
+def score(
+    table: ngrams.NGramTable, held: Sequences, likeliest: Int[np.ndarray, "M T"]
+) -> tuple[float, float, float]:
+    """How often a table's candidates have the token that its target finds likeliest.
+
+    Args:
+        table: what is scored.
+        held: text that it was not made of.
+        likeliest: the target's likeliest token after each of its tokens.
+
+    Returns:
+        (the first has it, one of the first three has it, the pair is known), of all places whose
+        next token is to be foretold.
+    """
+    before, tokens = jnp.asarray(held.tokens[:, :-2]), jnp.asarray(held.tokens[:, 1:-1])
+    candidates, probs, order = map(np.asarray, table.after(before, tokens))
+    right = (candidates == likeliest[:, 1:-1, None]) & (probs > 0)
+    asked = held.live[:, 2:]
+    count = max(int(asked.sum()), 1)
+    hits = (right[..., :1].any(-1), right[..., :3].any(-1), order == 2)
+    first, three, pairs = (float((hit & asked).sum() / count) for hit in hits)
+    return first, three, pairs
+
+
+def _read(
+    folder: Path, text: Sequences, target: Loaded, weights: str, batch_size: int, console: Console
+) -> tuple[Int[np.ndarray, "M T K"], Float[np.ndarray, "M T K"]]:
+    """The target's laws after every token, from the folder or put there."""
+    model: Any = target.model
+    size = min(_NUM_LAWS, model.vocab_size)
+    held = States(folder, text, 0, "bfloat16", weights, size)
+    with shown(console, "reading", len(text), len(held)) as progress:
+        for done in held.fill(model, target.params, batch_size):
+            progress.update(done, "")
+    laws = held[np.arange(len(text))].laws
+    assert laws is not None, "they were asked for"
+    return np.asarray(laws.tokens), np.asarray(laws.probs)
+
+
+def _is_text(text: Sequences) -> Bool[np.ndarray, "M T+1"]:
+    """False behind the last token of a sequence that is to be foretold: there it is filled up."""
+    return np.flip(np.maximum.accumulate(np.flip(text.live, 1), axis=1), 1)

@@ -1,0 +1,503 @@
+"""Draft, score, verify, commit: one round, and the loop around it.
+
+The sentence of the project is `_round`; everything else here prepares it or repeats it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import lru_cache, partial
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Int
+
+from jspec import sampling as samplings
+from jspec import tree as trees
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec._xla.explicit_axes import automatic
+from jspec._xla.in_place import owned
+from jspec._xla.manual_axes import vary
+from jspec._xla.one_graph import Jitted
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.processors import control as controls
+from jspec.processors.grammar.compile import Grammar
+from jspec.processors.grammar.stops import StopStrings
+from jspec.processors.history import Text
+from jspec.processors.logits import Processor
+from jspec.protocols import CausalLM, Drafter
+from jspec.round import admit, chunked_prefill, frame, no_rounds, rehearse, score, settle, turns
+from jspec.round.request import (
+    Prepared,
+    PreparedArrays,
+    check_context,
+    check_drafter,
+    check_earlier,
+    check_model,
+    prepare,
+)
+from jspec.round.widths import at_chosen_width, widths_of
+from jspec.tree.admission import check_state
+from jspec.types import (
+    Cache,
+    PyTree,
+    Request,
+    Result,
+    Sampling,
+    State,
+    Status,
+    Tree,
+)
+from jspec.verify.schemes import takes_parts, verifier_of
+
+_ENDLESS = 2**31 - 1
+
+
+def decode(
+    model: CausalLM,
+    params: PyTree,
+    prompt: ArrayLike,
+    lengths: ArrayLike | None = None,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    drafter_state: PyTree = None,
+    max_new_tokens: int = 128,
+    limits: ArrayLike | None = None,
+    max_draft_tokens: ArrayLike | None = None,
+    sampling: Sampling | None = None,
+    eos: int | Sequence[int] | ArrayLike | None = None,
+    key: jax.Array | int | None = None,
+    rows: ArrayLike | None = None,
+    processors: Sequence[Processor] = (),
+    grammar: Grammar | Sequence[Grammar | None] | None = None,
+    stop: StopStrings | Sequence[StopStrings | None] | None = None,
+    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str = "raw_logprobs",
+) -> Result:
+    """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
+    distribution.
+
+    A pure function: `jit`, `pmap`, `shard_map` and `export` take it whole. Called as it is, it
+    compiles once per number of rows and bucket of slots, and runs as one prefill and one
+    `while_loop`. Lengths of prompts and limits compile nothing.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        prompt: [B, T] token ids, padded on the right.
+        lengths: [B] tokens per row; None: every row is full.
+        drafter: proposes the trees; static. The default drafts nothing.
+        drafter_params: the drafter's weights, if it has any.
+        drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
+        max_new_tokens: size of the output; static.
+        limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens.
+        max_draft_tokens: [B] most drafted nodes of a row that a round verifies, those of largest
+            value or else the first; 0 is plain decoding. None: all.
+        sampling: None is greedy.
+        eos: token or tokens that end a row, or [B, X] with -1 filling up.
+        key: a random key or a seed; needed for sampling. Not consumed: the token at a position
+            depends on (key, row id, position) and the model alone, so the same key gives the
+            same tokens, with every drafter under the default rule.
+        rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
+            `pmap` pass the global ids.
+        processors: change the logits of every node, left to right, before temperature and
+            filters; see `jspec.processors`.
+        grammar: what the output may hold, see `jspec.grammar`; or a list with one or None for each
+            row. It masks what the processors left; end tokens are allowed where the text is whole.
+        stop: texts that end a row, from `jspec.stop_strings`, or a list with one or None for each
+            row. The output is cut before the text.
+        stop_token_ids: tokens that end a row with status STOP, in the form of `eos`.
+        logprobs: None: none are kept. Otherwise `Result.logprobs` has the log-probability of each
+            emitted token and of so many likeliest ones at its place; static.
+        logprobs_mode: "raw_logprobs": of the model alone. "processed_logprobs": of the
+            distribution that tokens are drawn from, after processors, temperature and filters; the
+            last two are left out in greedy rows. As in vLLM; static.
+
+    Raises:
+        InputError: if an argument is out of range or does not fit, before anything is compiled.
+
+    Returns:
+        Tokens, lengths and status of every row, statistics, and the drafter's memory.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> ask = dict(prompt=[[1, 2, 1, 2, 1]], max_new_tokens=6)
+        >>> plain = jspec.decode(model, model.init(), **ask)
+        >>> drafted = jspec.decode(model, model.init(), drafter=jspec.PromptLookup(), **ask)
+        >>> bool((plain.tokens == drafted.tokens).all())
+        True
+    """
+    state = prefill(
+        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
+        drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
+        max_draft_tokens=max_draft_tokens, sampling=sampling, eos=eos, key=key, rows=rows,
+        processors=processors, grammar=grammar, stop=stop, stop_token_ids=stop_token_ids,
+        logprobs=logprobs, logprobs_mode=logprobs_mode,
+    )  # fmt: skip
+    return finish(model, params, state, drafter, drafter_params, max_new_tokens)
+
+
+def finish(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    max_new_tokens: int,
+) -> Result:
+    """What `decode` returns: the rounds that are left, until every row has ended. Donates `state`.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        state: of `prefill`, or after any rounds.
+        drafter: the one that the state was made for.
+        drafter_params: its weights.
+        max_new_tokens: of the call: the width of the result.
+    """
+    state = decode_rounds(model, params, state, drafter, drafter_params, _ENDLESS)
+    return Result(
+        tokens=state.out[:, :max_new_tokens],
+        lengths=state.lengths,
+        status=state.status,
+        stats=state.stats,
+        drafter_state=state.drafter_state,
+        logprobs=jax.tree.map(
+            lambda values: values[:, :max_new_tokens], controls.logprobs_of(state)
+        ),
+        stop_bytes=None if (stopped := controls.stop_of(state)) is None else stopped.stop_bytes,
+    )
+
+
+def prefill(
+    model: CausalLM,
+    params: PyTree,
+    prompt: ArrayLike,
+    lengths: ArrayLike | None = None,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    drafter_state: PyTree = None,
+    max_new_tokens: int = 128,
+    limits: ArrayLike | None = None,
+    max_draft_tokens: ArrayLike | None = None,
+    sampling: Sampling | None = None,
+    eos: int | Sequence[int] | ArrayLike | None = None,
+    key: jax.Array | int | None = None,
+    rows: ArrayLike | None = None,
+    processors: Sequence[Processor] = (),
+    grammar: Grammar | Sequence[Grammar | None] | None = None,
+    stop: StopStrings | Sequence[StopStrings | None] | None = None,
+    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
+    logprobs: int | None = None,
+    logprobs_mode: str = "raw_logprobs",
+    slots: int | None = None,
+    earlier: State | None = None,
+) -> State:
+    """The state before the first round; arguments and errors as in `decode`, but for the last two.
+
+    With `earlier`, the prompt goes on where the texts of a state end, and only the prompt is read:
+    the next turn of a conversation, or what comes behind a shared beginning (see `fork`). The
+    tokens are those of one call over the whole text, and limits count from here. That text is as it
+    was returned: nothing is left of a stop string that ended a row.
+
+    The output buffer may be larger than `max_new_tokens`; the limits hold.
+
+    Args:
+        slots: most tokens that a row will ever hold; static. None: a bucket that holds the prompt
+            and `max_new_tokens`. A conversation needs room for all of its turns.
+        earlier: a state of this model and drafter, with as many rows; donated. A row of length 0
+            goes on without new tokens.
+
+    Returns:
+        A state for `step`.
+
+    Raises:
+        InputError: as in `decode`, before anything is compiled; also if the earlier state is of
+            another model, drafter or size, or has no room for the text.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> state.root.tolist(), state.cache.lengths.tolist()
+        ([3], [2])
+        >>> state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=4, earlier=state)
+        >>> state.root.tolist(), state.cache.lengths.tolist()
+        ([5], [4])
+    """
+    check_drafter(drafter)
+    check_model(model, params)
+    check_earlier(drafter_state)
+    if earlier is not None and drafter_state is not None:
+        raise InputError(
+            "drafter_state came with an earlier state, which holds the drafter's memory; pass one "
+            "of them"
+        )
+    if isinstance(earlier, State):
+        earlier = controls.text_as_returned(earlier, cut_back)
+    call = prepare(
+        model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier,
+        max_draft_tokens,
+    )  # fmt: skip
+    control = controls.prepare(
+        model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
+        grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
+        logprobs_mode=logprobs_mode,
+    )  # fmt: skip
+    return begin(model, params, call, control, drafter, drafter_params, drafter_state, earlier)
+
+
+def begin(
+    model: CausalLM,
+    params: PyTree,
+    call: Prepared,
+    control: controls.Control | None,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    drafter_state: PyTree,
+    earlier: State | None,
+) -> State:
+    """The state before the first round of a call whose arguments are checked; see `prefill`.
+
+    Raises InputError as that does for what only drafter and state together can tell.
+    """
+    check_context(getattr(drafter, "context", None), call, earlier)
+    if call.arrays.max_draft_tokens is not None and not takes_parts(drafter):
+        raise InputError(
+            f"max_draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
+            "their own: a part of them would not be lossless; leave it out, or give the drafter "
+            "scheme=jspec.schemes.COUPLED"
+        )
+    text = None
+    if earlier is not None:
+        if control is not None and control.processors:
+            text = _text_of(earlier)
+        check_same_memory(drafter, earlier)
+        kept = earlier.cache, earlier.drafter_state
+    else:
+        # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
+        # Cold or hot, it is an argument: both are one program.
+        batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
+        sizes = model, drafter, batch, call.slots
+        mesh = mesh_axes.mesh_of((params, call.arrays))
+        kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
+    return _prefill(
+        model, params, call.arrays, kept[0], drafter, drafter_params, kept[1], call.size,
+        call.chunk, control, text,
+    )  # fmt: skip
+
+
+# One program, and not one for each array: a server makes them anew for every prompt.
+@partial(jax.jit, static_argnames=("model", "drafter", "batch", "slots"))
+def _empty(
+    model: CausalLM, drafter: Drafter, batch: int, slots: int, known: PyTree
+) -> tuple[Cache, PyTree]:
+    """The memory of target and drafter before a prompt is read."""
+    return model.init_cache(batch, slots), drafter.init(batch, slots, known)
+
+
+@lru_cache(maxsize=16)
+def _empty_on(
+    mesh: Mesh, model: CausalLM, drafter: Drafter, batch: int, slots: int
+) -> Callable[[PyTree], tuple[Cache, PyTree]]:
+    """`_empty`, made where it will lie: no single device may have room for all of it."""
+    make = partial(_empty, model, drafter, batch, slots)
+    shapes = jax.eval_shape(make, None)
+    places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
+    flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
+    return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
+
+
+cut_back = jax.jit(automatic(controls.cut_back))
+
+
+def _text_of(earlier: State) -> Text:
+    """What processors read of an earlier state's text."""
+    text = controls.text_of(earlier)
+    if text is None:
+        raise InputError(
+            "processors came with an earlier state that had none, whose text they would not see; "
+            "give them to the earlier call too, or pass the whole text as one prompt"
+        )
+    return text
+
+
+def step(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+) -> State:
+    """Runs one round, in which every running row emits at least one token. Donates `state`.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        state: of `prefill`, or of the round before.
+        drafter: the one that `prefill` was given, or one that keeps the same memory and whose
+            rounds have widths of the same ladder, as `Adaptive.narrowest` has.
+        drafter_params: its weights.
+
+    Raises:
+        InputError: if the state was made for another drafter.
+
+    Returns:
+        The state after the round.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> while not state.done.all():
+        ...     state = jspec.step(model, model.init(), state)
+        >>> state.lengths.tolist()
+        [4]
+    """
+    return decode_rounds(model, params, state, drafter, drafter_params, 1)
+
+
+@partial(
+    jax.jit,
+    static_argnames=("model", "drafter", "size", "chunk"),
+    donate_argnames=("cache", "drafter_state", "text"),
+)
+@automatic
+def _prefill(
+    model: CausalLM,
+    params: PyTree,
+    call: PreparedArrays,
+    cache: Cache,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    drafter_state: PyTree,
+    size: int,
+    chunk: int,
+    control: controls.Control | None = None,
+    text: Text | None = None,
+) -> State:
+    batch = len(call.lengths)
+    known_text = None if text is None else (text, cache.lengths)
+    # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
+    cache, drafter_state = vary((cache, drafter_state), call)
+    last = (call.lengths - 1)[:, None]
+    root = jnp.take_along_axis(call.prompt, last, axis=1)[:, 0]
+    cache, started, output = chunked_prefill.read(
+        *(model, params, call.prompt, call.lengths, cache),
+        *(drafter, drafter_params, drafter_state, chunk),
+    )
+    request = Request(
+        limits=call.limits,
+        eos=call.eos,
+        sampling=call.sampling,
+        keys=None if call.key is None else samplings.row_keys(call.key, call.rows),
+        max_draft_tokens=call.max_draft_tokens,
+        control=control,
+    )
+    zeros = jnp.zeros(batch, jnp.int32)
+    state = State(
+        cache=cache,
+        root=root,
+        out=jnp.zeros((batch, size), jnp.int32),
+        lengths=zeros,
+        status=jnp.where(call.limits == 0, Status.LIMIT, Status.RUNNING).astype(jnp.int32),
+        drafter_state=started,
+        stats=no_rounds(trees.root_only(root)),
+        request=request,
+        control=controls.begin(
+            control, call.prompt, call.lengths, size, model.vocab_size, known_text
+        ),
+    )
+    state = vary(state, call)
+    # All that can be wrong with the drafter is said now: nothing has been compiled yet.
+    tree = rehearse(drafter, drafter_params, state, output)
+    return replace(state, stats=vary(no_rounds(tree), call))
+
+
+@partial(Jitted, static_argnames=("model", "drafter"), donate_argnames=("state",))
+@automatic
+def decode_rounds(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    rounds: Int[Array, ""],
+    until_one_ends: Bool[Array, ""] | bool = False,
+) -> State:
+    """The state after `rounds` rounds, or fewer if every row ends, or one does if that is asked.
+
+    Donates `state`. Raises InputError, while it is traced, for a state of another drafter.
+    """
+    check_same_memory(drafter, state)
+    had_ended = state.done
+
+    def going(carry):
+        state, left = carry
+        one_more = (state.done & ~had_ended).any()
+        return (left > 0) & ~state.done.all() & ~(until_one_ends & one_more)
+
+    def round_of(drafter, carry):
+        state, left = carry
+        return _round(model, params, state, drafter, drafter_params), left - 1
+
+    carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
+    return turns.repeated(going, round_of, carry, drafter, drafter_params, frame(state))[0]
+
+
+def _round(
+    model: CausalLM, params: PyTree, state: State, drafter: Drafter, drafter_params: PyTree
+) -> State:
+    """Runs one round: draft, score, verify, commit."""
+    tree, drafting = drafter.draft(drafter_params, state.drafter_state, frame(state))
+    _check_same_trees(tree, state)
+
+    def admitted(tree: Tree, state: State) -> Tree:
+        now = frame(state)
+        return admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
+
+    def verify(tree: Tree, state: State, drafting: PyTree, tokens: int) -> State:
+        now = frame(state)
+        output = score(model, params, tree, now, state.cache, tokens)
+        processed = controls.processed(state, tree, output.logits)
+        verdict = verifier_of(drafter).verdict(tree, processed, now)
+        state, feedback = settle(state, tree, output, verdict, processed)
+        return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
+
+    return at_chosen_width(verify, admitted, tree, state, drafting)
+
+
+def check_same_memory(drafter: Drafter, state: State) -> None:
+    """Raises InputError if the state holds the memory of another drafter."""
+    batch, slots = len(state.root), state.cache.slots
+    empty = jax.eval_shape(lambda: drafter.init(batch, slots, None))
+    name = type(drafter).__name__
+    try:
+        check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)
+    except InputError as error:
+        raise InputError(
+            f"the state holds the memory of another drafter than this {name}, or of one of other "
+            "sizes; pass the drafter that prefill was given"
+        ) from error
+
+
+def _check_same_trees(tree: Tree, state: State) -> None:
+    """Raises InputError if the state's statistics are of trees of another depth or width."""
+    if (depth := state.stats.histogram.shape[1] - 1) != tree.depth:
+        raise InputError(
+            f"the state was made for trees of depth {depth} and this drafter's have {tree.depth}; "
+            "step with the drafter that prefill was given"
+        )
+    # A part of the widths will do: its rounds have their places in the statistics.
+    if not set(widths_of(tree)) <= set(widths := state.stats.widths):
+        raise InputError(
+            f"the state was made for rounds of {widths} drafted nodes and this drafter's have "
+            f"{widths_of(tree)}; step with the drafter that prefill was given"
+        )

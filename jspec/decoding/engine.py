@@ -1,0 +1,480 @@
+"""Rows that come and go: a batch in which each row is a request of its own.
+
+    init     a batch of free rows
+    prefill  reads a prompt, as a state of one row
+    insert   puts it into a free row
+    step     rounds of all rows, and the tokens that they brought
+    evict    frees a row; `row_moves` has what moves them
+
+These are the words of JetStream's engine. A row's tokens are those of `decode` alone: whenever it
+came, wherever it stands, whoever its neighbours are. Which row is data, so one program of each
+function serves all rows and all requests.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Int
+
+from jspec import decoding as engine
+from jspec import sampling as samplings
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import to_array
+from jspec._xla.explicit_axes import automatic
+from jspec._xla.in_place import owned
+from jspec._xla.one_graph import Jitted
+from jspec.decoding import rows as row_moves
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.processors import control as controls
+from jspec.processors import logprobs as records
+from jspec.processors.grammar.automaton import Room
+from jspec.processors.grammar.compile import Grammar
+from jspec.processors.grammar.stops import StopStrings
+from jspec.processors.logits import Processor, several
+from jspec.protocols import CausalLM, Drafter
+from jspec.round.request import Prepared, check_drafter, check_model, prepare
+from jspec.types import Logprobs, PyTree, Sampling, State, Stats, Status
+from jspec.verify.schemes import takes_parts
+
+
+@struct.dataclass
+class News:
+    """What a step brought: all that a server reads of it.
+
+    E: most tokens that a row can have got.
+    """
+
+    tokens: Int[Array, "B E"]
+    """The tokens of each row since the step before; entries at or beyond `counts` are 0. What may
+    yet turn out to be of a stop string comes later, or never."""
+    counts: Int[Array, " B"]
+    status: Int[Array, " B"]
+    """A `Status` per row."""
+    stats: Stats
+    """Of each row since it was inserted."""
+    logprobs: Logprobs | None
+    """Of these tokens, [B, E]; None if they are not kept."""
+    stop_bytes: Int[Array, " B"] | None
+    """As in `Result`; None if there is no room for stop strings."""
+
+
+class _Asked(NamedTuple):
+    """What a request asks for, beside its prompt; see `Engine.prefill`."""
+
+    limit: Any = None
+    max_draft_tokens: Any = None
+    sampling: Sampling | None = None
+    key: jax.Array | int | None = None
+    row: Any = 0
+    eos: int | Sequence[int] | None = None
+    stop_token_ids: int | Sequence[int] | None = None
+    processors: Sequence[Processor] | None = None
+    grammar: Grammar | None = None
+    stop: StopStrings | None = None
+    logprobs: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class Engine:
+    """A batch of rows that come and go. Pure: the state is passed in, and out.
+
+    Everything that a request may ask for has its place from the start, so that no request compiles
+    anything: a processor that one of them needs is given here, with a neutral value and with room,
+    and a request gives its own values.
+
+    The drafter's memory is a row's own where it has an entry for each row: that comes with the
+    request and goes with it. What rows share stays, and learns from all of them.
+
+    Args:
+        model: the target.
+        num_rows: B, the rows that decode together.
+        slots: most tokens that a row holds, prompt and output.
+        drafter: proposes the trees.
+        processors: change the logits of every row, see `jspec.processors`; one, or several. A
+            request's processors are of the same functions, in the same order.
+        grammar: room for the grammar of a row; None: no request has one.
+        stop: room for the stop strings of a row; None: no request has any.
+        num_end_tokens: room for the end tokens of a row, and for its stop tokens.
+        logprobs: as in `decode`, for all rows.
+        logprobs_mode: as in `decode`.
+
+    Raises:
+        InputError: if a number is out of range, or a room is none.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> engine, params = jspec.Engine(model, num_rows=2, slots=16), model.init()
+        >>> state = engine.init(params)
+        >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], limit=4))
+        >>> while not state.done.all():
+        ...     state, news = engine.step(params, state, rounds=2)
+        >>> jspec.Status(int(news.status[1])).name, jspec.Status(int(news.status[0])).name
+        ('LIMIT', 'FREE')
+        >>> alone = jspec.decode(model, params, [[1, 2, 3]], max_new_tokens=4)
+        >>> bool((state.out[1, :4] == alone.tokens[0]).all())
+        True
+        >>> state = engine.evict(state, 1)
+    """
+
+    model: CausalLM
+    num_rows: int
+    slots: int
+    drafter: Drafter = Autoregressive()  # noqa: RUF009 (frozen)
+    processors: Sequence[Processor] = ()
+    grammar: Room | None = None
+    stop: Room | None = None
+    num_end_tokens: int = 8
+    logprobs: int | None = None
+    logprobs_mode: str = "raw_logprobs"
+
+    def __post_init__(self):
+        check_model(self.model, ())
+        check_drafter(self.drafter)
+        check_integer("num_rows", self.num_rows, 1, None)
+        context = self.model.context
+        most = 2**31 - 2 if context is None else context
+        check_integer("slots", self.slots, 2, most, "what the model's context holds")
+        check_integer("num_end_tokens", self.num_end_tokens, 1, None)
+        for name in ("grammar", "stop"):
+            room = getattr(self, name)
+            if room is not None and not isinstance(room, Room):
+                raise InputError(f"{name} is {room!r:.80}; pass a jspec.grammar.Room, or None")
+        records.asked(self.logprobs, self.logprobs_mode, self.model.vocab_size)
+        object.__setattr__(self, "processors", several(self.processors))
+
+    def init(
+        self, params: PyTree, drafter_params: PyTree = None, drafter_state: PyTree = None
+    ) -> State:
+        """A state of free rows.
+
+        Args:
+            params: the model's weights.
+            drafter_params: the drafter's, if it has any.
+            drafter_state: an earlier state's, for a hot start.
+
+        Raises:
+            InputError: if the model, the drafter and the rest do not fit together.
+        """
+        check_model(self.model, params)
+        batch, control = self.num_rows, self._prepared([0], _Asked())[1]
+        one = jax.eval_shape(
+            lambda params, drafter_params: self.prefill(params, [0], drafter_params=drafter_params),
+            params,
+            drafter_params,
+        )
+
+        def zeros(part: PyTree) -> Any:
+            return jax.tree.map(lambda leaf: jnp.zeros((batch, *leaf.shape[1:]), leaf.dtype), part)
+
+        known = jax.tree.map(jnp.copy, drafter_state)
+        # As a plain integer: an enum makes a weak type, and `insert` would then be compiled twice,
+        # for the rows as they are at first and as a step leaves them.
+        nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
+        keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
+        plain = replace(one, request=replace(one.request, keys=None, control=None))
+        state = zeros(replace(plain, cache=None, drafter_state=None))
+        return owned(
+            replace(
+                state,
+                cache=self.model.init_cache(batch, self.slots),
+                drafter_state=self.drafter.init(batch, self.slots, known),
+                request=replace(state.request, keys=keys, control=controls.spread(control, batch)),
+                status=nobody,
+            )
+        )
+
+    def prefill(
+        self,
+        params: PyTree,
+        prompt: Sequence[int] | ArrayLike,
+        *,
+        drafter_params: PyTree = None,
+        limit: int | None = None,
+        max_draft_tokens: int | None = None,
+        sampling: Sampling | None = None,
+        key: jax.Array | int | None = None,
+        row: int = 0,
+        eos: int | Sequence[int] | None = None,
+        stop_token_ids: int | Sequence[int] | None = None,
+        processors: Sequence[Processor] | None = None,
+        grammar: Grammar | None = None,
+        stop: StopStrings | None = None,
+        logprobs: bool = True,
+        earlier: State | None = None,
+    ) -> State:
+        """A request whose prompt is read: a state of one row, for `insert`.
+
+        Args:
+            params: the model's weights.
+            prompt: [T] token ids.
+            drafter_params: the drafter's weights, if it has any.
+            limit: most tokens to emit; None: as many as the row holds.
+            max_draft_tokens: most drafted nodes of the row that a round verifies; 0 is plain
+                decoding. None: all.
+            sampling: None is greedy.
+            key: a random key or a seed; needed for sampling.
+            row: the id of the row for its randomness, wherever it will stand.
+            eos: as in `decode`.
+            stop_token_ids: as in `decode`.
+            processors: of the engine's functions; None: the engine's own.
+            grammar: what the output may hold.
+            stop: texts that end the row.
+            logprobs: whether the row's log-probabilities are read, if the engine keeps any: rounds
+                in which nobody reads them are shorter, and leave zeros.
+            earlier: a state of one row, of `prefill` or `take`; donated. The prompt goes on where
+                its text ends, and may be empty: a long prompt can be read in pieces, a beginning
+                that requests share once.
+
+        Raises:
+            InputError: if an argument is out of range, or the engine has no room for it.
+        """
+        check_model(self.model, params)
+        asked = _Asked(
+            limit, max_draft_tokens, sampling, key, row, eos, stop_token_ids, processors, grammar,
+            stop, logprobs,
+        )  # fmt: skip
+        call, control = self._prepared(prompt, asked, earlier)
+        return engine.begin(
+            self.model, params, call, control, self.drafter, drafter_params, None, earlier
+        )
+
+    def insert(self, state: State, row: int | Int[Array, ""], arrival: State) -> State:
+        """The state with a request in the place of a row, whatever stood there. Donates `state`.
+
+        Args:
+            state: of `init`, `step`, `insert` or `evict`.
+            row: the place.
+            arrival: of `prefill`; not donated.
+
+        Raises:
+            InputError: if there is no such row, or the request is not one of this engine.
+        """
+        self._check_row(row, len(state.root))
+        row_moves.check_arrival(state, arrival)
+        return row_moves.insert(state, jnp.asarray(row, jnp.int32), arrival, self.drafter)
+
+    def evict(self, state: State, row: int | Int[Array, ""]) -> State:
+        """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
+
+        Raises:
+            InputError: if there is no such row.
+        """
+        self._check_row(row, len(state.root))
+        return row_moves.evict(state, jnp.asarray(row, jnp.int32))
+
+    def take(self, state: State, row: int | Int[Array, ""]) -> State:
+        """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
+
+        The text is as it was returned: nothing is left of a stop string that ended the row. Of a
+        row that was evicted there is none to go on from.
+
+        Raises:
+            InputError: if there is no such row.
+        """
+        self._check_row(row, len(state.root))
+        state = controls.text_as_returned(state, engine.cut_back)
+        text = controls.text_of(state)
+        bare = replace(
+            state,
+            request=replace(state.request, control=None),
+            control=None if text is None else controls.Progress(text=text),
+        )
+        return row_moves.copies(bare, jnp.asarray(row, jnp.int32)[None], None, None, self.drafter)
+
+    def step(
+        self,
+        params: PyTree,
+        state: State,
+        *,
+        drafter_params: PyTree = None,
+        rounds: int = 8,
+        until_one_ends: bool | Bool[Array, ""] = False,
+    ) -> tuple[State, News]:
+        """Rounds of all rows, in one call of the device. Donates `state`.
+
+        Args:
+            params: the model's weights.
+            state: of `init`, `step`, `insert` or `evict`.
+            drafter_params: the drafter's weights, if it has any.
+            rounds: most rounds; static. Fewer are run if all rows have ended.
+            until_one_ends: whether to come back as soon as a row ends, since someone waits for a
+                place.
+
+        Raises:
+            InputError: if `rounds` is no number of rounds, or the state is of another drafter.
+        """
+        check_integer("rounds", rounds, 1, None)
+        return _step(
+            self.model, params, state, self.drafter, drafter_params, rounds, until_one_ends
+        )
+
+    def memory(self, params: PyTree, drafter_params: PyTree = None) -> dict[str, int]:
+        """The bytes of a state, before it is allocated: of the cache, the drafter, and the rest.
+
+        Raises:
+            InputError: as `init` does.
+        """
+        state = jax.eval_shape(self.init, params, drafter_params)
+
+        def size(part: PyTree) -> int:
+            return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
+
+        parts = dict(cache=size(state.cache), drafter=size(state.drafter_state))
+        return parts | dict(rest=size(state) - sum(parts.values()))
+
+    def _prepared(
+        self, prompt: Any, asked: "_Asked", earlier: State | None = None
+    ) -> tuple[Prepared, controls.Control | None]:
+        """The checked arguments of a request, in the shapes that all requests have."""
+        tokens = np.asarray(to_array(prompt, "prompt"))
+        if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
+            raise InputError(
+                f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass one row of token "
+                "ids"
+            )
+        count = len(tokens)
+        if not count:
+            tokens = tokens.astype(np.int32)  # an empty list has no dtype of its own
+            if earlier is None:
+                raise InputError(
+                    "the prompt is empty; pass at least one token, or earlier= with the text that "
+                    "goes on"
+                )
+        if count > self.slots:
+            raise InputError(
+                f"the prompt has {count} tokens and a row holds {self.slots}; shorten it, or make "
+                "the engine with more slots"
+            )
+        for name in ("grammar", "stop"):
+            if getattr(asked, name) is not None and getattr(self, name) is None:
+                raise InputError(
+                    f"the request has {name}= and the engine has no room for it; make the engine "
+                    f"with {name}=jspec.grammar.Room(..)"
+                )
+        most = asked.max_draft_tokens
+        if most is None and takes_parts(self.drafter):
+            most = 2**31 - 1
+        greedy = asked.sampling is None
+        if asked.limit is not None:
+            check_integer("limit", asked.limit, 0, self.slots, "what a row holds")
+        call = prepare(
+            self.model,
+            np.pad(tokens, (0, max(1 - count, 0)))[None],
+            np.array([count]),
+            self.slots,
+            np.array([self.slots if asked.limit is None else asked.limit]),
+            # Rows of all kinds stand side by side: a greedy one has temperature 0.
+            Sampling(temperature=0.0) if greedy else asked.sampling,
+            self._filled(asked.eos, "eos"),
+            0 if greedy and asked.key is None else asked.key,
+            np.array([asked.row]),
+            None if earlier is not None else self.slots,
+            earlier,
+            None if most is None else np.array([most]),
+        )
+        processors = self.processors if asked.processors is None else asked.processors
+        self._check_processors(processors)
+        control = controls.prepare(
+            self.model.vocab_size, 1, eos=call.arrays.eos, processors=processors,
+            grammar=asked.grammar, stop=asked.stop,
+            stop_token_ids=self._filled(asked.stop_token_ids, "stop_token_ids"),
+            logprobs=self.logprobs, logprobs_mode=self.logprobs_mode,
+            grammar_room=self.grammar, stop_room=self.stop, reads_logprobs=asked.logprobs,
+        )  # fmt: skip
+        return call, control
+
+    def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
+        """End tokens, as many for every request."""
+        known = np.asarray(to_array([] if tokens is None else tokens, name)).reshape(-1)
+        if known.size and known.dtype.kind not in "iu":
+            raise InputError(f"{name} is {tokens!r:.80}; pass token ids")
+        missing = self.num_end_tokens - len(known)
+        if missing < 0:
+            raise InputError(
+                f"{name} has {len(known)} tokens and a row has room for {self.num_end_tokens}; "
+                f"make the engine with num_end_tokens={len(known)}"
+            )
+        # Of 64 bits, so that what is no token is found to be none.
+        return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
+
+    def _check_processors(self, given: Sequence[Processor]) -> None:
+        """Raises InputError unless these are the engine's functions, with values of its shapes."""
+        if len(given) != len(self.processors):
+            raise InputError(
+                f"the request has {len(given)} processors and the engine {len(self.processors)}; "
+                "pass the engine's, with neutral values where nothing is asked for"
+            )
+        for place, (own, its) in enumerate(zip(self.processors, given, strict=True)):
+            if not isinstance(its, Processor) or its.function is not own.function:
+                name, wanted = (getattr(one, "name", one) for one in (its, own))
+                raise InputError(
+                    f"processor {place} is {name} and the engine has {wanted} there; pass the "
+                    "engine's processors in its order"
+                )
+            shapes = [
+                jax.tree.map(np.shape, one.applied(1, self.model.vocab_size).values)
+                for one in (its, own)
+            ]
+            if shapes[0] != shapes[1]:
+                raise InputError(
+                    f"the value of {its.name} has shape {shapes[0]} and the engine's has room for "
+                    f"{shapes[1]}; give the engine's more room"
+                )
+
+    def _check_row(self, row: Any, batch: int) -> None:
+        if not isinstance(row, jax.Array):
+            check_integer("row", row, 0, batch - 1, "the rows of the engine")
+
+
+@partial(Jitted, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
+@automatic
+def _step(
+    model: CausalLM,
+    params: PyTree,
+    state: State,
+    drafter: Drafter,
+    drafter_params: PyTree,
+    rounds: int,
+    until_one_ends: Bool[Array, ""],
+) -> tuple[State, News]:
+    told = _told(state)
+    after = engine.decode_rounds(
+        model, params, state, drafter, drafter_params, rounds, until_one_ends
+    )
+    size, stop = after.out.shape[1], controls.stop_of(after)
+    # Any number of tokens may have waited for the end of a stop string: some have no text.
+    most = size if stop is not None else min(size, rounds * after.stats.histogram.shape[1])
+    lanes = jnp.arange(most, dtype=jnp.int32)
+    counts = _told(after) - told
+    places = jnp.minimum(told[:, None] + lanes, size - 1)
+    there = lanes < counts[:, None]
+
+    def new(values: Array) -> Array:
+        further = [1] * (values.ndim - 2)
+        at = jnp.take_along_axis(values, places.reshape(*places.shape, *further), axis=1)
+        return jnp.where(there.reshape(*there.shape, *further), at, 0)
+
+    news = News(
+        tokens=new(after.out),
+        counts=counts,
+        status=after.status,
+        stats=after.stats,
+        logprobs=jax.tree.map(new, controls.logprobs_of(after)),
+        stop_bytes=None if stop is None else stop.stop_bytes,
+    )
+    return after, news
+
+
+def _told(state: State) -> Int[Array, " B"]:
+    """The tokens of each row that cannot turn out to be of a stop string any more."""
+    stop = controls.stop_of(state)
+    return state.lengths if stop is None else state.lengths - stop.pending

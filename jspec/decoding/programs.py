@@ -1,0 +1,278 @@
+"""The compiled programs of a service: all of them made beforehand, and none unnoticed later.
+
+A program follows from the number of rows, the bucket of slots and the kind of the request, never
+from lengths, limits or settings of rows. So what a service will run is known before it starts.
+"""
+
+import logging
+import threading
+import traceback
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError, RecompileError
+from jspec.decoding import decode, decode_rounds, prefill
+from jspec.decoding.streaming import stream
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.protocols import CausalLM, Drafter
+from jspec.round.request import Prepared, bucket
+from jspec.types import PyTree, State
+
+_COMPILES = "/jax/core/compile/backend_compile_duration"
+"""The event of `jax.monitoring` that begins when a program is not in memory."""
+_LOGGER = "jax._src.interpreters.pxla"
+"""Where JAX logs the types of a program's arguments before it is compiled."""
+_SHOWN = 12
+
+
+@dataclass(frozen=True)
+class Program:
+    """What one call of `decode` runs: the same for all prompts that fit."""
+
+    rows: int
+    slots: int
+    """Most tokens that a row holds, prompt and output together."""
+
+
+def warmup(
+    model: CausalLM,
+    params: PyTree,
+    *,
+    prompt_tokens: int,
+    max_new_tokens: int = 128,
+    rows: int | Sequence[int] = 1,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    **request: Any,
+) -> tuple[Program, ...]:
+    """Compiles every program that `decode` and `stream` can run for prompts up to a length.
+
+    One for each number of rows and bucket of slots (128, 256, 512, ..), by calls whose limits are
+    0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
+    many end tokens a row has, is part of a program; their values are not. So is `max_new_tokens`:
+    shorter outputs are asked for by `limits`. Prompts are lists or NumPy arrays; arrays on the
+    device are padded there, by a small program for each width.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        prompt_tokens: most tokens of a prompt.
+        max_new_tokens: as in the calls.
+        rows: number of rows of a call, or all numbers that occur.
+        drafter: as in the calls.
+        drafter_params: its weights.
+        request: all else as in the calls of `decode`, but for the prompt, `lengths` and `limits`.
+
+    Returns:
+        The programs, by rows and slots.
+
+    Raises:
+        InputError: if a number is out of range, or as in `decode`.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM(context=None)
+        >>> jspec.warmup(model, model.init(), prompt_tokens=200, max_new_tokens=50)
+        (Program(rows=1, slots=128), Program(rows=1, slots=256))
+        >>> with jspec.no_recompile():
+        ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
+    """
+    for name in ("prompt", "lengths", "limits"):
+        if name in request:
+            raise InputError(
+                f"{name} came to warmup, which compiles for prompts of every length; leave it out"
+            )
+    batches = row_counts(rows)
+    check_integer("prompt_tokens", prompt_tokens, 1, model.context)
+    check_integer("max_new_tokens", max_new_tokens, 1, model.context)
+    found = []
+    for batch in batches:
+        for slots, size in buckets(prompt_tokens, max_new_tokens, model.context):
+            asked = dict(
+                request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
+                max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
+            )  # fmt: skip
+            jax.block_until_ready(decode(model, params, **asked).lengths)
+            list(stream(model, params, **asked))
+            found.append(Program(batch, slots))
+    return tuple(found)
+
+
+def compile_ahead(
+    model: CausalLM,
+    params: PyTree,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    first: Drafter | None = None,
+    **request: Any,
+) -> State:
+    """Compiles what `prefill` and `step` run for such a call, both programs at once.
+
+    For weights on one device: what a round is given is known by its shapes alone.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        drafter: as in the call.
+        drafter_params: its weights.
+        first: the drafter of the first rounds, such as `Adaptive.narrowest` gives; None: the same.
+        request: all else as in the call of `prefill`, but for `limits`.
+
+    Returns:
+        The shapes of the state between two rounds, by which `compile_rounds` compiles others.
+
+    Raises:
+        InputError: as in `prefill`.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> shapes = compile_ahead(
+        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=48
+        ... )
+        >>> with jspec.no_recompile():
+        ...     state = jspec.prefill(model, model.init(), [[4, 5, 6]], max_new_tokens=6, slots=48)
+        ...     state = jspec.step(model, model.init(), state)
+    """
+
+    def begin(params: PyTree, drafter_params: PyTree) -> State:
+        return prefill(model, params, drafter=drafter, drafter_params=drafter_params, **request)
+
+    shapes = jax.eval_shape(begin, params, drafter_params)
+    request["limits"] = np.zeros(len(shapes.root), np.int32)
+    with ThreadPoolExecutor(1) as other:  # compiling leaves Python to others
+        begun = other.submit(lambda: jax.block_until_ready(begin(params, drafter_params).root))
+        compile_rounds(model, params, shapes, first or drafter, drafter_params)
+        begun.result()
+    return shapes
+
+
+def compile_rounds(
+    model: CausalLM, params: PyTree, shapes: State, drafter: Drafter, drafter_params: PyTree
+) -> None:
+    """Compiles what `step` runs of a state.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        shapes: of the state, as `compile_ahead` gives them, or a state.
+        drafter: of the rounds.
+        drafter_params: its weights.
+
+    Raises:
+        InputError: as in `step`.
+    """
+    decode_rounds.lower(model, params, shapes, drafter, drafter_params, 1).compile()
+
+
+def row_counts(rows: int | Sequence[int]) -> list[int]:
+    """The numbers of rows, each once and rising.
+
+    Raises:
+        InputError: if there is none, or one is below 1.
+    """
+    counts = list(rows) if isinstance(rows, Iterable) else [rows]
+    if not counts:
+        raise InputError("rows is empty; give the number of rows of a call, or several")
+    for count in counts:
+        check_integer("rows", count, 1, None)
+    return sorted(set(counts))
+
+
+def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int, int]]:
+    """Each number of slots that such calls have, and the length of a prompt that has it."""
+    size, last = 1, None
+    while size <= longest:
+        room = bucket(size + more)
+        slots = room if context is None else min(room, context)
+        if slots != last:
+            yield slots, size
+        last, size = slots, room - more + 1
+
+
+@contextmanager
+def no_recompile() -> Iterator[None]:
+    """A context in which a compilation is an error: a slow call that no one asked for.
+
+    What was compiled before runs, in this thread; other threads may compile. Small programs count
+    too: an operation on an array of a new shape is one. What `jspec.metrics.of` reads of a result
+    compiles nothing.
+
+    Raises:
+        RecompileError: where a program would be compiled, before it is.
+
+    Example:
+        >>> import jax, jspec
+        >>> double = jax.jit(lambda x: x + x)
+        >>> with jspec.no_recompile():
+        ...     double(jax.numpy.zeros(3))
+        Traceback (most recent call last):
+        jspec.RecompileError: jit(...
+    """
+    mine, types = threading.get_ident(), _Types()
+    jax_log = logging.getLogger(_LOGGER)
+    level = jax_log.level
+
+    def begins(event: str, value: float, **about: Any) -> None:
+        del value  # the time
+        if event == _COMPILES and threading.get_ident() == mine:
+            raise RecompileError(
+                f"{about.get('fun_name', 'a program')} would be compiled{types.said()}{_call()} "
+                "inside jspec.no_recompile(); warm it up for these shapes with jspec.warmup(..), "
+                "or run it once before the context"
+            )
+
+    jax.monitoring.register_scalar_listener(begins)
+    jax_log.addFilter(types)
+    if not jax_log.isEnabledFor(logging.DEBUG):
+        types.silent = True
+        jax_log.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        jax_log.setLevel(level)
+        jax_log.removeFilter(types)
+        jax.monitoring.unregister_scalar_listener(begins)
+
+
+def _call() -> str:
+    """The rows and slots of the call of jspec that is under way, as they stand in its frames."""
+    for frame, _ in traceback.walk_stack(None):
+        if frame.f_globals.get("__name__") == "jspec.decoding":
+            held = frame.f_locals
+            if isinstance(call := held.get("call"), Prepared):
+                rows, slots = len(call.arrays.lengths), call.slots
+            elif isinstance(state := held.get("state"), State):
+                rows, slots = len(state.root), state.cache.slots
+            else:
+                continue
+            return f" for a call of {rows} rows and {slots} slots"
+    return ""
+
+
+class _Types(logging.Filter):
+    """The argument types of the program that JAX logged last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: Sequence[Any] = ()
+        self.silent = False
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno == logging.DEBUG and isinstance(record.args, tuple):
+            self.last = next((part for part in record.args if isinstance(part, list | tuple)), ())
+        return not (self.silent and record.levelno == logging.DEBUG)
+
+    def said(self) -> str:
+        # The weights come first, and are the same for every call.
+        kinds = [getattr(kind, "str_short", lambda: "")() for kind in self.last]
+        shown = list(dict.fromkeys(filter(None, reversed(kinds))))[:_SHOWN]
+        return f" from arrays of {', '.join(reversed(shown))}" if shown else ""

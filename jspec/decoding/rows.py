@@ -1,0 +1,146 @@
+"""Rows of a state are copied, put into another, and freed; which row it is, is data."""
+
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
+
+from jspec import sampling as samplings
+from jspec._validate.errors import InputError
+from jspec._xla import rows as memories
+from jspec._xla.explicit_axes import automatic
+from jspec.decoding import check_same_memory
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.processors import control as controls
+from jspec.protocols import Drafter
+from jspec.round.request import check_fork
+from jspec.types import PyTree, State, Status
+
+
+def fork(
+    state: State,
+    rows: ArrayLike,
+    *,
+    drafter: Drafter = Autoregressive(),
+    key: jax.Array | int | None = None,
+    ids: ArrayLike | None = None,
+) -> State:
+    """A state whose row i is a copy of the state's row `rows[i]`: nothing is read again.
+
+    Several answers to one prompt, or a beginning that many prompts share (`prefill` with
+    `earlier`). What rows of the drafter's memory share stays shared.
+
+    Args:
+        state: of `prefill` or `step`; not donated.
+        rows: [R] which row each new one copies; a row may be copied often, or left out.
+        drafter: the one that the state was made with.
+        key: a random key or a seed, needed if the rows are sampled. The tokens are those of a call
+            with this key and ids.
+        ids: [R] ids of the new rows for their randomness; None: 0 .. R-1.
+
+    Raises:
+        InputError: if a row is not there, or rows would be sampled without a key: copies would
+            then all say the same.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3], [4, 5, 6]], max_new_tokens=4)
+        >>> jspec.fork(state, [1, 1, 0]).root.tolist()
+        [6, 6, 3]
+    """
+    check_same_memory(drafter, state)
+    asked = check_fork(rows, ids, key, len(state.root), state.request.sampling)
+    return copies(state, *asked, drafter)
+
+
+@partial(jax.jit, static_argnames=("drafter",))
+@automatic
+def copies(
+    state: State,
+    rows: Int[Array, " R"],
+    ids: Int[Array, " R"] | None,
+    key: jax.Array | None,
+    drafter: Drafter,
+) -> State:
+    """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
+    slots = state.cache.slots
+    axes = memories.row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
+    known = memories.take(state.drafter_state, axes, rows)
+    control = controls.take(state.request.control, rows)
+    # All else has an entry for each row.
+    plain = replace(state, drafter_state=(), request=replace(state.request, control=None))
+    taken = jax.tree.map(lambda leaf: leaf[rows], plain)
+    keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
+    request = replace(taken.request, keys=keys, control=control)
+    return replace(taken, drafter_state=known, request=request)
+
+
+def check_arrival(state: State, arrival: State) -> None:
+    """Raises InputError unless a state of one row fits into this one."""
+    if not isinstance(arrival, State) or len(arrival.root) != 1:
+        raise InputError("arrival is no state of one row; pass what Engine.prefill returns")
+    if jax.tree.structure(arrival) != jax.tree.structure(state):
+        raise InputError(
+            "the arrival holds other things than the engine's rows; pass a request that this "
+            "engine's prefill made"
+        )
+    own, its = jax.tree.leaves(_by_row(state)), jax.tree.leaves(_by_row(arrival))
+    for number, (leaf, new) in enumerate(zip(own, its, strict=True)):
+        if (new.shape, new.dtype) != ((1, *leaf.shape[1:]), leaf.dtype):
+            path, _ = jax.tree.leaves_with_path(_by_row(state))[number]
+            raise InputError(
+                f"the arrival's {jax.tree_util.keystr(path)} has shape {new.shape} of {new.dtype} "
+                f"and the engine's rows have {leaf.shape[1:]} of {leaf.dtype}; pass a request that "
+                "this engine's prefill made, and give its processors room"
+            )
+
+
+def _by_row(state: State) -> PyTree:
+    """All of a state that has an entry for each row on the first axis."""
+    control = state.request.control
+    own = None
+    if control is not None:
+        own = control.processors, control.stop_tokens, control.reads_logprobs
+    return replace(state, drafter_state=(), request=replace(state.request, control=own))
+
+
+@partial(jax.jit, static_argnames=("drafter",), donate_argnames=("state",))
+@automatic
+def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) -> State:
+    """The state with a request in the place of a row; see `Engine.insert`."""
+    slots, name = state.cache.slots, type(drafter).__name__
+    axes = memories.row_axes(name, lambda batch: drafter.init(batch, slots, None))
+    control = controls.put(state.request.control, row, arrival.request.control)
+    arrived = replace(arrival, control=controls.placed(arrival.control, control, row))
+
+    def write(leaf: Array, new: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
+
+    def plain(state: State) -> State:
+        return replace(state, drafter_state=(), request=replace(state.request, control=None))
+
+    after = jax.tree.map(write, plain(state), plain(arrived))
+    return replace(
+        after,
+        drafter_state=memories.put(state.drafter_state, axes, row, arrival.drafter_state),
+        request=replace(after.request, control=control),
+    )
+
+
+@partial(jax.jit, donate_argnames=("state",))
+@automatic
+def evict(state: State, row: Int[Array, ""]) -> State:
+    """The state with a free row; see `Engine.evict`."""
+    # Without a text, nothing of the row is read any more.
+    here = jnp.arange(len(state.root)) == row
+    return replace(
+        state,
+        cache=replace(state.cache, lengths=jnp.where(here, 0, state.cache.lengths)),
+        lengths=jnp.where(here, 0, state.lengths),
+        status=jnp.where(here, Status.FREE, state.status),
+        control=controls.freed(state.control, here),
+    )

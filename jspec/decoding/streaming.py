@@ -1,0 +1,117 @@
+"""Streaming: `decode` round by round, for those who want the tokens as they come."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import jax
+import numpy as np
+from flax import struct
+from jax.typing import ArrayLike
+
+from jspec.decoding import prefill, step
+from jspec.drafters.autoregressive import Autoregressive
+from jspec.processors.control import logprobs_of, stop_of
+from jspec.protocols import CausalLM, Drafter
+from jspec.types import Logprobs, PyTree, State
+
+
+@struct.dataclass
+class Chunk:
+    """The tokens of one round, on the host, as `stream` yields them."""
+
+    tokens: list[list[int]]
+    """The round's tokens of each row, without those that may yet be of a stop string: they come in
+    a later chunk, or never."""
+    drafted: list[list[bool]]
+    """True for a draft that the target confirmed. False for the round's last token, the target's
+    own draw; if an end token or a limit cut the round, it may have been drafted too."""
+    state: State
+    """The state after the round; asking for the next chunk donates it."""
+    logprobs: Logprobs | None = None
+    """The log-probabilities of these tokens, [B, most tokens of a row]; None if not asked for."""
+
+
+def stream(
+    model: CausalLM,
+    params: PyTree,
+    prompt: ArrayLike,
+    lengths: ArrayLike | None = None,
+    *,
+    drafter: Drafter = Autoregressive(),
+    drafter_params: PyTree = None,
+    **request,
+) -> Iterator[Chunk]:
+    """Decodes round by round, with a `Chunk` after each; together they are decode's tokens.
+
+    Runs the very program that `decode` runs, one round at a time.
+
+    Args:
+        model: the target; static.
+        params: its weights.
+        prompt: [B, T] token ids, padded on the right.
+        lengths: [B] tokens per row; None: every row is full.
+        drafter: proposes the trees; static.
+        drafter_params: its weights, if it has any.
+        request: all else as in `decode`.
+
+    Returns:
+        An iterator of chunks, one a round, until every row has ended.
+
+    Raises:
+        InputError: as in `decode`, before the first chunk is asked for.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> chunks = jspec.stream(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> sum(len(chunk.tokens[0]) for chunk in chunks)
+        4
+    """
+    state = prefill(
+        model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params, **request
+    )
+
+    advance = partial(step, model, params, drafter=drafter, drafter_params=drafter_params)
+    return chunks(state, advance)
+
+
+def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
+    """The tokens of each round, until every row has ended.
+
+    Args:
+        state: before the first round; donated, as each chunk's is.
+        advance: gives the state after a round; every round may have a program of its own.
+    """
+    seen = jax.device_get(state.lengths)
+    confirmed: list[list[bool]] = [[] for _ in seen]
+    while not jax.device_get(state.done).all():
+        state = advance(state)
+        out, lengths, stop = jax.device_get((state.out, state.lengths, stop_of(state)))
+        for row, length in zip(confirmed, lengths.tolist(), strict=True):
+            new = length - len(row)
+            row += [True] * (new - 1) + [False] * min(new, 1)
+            del row[length:]
+        # What may yet turn out to be of a stop string waits for the next rounds.
+        ends = lengths if stop is None else lengths - stop.pending
+        parts = [slice(*places) for places in zip(seen, ends, strict=True)]
+        yield Chunk(
+            tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
+            drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
+            state=state,
+            logprobs=_between(logprobs_of(state), seen, ends),
+        )
+        seen = ends
+
+
+def _between(logprobs: Logprobs | None, begins: np.ndarray, ends: np.ndarray) -> Logprobs | None:
+    """The log-probabilities from place `begins` to place `ends` of each row, on the host."""
+    lanes = np.arange((ends - begins).max())
+
+    def part(values: jax.Array) -> np.ndarray:
+        host = np.asarray(values)
+        places = np.minimum(begins[:, None] + lanes, host.shape[1] - 1)
+        there = begins[:, None] + lanes < ends[:, None]
+        picked = host[np.arange(len(host))[:, None], places]
+        return np.where(there.reshape(*there.shape, *[1] * (picked.ndim - 2)), picked, 0)
+
+    return jax.tree.map(part, logprobs)

@@ -1,0 +1,197 @@
+"""A drafter's memory on disk: what its rows share, so that the next program starts warm.
+
+An adjacency matrix, past outputs, what was learnt of acceptance: all of that outlives a call as
+`Result.drafter_state`. Here it outlives the process. What belongs to rows is not kept.
+
+A memory of other texts, or of another model, costs speed and never a token.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+
+from jspec._validate.errors import InputError
+from jspec._validate.whole_files import written_whole
+from jspec._xla.rows import row_axes
+from jspec.protocols import Drafter
+from jspec.types import PyTree
+
+__all__ = ["check_outlives", "load", "merge", "save"]
+
+_FORMAT = "jspec memory 1"
+_SLOTS = 8
+"""Slots of the rows that a loaded memory has, and that nobody reads."""
+
+
+def save(path: str | os.PathLike[str], drafter: Drafter, state: PyTree, about: str = "") -> None:
+    """Writes what the rows of a memory share; a file that is there is replaced at once, or stays.
+
+    Args:
+        path: a file in safetensors' format; its folder is made.
+        drafter: whose memory it is.
+        state: `Result.drafter_state`, or that of a `State`.
+        about: a text that `load` compares, such as the model's name.
+
+    Raises:
+        InputError: if the memory is of another drafter, or its rows share nothing.
+        OSError: if the file cannot be written.
+
+    Example:
+        >>> import jspec, tempfile
+        >>> model, drafter = jspec.testing.PrefixLM(), jspec.Suffix(capacity=64)
+        >>> ask = dict(drafter=drafter, max_new_tokens=4)
+        >>> state = jspec.decode(model, model.init(), [[1, 2, 3]], **ask).drafter_state
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     jspec.memory_file.save(f"{folder}/suffix", drafter, state)
+        ...     known = jspec.memory_file.load(f"{folder}/suffix", drafter)
+        >>> bool((known.past == state.past).all())
+        True
+    """
+    places, empty = _shared(drafter), jax.eval_shape(lambda: _empty(drafter))
+    leaves, structure = jax.tree.flatten(state)
+    kind = type(drafter).__name__
+    if structure != jax.tree.structure(empty):
+        raise InputError(f"the memory is no {kind}'s; pass the drafter that it is of")
+    held = {name: np.asarray(leaves[place]) for name, place in places.items()}
+    own = {name: jax.tree.leaves(empty)[place] for name, place in places.items()}
+    for name, array in held.items():
+        there, here = ((it.shape, it.dtype) for it in (array, own[name]))
+        if there != here:
+            raise InputError(
+                f"the memory does not fit this {kind}: {name or 'its array'} is {_said(there)} in "
+                f"it and {_said(here)} here; pass the drafter that it is of"
+            )
+    held = {name: np.atleast_1d(array) for name, array in held.items()}
+    said = {"format": _FORMAT, "drafter": type(drafter).__name__, "about": about}
+    with written_whole(path) as file:
+        save_file(held, file, said)
+
+
+def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyTree:
+    """The memory that `save` wrote, as a `drafter_state` for `decode` or `Engine.init`.
+
+    Args:
+        path: the file.
+        drafter: for which it is; other sizes of its trees are welcome.
+        about: as it was saved.
+
+    Raises:
+        InputError: if it is no such file, or of another drafter, size or `about`.
+    """
+    try:
+        held, said = load_file(path), _metadata(path)
+    except (OSError, SafetensorError) as error:
+        raise InputError(f"{path} cannot be read as a drafter's memory: {error}") from error
+    if said.get("format") != _FORMAT:
+        raise InputError(f"{path} is no drafter's memory; pass a file of jspec.memory_file.save")
+    if (found := said.get("about", "")) != about:
+        raise InputError(
+            f"{path} is a memory of {found or 'no named model'} and this is "
+            f"{about or 'no named model'}; pass another file"
+        )
+    places, empty = _shared(drafter), _empty(drafter)
+    leaves, structure = jax.tree.flatten(empty)
+    # The format has no numbers, only arrays.
+    shapes = {
+        name: (leaves[place].shape or (1,), leaves[place].dtype) for name, place in places.items()
+    }
+    given = {name: (array.shape, array.dtype) for name, array in held.items()}
+    for name in sorted(shapes | given):
+        there, here = given.get(name), shapes.get(name)
+        if there != here:
+            raise InputError(
+                f"{path} is a memory of {said.get('drafter')} and does not fit this "
+                f"{type(drafter).__name__}: {name or 'its array'} is {_said(there)} there and "
+                f"{_said(here)} here; pass another file"
+            )
+    for name, place in places.items():
+        leaves[place] = jnp.asarray(held[name]).reshape(leaves[place].shape)
+    return jax.tree.unflatten(structure, leaves)
+
+
+def merge(drafter: Drafter, states: Sequence[PyTree]) -> PyTree:
+    """One memory of those that replicas kept apart, as a `drafter_state` for each of them.
+
+    Under `pmap` and `shard_map` each device has a memory of its own, which learns from its own rows
+    alone. A merge changes no token, only how many are accepted.
+
+    Args:
+        drafter: whose memories they are: `jspec.TokenRecycling`, `jspec.Suffix`, or another with a
+            method `merged`.
+        states: `Result.drafter_state` of each replica; `pmap` returns them as the entries of a
+            first axis.
+
+    Raises:
+        InputError: if such memories cannot be merged.
+
+    Example:
+        >>> import jspec, jax.numpy as jnp
+        >>> drafter = jspec.TokenRecycling(3, jspec.tree.branching([1]), k=1)
+        >>> replicas = [jnp.array([[[2], [0], [0]]]), jnp.array([[[0], [1], [0]]])]
+        >>> merge(drafter, replicas).tolist()
+        [[[2], [1], [0]]]
+    """
+    merged = getattr(drafter, "merged", None)
+    if merged is None:
+        raise InputError(
+            f"drafter is {type(drafter).__name__}, whose memories cannot be merged; go on with one "
+            "of them, or take jspec.TokenRecycling or jspec.Suffix"
+        )
+    own = jax.tree.structure(_empty(drafter))
+    if not states or any(jax.tree.structure(state) != own for state in states):
+        raise InputError(
+            f"states are no memories of {type(drafter).__name__}; pass a list with the "
+            "drafter_state of each replica"
+        )
+    first, *others = ([leaf.shape for leaf in jax.tree.leaves(state)] for state in states)
+    for place, shapes in enumerate(others, 1):
+        if shapes != first:
+            raise InputError(
+                f"states[{place}] has arrays of shapes {shapes} and states[0] of {first}; pass "
+                "memories of drafters of the same sizes, and as many rows"
+            )
+    return merged(states)
+
+
+def check_outlives(drafter: Drafter) -> None:
+    """Raises InputError unless the rows of a drafter's memory share something."""
+    _shared(drafter)
+
+
+def _empty(drafter: Drafter) -> PyTree:
+    return drafter.init(1, _SLOTS, None)
+
+
+def _shared(drafter: Drafter) -> dict[str, int]:
+    """The places of the leaves that all rows share, by their paths."""
+    name = type(drafter).__name__
+    axes = row_axes(name, lambda batch: drafter.init(batch, _SLOTS, None))
+    paths = [path for path, _ in jax.tree.leaves_with_path(jax.eval_shape(lambda: _empty(drafter)))]
+    shared = {
+        jax.tree_util.keystr(path): place
+        for place, (path, axis) in enumerate(zip(paths, axes, strict=True))
+        if axis is None
+    }
+    if not shared:
+        raise InputError(
+            f"{name} keeps nothing that outlives a call; take a drafter that learns, such as "
+            "jspec.TokenRecycling, jspec.Suffix or a method with chosen widths"
+        )
+    return shared
+
+
+def _metadata(path: str | os.PathLike[str]) -> dict[str, str]:
+    with open(path, "rb") as file:
+        size = int.from_bytes(file.read(8), "little")
+        return json.loads(file.read(size)).get("__metadata__", {})
+
+
+def _said(shape: tuple[Any, Any] | None) -> str:
+    return "absent" if shape is None else f"{shape[0]} of {shape[1]}"

@@ -1,0 +1,420 @@
+"""Token automata: what a machine that reads bytes does when it reads tokens, as a small table.
+
+Most tokens of a large vocabulary do the same in every state, such as all that no string may hold.
+They are one *class*, and a table has a column for each class instead of one for each token.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Int
+
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
+from jspec.types import PyTree
+
+NONE = -1
+"""The entry of a table where a token leads nowhere."""
+FREE = 0
+"""The state of rows without an automaton, in stacked tables: every token leads back to it."""
+_MEGABYTE = 2**20
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The most that a token automaton may take; beyond, it is refused before it is built.
+
+    Args:
+        states: most states.
+        megabytes: most memory of the table.
+    """
+
+    states: int = 20_000
+    megabytes: int = 256
+
+
+@dataclass(frozen=True)
+class Room:
+    """The room for the automaton of one row, where rows come and go (`jspec.Engine`); static.
+
+    Args:
+        states: most states.
+        classes: most classes of tokens: those that no state tells apart are one.
+
+    Raises:
+        InputError: if there is room for nothing.
+
+    Example:
+        >>> Room(states=512, classes=256).megabytes
+        0.5
+    """
+
+    states: int
+    classes: int
+
+    def __post_init__(self):
+        check_integer("states", self.states, 1, None)
+        check_integer("classes", self.classes, 1, None)
+
+    @property
+    def megabytes(self) -> float:
+        """The memory of the table, for each row."""
+        return self.states * self.classes * 4 / _MEGABYTE
+
+
+@dataclass(frozen=True, eq=False)
+class TokenAutomaton:
+    """A token automaton on the host. State 0 is the first."""
+
+    table: Int[np.ndarray, "states classes"]
+    """The next state after a token of each class; -1 where there is none."""
+    classes: Int[np.ndarray, " V"]
+    """The class of each token."""
+    origins: Int[np.ndarray, " states"]
+    """The state of the byte machine that each state is."""
+
+    @property
+    def megabytes(self) -> float:
+        """The memory of the table."""
+        return self.table.nbytes / _MEGABYTE
+
+
+def read_tokens(
+    step: Int[np.ndarray, "bytes_states 256"],
+    tokens: Sequence[bytes | None],
+    what: str,
+    bounds: Bounds,
+    last: Bool[np.ndarray, " bytes_states"] | None = None,
+) -> TokenAutomaton:
+    """The token automaton of a machine that reads bytes and begins in state 0.
+
+    Args:
+        step: next state by state and byte; -1 where there is none.
+        tokens: the bytes of each token. One without bytes leads nowhere.
+        what: of which the automaton is, for messages.
+        bounds: the most that it may take.
+        last: states in which no further token is read; None: there are none.
+
+    Raises:
+        InputError: if it would take more than the bounds.
+
+    Example:
+        >>> step = np.full((3, 256), -1)
+        >>> step[0, ord("a")], step[1, ord("b")] = 1, 2  # "ab" alone
+        >>> made = read_tokens(step, [b"a", b"b", b"ab", None], "ab", Bounds())
+        >>> made.table[:, made.classes].tolist()
+        [[1, -1, 2, -1], [-1, 2, -1, -1], [-1, -1, -1, -1]]
+    """
+    reader, over = _Reader(step, tokens), np.zeros(len(step), bool) if last is None else last
+    number, queue = {0: 0}, [0]
+    marks = np.zeros(len(tokens), np.uint64)
+    for state in queue:  # grows while it is read
+        if over[state]:
+            continue
+        places, ends = reader.read(state, reader.all)
+        for end in np.unique(ends).tolist():
+            if end not in number:
+                number[end] = len(queue)
+                queue.append(end)
+        if len(queue) > bounds.states:
+            raise InputError(
+                f"the automaton of {what} has more than {bounds.states} states; make it smaller, "
+                "such as by shorter bounds of repetition, or raise max_states"
+            )
+        # Tokens of equal sums have equal columns, but for one chance in 2^64 for each pair.
+        marks[reader.tokens[places]] += _mixed(
+            (np.uint64(state) << np.uint64(32)) + ends.astype(np.uint64)
+        )
+    _, first, classes = np.unique(marks, return_index=True, return_inverse=True)
+    size = len(queue) * len(first) * 4 / _MEGABYTE
+    if size > bounds.megabytes:
+        raise InputError(
+            f"the automaton of {what} has {len(queue)} states and {len(first)} classes of tokens, "
+            f"{size:.0f} MB, and at most {bounds.megabytes} are allowed; make it smaller, or raise "
+            "max_megabytes"
+        )
+    table = np.full((len(queue), len(first)), NONE, np.int32)
+    known = np.full(len(step), NONE, np.int32)
+    known[queue] = np.arange(len(queue))
+    members = reader.places_of(first)
+    for row, state in enumerate(queue):
+        if over[state]:
+            continue
+        places, ends = reader.read(state, members)
+        table[row, classes[reader.tokens[places]]] = known[ends]
+    return TokenAutomaton(table, classes.astype(np.int32), np.array(queue, np.int32))
+
+
+class _Reader:
+    """Reads all tokens at once, byte by byte; those that have died are left behind."""
+
+    def __init__(self, step: np.ndarray, tokens: Sequence[bytes | None]):
+        self._step = np.asarray(step)
+        spelled = [number for number, text in enumerate(tokens) if text]
+        self.tokens = np.array(spelled, np.int64)
+        """The tokens that have bytes; a place is an index of these."""
+        self._lengths = np.array([len(tokens[number] or b"") for number in spelled], np.int64)
+        self._bytes = np.zeros((len(spelled), max(self._lengths, default=1)), np.uint8)
+        for place, number in enumerate(spelled):
+            text = tokens[number] or b""
+            self._bytes[place, : len(text)] = np.frombuffer(text, np.uint8)
+        self.all = np.arange(len(spelled))
+
+    def places_of(self, tokens: np.ndarray) -> np.ndarray:
+        """The places of those of the tokens that have bytes."""
+        return np.flatnonzero(np.isin(self.tokens, tokens))
+
+    def read(self, state: int, places: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The places whose tokens can be read to their end, and the states there."""
+        states = np.full(len(places), state)
+        done_places, done_states = [], []
+        for at in range(self._bytes.shape[1]):
+            states = self._step[states, self._bytes[places, at]]
+            alive = states >= 0
+            places, states = places[alive], states[alive]
+            ended = self._lengths[places] == at + 1
+            done_places.append(places[ended])
+            done_states.append(states[ended])
+            places, states = places[~ended], states[~ended]
+            if not len(places):
+                break
+        if not done_places:
+            return places, states
+        return np.concatenate(done_places), np.concatenate(done_states)
+
+
+def _mixed(values: np.ndarray) -> np.ndarray:
+    """Scatters 64-bit numbers (SplitMix64; Steele et al. 2014)."""
+    mixed = values.astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
+
+
+@struct.dataclass
+class Automata:
+    """Token automata of all rows in one table. State 0 is that of rows that have none."""
+
+    table: Int[Array, "states classes"]
+    classes: Int[Array, "automata V"]
+    which: Int[Array, " B"]
+    """The automaton of each row."""
+    starts: Int[Array, " B"]
+    """The first state of each row."""
+    room: Room | None = struct.field(pytree_node=False, default=None)
+    """The part of the table that each row has, one after the other behind state 0; None: rows may
+    share."""
+
+    def step(self, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
+        """The states after one token each; -1 where it leads nowhere."""
+        which = self.which.reshape(-1, *[1] * (tokens.ndim - 1))
+        return self.table[states, self.classes[which, tokens]]
+
+    def leads(self, states: Int[Array, "B N"]) -> Bool[Array, "B N V"]:
+        """Which tokens lead somewhere."""
+        somewhere = self.table[states] >= 0
+        return jax.vmap(lambda row, column: row[:, column])(somewhere, self.classes[self.which])
+
+
+class HasAutomaton(Protocol):
+    """What `stack` takes: an automaton, and values of its states under other names."""
+
+    @property
+    def automaton(self) -> TokenAutomaton: ...
+
+
+def stack(
+    rows: Sequence[HasAutomaton | None],
+    vocab_size: int,
+    free: Mapping[str, int | bool],
+    room: Room | None = None,
+) -> tuple[Automata, dict[str, Any]]:
+    """The automata of rows in one table.
+
+    Args:
+        rows: one for each row, or None; one that several rows have is held once.
+        vocab_size: V. Tokens that an automaton does not know lead nowhere.
+        free: names of values [states] that these have, and the values in rows that have none.
+        room: of a row, for a single row that may come to others; None: as much as is needed.
+
+    Returns:
+        The table, and the values of its states. Without a room sizes are rounded up, so that
+        automata of like sizes are one program.
+
+    Raises:
+        InputError: if an automaton is larger than the room.
+    """
+    if room is not None and all(row is None for row in rows):
+        return _nobodys(len(rows), vocab_size, tuple(free.items()), room)
+    return _stacked(rows, vocab_size, free, room)
+
+
+@lru_cache(maxsize=16)
+def _nobodys(
+    count: int, vocab_size: int, free: tuple[tuple[str, int | bool], ...], room: Room
+) -> tuple[Automata, dict[str, Any]]:
+    """Those of rows that have none, made once: most requests have none."""
+    known = _stacked([None] * count, vocab_size, dict(free), room)
+    for leaf in jax.tree.leaves(known):
+        leaf.setflags(write=False)
+    return known
+
+
+def _stacked(
+    rows: Sequence[HasAutomaton | None],
+    vocab_size: int,
+    free: Mapping[str, int | bool],
+    room: Room | None,
+) -> tuple[Automata, dict[str, Any]]:
+    """See `stack`."""
+    distinct = list({id(one): one for one in rows if one is not None}.values())
+    parts = [one.automaton for one in distinct]
+    ends = np.cumsum([1, *(len(part.table) for part in parts)])
+    offsets = dict(zip(map(id, distinct), ends[:-1].tolist(), strict=True))
+    most_classes = max((part.table.shape[1] for part in parts), default=0)
+    if room is None:
+        num_states, num_classes = _rounded(int(ends[-1])), _rounded(most_classes + 1)
+    else:
+        _check_room(room, int(ends[-1]) - 1, most_classes)
+        num_states, num_classes = room.states + 1, room.classes + 1
+    table = np.full((num_states, num_classes), NONE, np.int32)
+    table[FREE] = FREE
+    # The last column is that of tokens that no automaton knows.
+    classes = np.full((max(len(parts), 1), vocab_size), num_classes - 1, np.int32)
+    values = {name: np.full(len(table), value) for name, value in free.items()}
+    for number, (one, part) in enumerate(zip(distinct, parts, strict=True)):
+        states = slice(offsets[id(one)], offsets[id(one)] + len(part.table))
+        own = np.where(part.table >= 0, part.table + states.start, NONE)
+        table[states, : own.shape[1]] = own
+        classes[number, : len(part.classes)] = part.classes[:vocab_size]
+        for name in free:
+            values[name][states] = getattr(one, name)
+    place = {id(one): number for number, one in enumerate(distinct)}
+    which = np.array([place.get(id(row), 0) for row in rows], np.int32)
+    starts = np.array([offsets.get(id(row), FREE) for row in rows], np.int32)
+    # Host arrays, which the program takes as they are.
+    arrays: dict[str, Any] = dict(table=table, classes=classes, which=which, starts=starts)
+    return Automata(**arrays, room=room), values
+
+
+def spread(automata: Automata, values: PyTree, batch: int) -> tuple[Automata, PyTree]:
+    """Room for the automata of so many rows, none of which has one.
+
+    Args:
+        automata: of a single row, stacked with a room.
+        values: of its states, the first of them those of rows that have none.
+        batch: B.
+    """
+    room, nothing = _room_of(automata), jnp.zeros(batch, jnp.int32)
+    size = 1 + batch * room.states
+
+    def of_states(leaf: Array, fill: Any) -> Array:
+        return jnp.full((size, *leaf.shape[1:]), fill, jnp.result_type(leaf))
+
+    table = of_states(automata.table, NONE).at[FREE].set(FREE)
+    return (
+        Automata(
+            table=table,
+            classes=jnp.zeros((batch, automata.classes.shape[1]), jnp.int32),
+            which=jnp.arange(batch, dtype=jnp.int32),
+            starts=nothing,
+            room=room,
+        ),
+        jax.tree.map(lambda leaf: of_states(leaf, leaf[0]), values),
+    )
+
+
+def put(
+    automata: Automata, values: PyTree, row: Int[Array, ""], one: Automata, its_values: PyTree
+) -> tuple[Automata, PyTree]:
+    """The automata with that of a single row in the place of a row's.
+
+    Args:
+        automata: of all rows.
+        values: of its states.
+        row: which one.
+        one: of a single row, stacked with the same room.
+        its_values: of its states.
+    """
+    room = _room_of(automata)
+
+    def write(leaf: Array, new: Array, place: Array) -> Array:
+        return jax.lax.dynamic_update_slice_in_dim(leaf, jnp.asarray(new), place, axis=0)
+
+    def written(turn: Array, held: PyTree) -> PyTree:
+        # Of the loop's number, which is 0, so that XLA makes none of it before the loop.
+        place = row + turn
+        first = 1 + place * room.states
+        table, classes, known = held
+        return (
+            write(table, moved(jnp.asarray(one.table)[1:], place, room), first),
+            write(classes, one.classes, place),
+            jax.tree.map(
+                lambda leaf, new: write(leaf, jnp.asarray(new)[1:], first), known, its_values
+            ),
+        )
+
+    # In most requests there is none, whose part nobody reads. A loop writes in place where a
+    # condition would copy.
+    held = automata.table, automata.classes, values
+    times = (jnp.asarray(one.starts)[0] != FREE).astype(jnp.int32)
+    held = vary(held, (held, row, one, its_values))
+    table, classes, known = jax.lax.fori_loop(0, times, written, held)
+    starts = write(automata.starts, moved(one.starts, row, room), row)
+    return replace(automata, table=table, classes=classes, starts=starts), known
+
+
+def moved(states: Int[Array, "*S"], row: Int[Array, ""], room: Room) -> Int[Array, "*S"]:
+    """States of a single row's automaton, as they are called in the place of a row."""
+    return jnp.where(states > FREE, states + row * room.states, states)
+
+
+def _room_of(automata: Automata) -> Room:
+    assert automata.room is not None, "it was stacked with a room"
+    return automata.room
+
+
+def _check_room(room: Room, num_states: int, num_classes: int) -> None:
+    for what, need, most in (
+        ("states", num_states, room.states),
+        ("classes", num_classes, room.classes),
+    ):
+        if need > most:
+            raise InputError(
+                f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
+                f"or the room: Room({what}={need})"
+            )
+
+
+def per_row(name: str, value: Any, batch: int, kind: type) -> list[Any] | None:
+    """One of `kind`, or None, for each row; None if no row has one.
+
+    Raises:
+        InputError: if it is neither one nor a list for all rows.
+    """
+    if value is None or isinstance(value, kind):
+        rows = [value] * batch
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        rows = list(value)
+    else:
+        rows = [value]
+    wrong = [row for row in rows if row is not None and not isinstance(row, kind)]
+    if wrong or len(rows) != batch:
+        raise InputError(
+            f"{name} is {value!r:.80}; pass one {kind.__name__}, or a list with one or None for "
+            f"each of {batch} rows"
+        )
+    return None if all(row is None for row in rows) else rows
+
+
+def _rounded(count: int) -> int:
+    """The next of sizes that grow by 32, and later by a quarter or less."""
+    part = max(32, 1 << max(0, (count - 1).bit_length() - 3))
+    return -(-count // part) * part

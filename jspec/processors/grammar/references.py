@@ -1,0 +1,146 @@
+"""JSON schemas that refer to themselves, written out to a depth at which they stop.
+
+`outlines-core` writes references out itself, and leaves out what is too deep: what has to be there
+is then missing, and the text is no JSON of the schema. Here what needs the part that is too deep
+goes with it: a branch of `anyOf`, a property that may be absent, the items of an array.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import unquote
+
+from jspec._validate.errors import InputError
+
+_DEPTH = 3
+"""Times that a reference stands within itself."""
+_MOST = 20_000
+"""Schemas in all."""
+_NOTHING = object()
+"""A schema that nothing meets within the depth."""
+_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems")
+
+
+def unrolled(schema: Any, what: str) -> Any:
+    """The schema without references to what they stand in; one without such stays as it is.
+
+    Args:
+        schema: a JSON schema.
+        what: the words for it in messages.
+
+    Raises:
+        InputError: if nothing can meet it within the depth, it is too large written out, or a
+            reference has nothing to refer to.
+
+    Example:
+        >>> chain = {"properties": {"next": {"$ref": "#"}}}
+        >>> unrolled(chain, "the schema")["properties"]["next"]["properties"]["next"]
+        {'properties': {'next': {'properties': {}}}}
+    """
+    if not isinstance(schema, dict) or not _returns(schema, schema, {}):
+        return schema
+    made = _Unrolling(schema, what).of(schema, ())
+    if made is _NOTHING:
+        raise InputError(
+            f"{what} refers to itself where it has to, without end, which nothing can meet; give "
+            "it another choice"
+        )
+    return made
+
+
+def _parts(schema: dict[str, Any]) -> Iterator[Any]:
+    """The schemas that a schema consists of; not those that are only there to be referred to."""
+    for key in _LISTS:
+        yield from schema.get(key) or () if isinstance(schema.get(key), list) else ()
+    if isinstance(properties := schema.get("properties"), dict):
+        yield from properties.values()
+    for key in ("items", "additionalProperties"):
+        yield schema.get(key)
+
+
+def _returns(whole: Any, schema: Any, seen: dict[int, bool]) -> bool:
+    """Whether some reference leads back to where it stands.
+
+    Args:
+        whole: the schema in which references look.
+        schema: a part of it.
+        seen: the parts that were come to, by what they are and not by how a reference spells it:
+            each is gone through once. Whether all of it was, and leads nowhere back.
+    """
+    if not isinstance(schema, dict):
+        return False
+    if id(schema) in seen:
+        return not seen[id(schema)]
+    seen[id(schema)] = False
+    place = schema.get("$ref")
+    if isinstance(place, str) and place.startswith("#"):
+        back = _returns(whole, target(whole, place), seen)
+    else:
+        back = any(_returns(whole, part, seen) for part in _parts(schema))
+    seen[id(schema)] = True
+    return back
+
+
+def target(whole: Any, place: str) -> Any:
+    """What a reference within the schema refers to; None: nothing, or it goes by a name."""
+    if place != "#" and not place.startswith("#/"):
+        return None
+    for name in unquote(place).split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        if isinstance(whole, list) and name.isdecimal() and int(name) < len(whole):
+            whole = whole[int(name)]
+        elif isinstance(whole, dict) and name in whole:
+            whole = whole[name]
+        else:
+            return None
+    return whole
+
+
+class _Unrolling:
+    """Writes one schema out."""
+
+    def __init__(self, whole: dict[str, Any], what: str):
+        self._whole, self._what = whole, what
+        self._count = 0
+
+    def of(self, schema: Any, above: tuple[str, ...]) -> Any:
+        """A part, or `_NOTHING`; `above` are the references that it stands in."""
+        if not isinstance(schema, dict):
+            return schema
+        self._count += 1
+        if self._count > _MOST:
+            raise InputError(
+                f"{self._what} has more than {_MOST} parts with its references written out; refer "
+                "less"
+            )
+        place = schema.get("$ref")
+        if isinstance(place, str) and place.startswith("#"):
+            if above.count(place) >= _DEPTH:
+                return _NOTHING
+            if (found := target(self._whole, place)) is None:
+                raise InputError(f"{self._what} refers to {place!r:.60}, which is not there")
+            return self.of(found, (*above, place))
+        made = {key: value for key, value in schema.items() if key not in ("$defs", "definitions")}
+        for key in _LISTS:
+            if isinstance(parts := schema.get(key), list):
+                found = [self.of(part, above) for part in parts]
+                made[key] = [part for part in found if part is not _NOTHING]
+                lost = len(found) - len(made[key])
+                if lost and (key in ("allOf", "prefixItems") or not made[key]):
+                    return _NOTHING
+        if isinstance(properties := schema.get("properties"), dict):
+            found = {name: self.of(part, above) for name, part in properties.items()}
+            made["properties"] = {k: part for k, part in found.items() if part is not _NOTHING}
+            if not set(schema.get("required") or ()).isdisjoint(found.keys() - made["properties"]):
+                return _NOTHING
+        for key, least, most in (
+            ("items", "minItems", "maxItems"),
+            ("additionalProperties", "minProperties", "maxProperties"),
+        ):
+            if key in schema and (part := self.of(schema[key], above)) is not _NOTHING:
+                made[key] = part
+            elif key in schema:
+                if schema.get(least):
+                    return _NOTHING
+                # Beside named properties no others are written anyway.
+                made |= {key: False} if "properties" in schema else {key: {}, most: 0}
+        return made

@@ -1,0 +1,215 @@
+"""What stands before the nodes of a tree: a row's text, and the drafted tokens on each path."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Float, Int
+
+from jspec._xla.manual_axes import vary
+from jspec._xla.ragged import append
+from jspec.types import Tree
+
+
+@struct.dataclass
+class Text:
+    """The text of each row, kept from round to round, with the number of times it has each token.
+
+    Two tables of [B, V], however many nodes a tree has: what a node's own path adds is a few
+    tokens, and is counted when it is needed.
+    """
+
+    tokens: Int[Array, "B text"]
+    """Prompt and output; entries at or beyond the length are never read."""
+    prompt_lengths: Int[Array, " B"]
+    in_prompt: Int[Array, "B V"]
+    """How often each token stands in the prompt."""
+    in_output: Int[Array, "B V"]
+    """How often it was emitted."""
+
+
+@struct.dataclass
+class History:
+    """The tokens before each of N nodes' logits: prompt, output, and the node's own path.
+
+    D is the depth of the tree.
+    """
+
+    text: Text
+    lengths: Int[Array, " B"]
+    """The number of tokens of `text`, the root the last of them."""
+    drafted: Int[Array, "B N D"]
+    """The drafted tokens on the path to each node, its own first and then upwards; -1 where there
+    is none."""
+    end_tokens: Int[Array, "B X"]
+    """The tokens that end a row; -1 fills up."""
+
+    @property
+    def num_output_tokens(self) -> Int[Array, "B N"]:
+        """The number of tokens after the prompt, before each node's logits."""
+        drafted = (self.drafted >= 0).sum(-1, dtype=jnp.int32)
+        return (self.lengths - self.text.prompt_lengths)[:, None] + drafted
+
+    def last(self, count: int) -> Int[Array, "B N count"]:
+        """The last tokens before each node's logits, in their order; -1 before the text begins."""
+        depth = self.drafted.shape[-1]
+        behind = jnp.arange(count, dtype=jnp.int32)  # 0: the last token, the node's own
+        own = (self.drafted >= 0).sum(-1, dtype=jnp.int32)[..., None]
+        place = self.lengths[:, None, None] - 1 - (behind - own)
+        tokens = self.text.tokens
+        known = jax.vmap(lambda row, at: row[at])(tokens, jnp.clip(place, 0, tokens.shape[1] - 1))
+        before = jnp.where(place < 0, -1, known)
+        near = jnp.pad(self.drafted, ((0, 0), (0, 0), (0, max(count - depth, 0))))[..., :count]
+        return jnp.where(behind < own, near, before)[..., ::-1]
+
+    def counts(self, vocab_size: int) -> Int[Array, "B N V"]:
+        """How often each token stands before each node's logits. As large as the logits: where a
+        change depends on a token's own counts alone, `by_counts` needs less.
+        """
+        whole = (self.text.in_prompt + self.text.in_output)[:, None]
+        own = self.drafted[..., None] == jnp.arange(vocab_size)
+        return whole + own.sum(-2, dtype=jnp.int32)
+
+    def by_counts(
+        self,
+        logits: Float[Array, "B N V"],
+        change: Callable[[Array, Array, Array], Array],
+    ) -> Float[Array, "B N V"]:
+        """Changes each token's logit by how often the token stands before it.
+
+        Args:
+            logits: of the nodes.
+            change: from a logit, the token's occurrences in the prompt, and those in the output and
+                on the node's path, to a logit. It gets arrays [B, N, V] or [B, 1, V], and for the
+                drafted tokens once more [B, N, D].
+        """
+        prompt, output = self.text.in_prompt, self.text.in_output
+        changed = change(logits, prompt[:, None], output[:, None])
+        if not self.drafted.shape[-1]:
+            return changed
+        # The tables count what all nodes of a row have before them. A node's own path has a few
+        # tokens more: only theirs is another count.
+        path, size = self.drafted, logits.shape[-1]
+        safe = jnp.maximum(path, 0)
+        pick = jax.vmap(lambda row, at: row[at])
+        own = (path[..., :, None] == path[..., None, :]).sum(-1, dtype=jnp.int32)
+        right = change(
+            jnp.take_along_axis(logits, safe, axis=-1),
+            pick(prompt, safe),
+            pick(output, safe) + own,
+        )
+
+        # A token that stands twice on a path is written twice, with the same value.
+        def write(node, tokens, values):
+            return node.at[tokens].set(values, mode="drop")
+
+        return jax.vmap(jax.vmap(write))(changed, jnp.where(path < 0, size, path), right)
+
+
+def begin(prompt: Int[Array, "B T"], lengths: Int[Array, " B"], size: int, vocab_size: int) -> Text:
+    """The text before the first round.
+
+    Args:
+        prompt: padded on the right.
+        lengths: tokens of each row.
+        size: most tokens that are emitted.
+        vocab_size: V.
+    """
+    there = jnp.arange(prompt.shape[1]) < lengths[:, None]
+    nothing = jnp.zeros((len(prompt), vocab_size), jnp.int32)
+    return Text(
+        tokens=jnp.pad(prompt, ((0, 0), (0, size))),
+        prompt_lengths=lengths,
+        in_prompt=_counted(vary(nothing, prompt), prompt, there),
+        in_output=nothing,
+    )
+
+
+def go_on(
+    text: Text,
+    lengths: Int[Array, " B"],
+    prompt: Int[Array, "B T"],
+    counts: Int[Array, " B"],
+) -> Text:
+    """The text before the first round of a call that goes on where another ended.
+
+    All that stood there is prompt now.
+
+    Args:
+        text: of the call before.
+        lengths: its committed tokens, which are all but its last one.
+        prompt: that last token, and what follows it, padded on the right.
+        counts: how many they are.
+    """
+    # The first token is known already.
+    there = (jnp.arange(prompt.shape[1]) > 0) & (jnp.arange(prompt.shape[1]) < counts[:, None])
+    known = text.in_prompt + text.in_output
+    return Text(
+        tokens=append(text.tokens, lengths, prompt, counts),
+        prompt_lengths=lengths + counts,
+        in_prompt=_counted(known, prompt, there),
+        in_output=jnp.zeros_like(text.in_output),
+    )
+
+
+def extend(
+    text: Text,
+    lengths: Int[Array, " B"],
+    emitted: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> Text:
+    """The text with a round's tokens behind the first `lengths`."""
+    there = jnp.arange(emitted.shape[1]) < counts[:, None]
+    return replace(
+        text,
+        tokens=append(text.tokens, lengths, emitted, counts),
+        in_output=_counted(text.in_output, emitted, there),
+    )
+
+
+def cut(text: Text, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Text:
+    """The text with no more than the first `lengths` tokens, behind which so many were emitted."""
+    place = jnp.arange(text.tokens.shape[1], dtype=jnp.int32)
+    gone = (place >= lengths[:, None]) & (place < (lengths + dropped)[:, None])
+    return replace(text, in_output=_counted(text.in_output, text.tokens, -gone.astype(jnp.int32)))
+
+
+def of_nodes(
+    text: Text, lengths: Int[Array, " B"], end_tokens: Int[Array, "B X"], tree: Tree
+) -> History:
+    """What stands before the nodes of a tree.
+
+    Args:
+        text: of the rows.
+        lengths: its tokens, the root the last of them.
+        end_tokens: of the rows.
+        tree: an admitted one.
+    """
+    node = jnp.broadcast_to(jnp.arange(tree.tokens.shape[1], dtype=jnp.int32), tree.tokens.shape)
+    drafted = []
+    for _ in range(tree.depth):
+        token = jnp.take_along_axis(tree.tokens, node, axis=1)
+        drafted.append(jnp.where(node == 0, -1, token))
+        above = jnp.take_along_axis(tree.parents, node, axis=1)
+        node = jnp.maximum(above, 0)  # the root's parent is -1, and it stays where it is
+    none = jnp.zeros((*tree.tokens.shape, 0), jnp.int32)
+    return History(
+        text=text,
+        lengths=lengths,
+        drafted=jnp.stack(drafted, axis=-1) if drafted else none,
+        end_tokens=end_tokens,
+    )
+
+
+def _counted(
+    table: Int[Array, "B V"], tokens: Int[Array, "B P"], there: Array
+) -> Int[Array, "B V"]:
+    """The table with the tokens that are there counted in; -1 counts one out.
+
+    Mapped over rows, not indexed by them: a sharded batch then writes without communication.
+    """
+    return jax.vmap(lambda row, token, one: row.at[token].add(one))(
+        table, tokens, there.astype(jnp.int32)
+    )

@@ -1,0 +1,422 @@
+"""Processors: functions that change the logits of a node, by what stands before it.
+
+Every node of a tree has its own past: the prompt, the output, and the drafted tokens on its own
+path. A processor sees exactly that, so drafting changes nothing: the tokens are those of plain
+decoding with the same processors. They come before temperature and filters, left to right.
+
+What a processor needs to know are arrays with a row for each prompt, so other values compile
+nothing, and neutral ones switch it off in a row.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Integral
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.typing import ArrayLike
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers, library_of, reals, to_array
+from jspec.processors.history import History
+from jspec.types import PyTree
+
+__all__ = [
+    "History",
+    "Processor",
+    "banned_sequences",
+    "banned_tokens",
+    "frequency_penalty",
+    "logit_bias",
+    "min_tokens",
+    "own",
+    "presence_penalty",
+    "repetition_penalty",
+]
+
+Logits = Float[Array, "B N V"]
+_STEP = 4
+"""Lists are filled up to multiples of it: lists of other lengths are then mostly one program."""
+
+
+@struct.dataclass
+class Applied:
+    """A processor as the loop runs it, with arrays for its values."""
+
+    function: Callable[[Logits, History, PyTree], Logits] = struct.field(pytree_node=False)
+    values: PyTree
+    is_on: Callable[[PyTree], Bool[Array, " B"]] | None = struct.field(
+        pytree_node=False, default=None
+    )
+    """The rows in which the values change anything; None: all."""
+
+    def __call__(self, logits: Logits, history: History) -> Array:
+        return self.function(logits, history, self.values)
+
+
+@dataclass(frozen=True)
+class Processor:
+    """A function of the nodes' logits, and the values that it needs.
+
+    The functions of this module make them; `own` makes one of a function of yours.
+
+    Args:
+        function: from logits [B, N, V], what stands before the nodes, and the values, to logits.
+        values: as they were given.
+        prepare: from (values, B, V) to checked arrays, with a row for each prompt.
+        is_on: of these arrays, the rows in which they change anything: while there are none, rounds
+            leave the processor out. None: all rows.
+    """
+
+    function: Callable[[Logits, History, PyTree], Logits]
+    values: Any
+    prepare: Callable[[Any, int, int], PyTree]
+    is_on: Callable[[PyTree], Bool[Array, " B"]] | None = None
+
+    @property
+    def name(self) -> str:
+        """That of its function."""
+        return getattr(self.function, "__name__", repr(self.function)).lstrip("_")
+
+    def applied(self, batch: int, vocab_size: int) -> Applied:
+        """The processor for B rows and V tokens.
+
+        Raises:
+            InputError: if a value is out of range, or not one for each row.
+        """
+        return Applied(self.function, self.prepare(self.values, batch, vocab_size), self.is_on)
+
+
+def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = ()) -> Processor:
+    """A processor of your own.
+
+    Args:
+        function: from (logits [B, N, V], history, values) to logits [B, N, V]: pure, and the same
+            function in every call, since another one is another program. `History` has the tokens
+            before each node.
+        values: a pytree of numbers, or of arrays with a row for each prompt.
+
+    Raises:
+        InputError: if it is no function.
+
+    Example:
+        >>> import jspec
+        >>> def never_twice(logits, history, strength):
+        ...     same = jnp.arange(logits.shape[-1]) == history.last(1)
+        ...     return jnp.where(same, logits - strength[:, None, None], logits)
+        >>> model = jspec.testing.PrefixLM()
+        >>> result = jspec.decode(
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=8,
+        ...     processors=[jspec.processors.own(never_twice, 100.0)],
+        ... )
+        >>> bool((result.tokens[0, 1:] == result.tokens[0, :-1]).any())
+        False
+    """
+    if not callable(function):
+        raise InputError(
+            f"processor is {function!r:.80}; pass a function of (logits, history, values)"
+        )
+
+    return Processor(function, values, _any_per_row)
+
+
+def repetition_penalty(penalty: ArrayLike) -> Processor:
+    """Divides the positive logits of all tokens that the text has by the penalty, and multiplies
+    the negative ones with it (CTRL, Keskar et al. 2019, section 4.1, as in `transformers`).
+
+    Args:
+        penalty: above 0, a number or [B]; 1 switches it off.
+
+    Example:
+        >>> import jspec
+        >>> jspec.processors.repetition_penalty(1.2).values
+        1.2
+    """
+    prepare = _number("repetition_penalty", 1e-6, "1 is off")
+    return Processor(_repetition, penalty, prepare, _not_one)
+
+
+def frequency_penalty(penalty: ArrayLike) -> Processor:
+    """Takes the penalty from a token's logit, times its number of occurrences in the output.
+
+    The prompt does not count (the OpenAI API's definition, and vLLM's).
+
+    Args:
+        penalty: a number or [B]; 0 switches it off, and below 0 it is a reward.
+    """
+    prepare = _number("frequency_penalty", -1e6, "0 is off")
+    return Processor(_frequency, penalty, prepare, _not_zero)
+
+
+def presence_penalty(penalty: ArrayLike) -> Processor:
+    """Takes the penalty from the logits of all tokens that the output has.
+
+    The prompt does not count (the OpenAI API's definition, and vLLM's).
+
+    Args:
+        penalty: a number or [B]; 0 switches it off, and below 0 it is a reward.
+    """
+    prepare = _number("presence_penalty", -1e6, "0 is off")
+    return Processor(_presence, penalty, prepare, _not_zero)
+
+
+def logit_bias(
+    bias: Mapping[int, float] | Sequence[Mapping[int, float]], room: int = 0
+) -> Processor:
+    """Adds to the logits of single tokens.
+
+    Args:
+        bias: token -> what is added; or one such mapping for each row.
+        room: places to fill up to: requests of one `jspec.Engine` have as many.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> jspec.decode(
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=3,
+        ...     processors=[jspec.processors.logit_bias({7: 100.0})],
+        ... ).tokens.tolist()
+        [[7, 7, 7]]
+    """
+    check_integer("room", room, 0, None)
+
+    def prepare(bias: Any, batch: int, vocab_size: int) -> PyTree:
+        whole = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
+        rows = _rows_of("logit_bias", bias, batch, whole, "a mapping of tokens to numbers")
+        for one in rows:
+            _check_bias(one)
+        width = _filled(max(room, *map(len, rows)))
+        tokens = np.full((batch, width), vocab_size, np.int32)
+        added = np.zeros((batch, width), np.float32)
+        for row, one in enumerate(rows):
+            for place, (token, value) in enumerate(one.items()):
+                tokens[row, place] = _token("logit_bias", token, vocab_size)
+                added[row, place] = value
+        return tokens, added
+
+    return Processor(_bias, bias, prepare, _adds)
+
+
+def min_tokens(count: ArrayLike) -> Processor:
+    """Forbids the end tokens, `eos` and `stop_token_ids`, while the output is shorter.
+
+    Args:
+        count: so many tokens come before the end token, a number or [B]; 0 switches it off.
+    """
+
+    def prepare(count: Any, batch: int, vocab_size: int) -> PyTree:
+        del vocab_size
+        return integers(count, batch, "min_tokens", 0, 2**31 - 1, "0 switches it off")
+
+    return Processor(_min_tokens, count, prepare, _not_zero)
+
+
+def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0) -> Processor:
+    """Forbids tokens.
+
+    Args:
+        tokens: ids; or one list of ids for each row.
+        room: places to fill up to: requests of one `jspec.Engine` have as many.
+
+    Raises:
+        InputError: if these are no lists; at the call, if these are no tokens of the model.
+    """
+    check_integer("room", room, 0, None)
+    # Now: what can be gone through once is empty at the next call.
+    tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
+
+    def prepare(tokens: Any, batch: int, vocab_size: int) -> PyTree:
+        whole = all(isinstance(token, Integral) for token in tokens)
+        rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
+        rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
+        filled = np.full((batch, _filled(max(room, *map(len, rows)))), vocab_size, np.int32)
+        for row, one in enumerate(rows):
+            filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
+        return filled
+
+    return Processor(_banned, tokens, prepare)
+
+
+def banned_sequences(sequences: Sequence[Sequence[int]]) -> Processor:
+    """Forbids the last token of each sequence where the text ends with those before it.
+
+    Args:
+        sequences: lists of token ids, for all rows. Of one token: it is forbidden everywhere.
+
+    Raises:
+        InputError: if these are no lists; at the call, if one is empty, or these are no tokens of
+            the model.
+    """
+    sequences = [
+        _listed(f"banned_sequences[{place}]", sequence, "a list of token ids")
+        for place, sequence in enumerate(
+            _listed("banned_sequences", sequences, "lists of token ids")
+        )
+    ]
+
+    def prepare(sequences: Any, batch: int, vocab_size: int) -> PyTree:
+        longest = max((len(sequence) for sequence in sequences), default=1)
+        size = _filled(len(sequences)), _filled(longest - 1)
+        before = np.full((batch, *size), -1, np.int32)
+        last = np.full((batch, size[0]), vocab_size, np.int32)
+        for place, sequence in enumerate(sequences):
+            if not len(sequence):
+                raise InputError(
+                    f"banned_sequences[{place}] is empty; give each at least one token"
+                )
+            known = [_token("banned_sequences", token, vocab_size) for token in sequence]
+            before[:, place, size[1] - len(known) + 1 :] = known[:-1]
+            last[:, place] = known[-1]
+        return before, last
+
+    return Processor(_banned_after, sequences, prepare)
+
+
+def _repetition(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
+    by = penalty[:, None, None]
+
+    def punish(logits, prompt, output):
+        punished = jnp.where(logits > 0, logits / by, logits * by)
+        return jnp.where(prompt + output > 0, punished, logits)
+
+    return history.by_counts(logits, punish)
+
+
+def _frequency(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
+    return history.by_counts(
+        logits, lambda logits, _, output: logits - penalty[:, None, None] * output
+    )
+
+
+def _presence(logits: Logits, history: History, penalty: Float[Array, " B"]) -> Logits:
+    return history.by_counts(
+        logits, lambda logits, _, output: logits - penalty[:, None, None] * (output > 0)
+    )
+
+
+def _bias(logits: Logits, history: History, values: PyTree) -> Logits:
+    del history
+    # Over rows, not indexed by them: a sharded batch then writes without communication. The
+    # token V, which fills up, is dropped.
+    return jax.vmap(lambda row, token, added: row.at[:, token].add(added, mode="drop"))(
+        logits, *values
+    )
+
+
+def _min_tokens(logits: Logits, history: History, count: Int[Array, " B"]) -> Logits:
+    early = history.num_output_tokens < count[:, None]
+    ends = history.end_tokens
+    return jnp.where(early[..., None], forbidden(logits, ends), logits)
+
+
+def _banned(logits: Logits, history: History, tokens: Int[Array, "B X"]) -> Logits:
+    del history
+    return forbidden(logits, tokens)
+
+
+def _banned_after(logits: Logits, history: History, values: PyTree) -> Logits:
+    before, last = values
+    text = history.last(before.shape[-1])
+    met = ((before[:, None] == text[:, :, None]) | (before[:, None] < 0)).all(-1)
+    tokens = jnp.where(met, last[:, None], logits.shape[-1])
+    return jax.vmap(jax.vmap(lambda node, token: node.at[token].set(-jnp.inf, mode="drop")))(
+        logits, tokens
+    )
+
+
+def _not_one(values: Array) -> Bool[Array, " B"]:
+    return values != 1
+
+
+def _not_zero(values: Array) -> Bool[Array, " B"]:
+    return values != 0
+
+
+def _adds(values: PyTree) -> Bool[Array, " B"]:
+    _, added = values
+    return (added != 0).any(-1)
+
+
+def forbidden(logits: Logits, tokens: Int[Array, "B X"]) -> Logits:
+    """The logits with -inf for these tokens, in all nodes of a row; -1 and V fill up."""
+    tokens = jnp.where(tokens < 0, logits.shape[-1], tokens)
+    return jax.vmap(lambda row, token: row.at[:, token].set(-jnp.inf, mode="drop"))(logits, tokens)
+
+
+def _number(name: str, low: float, why: str) -> Callable[[Any, int, int], PyTree]:
+    """What prepares one number for each row."""
+
+    def prepare(value: Any, batch: int, vocab_size: int) -> PyTree:
+        del vocab_size
+        return reals(value, batch, name, low, 1e6, why)
+
+    return prepare
+
+
+def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
+    del vocab_size
+
+    def leaf(value: Any) -> Any:
+        array = to_array(value, "a processor's value")
+        if array.ndim and array.shape[0] != batch:
+            raise InputError(
+                f"a processor's value has shape {array.shape}; pass a number, or an array with "
+                f"{batch} rows"
+            )
+        return array if array.ndim else library_of(array).broadcast_to(array, (batch,))
+
+    return jax.tree.map(leaf, values)
+
+
+def several(given: Any) -> tuple[Processor, ...]:
+    """The processors of an argument: one, or a list of them.
+
+    Raises:
+        InputError: if it is something else.
+    """
+    listed = (given,) if isinstance(given, Processor) else given
+    if isinstance(listed, str) or not isinstance(listed, Iterable):
+        raise InputError(
+            f"processors is {given!r:.80}; pass one of jspec.processors, or a list of them"
+        )
+    return tuple(listed)
+
+
+def _listed(name: str, value: Any, what: str) -> list[Any]:
+    """The entries of a list, or of an array."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        raise InputError(f"{name} is {value!r:.80}; pass {what}")
+    return list(value)
+
+
+def _rows_of(name: str, value: Any, batch: int, is_one: bool, what: str) -> list[Any]:
+    """One entry for each row, of one for all or of a list of them."""
+    rows = [value] * batch if is_one else list(value)
+    if len(rows) != batch:
+        raise InputError(
+            f"{name} has {len(rows)} entries and the prompts {batch} rows; pass {what}, or one for "
+            "each row"
+        )
+    return rows
+
+
+def _check_bias(bias: Any) -> None:
+    if not isinstance(bias, Mapping):
+        raise InputError(f"logit_bias is {bias!r:.80}; pass a mapping of token ids to numbers")
+    for token, value in bias.items():
+        check_number(f"logit_bias of token {token}", value, -1e6, 1e6, "far is never or always")
+
+
+def _token(name: str, token: Any, vocab_size: int) -> int:
+    check_integer(f"{name}: a token", token, 0, vocab_size - 1, "the vocabulary")
+    return int(token)
+
+
+def _filled(count: int) -> int:
+    return max(_STEP, -(-count // _STEP) * _STEP)

@@ -1,0 +1,279 @@
+"""A round in pieces: frame, score, settle. `jspec.decoding` runs them in a loop.
+
+frame    what a drafter may know
+admit    the drafter's tree, with what is no tree taken for absent
+score    one forward of the target over the tree
+settle   the accepted path into cache, output and statistics; what the drafter may learn
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import memory as caches
+from jspec import sampling as samplings
+from jspec import tree as trees
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
+from jspec._xla.ragged import append
+from jspec.processors import control as controls
+from jspec.protocols import CausalLM, Drafter
+from jspec.round.packed import packed
+from jspec.round.widths import cut, sizes_of, widths_of
+from jspec.tree.admission import admit, check_state, check_tree
+from jspec.types import (
+    Cache,
+    Feedback,
+    Frame,
+    Output,
+    PyTree,
+    State,
+    Stats,
+    Status,
+    Tree,
+    Verdict,
+)
+from jspec.verify.functions import tokens as tokens_of
+from jspec.verify.schemes import verifier_of
+
+__all__ = ["admit", "frame", "no_rounds", "rehearse", "score", "settle"]
+
+
+def frame(state: State) -> Frame:
+    """The inputs of a draft: everything that a drafter may know of the round when it drafts.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> jspec.round.frame(state).positions.tolist()
+        [2]
+    """
+    return Frame(
+        root=state.root,
+        positions=state.cache.lengths,
+        keys=state.request.keys,
+        sampling=state.request.sampling,
+        done=state.done,
+        max_draft_tokens=state.request.max_draft_tokens,
+        grammar=controls.standing_of(state),
+    )
+
+
+def score(
+    model: CausalLM,
+    params: PyTree,
+    tree: Tree,
+    frame: Frame,
+    cache: Cache,
+    tokens: int | None = None,
+) -> Output:
+    """The target's forward over all nodes of a tree, each under its own ancestors.
+
+    Args:
+        model: the target.
+        params: its weights.
+        tree: an admitted one.
+        frame: of the round.
+        cache: the committed tokens; read only.
+        tokens: the most valid nodes that all running rows have together; static. A model that
+            `takes_packed` scores no more than these. None: all that there may be.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
+        >>> now, tree = jspec.round.frame(state), jspec.tree.root_only(state.root)
+        >>> jspec.round.score(model, model.init(), tree, now, state.cache).logits.shape
+        (1, 1, 23)
+    """
+    mask = trees.ancestors(tree)
+    positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
+    if tokens is None or tokens >= tree.tokens.size or not getattr(model, "takes_packed", False):
+        return model.apply(params, tree.tokens, positions, mask, cache)
+    of_rows = packed(mask, tree.valid & ~frame.done[:, None], tokens)
+    row = of_rows.pack(tree.tokens), of_rows.pack(positions), of_rows
+    apply: Any = model.apply
+    return of_rows.unpacked(apply(params, *row, cache))
+
+
+def settle(
+    state: State,
+    tree: Tree,
+    output: Output,
+    verdict: Verdict,
+    processed: Float[Array, "B N V"] | None = None,
+) -> tuple[State, Feedback]:
+    """Commits the accepted path, and returns the round's feedback for the drafter.
+
+    Args:
+        state: before the round. What the drafter remembers is passed on as it is.
+        tree: what was verified.
+        output: the target's forward over it.
+        verdict: what was accepted.
+        processed: the logits that decided; None: those of the output.
+
+    Returns:
+        The state after the round but for the drafter's memory, and what its `update` gets.
+    """
+    decided = output.logits if processed is None else processed
+    emitted, counts, status = _truncate(state, tree, verdict, output.logits)
+    feedback = Feedback(
+        tree=tree,
+        output=output,
+        verdict=verdict,
+        emitted=emitted,
+        counts=counts,
+        positions=state.cache.lengths,
+        done=status != Status.RUNNING,
+        keys=state.request.keys,
+        sampling=state.request.sampling,
+        processed=None if decided is output.logits else decided,
+    )
+    last = jnp.take_along_axis(emitted, jnp.maximum(counts - 1, 0)[:, None], axis=1)[:, 0]
+    stats = state.stats
+    lanes = jnp.arange(stats.histogram.shape[1], dtype=jnp.int32)
+    verified = tree.valid.sum(-1, dtype=jnp.int32) - 1
+    ran = counts > 0
+    width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
+    after = replace(
+        state,
+        cache=caches.commit(state.cache, output, verdict.path, counts),
+        root=jnp.where(ran, last, state.root),
+        out=append(state.out, state.lengths, emitted, counts),
+        lengths=state.lengths + counts,
+        status=status,
+        stats=Stats(
+            histogram=stats.histogram + (lanes == counts[:, None] - 1).astype(jnp.int32),
+            num_draft_tokens=stats.num_draft_tokens + jnp.where(state.done, 0, verified),
+            num_drafts=stats.num_drafts + (ran & (verified > 0)).astype(jnp.int32),
+            width_histogram=stats.width_histogram + (width & ran[:, None]).astype(jnp.int32),
+            widths=stats.widths,
+        ),
+    )
+    after = controls.advance(state, after, output.logits, decided, verdict.path, emitted, counts)
+    return after, feedback
+
+
+def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> Tree:
+    """Traces the drafter's part of a round, without the target, and returns its tree's shapes.
+
+    Args:
+        drafter: of the call.
+        params: its weights.
+        state: before the first round.
+        output: of the prefill: a round's has the same shapes, but for the number of tokens.
+
+    Raises:
+        InputError: if the drafter returns what no round can go on with, or its draws cannot be
+            verified as it says.
+    """
+    name, now = type(drafter).__name__, frame(state)
+    drafted = jax.eval_shape(drafter.draft, params, state.drafter_state, now)
+    if not isinstance(drafted, tuple) or len(drafted) != 2:
+        raise InputError(
+            f"{name}.draft returned a {type(drafted).__name__}; it must return (tree, state)"
+        )
+    tree, drafting = drafted
+    check_tree(name, tree, len(state.root))
+
+    widest, tokens = sizes_of(tree)[-1]
+
+    def of_the_tree(leaf: Any, axis: int) -> Any:
+        shape = (*leaf.shape[:axis], widest + 1, *leaf.shape[axis + 1 :])
+        return jax.ShapeDtypeStruct(shape, leaf.dtype)
+
+    scored = replace(
+        jax.tree.map(lambda leaf: of_the_tree(leaf, 2), output),
+        logits=of_the_tree(output.logits, 1),
+        hidden=jax.tree.map(lambda leaf: of_the_tree(leaf, 1), output.hidden),
+    )
+
+    fresh = replace(state, stats=no_rounds(tree))
+
+    def taught(tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
+        tree, drafting, scored = vary((tree, drafting, scored), state)
+        tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
+        processed = controls.processed(state, tree, scored.logits)
+        verdict = verifier_of(drafter).verdict(tree, processed, now)
+        _, feedback = settle(fresh, tree, scored, verdict, processed)
+        return drafter.update(params, drafting, feedback)
+
+    after = jax.eval_shape(taught, tree, drafting, scored)
+    check_state(name, "update", after, "prefill", state.drafter_state)
+    return tree
+
+
+def no_rounds(tree: Tree) -> Stats:
+    """The statistics before the first round of such trees."""
+    batch, widths = len(tree.tokens), widths_of(tree)
+    return Stats(
+        histogram=jnp.zeros((batch, tree.depth + 1), jnp.int32),
+        num_draft_tokens=jnp.zeros(batch, jnp.int32),
+        num_drafts=jnp.zeros(batch, jnp.int32),
+        width_histogram=jnp.zeros((batch, len(widths)), jnp.int32),
+        widths=widths,
+    )
+
+
+def _truncate(
+    state: State, tree: Tree, verdict: Verdict, logits: Float[Array, "B N V"]
+) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
+    """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
+
+    Once, before commit and before output: an end token inside an accepted path is ordinary.
+    """
+    request, lanes = state.request, jnp.arange(verdict.path.shape[1])
+    tokens = tokens_of(tree, verdict)
+    offered = verdict.counts - verdict.failed.astype(jnp.int32)
+    left = request.limits - state.lengths
+    room = state.cache.slots - state.cache.lengths
+    counts = jnp.minimum(jnp.minimum(offered, left), room)
+    at_eos, at_stop = controls.ends(state, tokens)
+    ends = (at_eos | at_stop) & (lanes < counts[:, None])
+    first, ended = ends.argmax(-1), ends.any(-1)
+    counts = jnp.where(ended, first + 1, counts)
+    by_eos = jnp.take_along_axis(at_eos, first[:, None], axis=1)[:, 0]
+    counts = jnp.where(state.done, 0, counts).astype(jnp.int32)
+
+    stopped = verdict.failed & (counts == offered)
+    masked = _are_numbers(state, logits, verdict)
+    status = jnp.select(
+        [
+            state.done,
+            ended & by_eos,
+            ended,
+            counts == left,
+            # Before NAN: a model may well give none beyond the positions that it can place.
+            counts == room,
+            stopped & masked,
+            stopped,
+        ],
+        [
+            state.status,
+            Status.EOS,
+            Status.STOP,
+            Status.LIMIT,
+            Status.CAPACITY,
+            Status.MASKED,
+            Status.NAN,
+        ],
+        Status.RUNNING,
+    )
+    # A drafter may count in 64 bits where JAX does.
+    emitted = jnp.where(lanes < counts[:, None], tokens, 0).astype(jnp.int32)
+    return emitted, counts, status.astype(jnp.int32)
+
+
+def _are_numbers(
+    state: State, logits: Float[Array, "B N V"], verdict: Verdict
+) -> Bool[Array, " B"]:
+    """True where the target itself gave a distribution at the end of the path."""
+    if state.request.control is None:  # nothing else can have failed
+        return jnp.zeros_like(state.done)
+    last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
+    at = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]
+    return samplings.is_distribution(at)

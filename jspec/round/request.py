@@ -1,0 +1,363 @@
+"""The edge: arguments in, checked arrays out. Everything wrong is said here, before tracing."""
+
+import operator
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array, Int
+
+from jspec import sampling as samplings
+from jspec._validate import seeds
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import end_tokens, integers, known_values, library_of, to_array
+from jspec._xla import backend
+from jspec.protocols import CausalLM, Drafter
+from jspec.types import PyTree, Sampling, State
+
+
+class PreparedArrays(NamedTuple):
+    """The arguments of a call that are data, so that other values recompile nothing."""
+
+    prompt: Int[Array, "B T"]
+    lengths: Int[Array, " B"]
+    limits: Int[Array, " B"]
+    eos: Int[Array, "B X"]
+    sampling: Sampling | None
+    key: jax.Array | None
+    rows: Int[Array, " B"]
+    max_draft_tokens: Int[Array, " B"] | None = None
+
+
+class Prepared(NamedTuple):
+    """A call, padded to bucket sizes so that calls alike share one compiled program.
+
+    Neither the lengths of prompts nor limits are in a program: it follows from the rows and slots.
+    """
+
+    arrays: PreparedArrays
+    size: int
+    """The size of the output buffer; at or above what was asked for."""
+    slots: int
+    """The number of slots of the cache."""
+    chunk: int
+    """Most tokens of a row that the target reads at once."""
+
+
+def check_model(model: CausalLM, params: PyTree) -> None:
+    """Raises InputError unless these look like a model and its weights."""
+    wanted = "apply", "init_cache", "vocab_size", "context"
+    missing = [name for name in wanted if not hasattr(model, name)]
+    if isinstance(model, type) or missing:
+        without = f", which has no {missing[0]}" if missing else ""
+        raise InputError(
+            f"model is {model!r:.80}{without}; pass a model such as the first of "
+            "jspec.models.load(..), or an object with what jspec.CausalLM lists"
+        )
+    _check_static("model", model)
+    if params is None:
+        raise InputError(
+            "params is None; pass the model's weights, or () for a model that has none"
+        )
+
+
+def check_drafter(drafter: Drafter) -> None:
+    """Raises InputError unless this is a drafter."""
+    if isinstance(drafter, type) or not isinstance(drafter, Drafter):
+        raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
+    _check_static("drafter", drafter)
+
+
+def _check_static(name: str, value: Any) -> None:
+    """Raises InputError unless equal values can share a program."""
+    try:
+        hash(value)
+    except TypeError as error:
+        raise InputError(
+            f"{name} is {value!r:.80}, which cannot be hashed ({error}); it is a static argument: "
+            "make it a frozen dataclass of hashable fields, and pass arrays as params"
+        ) from error
+
+
+def check_earlier(drafter_state: PyTree) -> None:
+    """Raises InputError unless this is a pytree of arrays, as `Result.drafter_state` is."""
+    for leaf in jax.tree.leaves(drafter_state):
+        if not hasattr(leaf, "shape") and not isinstance(leaf, bool | int | float):
+            raise InputError(
+                f"drafter_state holds {leaf!r:.40}, a {type(leaf).__name__}; pass the "
+                "drafter_state of an earlier call's result, or None"
+            )
+
+
+def prepare(
+    model: CausalLM,
+    prompt: ArrayLike,
+    lengths: ArrayLike | None,
+    max_new_tokens: int,
+    limits: ArrayLike | None,
+    sampling: Sampling | None,
+    eos: int | Sequence[int] | ArrayLike | None,
+    key: jax.Array | int | None,
+    rows: ArrayLike | None,
+    slots: int | None = None,
+    earlier: State | None = None,
+    max_draft_tokens: ArrayLike | None = None,
+) -> Prepared:
+    """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
+    where they are known; inside a caller's `jit`, lengths, limits and settings are clamped to their
+    bounds instead.
+
+    Raises:
+        InputError: in one sentence, with the value, the bound and the fix.
+    """
+    tokens = to_array(prompt, "prompt", ": shorter rows padded on the right, lengths= beside them")
+    if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
+        raise InputError(
+            f"prompt has shape {tokens.shape} and dtype {tokens.dtype}; pass integers [B, T] with "
+            "at least one row and one token, padded on the right"
+        )
+    batch, padded = tokens.shape
+    context = model.context
+    most = 2**31 - 1 - padded if context is None else context
+    max_new_tokens = _size(max_new_tokens, most)
+    longest = padded if context is None else min(padded, context)
+    least = 1
+    why = "a row needs a token, and no more than the prompt and the model's context hold"
+    if earlier is not None:
+        _check_kept(model, earlier, batch, slots)
+        least, why = 0, "a row is given no more tokens than the prompt and the context hold"
+    given = padded if lengths is None else lengths
+    counts = integers(given, batch, "lengths", least, longest, why)
+    _check_tokens(tokens, counts, model.vocab_size)
+    why = "max_new_tokens; raise it or lower the limits"
+    allowed = integers(
+        max_new_tokens if limits is None else limits, batch, "limits", 0, max_new_tokens, why
+    )
+    if sampling is not None and key is None:
+        raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
+
+    tokens = tokens.astype(np.int32)
+    if earlier is not None:
+        # The root was emitted and not read: what follows the committed tokens begins there.
+        root = known_values(earlier.root) if library_of(tokens) is np else None
+        # On the host, where another length compiles nothing.
+        join, root = (jnp, earlier.root) if root is None else (np, root)
+        tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
+        slots, size = earlier.cache.slots, max(earlier.out.shape[1], max_new_tokens)
+        _check_room(earlier, counts, context)
+    else:
+        slots = _slots(slots, tokens, counts, max_new_tokens, context)
+        # Under a caller's jit shapes are final.
+        size = max_new_tokens if isinstance(tokens, Tracer) else max(slots, max_new_tokens)
+    chunk = chunk_of(batch, slots)
+    if isinstance(tokens, Tracer):
+        chunk = min(chunk, max(tokens.shape[1] - 1, 1))
+    else:
+        width = slots + 1
+        missing = max(width - tokens.shape[1], 0)
+        tokens = library_of(tokens).pad(tokens[:, :width], ((0, 0), (0, missing)))
+    arrays = PreparedArrays(
+        prompt=tokens,
+        lengths=counts,
+        limits=allowed,
+        eos=end_tokens(eos, batch, model.vocab_size, "eos"),
+        sampling=samplings.by_row(sampling, batch),
+        key=seeds.to_key(key),
+        rows=integers(
+            np.arange(batch) if rows is None else rows,
+            batch,
+            "rows",
+            -(2**31),
+            2**31 - 1,
+            "an id of 32 bits; two rows of the same id draw the same noise",
+        ),
+        max_draft_tokens=None
+        if max_draft_tokens is None
+        else integers(
+            max_draft_tokens, batch, "max_draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
+        ),
+    )
+    return Prepared(arrays, size, slots, chunk)
+
+
+def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
+    """Raises InputError unless every row's text fits a drafter's context.
+
+    Args:
+        context: most tokens of a row that the drafter can read; None if it has no bound.
+        call: of which lengths and limits count where they are known, and not what was rounded up.
+        earlier: the state that the call goes on from, whose committed tokens count too.
+    """
+    lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.limits)
+    longest = call.arrays.prompt.shape[1] if lengths is None else lengths
+    before = None if earlier is None else known_values(earlier.cache.lengths)
+    before = 0 if before is None else before
+    need = int(np.max(before + longest + (call.size if limits is None else limits)))
+    need = min(need, call.slots)  # beyond, the target itself ends the row
+    if context is not None and context < need:
+        raise InputError(
+            f"the drafter's context is {context} and a row may hold {need} tokens; shorten the "
+            "prompt or max_new_tokens, or take a drafter of longer context"
+        )
+
+
+def check_fork(
+    rows: ArrayLike,
+    ids: ArrayLike | None,
+    key: jax.Array | int | None,
+    batch: int,
+    sampling: Sampling | None,
+) -> tuple[Any, Any, jax.Array | None]:
+    """The checked arguments of `fork`: (rows, ids, key).
+
+    Raises:
+        InputError: if a row is not there, or copies would draw the same noise.
+    """
+    array = to_array(rows, "rows")
+    if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(
+            f"rows has shape {array.shape} and dtype {array.dtype}; pass integers [R], the row "
+            "that each new one copies"
+        )
+    count = len(array)
+    taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
+    if sampling is not None and key is None:
+        raise InputError(
+            "the state's rows are sampled and key is None, so that copies would draw the same; "
+            "pass key=jax.random.key(0)"
+        )
+    why = "an id of 32 bits; two rows of the same id draw the same noise"
+    given = np.arange(count) if ids is None else ids
+    return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
+
+
+def bucket(size: int) -> int:
+    """The smallest of the sizes 128, 256, 512, .. that holds `size`."""
+    return max(128, 1 << (size - 1).bit_length())
+
+
+def chunk_of(batch: int, slots: int) -> int:
+    """The number of tokens of each of so many rows that the target reads at once.
+
+    Enough rows of states to make a product worth its weights, and no more: a short prompt is
+    padded to as many. `python -m benchmarks.speed.prefill` measures it.
+    """
+    if backend.platform() != "cpu":
+        most, least, together = 512, 64, 4096
+    else:
+        # Long texts have time to win back what wider products cost a short one.
+        together = 128 if slots > 1024 else 64
+        most, least = together, 16
+    return min(max(least, min(most, bucket_below(together // batch))), slots)
+
+
+def bucket_below(size: int) -> int:
+    """The largest power of two that is at most `size`, and 1 for nothing."""
+    return 1 << max(size.bit_length() - 1, 0)
+
+
+def _slots(
+    slots: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
+) -> int:
+    """The number of slots of a new cache: what was asked for, or a bucket for all that may come."""
+    known = known_values(counts)
+    longest = tokens.shape[1] if known is None else int(known.max())
+    most = 2**31 - 2 if context is None else context
+    if slots is not None:
+        check_integer("slots", slots, min(longest, most), most, "what the model's context holds")
+        return slots
+    need = longest + max_new_tokens
+    return min(need if isinstance(tokens, Tracer) else bucket(need), most)
+
+
+def _check_kept(model: CausalLM, earlier: State, batch: int, slots: int | None) -> None:
+    """Raises InputError unless this is a state of this model, with as many rows."""
+    if not isinstance(earlier, State):
+        raise InputError(
+            f"earlier is a {type(earlier).__name__}; pass the jspec.State of a call that ended"
+        )
+    leaves = (leaf for leaf in jax.tree.leaves(earlier) if isinstance(leaf, jax.Array))
+    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
+        raise InputError(
+            "the earlier state was given away to a call before, which donates it; pass what that "
+            "call returned, or give such calls a copy of jspec.fork"
+        )
+    if (rows := len(earlier.root)) != batch:
+        raise InputError(
+            f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "
+            "jspec.fork the state first"
+        )
+    if slots not in (None, earlier.cache.slots):
+        raise InputError(
+            f"slots is {slots} and the earlier state has {earlier.cache.slots}, which cannot "
+            "change; leave slots out"
+        )
+    fresh = jax.eval_shape(lambda: model.init_cache(batch, earlier.cache.slots))
+    same = jax.tree.structure(fresh) == jax.tree.structure(earlier.cache) and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        for a, b in zip(jax.tree.leaves(fresh), jax.tree.leaves(earlier.cache), strict=True)
+    )
+    if not same:
+        raise InputError(
+            f"the earlier state's cache is not one of this {type(model).__name__}: it has other "
+            "layers, heads or dtypes; pass a state that this model made"
+        )
+
+
+def _check_room(earlier: State, counts: Any, context: int | None) -> None:
+    """Raises InputError unless the whole text fits the cache that holds its beginning."""
+    before, more = known_values(earlier.cache.lengths), known_values(counts)
+    if before is None or more is None:
+        return
+    slots, total = earlier.cache.slots, before + more
+    row = int(total.argmax())
+    if total[row] <= slots:
+        return
+    of, fix = f"the state has {slots} slots", f"start with slots={total[row]} or more"
+    if slots == context:
+        of, fix = f"the model's context is {slots}", "leave out some of them"
+    raise InputError(
+        f"row {row} would hold {total[row]} tokens, {more[row] - 1} of them new, and {of}; {fix}"
+    )
+
+
+def _size(value: int, most: int) -> int:
+    """The value of `max_new_tokens` as an int."""
+    try:
+        size = -1 if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        size = -1
+    if not 1 <= size <= most:
+        raise InputError(
+            f"max_new_tokens is {value!r}; pass an integer of at least 1 and at most {most}, what "
+            "the model's context holds"
+        )
+    return size
+
+
+def _check_tokens(tokens: Any, counts: Any, vocab_size: int) -> None:
+    values, lengths = known_values(tokens), known_values(counts)
+    if values is None or lengths is None:
+        return
+    live = np.arange(values.shape[1]) < lengths[:, None]
+    wrong = live & ((values < 0) | (values >= vocab_size))
+    if wrong.any():
+        row, place = (int(i) for i in np.argwhere(wrong)[0])
+        raise InputError(
+            f"prompt[{row}, {place}] is token {values[row, place]}, outside the vocabulary of "
+            f"{vocab_size}: tokenise with this model's tokenizer"
+        )
+
+
+def check_vocabulary(name: str, size: int, target: int) -> None:
+    """Raises InputError if a drafter was made for another vocabulary than the target's."""
+    if size != target:
+        raise InputError(
+            f"{name} was made for a vocabulary of {size} and the target has {target}; "
+            f"pass vocab_size={target}"
+        )

@@ -1,0 +1,154 @@
+"""The text of an answer as its pieces come, and its log-probabilities."""
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+from jspec.costs.metrics import Metrics
+from jspec.serve.jobs import Piece, TokenLogprobs
+from jspec.sessions.detokenise import Detokeniser
+from jspec.sessions.json_output import without_end
+from jspec.types import Status
+
+_BEFORE = 8
+"""Tokens of a prompt that decide how a text goes on: some decoders treat the first token apart."""
+_LEAST = -9999.0
+"""What the OpenAI API writes where a probability is 0: JSON has no minus infinity."""
+
+FINISHED = {
+    Status.EOS: "stop",
+    Status.STOP: "stop",
+    Status.LIMIT: "length",
+    Status.CAPACITY: "length",
+}
+"""The API's word for each way to end that is no failure."""
+
+_FAILED = {
+    Status.NAN: "the model's output is not a number; nothing was drawn from it",
+    Status.MASKED: "the settings of the request leave no token to write",
+}
+
+
+class Answer:
+    """One answer, piece by piece.
+
+    Args:
+        index: among the answers of the request.
+        tokenizer: a `tokenizers.Tokenizer`.
+        prompt: token ids of what it continues; () for a turn of its own.
+    """
+
+    def __init__(self, index: int, tokenizer: Any, prompt: Sequence[int]):
+        self.index = index
+        self.text = ""
+        self.logprobs: list[TokenLogprobs] = []
+        self.tokens: list[int] = []
+        self.finish_reason: str | None = None
+        self.error: str | None = None
+        self.refused = False
+        """Whether the error is one of the request."""
+        self.rounds = Metrics()
+        self._text = Detokeniser(tokenizer, prompt[-_BEFORE:])
+        self._unread: list[int] = []
+
+    def add(self, piece: Piece, show: bool = True) -> str:
+        """Adds a piece.
+
+        Args:
+            piece: the next one.
+            show: False: nobody wants text before the last piece, so that none is made.
+
+        Returns:
+            The text that is certain now and was not before.
+        """
+        self.tokens += piece.tokens
+        self._unread += piece.tokens
+        if piece.logprobs is not None:
+            self.logprobs.append(piece.logprobs)
+        if not (show or piece.is_last):
+            return ""
+        unread, self._unread = self._unread, []
+        if not piece.is_last:
+            new = self._text.push(unread)
+        else:
+            new = without_end(self._text.finish(unread), piece.stop_bytes)
+            status = Status(piece.status)
+            self.error = piece.error or _FAILED.get(status)
+            self.refused = piece.refused or status == Status.MASKED
+            self.finish_reason = FINISHED.get(status)
+            self.rounds = piece.rounds or Metrics()
+        self.text += new
+        return new
+
+    @property
+    def is_done(self) -> bool:
+        return self.error is not None or self.finish_reason is not None
+
+
+class Spelling:
+    """Tokens as the API shows them beside log-probabilities.
+
+    Args:
+        spelled: the bytes of each token, None for special ones.
+        tokenizer: for the names of these.
+    """
+
+    def __init__(self, spelled: Sequence[bytes | None], tokenizer: Any):
+        self._spelled = spelled
+        self._tokenizer = tokenizer
+
+    def bytes_of(self, token: int) -> bytes:
+        """The bytes of a token, or of its name if it has no text."""
+        found = self._spelled[token] if token < len(self._spelled) else None
+        if found is None:
+            found = (self._tokenizer.id_to_token(token) or "").encode()
+        return found
+
+    def text_of(self, token: int) -> str:
+        """The same as text; of a part of a character, U+FFFD."""
+        return self.bytes_of(token).decode("utf-8", errors="replace")
+
+    def chat(self, tokens: Sequence[int], known: TokenLogprobs, num_top: int) -> dict[str, Any]:
+        """The `logprobs` of a chat's choice."""
+        content = []
+        for place, (token, logprob) in enumerate(zip(tokens, known.emitted.tolist(), strict=True)):
+            beside = [self._entry(*pair) for pair in _likeliest(known, place, num_top)]
+            content.append({**self._entry(token, logprob), "top_logprobs": beside})
+        return {"content": content, "refusal": None}
+
+    def _entry(self, token: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": self.text_of(token),
+            "logprob": max(logprob, _LEAST),
+            "bytes": list(self.bytes_of(token)),
+        }
+
+    def completion(
+        self, tokens: Sequence[int], known: TokenLogprobs, num_top: int, offset: int
+    ) -> dict[str, Any]:
+        """The `logprobs` of a completion's choice, whose first token stands at `offset`."""
+        offsets, decoder = [], codecs.getincrementaldecoder("utf-8")(errors="replace")
+        for token in tokens:
+            offsets.append(offset)
+            # Tokens that are parts of one letter stand where it stands.
+            offset += len(decoder.decode(self.bytes_of(token)))
+        beside: list[dict[str, float]] = []
+        for place in range(len(tokens)):
+            beside.append({})
+            for token, logprob in _likeliest(known, place, num_top):
+                # Tokens of the same text are one entry: that of the likeliest.
+                beside[-1].setdefault(self.text_of(token), max(logprob, _LEAST))
+        return {
+            "tokens": [self.text_of(token) for token in tokens],
+            "token_logprobs": [max(logprob, _LEAST) for logprob in known.emitted.tolist()],
+            "top_logprobs": beside if num_top else None,
+            "text_offset": offsets,
+        }
+
+
+def _likeliest(known: TokenLogprobs, place: int, num_top: int) -> list[tuple[int, float]]:
+    """The likeliest tokens at a place, and their log-probabilities."""
+    if not num_top:
+        return []
+    tokens = known.top_tokens[place, :num_top].tolist()
+    return list(zip(tokens, known.top[place, :num_top].tolist(), strict=True))

@@ -1,0 +1,131 @@
+"""Who may ask: clients by their keys, each with a rate and room of its own."""
+
+import hmac
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from jspec._validate.errors import InputError
+from jspec.models.huggingface import settings
+from jspec.serve.errors import APIError
+
+
+@dataclass(frozen=True)
+class Client:
+    """One who may ask.
+
+    Args:
+        name: stands in the log; "" for the only one.
+        key: that it has to bring.
+        requests_per_minute: most, as many of them at once; None: any number.
+        answers: most that are written or wait at a time; None: any number.
+    """
+
+    name: str = ""
+    key: str = ""
+    requests_per_minute: int | None = None
+    answers: int | None = None
+
+
+NOBODY = Client()
+"""Who asks a server without keys."""
+
+
+def read(file: Path) -> tuple[Client, ...]:
+    """The clients of a file: a JSON object of their names, with the fields of each.
+
+    Raises:
+        InputError: if it is none, or two of them have one key.
+    """
+    found = []
+    for name in (listed := settings.read(file)).values:
+        entry = listed.part(name)
+        own = {one.name for one in fields(Client)} - {"name"}
+        if wrong := sorted(set(entry.values) - own):
+            raise InputError(
+                f"{name!r:.60} in {file} has {wrong[0]!r:.60}; it has {', '.join(sorted(own))}"
+            )
+        if not name or not (key := entry.text("key")):
+            raise InputError(f"{name!r:.60} in {file} has no name or no key; give it both")
+        bounds: dict[str, Any] = {
+            bound: None if entry.get(bound) is None else entry.size(bound)
+            for bound in ("requests_per_minute", "answers")
+        }
+        found.append(Client(name, key, **bounds))
+    if not found:
+        raise InputError(f"{file} has no client; write {{NAME: {{'key': ..}}}}, or leave it out")
+    if len({client.key for client in found}) < len(found):
+        raise InputError(f"two clients in {file} have one key; give each its own")
+    return tuple(found)
+
+
+class Clients:
+    """What clients have left of their rate and their room. Only the event loop's thread calls it.
+
+    Args:
+        clients: all; none: anybody may ask.
+        clock: of the rates, in seconds.
+    """
+
+    def __init__(self, clients: Iterable[Client], clock: Callable[[], float] = time.monotonic):
+        self._clients = tuple(clients)
+        self._clock = clock
+        self._left: dict[str, tuple[float, float]] = {}
+        """The requests that a client may make at once, and when that was."""
+        self._answers: Counter[str] = Counter()
+
+    def of(self, key: str) -> Client | None:
+        """The client of a key; None if there is none. All take the same time."""
+        if not self._clients:
+            return NOBODY
+        found = None
+        for client in self._clients:
+            if hmac.compare_digest(key.encode(), client.key.encode()):
+                found = client
+        return found
+
+    def asks(self, client: Client) -> None:
+        """Counts a request.
+
+        Raises:
+            APIError: 429, if it is one too many for now.
+        """
+        if (rate := client.requests_per_minute) is None:
+            return
+        now = self._clock()
+        left, then = self._left.get(client.name, (float(rate), now))
+        left = min(float(rate), left + (now - then) * rate / 60)
+        if left < 1:
+            seconds = math.ceil((1 - left) * 60 / rate)
+            raise APIError(
+                429, f"{client.name} may make {rate} requests in a minute; try again in {seconds} "
+                "s", code="rate_limit_exceeded", headers={"Retry-After": str(seconds)},
+            )  # fmt: skip
+        self._left[client.name] = left - 1, now
+
+    def take(self, client: Client, count: int) -> None:
+        """Counts answers that are begun, until as many are given back.
+
+        Raises:
+            APIError: if the client has no room for them.
+        """
+        most, held = client.answers, self._answers[client.name]
+        if most is not None and count > most:
+            raise APIError(
+                400, f"the request asks for {count} answers, and {client.name} has room for "
+                f"{most}; ask for fewer", "n",
+            )  # fmt: skip
+        if most is not None and held + count > most:
+            raise APIError(
+                429, f"{client.name} has room for {most} answers at a time, and {held} are being "
+                "written; wait for one", code="rate_limit_exceeded", headers={"Retry-After": "1"},
+            )  # fmt: skip
+        self._answers[client.name] += count
+
+    def give_back(self, client: Client, count: int) -> None:
+        """These answers are over."""
+        self._answers -= Counter({client.name: count})

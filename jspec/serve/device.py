@@ -1,0 +1,215 @@
+"""The device of a `Scheduler`: a `jspec.Engine`, its weights, and the one state of all rows."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+
+from jspec.costs import metrics
+from jspec.costs.measuring import asked_to_rest, in_turn
+from jspec.decoding.engine import Engine
+from jspec.drafters.adaptive import Adaptive
+from jspec.drafters.cost_curve import CostCurve
+from jspec.processors import logits as processors
+from jspec.serve.jobs import Piece, RowSettings, TokenLogprobs
+from jspec.types import PyTree, Sampling, Stats
+
+NUM_BIASES = 300
+"""Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
+all are one program."""
+NUM_STOP_TOKENS = 8
+"""Most `stop_token_ids` of a request."""
+
+
+_REPEATS = 12
+"""Times that each width is timed: a server goes by what it finds for long, and what else runs on
+the machine makes single rounds of several milliseconds twice as long."""
+
+
+class EngineDevice:
+    """Rows of an engine.
+
+    Args:
+        engine: a `jspec.Engine` with the processors of `processors_of`.
+        params: the model's weights.
+        drafter_params: the drafter's.
+        eos: the model's end tokens.
+        rounds: rounds in one call of the device.
+        known: the drafter's memory to begin with; None: it knows nothing.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        params: PyTree,
+        drafter_params: PyTree,
+        eos: Sequence[int],
+        rounds: int = 8,
+        known: PyTree = None,
+    ):
+        self.engine = engine
+        self._params = params
+        self._drafter_params = drafter_params
+        self._eos = list(eos)
+        self._rounds = rounds
+        self._known = known
+        self._state: Any = None
+        self.reset()
+
+    def memory(self) -> dict[str, int]:
+        """The bytes that the rows take."""
+        return self.engine.memory(self._params, self._drafter_params)
+
+    @property
+    def num_rows(self) -> int:
+        return self.engine.num_rows
+
+    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
+        """The state of one row behind more tokens of its prompt."""
+        asked = RowSettings() if settings is None else settings
+        return self.engine.prefill(
+            self._params,
+            tokens,
+            drafter_params=self._drafter_params,
+            earlier=earlier,
+            **self._arguments(asked),
+        )
+
+    def insert(self, row: int, arrival: Any) -> None:
+        """Puts a state of one row into a row."""
+        self._state = self.engine.insert(self._state, row, arrival)
+
+    def evict(self, row: int) -> None:
+        """Lets a row go."""
+        self._state = self.engine.evict(self._state, row)
+
+    def take(self, row: int) -> Any:
+        """A copy of a row as a state of one row."""
+        return self.engine.take(self._state, row)
+
+    def copy(self, arrival: Any) -> Any:
+        """A copy of a state of one row."""
+        return self.engine.take(arrival, 0)
+
+    def step(self, waiting: bool) -> Any:
+        """Some rounds of all rows, and the news of them on the host."""
+        self._state, news = self.engine.step(
+            self._params,
+            self._state,
+            drafter_params=self._drafter_params,
+            rounds=self._rounds,
+            until_one_ends=waiting,
+        )
+        return jax.device_get(news)
+
+    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
+        """What these rows have written."""
+        counts, status, tokens = news.counts.tolist(), news.status.tolist(), news.tokens
+        found = []
+        for row in rows:
+            count = counts[row]
+            ended = status[row] != 0
+            found.append(
+                Piece(
+                    tokens[row, :count].tolist(),
+                    status[row],
+                    int(news.stop_bytes[row]) if ended and news.stop_bytes is not None else 0,
+                    log_probabilities(news.logprobs, row, count),
+                    _rounds(news.stats, row) if ended else None,
+                )
+            )
+        return found
+
+    def reset(self) -> None:
+        """All rows are free."""
+        self._state = None  # before the next one is made: there is room for one
+        self._state = self.engine.init(self._params, self._drafter_params, self._known)
+
+    @property
+    def learnt(self) -> PyTree:
+        """The drafter's memory as it is now."""
+        return self._state.drafter_state
+
+    def costs(self, text: Sequence[int]) -> CostCurve:
+        """Measures what a round of all rows costs at each width of a drafter that chooses them.
+
+        With the programs that answer, which have room for all that requests may ask for, and with
+        greedy rows: the noise of rows that draw takes as long at every width, so that wide rounds
+        would look cheaper beside narrow ones than they are without it. All rows are free
+        afterwards.
+
+        Args:
+            text: token ids that stand in every row; half a row, say.
+        """
+        drafter, slots = self.engine.drafter, self.engine.slots
+        assert isinstance(drafter, Adaptive), "others have no widths"
+        settings = RowSettings(slots - len(text), ignore_eos=True)
+        arrival = self.read(text, settings, None)
+
+        def timed(curve: CostCurve, resting: bool, rounds: int) -> float:
+            del rounds  # as many as in every call
+            for row in range(self.num_rows):
+                self.insert(row, arrival)
+            known = replace(self._drafter_params, costs=curve)
+            state = jax.block_until_ready(asked_to_rest(self._state, resting))
+            began = time.perf_counter()
+            self._state, news = self.engine.step(
+                self._params, state, drafter_params=known, rounds=self._rounds
+            )
+            jax.block_until_ready(news.tokens)
+            return (time.perf_counter() - began) / max(int(news.stats.num_rounds.max()), 1)
+
+        sizes = drafter.sizes(self._state.root)
+        curve = in_turn(sizes, self.num_rows, slots, timed, repeats=_REPEATS)
+        self.reset()
+        return curve
+
+    def goes_by(self, curve: CostCurve) -> None:
+        """The drafter chooses the widths of rounds by this curve from now on."""
+        self._drafter_params = replace(self._drafter_params, costs=curve)
+
+    def _arguments(self, asked: RowSettings) -> dict[str, Any]:
+        return dict(
+            limit=asked.limit,
+            sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
+            key=asked.seed,
+            row=asked.row,
+            eos=None if asked.ignore_eos else self._eos,
+            processors=processors_of(asked) if self.engine.processors else (),
+            grammar=asked.grammar,
+            stop=asked.stop,
+            stop_token_ids=list(asked.stop_token_ids),
+            logprobs=asked.logprobs,
+        )
+
+
+def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
+    """The processors of a row: the same functions for all of them."""
+    return (
+        processors.repetition_penalty(asked.repetition_penalty),
+        processors.frequency_penalty(asked.frequency_penalty),
+        processors.presence_penalty(asked.presence_penalty),
+        processors.logit_bias(asked.logit_bias, room=NUM_BIASES),
+        processors.min_tokens(asked.min_tokens),
+    )
+
+
+def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
+    """Those of the tokens that a row has got in a step, of the news of all rows."""
+    if known is None:
+        return None
+    # Copies: an answer keeps its own, and not what all rows have got in each of its steps.
+    parts = known.emitted, known.top_tokens, known.top
+    return TokenLogprobs(*(part if part is None else part[row, :count].copy() for part in parts))
+
+
+def _rounds(stats: Stats, row: int) -> metrics.Metrics:
+    widths = stats.width_histogram[row].tolist()
+    return metrics.Metrics(
+        acceptance_histogram=tuple(stats.histogram[row].tolist()),
+        num_drafts=int(stats.num_drafts[row]),
+        num_draft_tokens=int(stats.num_draft_tokens[row]),
+        width_histogram=dict(zip(stats.widths, widths, strict=True)),
+    )

@@ -1,0 +1,224 @@
+"""One request while it is answered: its jobs, what they have written, and who waits for it."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from functools import partial
+from typing import Any
+
+from jspec.costs.metrics import Metrics
+from jspec.serve import formats
+from jspec.serve.answers import Answer
+from jspec.serve.errors import APIError
+from jspec.serve.formats import Format
+from jspec.serve.intake import Order, numbered
+from jspec.serve.jobs import Job, Piece
+from jspec.serve.metrics import ServerMetrics
+from jspec.serve.scheduler import Busy, Scheduler
+
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+
+SLOW_SECONDS = 60.0
+"""A client that takes nothing for so long is gone."""
+
+
+class Gone(Exception):
+    """The client went away."""
+
+
+class Exchange:
+    """One request while it is answered.
+
+    Args:
+        order: what is asked for.
+        form: how answers are written.
+        scheduler: has the rows.
+        metrics: counts what comes.
+        tokenizer: of the model.
+    """
+
+    def __init__(
+        self,
+        order: Order,
+        form: Format,
+        scheduler: Scheduler,
+        metrics: ServerMetrics,
+        tokenizer: Any,
+    ):
+        self._form = form
+        self._scheduler = scheduler
+        self._metrics = metrics
+        self._pieces: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
+        self.jobs: list[Job] = []
+        self.answers: list[Answer] = []
+        for prompt in order.prompts:
+            for row in range(order.num_answers):
+                index = len(self.jobs)
+                several = order.num_answers > 1
+                # Without a seed of its own a request does not repeat itself, nor do its prompts.
+                number = row if order.has_seed else index
+                job = Job(
+                    prompt,
+                    numbered(order.settings, number),
+                    partial(_put, self._pieces, index),
+                    shared=len(prompt) - 1 if several else 0,
+                    goes_on=order.goes_on,
+                    salt=order.salt,
+                )
+                self.jobs.append(job)
+                before = () if order.goes_on else prompt
+                self.answers.append(Answer(index, tokenizer, before))
+        self._last: list[float | None] = [None] * len(self.jobs)
+        self._prompts = order.prompts
+
+    def submit(self) -> None:
+        """Puts the jobs into the queue.
+
+        Raises:
+            APIError: 429, if there is no room.
+        """
+        try:
+            self._scheduler.submit(self.jobs)
+        except Busy as busy:
+            headers = {"Retry-After": str(busy.seconds)}
+            raise APIError(429, str(busy), code="server_busy", headers=headers) from None
+
+    def cancel(self) -> None:
+        """Nobody waits any longer: rows that still write are free."""
+        for job, answer in zip(self.jobs, self.answers, strict=True):
+            if not answer.is_done:
+                self._scheduler.cancel(job)
+
+    async def whole(self, receive: Receive) -> dict[str, Any]:
+        """All answers at once.
+
+        Raises:
+            Gone: if the client went away.
+            APIError: if an answer failed.
+        """
+        async for answer, _, _ in self._arriving(receive, show=False):
+            if answer.error is not None:
+                self.cancel()
+                raise _error(answer)
+        return self._form.whole(self.answers, self._usage())
+
+    async def stream(self, receive: Receive, send: Send, with_usage: bool) -> None:
+        """Sends answers piece by piece, as server-sent events.
+
+        Raises:
+            Gone: if the client went away, or takes nothing.
+        """
+
+        async def give(message: Message) -> None:
+            try:
+                async with asyncio.timeout(SLOW_SECONDS):
+                    await send(message)
+            except (TimeoutError, OSError):
+                raise Gone from None
+
+        async def event(data: str) -> None:
+            body = f"data: {data}\n\n".encode()
+            await give({"type": "http.response.body", "body": body, "more_body": True})
+
+        async def chunk(choices: list[dict[str, Any]], usage: dict[str, Any] | None) -> None:
+            await event(_json(self._form.chunk(choices, usage)))
+
+        headers = [(b"content-type", b"text/event-stream"), (b"cache-control", b"no-cache")]
+        await give({"type": "http.response.start", "status": 200, "headers": headers})
+        firsts = [self._form.first(answer) for answer in self.answers]
+        if opening := [first for first in firsts if first is not None]:
+            await chunk(opening, None)
+        async for answer, text, piece in self._arriving(receive, show=True):
+            if answer.error is not None:
+                self.cancel()
+                await event(_json(_error(answer).body))
+                break
+            if text or piece.is_last or piece.logprobs is not None:
+                shown = self._form.piece(answer, text, piece.tokens, piece.logprobs)
+                await chunk([shown], None)
+        else:
+            if with_usage:
+                await chunk([], self._usage())
+        await event("[DONE]")
+        await give({"type": "http.response.body", "body": b"", "more_body": False})
+
+    async def _arriving(
+        self, receive: Receive, show: bool
+    ) -> AsyncIterator[tuple[Answer, str, Piece]]:
+        """Pieces as they come, with the answer that they belong to and their text."""
+        watch = asyncio.ensure_future(departure(receive))
+        watch.add_done_callback(lambda _: self._pieces.put_nowait(None))
+        try:
+            left = len(self.jobs)
+            while left:
+                arrived = await self._pieces.get()
+                if arrived is None:
+                    raise Gone
+                index, piece = arrived
+                answer = self.answers[index]
+                text = answer.add(piece, show)
+                self._count(index, answer, piece)
+                left -= piece.is_last
+                yield answer, text, piece
+        finally:
+            watch.cancel()
+
+    def _count(self, index: int, answer: Answer, piece: Piece) -> None:
+        now = time.monotonic()
+        if piece.tokens:
+            last, self._last[index] = self._last[index], now
+            self._metrics.wrote(len(piece.tokens), None if last is None else now - last)
+        if piece.is_last:
+            reason = answer.finish_reason or "error"
+            self._metrics.ended(self.jobs[index], len(answer.tokens), reason, answer.rounds)
+
+    def _usage(self) -> dict[str, Any]:
+        written = sum(len(answer.tokens) for answer in self.answers)
+        # As the API counts: a prompt once, however many answers it has.
+        each = len(self.jobs) // len(self._prompts)
+        reused = sum(job.reused for job in self.jobs[::each])
+        return formats.usage(sum(map(len, self._prompts)), written, reused)
+
+    def record(self) -> dict[str, Any]:
+        """What the log says of it."""
+        jobs = self.jobs
+        began = min(job.submitted_at for job in jobs)
+        started = [job.started_at for job in jobs if job.started_at is not None]
+        firsts = [job.first_at for job in jobs if job.first_at is not None]
+        rounds = sum((answer.rounds for answer in self.answers), Metrics())
+        usage = self._usage()
+        return {
+            "id": self._form.id,
+            "prompt_tokens": usage["prompt_tokens"],
+            "cached_tokens": usage["prompt_tokens_details"]["cached_tokens"],
+            "completion_tokens": usage["completion_tokens"],
+            "finish_reasons": [answer.finish_reason for answer in self.answers],
+            "queue_seconds": round(min(started) - began, 6) if started else None,
+            "first_token_seconds": round(min(firsts) - began, 6) if firsts else None,
+            "tokens_per_round": round(rounds.tokens_per_round, 3),
+        }
+
+
+def _put(pieces: asyncio.Queue[tuple[int, Piece] | None], index: int, piece: Piece) -> None:
+    """Of the queue alone: a job that had its exchange would be a cycle, and wait for a collection
+    with all that it holds.
+    """
+    pieces.put_nowait((index, piece))
+
+
+def _error(answer: Answer) -> APIError:
+    """Why an answer failed: 400 where the request is at fault."""
+    return APIError(400 if answer.refused else 500, answer.error or "")
+
+
+async def departure(receive: Receive) -> None:
+    """Returns when the client goes away."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"))

@@ -1,0 +1,221 @@
+"""The JSON of answers, whole and in pieces: of completions and of chats."""
+
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from jspec.serve.answers import Answer, Spelling
+from jspec.serve.calls import Call, Reader
+from jspec.serve.jobs import TokenLogprobs
+
+JSON = dict[str, Any]
+
+
+class Format(Protocol):
+    """How the answers to one request are written."""
+
+    id: str
+
+    def first(self, answer: Answer) -> JSON | None:
+        """The choice that opens a streamed answer; None if there is none."""
+        ...
+
+    def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+        """The choice of a piece of a streamed answer; with the last one, why it ended."""
+        ...
+
+    def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
+        """What is streamed around choices."""
+        ...
+
+    def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
+        """All answers at once."""
+        ...
+
+
+class CompletionFormat:
+    """Of /v1/completions.
+
+    Args:
+        model: the name that is served.
+        spelling: of tokens beside log-probabilities.
+        num_top: likeliest tokens beside each; None: no log-probabilities.
+    """
+
+    def __init__(self, model: str, spelling: Spelling, num_top: int | None):
+        self.id = f"cmpl-{uuid.uuid4().hex}"
+        self._head = {
+            "id": self.id,
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._spelling = spelling
+        self._num_top = num_top
+        self._offsets: dict[int, int] = {}
+
+    def first(self, answer: Answer) -> JSON | None:
+        """None: a completion begins with its text."""
+        del answer
+        return None
+
+    def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+        """The choice of a piece."""
+        return {
+            "index": answer.index,
+            "text": text,
+            "logprobs": self._logprobs(answer.index, tokens, known),
+            "finish_reason": answer.finish_reason,
+        }
+
+    def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
+        """A piece has the head of the whole."""
+        return {**self._head, "choices": choices, "usage": usage}
+
+    def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
+        """All answers at once."""
+        choices = [self.piece(one, one.text, one.tokens, _joined(one)) for one in answers]
+        return self.chunk(choices, usage)
+
+    def _logprobs(self, index: int, tokens: list[int], known: Any) -> JSON | None:
+        if known is None or self._num_top is None:
+            return None
+        begin = self._offsets.get(index, 0)
+        shown = self._spelling.completion(tokens, known, self._num_top, begin)
+        self._offsets[index] = begin + sum(map(len, shown["tokens"]))
+        return shown
+
+
+class ChatFormat:
+    """Of /v1/chat/completions.
+
+    Args:
+        model: the name that is served.
+        spelling: of tokens beside log-probabilities.
+        num_top: likeliest tokens beside each; None: no log-probabilities.
+        function: the function whose arguments the answer consists of; None: it is text.
+        reader: makes what reads calls out of an answer; None: there are none.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        spelling: Spelling,
+        num_top: int | None,
+        function: str | None = None,
+        reader: Callable[[], Reader] | None = None,
+    ):
+        self.id = f"chatcmpl-{uuid.uuid4().hex}"
+        self._head = {"id": self.id, "created": int(time.time()), "model": model}
+        self._spelling = spelling
+        self._num_top = num_top
+        self._function = function
+        self._reader = reader
+        self._readers: dict[int, Reader] = {}
+        self._num_calls: dict[int, int] = {}
+
+    def first(self, answer: Answer) -> JSON | None:
+        """Says who speaks, and which function is called."""
+        delta: JSON = {"role": "assistant", "content": ""}
+        if self._function is not None:
+            call = {"index": 0, **_shown(Call(self._function, ""))}
+            delta = {"role": "assistant", "content": None, "tool_calls": [call]}
+        return _choice(answer.index, "delta", delta, None, None)
+
+    def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+        """The choice of a piece."""
+        delta: JSON = {}
+        if self._function is None:
+            before = self._num_calls.get(answer.index, 0)
+            said, called = self._read(answer, text, answer.is_done)
+            if said:
+                delta["content"] = said
+            if called:
+                shown = [{"index": n, **_shown(one)} for n, one in enumerate(called, before)]
+                delta["tool_calls"] = shown
+        elif text:
+            delta = {"tool_calls": [{"index": 0, "function": {"arguments": text}}]}
+        logprobs = self._logprobs(tokens, known)
+        return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
+
+    def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
+        """A piece says that it is one."""
+        return {
+            **self._head,
+            "object": "chat.completion.chunk",
+            "choices": choices,
+            "usage": usage,
+        }
+
+    def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
+        """All answers at once."""
+        choices = []
+        for one in answers:
+            if self._function is not None:
+                said, called = "", [Call(self._function, one.text)]
+            else:
+                said, called = self._read(one, one.text, is_last=True)
+            message: JSON = {"role": "assistant", "content": said, "refusal": None}
+            if called:
+                message |= {"content": said or None, "tool_calls": [*map(_shown, called)]}
+            logprobs = self._logprobs(one.tokens, _joined(one))
+            choices.append(_choice(one.index, "message", message, logprobs, self._reason(one)))
+        return {**self._head, "object": "chat.completion", "choices": choices, "usage": usage}
+
+    def _read(self, answer: Answer, text: str, is_last: bool) -> tuple[str, list[Call]]:
+        """The text and the calls that are certain after more text of an answer."""
+        if self._reader is None:
+            return text, []
+        if answer.index not in self._readers:
+            self._readers[answer.index] = self._reader()
+        said, called = self._readers[answer.index].read(text, is_last)
+        self._num_calls[answer.index] = self._num_calls.get(answer.index, 0) + len(called)
+        return said, called
+
+    def _reason(self, answer: Answer) -> str | None:
+        called = self._function is not None or self._num_calls.get(answer.index)
+        return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
+
+    def _logprobs(self, tokens: list[int], known: Any) -> JSON | None:
+        if known is None or self._num_top is None:
+            return None
+        return self._spelling.chat(tokens, known, self._num_top)
+
+
+def usage(prompt: int, written: int, reused: int) -> JSON:
+    """The tokens of a request.
+
+    Args:
+        prompt: of its prompts.
+        written: of its answers.
+        reused: of its prompts, those that were known.
+    """
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": written,
+        "total_tokens": prompt + written,
+        "prompt_tokens_details": {"cached_tokens": reused},
+    }
+
+
+def _shown(call: Call) -> JSON:
+    """A call as the API has it."""
+    function = {"name": call.name, "arguments": call.arguments}
+    return {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": function}
+
+
+def _choice(index: int, key: str, value: JSON, logprobs: Any, reason: str | None) -> JSON:
+    return {"index": index, key: value, "logprobs": logprobs, "finish_reason": reason}
+
+
+def _joined(answer: Answer) -> TokenLogprobs | None:
+    """The log-probabilities of all pieces."""
+    if not answer.logprobs:
+        return None
+    parts = [(one.emitted, one.top_tokens, one.top) for one in answer.logprobs]
+    return TokenLogprobs(
+        *(None if part[0] is None else np.concatenate(part) for part in zip(*parts, strict=True))
+    )

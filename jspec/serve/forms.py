@@ -1,0 +1,202 @@
+"""The forms that answers are to have, and the texts that end them, as automata."""
+
+import json
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jspec._validate.errors import InputError
+from jspec.processors import grammar
+from jspec.processors.grammar.byte_machine import RAISE_MEMORY
+from jspec.processors.grammar.stops import StopStrings
+from jspec.serve.errors import APIError
+from jspec.serve.limits import Limits
+from jspec.serve.making import Making
+from jspec.serve.schemas import AsJSON
+from jspec.serve.workers import Patience
+
+_KEPT = 64
+"""Grammars that are kept once they are made, and as many stop strings."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """What a row has room for.
+
+    Args:
+        max_model_len: most tokens of a row, prompt and answer.
+        max_logprobs: most likeliest tokens that are kept beside each; None: no log-probabilities.
+        grammar_states: most states of a grammar; 0: there are no grammars.
+        grammar_classes: most classes of tokens of one.
+        stop_states: most states of stop strings.
+        stop_classes: most classes of tokens of them.
+        penalties: whether there is room for penalties, biases and a minimal length.
+    """
+
+    max_model_len: int
+    max_logprobs: int | None
+    grammar_states: int
+    grammar_classes: int
+    stop_states: int
+    stop_classes: int
+    penalties: bool = True
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The automata that a request asks for.
+
+    Args:
+        stops: the texts that end an answer.
+        kind: the maker of `jspec.grammar`; None: answers have no form.
+        text: what that is given.
+        param: the field that asks for the form.
+    """
+
+    stops: tuple[str, ...] = ()
+    kind: str | None = None
+    text: Any = None
+    param: str = ""
+
+
+Automata = tuple[grammar.Grammar | None, StopStrings | None]
+
+
+class Forms:
+    """Makes automata, and keeps them; from any thread.
+
+    Args:
+        spelled: the bytes of each token.
+        bounds: what a row has room for.
+        limits: what they may cost.
+    """
+
+    def __init__(self, spelled: Sequence[bytes | None], bounds: Bounds, limits: Limits):
+        self._bounds = bounds
+        self._limits = limits
+        self.making = Making(spelled, limits.form_megabytes)
+        self._lock = threading.Lock()
+        self._grammars: OrderedDict[Any, grammar.Grammar] = OrderedDict()
+        self._stops: OrderedDict[Any, StopStrings] = OrderedDict()
+
+    def wanted(self, stops: Sequence[str], form: Any) -> Wanted:
+        """What a request asks for, by its size.
+
+        Args:
+            stops: the texts that end an answer.
+            form: a `StructuredOutputs`, an `AsJSON`, or the schema of a call; None: any text.
+
+        Raises:
+            APIError: 400, if there is no room for it.
+        """
+        param, kind, text = _form(form)
+        most = self._limits.form_kilobytes * 1024
+        size = sum(map(len, text)) if kind == "choices" else len(text or "")
+        if size > most:
+            raise APIError(
+                400, f"{param} has a form of {size} letters, and the server takes {most}; make it "
+                "smaller, or start the server with more --form-kilobytes", param,
+            )  # fmt: skip
+        if kind is not None and not self._bounds.grammar_states:
+            raise APIError(
+                400, "grammars are switched off on this server; start it with --max-grammar-states",
+                param,
+            )  # fmt: skip
+        return Wanted(tuple(stops), kind, text, param)
+
+    def known(self, wanted: Wanted) -> Automata | None:
+        """The automata, if none has to be made."""
+        found = stop = None
+        with self._lock:
+            if wanted.kind is not None:
+                found = _looked_up(self._grammars, (wanted.kind, wanted.text))
+            if wanted.stops:
+                stop = _looked_up(self._stops, wanted.stops)
+        missing = (wanted.kind is not None and found is None) or (wanted.stops and stop is None)
+        return None if missing else (found, stop)
+
+    def made(self, wanted: Wanted, patience: Patience) -> Automata:
+        """The automata.
+
+        Raises:
+            APIError: 400, if there is no room for one, or none can be made.
+            GivenUp: if nobody waits any longer.
+        """
+        found: Any = None
+        stop: Any = None
+        bounds = self._bounds
+        if wanted.kind is not None:
+            key = wanted.kind, wanted.text
+            room = bounds.grammar_states, bounds.grammar_classes
+            found = self._one(self._grammars, key, key, room, "grammar", wanted.param, patience)
+        if wanted.stops:
+            room = bounds.stop_states, bounds.stop_classes
+            asked = "stops", wanted.stops
+            stop = self._one(self._stops, wanted.stops, asked, room, "stop", "stop", patience)
+        return found, stop
+
+    def _one(
+        self,
+        kept: "OrderedDict[Any, Any]",
+        key: Any,
+        asked: tuple[str, Any],
+        room: tuple[int, int],
+        option: str,
+        param: str,
+        patience: Patience,
+    ) -> Any:
+        """One automaton, of those that are kept or a new one."""
+        with self._lock:
+            if (known := _looked_up(kept, key)) is not None:
+                return known
+        try:
+            (made,) = self.making.made([(*asked, room[0])], patience)
+            _check_room(made, *room, option)
+        except InputError as error:
+            # The library's words for what is an option here.
+            said = str(error)
+            for there, here in (
+                ("raise max_states", f"--max-{option}-states"), (RAISE_MEMORY, "--form-megabytes"),
+            ):  # fmt: skip
+                said = said.replace(there, f"start the server with more {here}")
+            raise APIError(400, said, param) from None
+        with self._lock:
+            kept[key] = made
+            while len(kept) > _KEPT:
+                kept.popitem(last=False)
+        return made
+
+
+def _looked_up(kept: "OrderedDict[Any, Any]", key: Any) -> Any:
+    if (known := kept.get(key)) is not None:
+        kept.move_to_end(key)
+    return known
+
+
+def _form(form: Any) -> tuple[str, str | None, Any]:
+    """The field that asks for a form, the maker of `jspec.grammar`, and what it is given."""
+    if form is None:
+        return "", None, None
+    if isinstance(form, str):
+        return "tools", "json_schema", form
+    if isinstance(form, AsJSON):
+        return "response_format", "json_schema", json.dumps(form.json_schema.schema_)
+    if form.json_ is not None:
+        text = form.json_ if isinstance(form.json_, str) else json.dumps(form.json_)
+        return "structured_outputs", "json_schema", text
+    if form.regex is not None:
+        return "structured_outputs", "regex", form.regex
+    return "structured_outputs", "choices", tuple(form.choice)
+
+
+def _check_room(made: Any, states: int, classes: int, option: str) -> None:
+    size = made.automaton.table.shape
+    if size[0] > states or size[1] > classes:
+        what = "all stop strings together" if option == "stop" else made.what
+        raise InputError(
+            f"the automaton of {what} has {size[0]} states and {size[1]} classes of tokens, and a "
+            f"row of this server has room for {states} and {classes}; make it smaller, or start "
+            f"the server with more --max-{option}-states and --max-{option}-classes"
+        )

@@ -1,0 +1,87 @@
+"""Rows that nobody uses, and the texts that stand in them."""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from jspec.serve.jobs import Device
+from jspec.serve.prefixes import Prefixes, begins
+
+_NONE: tuple[str, Sequence[int]] = ("", ())
+"""The text of a row in which none stands."""
+
+
+class FreeRows:
+    """Rows that nobody uses, the longest free first, with the text that stands in each.
+
+    While no row writes a text stays where it is, for a next turn to go on from: one who chats alone
+    copies nothing. Before others write beside it, it is kept among the prefixes.
+
+    Args:
+        device: has the rows.
+        prefixes: keep texts.
+        call: calls the device.
+    """
+
+    def __init__(self, device: Device, prefixes: Prefixes, call: Callable[..., Any]):
+        self._device = device
+        self._prefixes = prefixes
+        self._call = call
+        self._texts: OrderedDict[int, tuple[str, Sequence[int]]] = OrderedDict()
+        self._full: set[int] = set()
+        """Those in which something stands, to be used or not."""
+        self.reset()
+
+    def __len__(self) -> int:
+        return len(self._texts)
+
+    def reset(self) -> None:
+        """All rows are free, and nothing stands in them."""
+        self._texts = OrderedDict((row, _NONE) for row in range(self._device.num_rows))
+        self._full.clear()
+
+    def give(self, row: int, text: Sequence[int] = (), salt: str = "") -> None:
+        """A row is free now.
+
+        Args:
+            row: which one.
+            text: that a next turn may go on from; () if there is none.
+            salt: of the text.
+        """
+        self._texts[row] = salt, text
+        self._full.add(row)
+
+    def take(self) -> int:
+        """A row for somebody, without a text to go on from if there is one."""
+        empty = (row for row, (_, text) in self._texts.items() if not text)
+        row = next(empty, next(iter(self._texts)))
+        self._keep(row)
+        del self._texts[row]
+        self._full.discard(row)
+        return row
+
+    def clear(self) -> None:
+        """Empties the rows: rounds of others would read what stands there, too."""
+        for row in list(self._full):
+            self._keep(row)
+            self._call(self._device.evict, row)
+            self._texts[row] = _NONE
+        self._full.clear()
+
+    def find(self, prompt: Sequence[int], salt: str = "") -> tuple[int, Any]:
+        """The longest known beginning of a prompt: (length, a state of one row); (0, None) if there
+        is none. The state is the caller's own.
+        """
+        size, state = self._prefixes.find(prompt, salt)
+        best = None
+        for row, (its, text) in self._texts.items():
+            if its == salt and len(text) > size and begins(prompt, text):
+                best, size = row, len(text)
+        if best is not None:
+            return size, self._call(self._device.take, best)
+        return size, None if state is None else self._call(self._device.copy, state)
+
+    def _keep(self, row: int) -> None:
+        salt, text = self._texts[row]
+        if text and self._prefixes.wants(text, salt):
+            self._prefixes.keep(text, self._call(self._device.take, row), salt)

@@ -1,0 +1,381 @@
+"""Requests become jobs: prompts in tokens, settings in numbers, grammars and stop strings made."""
+
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
+from jspec.processors import grammar
+from jspec.serve import calls
+from jspec.serve.errors import APIError
+from jspec.serve.forms import Automata, Bounds, Forms, Wanted
+from jspec.serve.jobs import RowSettings
+from jspec.serve.limits import Limits
+from jspec.serve.schemas import AsJSON, ChatRequest, CompletionRequest, Message, NamedTool
+from jspec.serve.schemas import Settings as Asked
+from jspec.serve.workers import Patience
+from jspec.sessions import conversations
+
+if TYPE_CHECKING:
+    from jspec.models import Loaded
+
+_COMPLETION = 16
+"""Tokens of a completion that names no bound, as in the OpenAI API."""
+_OWN = {"messages", "tools", "add_generation_prompt", "watch", "self", "target"}
+"""What a template is given by the server itself, and words that none can have."""
+_PENALTIES = (
+    "repetition_penalty", "frequency_penalty", "presence_penalty", "logit_bias", "min_tokens",
+)  # fmt: skip
+"""Fields for which rows have room only if the server was started so."""
+
+
+@dataclass(frozen=True)
+class Order:
+    """A request, ready for rows.
+
+    Args:
+        prompts: token ids of each prompt.
+        settings: of all rows, but for their number and their automata.
+        wanted: the automata.
+        has_seed: whether the client named the seed, from which each prompt's answers then draw.
+        num_answers: answers to each prompt.
+        num_top: likeliest tokens that are reported beside each; None: no log-probabilities are.
+        goes_on: whether a next turn is likely to begin with prompt and answer.
+        function: the function that the answer calls: it consists of the arguments.
+        reader: makes what reads calls out of an answer; None: it has none.
+        salt: what is read of the prompts is shared within it.
+    """
+
+    prompts: Sequence[list[int]]
+    settings: RowSettings
+    wanted: Wanted
+    has_seed: bool
+    num_answers: int = 1
+    num_top: int | None = None
+    goes_on: bool = False
+    function: str | None = None
+    reader: Callable[[], calls.Reader] | None = None
+    salt: str = ""
+
+    def formed(self, made: Automata) -> "Order":
+        """The order with its automata."""
+        return replace(self, settings=replace(self.settings, grammar=made[0], stop=made[1]))
+
+
+class Intake:
+    """Makes orders of requests; from any thread.
+
+    What is asked for is refused by its size before anything is made of it, and is looked at from
+    time to time while it is.
+
+    Args:
+        target: the model, for its tokenizer and template.
+        bounds: what a row has room for.
+        call_parser: how the model writes calls, one of `calls.PARSERS`; None: nobody knows.
+        limits: what a request may cost.
+    """
+
+    def __init__(
+        self,
+        target: "Loaded",
+        bounds: Bounds,
+        call_parser: str | None = None,
+        limits: Limits = Limits(),
+    ):
+        self.target = target
+        self._call_parser = call_parser
+        self.bounds = bounds
+        self.spelled = grammar.token_bytes(target.tokenizer)
+        """The bytes of each token."""
+        self.limits = limits
+        self.forms = Forms(self.spelled, bounds, limits)
+        added = target.tokenizer.get_added_tokens_decoder()
+        special = [len(token.content.encode()) for token in added.values()]
+        longest = max([1, *special, *(len(text) for text in self.spelled if text)])
+        self._most_bytes = bounds.max_model_len * longest
+        """Of a text: more have no room in a row whatever its tokens are."""
+
+    def completion(self, asked: CompletionRequest, patience: Patience) -> Order:
+        """The order of a completion.
+
+        Raises:
+            APIError: 400, if it cannot be fulfilled.
+            GivenUp: if nobody waits any longer.
+        """
+        vocab_size = self.target.model.vocab_size
+        prompts = []
+        for prompt in asked.prompts:
+            patience.check("the prompt")
+            self._check_room("prompt", prompt)
+            ids = self.target.tokenizer.encode(prompt).ids if isinstance(prompt, str) else prompt
+            if not ids:
+                raise APIError(400, "prompt has no tokens; give it text", "prompt")
+            if (largest := max(ids)) >= vocab_size:
+                raise APIError(
+                    400, f"prompt has token {largest}, outside the vocabulary of {vocab_size}",
+                    "prompt",
+                )  # fmt: skip
+            prompts.append(ids)
+        limit = self._limit("prompt", prompts, asked.max_tokens, _COMPLETION, "max_tokens")
+        wanted = self.forms.wanted(asked.stop_texts, asked.structured_outputs)
+        num_top = self._num_top("logprobs", asked.logprobs)
+        settings = self._settings(asked, limit, wanted, num_top is not None)
+        return Order(
+            prompts, settings, wanted, asked.seed is not None, asked.n, num_top,
+            salt=asked.cache_salt or "",
+        )  # fmt: skip
+
+    def chat(self, asked: ChatRequest, patience: Patience) -> Order:
+        """The order of a chat's next turn.
+
+        Raises:
+            APIError: 400, if it cannot be fulfilled.
+            GivenUp: if nobody waits any longer.
+        """
+        prompt = self._conversation(asked, patience)
+        if asked.max_tokens and asked.max_completion_tokens:
+            raise APIError(
+                400, "max_tokens and max_completion_tokens were both given; give one of them",
+                "max_tokens",
+            )  # fmt: skip
+        named = "max_tokens" if asked.max_tokens else "max_completion_tokens"
+        most = asked.max_tokens or asked.max_completion_tokens
+        limit = self._limit("messages", [prompt], most, None, named)
+        function, schema, reader = self._called(asked)
+        form: Any = asked.structured_outputs
+        if isinstance(asked.response_format, AsJSON):
+            if form is not None:
+                raise APIError(
+                    400, "response_format and structured_outputs were both given; give one of them",
+                    "structured_outputs",
+                )  # fmt: skip
+            form = asked.response_format
+        if schema is not None and form is not None:
+            raise APIError(
+                400, "tool_choice asks for a call, which has a form of its own; leave out "
+                "response_format and structured_outputs", "tool_choice",
+            )  # fmt: skip
+        wanted = self.forms.wanted(asked.stop_texts, form if schema is None else schema)
+        if asked.top_logprobs is not None and not asked.logprobs:
+            raise APIError(
+                400, "top_logprobs came without logprobs; add logprobs: true", "top_logprobs"
+            )
+        top = (asked.top_logprobs or 0) if asked.logprobs else None
+        num_top = self._num_top("top_logprobs" if top else "logprobs", top)
+        settings = self._settings(asked, limit, wanted, num_top is not None)
+        return Order(
+            [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
+            function=function, reader=reader, salt=asked.cache_salt or "",
+        )  # fmt: skip
+
+    def _conversation(self, asked: ChatRequest, patience: Patience) -> list[int]:
+        """The tokens of a conversation, by the model's template."""
+
+        def watch(size: int) -> None:
+            patience.check("messages")
+            self._check_size("messages", size)
+
+        if wrong := _OWN & set(asked.chat_template_kwargs):
+            name = f"chat_template_kwargs.{min(wrong)}"
+            raise APIError(400, f"{name} is not the client's to give; leave it out", name)
+        messages = [_for_template(number, one) for number, one in enumerate(asked.messages)]
+        variables = dict(asked.chat_template_kwargs)
+        try:
+            shown = conversations.written(self.target, messages, watch=watch, **variables)
+            if asked.tools and asked.tool_choice != "none":
+                tools = [tool.model_dump(exclude_none=True) for tool in asked.tools]
+                plain, variables = shown, {**variables, "tools": tools}
+                shown = conversations.written(self.target, messages, watch=watch, **variables)
+                if shown == plain:
+                    raise APIError(
+                        400, "tools is not supported by the model's chat template, which does not "
+                        "show them; leave it out", "tools", "unsupported_parameter",
+                    )  # fmt: skip
+            self._check_room("messages", shown)
+            return conversations.encode(self.target, shown)
+        except InputError as error:
+            raise APIError(400, str(error), "messages") from None
+
+    def _called(
+        self, asked: ChatRequest
+    ) -> tuple[str | None, str | None, Callable[[], calls.Reader] | None]:
+        """The function that is called, the schema of the answer, and what reads calls out of it;
+        None for none of each.
+        """
+        choice, parser = asked.tool_choice, self._call_parser
+        # Without parameters the only arguments are {}.
+        tools = {
+            tool.function.name: {"type": "object", "properties": {}, **tool.function.parameters}
+            for tool in asked.tools or ()
+        }
+        if choice == "none" or (choice == "auto" and not tools):
+            return None, None, None
+        if not tools:
+            raise APIError(
+                400, f"tool_choice is {_named(choice)!r:.60} and there are no tools; give some",
+                "tool_choice",
+            )  # fmt: skip
+        if choice == "auto":
+            if parser is None:
+                raise APIError(
+                    400, "tool_choice is 'auto', and the chat template does not show how the model "
+                    "writes calls; name a function, or start the server with --tool-call-parser",
+                    "tool_choice",
+                )  # fmt: skip
+            if not asked.parallel_tool_calls:
+                raise APIError(
+                    400, "parallel_tool_calls is false and tool_choice is 'auto', where an answer "
+                    "is free text with any number of calls; ask for one call by tool_choice "
+                    "'required' or a function's name", "parallel_tool_calls",
+                    "unsupported_parameter",
+                )  # fmt: skip
+            return None, None, calls.reader_of(parser, tools)
+        name = _named(choice) if isinstance(choice, NamedTool) else None
+        if name is not None and name not in tools:
+            raise APIError(
+                400, f"tool_choice names {name!r:.60}, which tools does not have", "tool_choice"
+            )
+        if name is None and len(tools) == 1:
+            name = next(iter(tools))
+        if name is not None:
+            return name, json.dumps(tools[name]), None
+        return None, calls.schema_of(list(tools.items())), lambda: calls.BareCalls(tools)
+
+    def _check_room(self, param: str, text: str | list[int]) -> None:
+        """Refuses a prompt that no row holds, before it is made into tokens."""
+        if isinstance(text, str):
+            self._check_size(param, len(text.encode()))
+        else:
+            self._check_tokens(param, len(text))
+
+    def _check_size(self, param: str, size: int) -> None:
+        if size > self._most_bytes:
+            raise APIError(
+                400, f"{param} has {size} bytes of text or more, and a row of "
+                f"{self.bounds.max_model_len} tokens holds {self._most_bytes} at most; shorten it, "
+                "or start the server with more --max-model-len", param, "context_length_exceeded",
+            )  # fmt: skip
+
+    def _check_tokens(self, param: str, size: int) -> None:
+        if size >= (room := self.bounds.max_model_len):
+            raise APIError(
+                400, f"{param} has {size} tokens and a row holds {room}, prompt and answer; "
+                "shorten it, or start the server with more --max-model-len", param,
+                "context_length_exceeded",
+            )  # fmt: skip
+
+    def _limit(
+        self,
+        param: str,
+        prompts: Sequence[list[int]],
+        asked: int | None,
+        default: int | None,
+        named: str,
+    ) -> int:
+        """Most tokens of an answer."""
+        longest, room = max(map(len, prompts)), self.bounds.max_model_len
+        self._check_tokens(param, longest)
+        if asked is not None and longest + asked > room:
+            raise APIError(
+                400, f"{named} is {asked}, {param} has {longest} tokens, and a row holds {room}; "
+                f"ask for at most {room - longest}", named, "context_length_exceeded",
+            )  # fmt: skip
+        left = room - longest
+        return asked or min(default or left, left)
+
+    def _num_top(self, param: str, wanted: int | None) -> int | None:
+        most = self.bounds.max_logprobs
+        if wanted is not None and (most is None or wanted > most):
+            kept = "none" if most is None else f"{most} at a place"
+            raise APIError(
+                400, f"{param} is {wanted} and the server keeps {kept}; ask for fewer, or start it "
+                "with --max-logprobs", param,
+            )  # fmt: skip
+        return wanted
+
+    def _settings(
+        self,
+        asked: Asked,
+        limit: int,
+        wanted: Wanted,
+        logprobs: bool,
+    ) -> RowSettings:
+        vocab_size, bias = self.target.model.vocab_size, {}
+        for name in () if self.bounds.penalties else _PENALTIES:
+            if getattr(asked, name) != type(asked).model_fields[name].get_default(
+                call_default_factory=True
+            ):
+                raise APIError(
+                    400, f"{name} is not supported by this server, which was started with "
+                    "--no-penalties; leave it out", name, "unsupported_parameter",
+                )  # fmt: skip
+        for name, value in asked.logit_bias.items():
+            # As JSON writes a number; Python reads none of thousands of digits.
+            plain = name.isascii() and name.isdigit() and len(name) <= 10 and str(int(name)) == name
+            if not plain or int(name) >= vocab_size:
+                raise APIError(
+                    400, f"logit_bias has {name!r:.40}, which is no token of the vocabulary of "
+                    f"{vocab_size}", "logit_bias",
+                )  # fmt: skip
+            bias[int(name)] = value
+        if asked.stop_token_ids and max(asked.stop_token_ids) >= vocab_size:
+            raise APIError(
+                400, f"stop_token_ids has {max(asked.stop_token_ids)}, outside the vocabulary of "
+                f"{vocab_size}", "stop_token_ids",
+            )  # fmt: skip
+        if wanted.kind is not None and asked.ignore_eos:
+            raise APIError(
+                400, "ignore_eos came with a grammar, whose answers have an end; leave it out",
+                "ignore_eos",
+            )  # fmt: skip
+        return RowSettings(
+            limit=limit,
+            temperature=asked.temperature,
+            top_k=max(asked.top_k, 0),
+            top_p=asked.top_p,
+            min_p=asked.min_p,
+            # Unlike any other: an answer without a seed shall not repeat itself.
+            seed=int.from_bytes(os.urandom(7), "big") if asked.seed is None else asked.seed,
+            repetition_penalty=asked.repetition_penalty,
+            frequency_penalty=asked.frequency_penalty,
+            presence_penalty=asked.presence_penalty,
+            logit_bias=bias,
+            min_tokens=asked.min_tokens,
+            stop_token_ids=tuple(asked.stop_token_ids),
+            ignore_eos=asked.ignore_eos,
+            logprobs=logprobs,
+        )
+
+
+def _named(choice: str | NamedTool) -> str:
+    return choice if isinstance(choice, str) else choice.function.name
+
+
+def numbered(settings: RowSettings, row: int) -> RowSettings:
+    """The settings of one of several answers to a prompt."""
+    return replace(settings, row=row)
+
+
+def _for_template(number: int, message: Message) -> dict[str, Any]:
+    """A message as templates read it."""
+    # Models know the newer name for what instructs them by the older.
+    role = "system" if message.role == "developer" else message.role
+    shown: dict[str, Any] = {"role": role, "content": message.text}
+    if message.name is not None:
+        shown["name"] = message.name
+    if message.tool_call_id is not None:
+        shown["tool_call_id"] = message.tool_call_id
+    if message.tool_calls is not None:
+        calls = shown["tool_calls"] = []
+        for place, call in enumerate(message.tool_calls):
+            param = f"messages[{number}].tool_calls[{place}].function.arguments"
+            try:
+                arguments = plain_json.parsed(call.function.arguments)
+            except ValueError:
+                raise APIError(400, f"{param} is no JSON", param) from None
+            function = {"name": call.function.name, "arguments": arguments}
+            calls.append({"id": call.id, "type": call.type, "function": function})
+    return shown

@@ -1,0 +1,168 @@
+"""What stands between a request and the device: one row's work, and the pieces of its answer."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from jspec.costs.metrics import Metrics
+from jspec.types import Status
+
+if TYPE_CHECKING:
+    from jspec.processors.grammar import Grammar
+    from jspec.processors.grammar.stops import StopStrings
+
+
+@dataclass(frozen=True)
+class RowSettings:
+    """What is asked of one row, in plain numbers; a value that is not given asks for nothing.
+
+    Args:
+        limit: most tokens of the answer.
+        temperature: 0 is greedy.
+        top_k: 0 switches it off.
+        top_p: 1 switches it off.
+        min_p: 0 switches it off.
+        seed: of the randomness.
+        row: the answer's number among several; it draws from (seed, row).
+        repetition_penalty: 1 switches it off.
+        frequency_penalty: 0 switches it off.
+        presence_penalty: 0 switches it off.
+        logit_bias: what is added to the logits of tokens.
+        min_tokens: fewest tokens before the end.
+        stop_token_ids: tokens that end the answer.
+        ignore_eos: go on after the model's end tokens.
+        grammar: what the answer may hold.
+        stop: texts that end it.
+        logprobs: whether its log-probabilities are read.
+    """
+
+    limit: int = 1
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    seed: int = 0
+    row: int = 0
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_tokens: int = 0
+    stop_token_ids: Sequence[int] = ()
+    ignore_eos: bool = False
+    grammar: "Grammar | None" = None
+    stop: "StopStrings | None" = None
+    logprobs: bool = False
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """The log-probabilities of some tokens, as host arrays."""
+
+    emitted: Any
+    """[tokens]"""
+    top_tokens: Any
+    """[tokens, C], or None."""
+    top: Any
+    """[tokens, C], or None."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What a row has written since the piece before."""
+
+    tokens: list[int]
+    status: int = Status.RUNNING
+    """Why the row ended, if it has: this is then its last piece."""
+    stop_bytes: int = 0
+    """Bytes at the end of the text that are of a stop string."""
+    logprobs: TokenLogprobs | None = None
+    """Of these tokens, where the device keeps them."""
+    rounds: Metrics | None = None
+    """The rounds of the whole answer; with the last piece alone."""
+    error: str | None = None
+    """Why there will be no more; None if all went well."""
+    refused: bool = False
+    """Whether the error is one of the request."""
+
+    @property
+    def is_last(self) -> bool:
+        return self.error is not None or self.status != Status.RUNNING
+
+
+@dataclass(eq=False)
+class Job:
+    """One row's work, from its prompt to its last piece.
+
+    Args:
+        prompt: token ids, at least one.
+        settings: what is asked for.
+        deliver: is called with each piece, in the thread that `Scheduler` was told to deliver in.
+        shared: so many tokens at the begin of the prompt are known to stand in other prompts too.
+        goes_on: whether a next turn is likely to begin with this prompt and its answer.
+        salt: what was read is shared with jobs of the same salt alone.
+    """
+
+    prompt: list[int]
+    settings: RowSettings
+    deliver: Callable[[Piece], None]
+    shared: int = 0
+    goes_on: bool = False
+    salt: str = ""
+
+    cancelled: bool = False
+    """Nobody waits for it any longer. Set from any thread."""
+    written: list[int] = field(default_factory=list)
+    """The answer so far; the scheduler's own."""
+    reused: int = 0
+    """Tokens of the prompt that did not have to be read."""
+    submitted_at: float = 0.0
+    started_at: float | None = None
+    """When its prompt was begun to be read."""
+    first_at: float | None = None
+    """When its first tokens came."""
+    ended_at: float | None = None
+
+
+class Device(Protocol):
+    """What the scheduler asks of the device. States of one row are opaque to it."""
+
+    @property
+    def num_rows(self) -> int: ...
+
+    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
+        """The state of one row behind more tokens of its prompt; `earlier` is gone afterwards.
+
+        Without settings the prompt goes on.
+        """
+        ...
+
+    def insert(self, row: int, arrival: Any) -> None:
+        """Puts a state of one row into a row; it is gone afterwards."""
+        ...
+
+    def evict(self, row: int) -> None:
+        """Lets a row go that still runs."""
+        ...
+
+    def take(self, row: int) -> Any:
+        """A copy of a row as a state of one row."""
+        ...
+
+    def copy(self, arrival: Any) -> Any:
+        """A copy of a state of one row."""
+        ...
+
+    def step(self, waiting: bool) -> Any:
+        """Some rounds of all rows, and the news of them on the host; fewer rounds if a row that
+        others wait for has ended.
+        """
+        ...
+
+    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
+        """What these rows have written, out of the news."""
+        ...
+
+    def reset(self) -> None:
+        """All rows are free, after a failure that cost the device its state."""
+        ...

@@ -1,0 +1,333 @@
+"""The server as a process: models are loaded, programs compiled, and then it answers."""
+
+import gc
+import logging
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from jspec._validate.errors import InputError
+from jspec.methods import DEFAULT
+from jspec.serve.limits import Limits
+
+if TYPE_CHECKING:
+    import socket
+
+    from jspec.models import Loaded
+    from jspec.serve.clients import Client
+    from jspec.serve.device import EngineDevice
+    from jspec.sessions.memory_file import MemoryFile
+    from jspec.sessions.method_choice import Choice
+    from jspec.sessions.session import Session
+
+_MEGABYTE = 2**20
+_CONTEXT = 2048
+"""Tokens of a row if the model's context is longer and none were asked for."""
+_FEW_ROWS = 4
+_NARROW = (0, 3)
+"""Drafted nodes that a round of each row may verify where there are more rows."""
+_IDLE_SECONDS = 75
+"""After which a connection without a request is closed: later than clients close it themselves
+(those of `openai` after 5), since a request that crosses the closing is lost."""
+
+
+@dataclass(frozen=True)
+class ServeSettings:
+    """The settings of a server, beside its models.
+
+    Args:
+        name: of the model, as requests write it.
+        host: the address that it listens on.
+        port: 0 takes a free one.
+        rows: requests that are answered together.
+        max_model_len: most tokens of a row, prompt and answer; None: the model's context, 2,048 at
+            most.
+        api_key: that clients have to bring; None: they need none, unless there is a file.
+        api_keys: the file of several clients, with names, rates and room; None: there are none.
+        rounds: rounds in a call of the device.
+        max_queue: most requests that wait for a row.
+        prefill_tokens: most tokens of prompts that are read between two calls, while rows write.
+        prefix_megabytes: memory for texts that were read, for prompts that begin alike.
+        max_logprobs: most likeliest tokens beside each; -1: no log-probabilities.
+        grammar_states: most states of a grammar; 0: no grammars.
+        grammar_classes: most classes of tokens of one.
+        stop_states: most states of a request's stop strings.
+        stop_classes: most classes of tokens of them.
+        penalties: whether requests may have penalties, biases and a minimal length.
+        limits: what requests may cost before they have a row.
+        chat_template: a Jinja file, instead of the model's own template.
+        tool_call_parser: how the model writes calls; None: as its template shows them.
+        drain_seconds: what is being answered has so long to end, after SIGTERM.
+        memory: the file of what the drafter learns, read at the start and written at the end.
+
+    Raises:
+        InputError: if one is out of range.
+    """
+
+    name: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    rows: int = 8
+    max_model_len: int | None = None
+    api_key: str | None = None
+    api_keys: Path | None = None
+    rounds: int = 8
+    max_queue: int = 128
+    prefill_tokens: int = 256
+    prefix_megabytes: int = 512
+    max_logprobs: int = 20
+    grammar_states: int = 1024
+    grammar_classes: int = 256
+    stop_states: int = 512
+    stop_classes: int = 128
+    penalties: bool = True
+    limits: Limits = Limits()  # noqa: RUF009 (frozen)
+    chat_template: Path | None = None
+    tool_call_parser: str | None = None
+    drain_seconds: int = 60
+    memory: Path | None = None
+
+    def __post_init__(self):
+        from jspec._validate.arguments import check_integer
+        from jspec.serve import calls
+
+        for option, value, low, high in (
+            ("--port", self.port, 0, 65535),
+            ("--rows", self.rows, 1, 4096),
+            ("--max-model-len", self.max_model_len, 2, 2**24),
+            ("--rounds", self.rounds, 1, 1024),
+            ("--max-queue", self.max_queue, 0, 2**20),
+            ("--prefill-tokens", self.prefill_tokens, 1, 2**20),
+            ("--prefix-megabytes", self.prefix_megabytes, 0, 2**24),
+            ("--max-logprobs", self.max_logprobs, -1, 1000),
+            ("--max-grammar-states", self.grammar_states, 0, 2**20),
+            ("--max-grammar-classes", self.grammar_classes, 2, 2**16),
+            ("--max-stop-states", self.stop_states, 1, 2**20),
+            ("--max-stop-classes", self.stop_classes, 2, 2**16),
+            ("--drain-seconds", self.drain_seconds, 0, 2**20),
+            ("--max-forms", self.limits.forms, 1, 1024),
+            ("--form-seconds", self.limits.form_seconds, 1, 2**20),
+            ("--form-megabytes", self.limits.form_megabytes, 16, 2**20),
+            ("--form-kilobytes", self.limits.form_kilobytes, 1, 2**12),
+            ("--max-form-queue", self.limits.form_queue, 0, 2**20),
+            ("--header-seconds", self.limits.header_seconds, 1, 2**20),
+            ("--max-connections", self.limits.connections, 1, 2**20),
+        ):
+            if value is not None:
+                check_integer(option, value, low, high)
+        if self.api_key is not None and not self.api_key:
+            raise InputError("--api-key is empty; give it a letter, or leave it out")
+        self.clients()
+        if self.api_keys is not None:
+            self.clients()  # what is wrong with the file is said before a model is loaded
+        if self.tool_call_parser not in (None, *calls.PARSERS):
+            raise InputError(
+                f"--tool-call-parser is {self.tool_call_parser!r:.60}; give one of "
+                f"{', '.join(calls.PARSERS)}"
+            )
+
+    def clients(self) -> tuple["Client", ...]:
+        """Who may ask; none: anybody.
+
+        Raises:
+            InputError: if the file holds no clients.
+        """
+        from jspec.serve import clients
+
+        only = () if self.api_key is None else (clients.Client("", self.api_key),)
+        return (*only, *(() if self.api_keys is None else clients.read(self.api_keys)))
+
+
+def serve(session: "Session", settings: ServeSettings, listening: "socket.socket") -> NoReturn:
+    """Answers requests until SIGTERM or SIGINT, ends what it has begun, and then the process.
+
+    Args:
+        session: model and drafter.
+        settings: of the server.
+        listening: where requests come.
+
+    Raises:
+        InputError: if a setting does not fit the model.
+    """
+    import uvicorn
+
+    from jspec.serve.compiled import Compiled
+    from jspec.serve.forms import Bounds
+    from jspec.serve.intake import Intake
+    from jspec.serve.protocol import protocol
+    from jspec.serve.scheduler import Scheduler
+    from jspec.serve.service import Served, Service
+    from jspec.serve.warming import choose_widths, warm_up
+
+    compiled = Compiled()
+    target = chatting(session.target, settings.chat_template)
+    device, memory = device_of(replace(session, target=target), settings)
+    row_bytes = warm_up(device)
+    choose_widths(device, replace(session, target=target))
+    capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
+    say(_memory(device, settings, row_bytes, capacity))
+    bounds = Bounds(
+        device.engine.slots,
+        None if settings.max_logprobs < 0 else settings.max_logprobs,
+        settings.grammar_states,
+        settings.grammar_classes,
+        settings.stop_states,
+        settings.stop_classes,
+        settings.penalties,
+    )
+    intake = Intake(target, bounds, _call_parser(target, settings), settings.limits)
+    intake.forms.making.warm_up()
+    service = Service(
+        Served(settings.name, settings.clients(), int(time.time())),
+        intake,
+        lambda deliver: Scheduler(
+            device,
+            deliver,
+            max_waiting=settings.max_queue,
+            piece=settings.prefill_tokens,
+            capacity=capacity,
+        ),
+        compiled.since(compiled.count),
+        lambda line: print(line, flush=True),
+        lambda: None if memory is None else keep(memory, device),
+    )
+    # What is here now stays: without this, each full collection walks over all of it.
+    gc.collect()
+    gc.freeze()
+    logging.basicConfig(format="jspec: %(message)s", stream=sys.stderr)
+    config = uvicorn.Config(
+        service.application(),
+        http=protocol(settings.limits),
+        log_config=None,
+        log_level="critical",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=_IDLE_SECONDS,
+        timeout_graceful_shutdown=settings.drain_seconds,
+    )
+    address, port = listening.getsockname()[:2]
+    shown = f"[{address}]" if ":" in address else address
+    say(f"{settings.name} answers at http://{shown}:{port}")
+    # uvicorn raises a signal once more when it has ended; by then all is done.
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    signal.signal(signal.SIGINT, lambda *_: None)
+    uvicorn.Server(config).run(sockets=[listening])
+    working = service.is_working
+    say("the time to end what was begun is over" if working else "all that was begun is answered")
+    # Nothing ends a thread but the process: at Python's own end it would go on in code that is
+    # being taken down, which takes seconds on a busy machine besides.
+    sys.stdout.flush()
+    os._exit(0)
+
+
+def say(message: str) -> None:
+    """A line for whoever started the server."""
+    print(f"jspec: {message}", file=sys.stderr, flush=True)
+
+
+def keep(memory: "MemoryFile", device: "EngineDevice") -> None:
+    """Writes what the drafter has learnt, or says why not."""
+    try:
+        memory.write(device.learnt)
+    except OSError as error:
+        say(f"what the drafter has learnt is not kept: {error}")
+
+
+def chatting(target: "Loaded", template: Path | None) -> "Loaded":
+    """The model with its end tokens for conversations, and a template of the user's if given."""
+    from jspec.models.chat_template import ChatTemplate
+    from jspec.sessions import conversations
+
+    if template is not None:
+        try:
+            text = template.read_text("utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"--chat-template {template} cannot be read ({error})") from None
+        known = {} if target.chat is None else target.chat.special_tokens
+        chat = ChatTemplate(text, target.tokenizer, known, f"the chat template in {template}")
+        target = replace(target, chat=chat)
+    return replace(target, eos=conversations.eos(target))
+
+
+def _call_parser(target: "Loaded", settings: ServeSettings) -> str | None:
+    from jspec.serve import calls
+
+    if settings.tool_call_parser is not None or target.chat is None:
+        return settings.tool_call_parser
+    return calls.parser_of(target.chat.template)
+
+
+def narrowed(choice: "Choice", rows: int) -> "Choice":
+    """The method with rounds that so many rows can use, unless its widths were given.
+
+    Each width is a part of the program that takes long to compile with all that requests may ask
+    for. On a CPU a round of 8 rows and 15 nodes never pays.
+    """
+    import jax
+
+    known = {option.name for option in choice.method.options}
+    given = {"widths", "num_speculative_tokens"} & set(choice.options)
+    fits = rows < _FEW_ROWS or jax.default_backend() != "cpu"
+    if choice.method.name != DEFAULT or given or fits or "widths" not in known:
+        return choice
+    return replace(choice, options={**choice.options, "widths": _NARROW})
+
+
+def device_of(
+    session: "Session", settings: ServeSettings
+) -> tuple["EngineDevice", "MemoryFile | None"]:
+    """The rows of a server, and the file that keeps what its drafter learns.
+
+    Raises:
+        InputError: if a setting does not fit the model.
+    """
+    import jspec
+    from jspec._validate.arguments import check_integer
+    from jspec.drafters.adaptive import Adaptive
+    from jspec.methods.grammars import with_jump_forward
+    from jspec.processors.grammar import Room
+    from jspec.serve.device import NUM_STOP_TOKENS, EngineDevice, processors_of
+    from jspec.serve.jobs import RowSettings
+    from jspec.sessions.memory_file import MemoryFile
+
+    target, built = session.target, session.built
+    context = built.model.context
+    slots = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
+    check_integer("--max-model-len", slots, 2, context, "the model's context")
+    drafter, weights = built.drafter, built.drafter_params
+    grammar = None
+    if settings.grammar_states:
+        grammar = Room(states=settings.grammar_states, classes=settings.grammar_classes)
+        # Where every round has one width, nodes for forced tokens would be verified in all of them,
+        # whether or not a row has a grammar.
+        if isinstance(drafter, Adaptive):
+            drafter, weights = with_jump_forward(drafter, weights)
+    engine = jspec.Engine(
+        built.model,
+        settings.rows,
+        slots,
+        drafter=drafter,
+        processors=processors_of(RowSettings()) if settings.penalties else (),
+        grammar=grammar,
+        stop=Room(states=settings.stop_states, classes=settings.stop_classes),
+        num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
+        logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
+    )
+    memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
+    known = None if memory is None else memory.read()
+    device = EngineDevice(engine, target.params, weights, target.eos, settings.rounds, known)
+    return device, memory
+
+
+def _memory(device: "EngineDevice", settings: ServeSettings, row_bytes: int, capacity: int) -> str:
+    held = device.memory()
+    parts = ", ".join(f"{name} {size / _MEGABYTE:.0f} MB" for name, size in held.items())
+    kept = min(capacity * row_bytes, settings.prefix_megabytes * _MEGABYTE) / _MEGABYTE
+    return (
+        f"{device.num_rows} rows of {device.engine.slots} tokens: {parts}; up to {capacity} texts "
+        f"are kept for prompts that begin alike, {kept:.0f} MB"
+    )

@@ -1,0 +1,34 @@
+"""The socket of a server, taken before a model is loaded: what is wrong with it is said at once."""
+
+import errno
+import socket
+
+from jspec._validate.errors import InputError
+
+
+def bound(host: str, port: int) -> socket.socket:
+    """A socket that is bound to an address, and does not listen yet.
+
+    Raises:
+        InputError: if that is not possible.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise InputError(f"--host {host!r:.80} is no address ({error.strerror})") from None
+    family, kind, protocol, _, address = found[0]
+    made = socket.socket(family, kind, protocol)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        made.bind(address)
+        made.listen(1024)
+    except OSError as error:
+        made.close()
+        raise InputError(_refusal(error, host, port)) from None
+    return made
+
+
+def _refusal(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} of {host} is in use; choose another --port, or end what uses it"
+    return f"{host} and port {port} cannot be listened on ({error.strerror}); choose others"

@@ -1,0 +1,161 @@
+"""Grammars and stop strings, each made in a process of its own: it has an end, and bounds.
+
+Nobody knows beforehand what an expression or a schema comes to. A thread that makes one cannot be
+ended, and takes its time from all others; a process can, and gives back what it took.
+"""
+
+import math
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+# Loaded once, by the process that all others are forked from.
+import scipy.sparse.csgraph as _  # noqa: F401
+
+from jspec._validate.errors import InputError
+from jspec.processors import grammar
+from jspec.processors.grammar import process_memory
+from jspec.processors.grammar.stops import StopStrings, stop_strings
+from jspec.serve.workers import Patience, out_of_time
+
+_LOOK_SECONDS = 0.05
+"""Whether anybody still waits is looked up so often."""
+_MEGABYTE = 2**20
+
+Asked = tuple[str, Any, int]
+"""What `jspec.grammar` calls it, or "stops"; of what; and its most states."""
+Product = grammar.Grammar | StopStrings
+
+
+class Making:
+    """Makes automata in processes; from any thread.
+
+    Args:
+        spelled: the bytes of each token.
+        megabytes: memory that each may take.
+    """
+
+    def __init__(self, spelled: Sequence[bytes | None], megabytes: int):
+        self._spelled = spelled
+        self._megabytes = megabytes
+        methods = multiprocessing.get_all_start_methods()
+        # A process that knows JAX and its threads cannot be forked; one that only imported can.
+        self._context: Any = multiprocessing.get_context(
+            "forkserver" if "forkserver" in methods else "spawn"
+        )
+        if "forkserver" in methods:
+            self._context.set_forkserver_preload(["__main__", __name__])
+        self._lock = threading.Lock()
+        self._running: set[BaseProcess] = set()
+        self._closed = False
+
+    def warm_up(self) -> None:
+        """Starts the process that others are forked from, which takes a second or two."""
+        self.made([], Patience(60))
+
+    def made(self, asked: Sequence[Asked], patience: Patience) -> list[Product]:
+        """The automata.
+
+        Raises:
+            InputError: if one cannot be made, or takes too much.
+            GivenUp: if nobody waits any longer.
+        """
+        here, there = self._context.Pipe(duplex=False)
+        arguments = there, self._spelled, list(asked), self._megabytes, patience.seconds
+        process = self._context.Process(target=_work, args=arguments, daemon=True)
+        with self._lock:
+            if self._closed:
+                raise InputError("the server is shutting down")
+            process.start()
+            self._running.add(process)
+        there.close()
+        try:
+            while not here.poll(_LOOK_SECONDS):
+                if patience.left <= 0:
+                    raise InputError(out_of_time("the automaton", patience.seconds))
+            made, said = here.recv()
+        except EOFError:
+            raise InputError(self._too_much()) from None
+        finally:
+            _end(process)
+            with self._lock:
+                self._running.discard(process)
+            here.close()
+        if said is not None:
+            raise InputError(said)
+        if made is None:
+            raise InputError(self._too_much())
+        return made
+
+    def close(self) -> None:
+        """Ends all that is being made."""
+        with self._lock:
+            self._closed = True
+            running = list(self._running)
+        for process in running:
+            _end(process)
+
+    def _too_much(self) -> str:
+        return (
+            f"the automaton took more than {self._megabytes} MB; make it smaller, or start the "
+            "server with more --form-megabytes"
+        )
+
+
+def _end(process: BaseProcess) -> None:
+    if process.is_alive() and process.pid is not None:
+        # The group, once it has one of its own: outlines-core runs in a process below it.
+        with suppress(AttributeError, ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.kill()
+    process.join()
+
+
+def _work(
+    there: Connection,
+    spelled: Sequence[bytes | None],
+    asked: Sequence[Asked],
+    megabytes: int,
+    seconds: float,
+) -> None:
+    """The process."""
+    with suppress(AttributeError, ImportError, OSError):  # not every system has them
+        os.setsid()
+        os.nice(5)  # rows that write come first
+        # What is held already does not count. A process below has what is left of it.
+        process_memory.bound(megabytes * _MEGABYTE)
+        _bound(seconds)
+    answer: tuple[list[Product] | None, str | None]
+    try:
+        answer = [_made(spelled, *one, seconds) for one in asked], None
+    except InputError as error:
+        answer = None, str(error)
+    except MemoryError:
+        answer = None, None
+    there.send(answer)
+
+
+def _bound(seconds: float) -> None:
+    """Of processor time, for processes below too."""
+    import resource
+
+    # If the server is gone, nobody else ends this.
+    most_seconds = math.ceil(seconds) + 1
+    resource.setrlimit(resource.RLIMIT_CPU, (most_seconds, most_seconds))
+
+
+def _made(
+    spelled: Sequence[bytes | None], kind: str, text: Any, states: int, seconds: float
+) -> Product:
+    if kind == "stops":
+        return stop_strings(text, spelled, max_states=states)
+    within: dict[str, Any] = {"max_states": states}
+    if kind != "choices":
+        within["max_seconds"] = 2 * seconds  # it is ended from outside
+    return getattr(grammar, kind)(text, spelled, **within)

@@ -1,0 +1,296 @@
+"""What a request may hold. Everything else is refused by name: nothing is ever ignored.
+
+Fields and bounds are those of the OpenAI API, and vLLM's beside them. A field that is null is one
+that was not given.
+"""
+
+import json
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+
+from jspec.serve.device import NUM_BIASES, NUM_STOP_TOKENS
+from jspec.serve.errors import APIError
+
+Asked = TypeVar("Asked", bound="Body")
+
+MOST_ANSWERS = 128
+MOST_PROMPTS = 256
+_MOST_WRONG = 64
+"""Fields that are wrong: a body of more is not told which."""
+
+Text = Annotated[str, Field(min_length=1)]
+Token = Annotated[int, Field(ge=0)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
+Bias = Annotated[float, Field(ge=-100, le=100)]
+
+
+def _list(least: int, most: int | None = None) -> Any:
+    """The bounds of a list, of whose entries the first that is wrong is enough."""
+    return Field(min_length=least, max_length=most, fail_fast=True)
+
+
+class Body(BaseModel):
+    """Strict: text is no number, and an unknown field is an error."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_nulls(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            return {name: value for name, value in given.items() if value is not None}
+        return given
+
+
+class StreamOptions(Body):
+    include_usage: bool = False
+
+
+class NamedSchema(Body):
+    name: str
+    description: str = ""
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool = True
+
+
+class AsText(Body):
+    type: Literal["text"]
+
+
+class AsJSON(Body):
+    type: Literal["json_schema"]
+    json_schema: NamedSchema
+
+
+class StructuredOutputs(Body):
+    """vLLM's; one of these."""
+
+    json_: dict[str, Any] | str | None = Field(None, alias="json")
+    regex: Text | None = None
+    choice: Annotated[list[Text], _list(1, 1024)] | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> "StructuredOutputs":
+        if sum(one is not None for one in (self.json_, self.regex, self.choice)) != 1:
+            raise ValueError("give one of json, regex and choice")
+        return self
+
+
+class Settings(Body):
+    """What both kinds of requests have."""
+
+    model: str
+    n: Annotated[int, Field(ge=1, le=MOST_ANSWERS)] = 1
+    temperature: Annotated[float, Field(ge=0, le=100)] = 1.0
+    top_p: Annotated[float, Field(ge=1e-6, le=1)] = 1.0
+    top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] = 0
+    min_p: Annotated[float, Field(ge=0, le=1)] = 0.0
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Text | Annotated[list[Text], _list(0, 16)] = Field(default_factory=list)
+    stop_token_ids: Annotated[list[Token], _list(0, NUM_STOP_TOKENS)] = Field(default_factory=list)
+    ignore_eos: bool = False
+    min_tokens: Annotated[int, Field(ge=0, le=2**31 - 1)] = 0
+    max_tokens: Annotated[int, Field(ge=1)] | None = None
+    frequency_penalty: Penalty = 0.0
+    presence_penalty: Penalty = 0.0
+    repetition_penalty: Annotated[float, Field(ge=1e-6, le=100)] = 1.0
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=NUM_BIASES)] = Field(
+        default_factory=dict
+    )
+    stream: bool = False
+    stream_options: StreamOptions | None = None
+    structured_outputs: StructuredOutputs | None = None
+    user: Annotated[str, Field(max_length=512)] | None = None
+    """Says who asks; it is written into the log."""
+    cache_salt: Annotated[str, Field(min_length=1, max_length=512)] | None = None
+    """vLLM's: what is read of the prompt is shared within it."""
+
+    @property
+    def stop_texts(self) -> list[str]:
+        return [self.stop] if isinstance(self.stop, str) else self.stop
+
+    @model_validator(mode="after")
+    def _streamed(self) -> "Settings":
+        if self.stream_options is not None and not self.stream:
+            raise ValueError("stream_options came without stream; leave it out, or stream")
+        return self
+
+
+class CompletionRequest(Settings):
+    """The body of /v1/completions."""
+
+    prompt: (
+        Text
+        | Annotated[list[Text], _list(1, MOST_PROMPTS)]
+        | Annotated[list[Token], _list(1)]
+        | Annotated[list[Annotated[list[Token], _list(1)]], _list(1, MOST_PROMPTS)]
+    )
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+
+    @property
+    def prompts(self) -> list[str | list[int]]:
+        """All prompts, one or several."""
+        if isinstance(self.prompt, str):
+            return [self.prompt]
+        if isinstance(self.prompt[0], int):
+            return [[token for token in self.prompt if isinstance(token, int)]]
+        return [one for one in self.prompt if not isinstance(one, int)]
+
+
+class TextPart(Body):
+    type: Literal["text"]
+    text: str
+
+
+class FunctionCall(Body):
+    name: str
+    arguments: str
+
+
+class ToolCall(Body):
+    id: str = ""
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Body):
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | Annotated[list[TextPart], _list(0)] = ""
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall], _list(0)] | None = None
+    tool_call_id: str | None = None
+
+    @property
+    def text(self) -> str:
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content)
+
+
+class Function(Body):
+    name: Text
+    description: str | None = None
+    parameters: dict[str, Any] = Field(default_factory=dict)
+    strict: bool | None = None
+
+
+class Tool(Body):
+    type: Literal["function"]
+    function: Function
+
+
+class NamedFunction(Body):
+    name: str
+
+
+class NamedTool(Body):
+    type: Literal["function"]
+    function: NamedFunction
+
+
+class ChatRequest(Settings):
+    """The body of /v1/chat/completions."""
+
+    messages: Annotated[list[Message], _list(1)]
+    max_completion_tokens: Annotated[int, Field(ge=1)] | None = None
+    logprobs: bool = False
+    top_logprobs: Annotated[int, Field(ge=0)] | None = None
+    response_format: AsText | AsJSON | None = Field(None, discriminator="type")
+    tools: Annotated[list[Tool], _list(1, 128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool = "auto"
+    parallel_tool_calls: bool = True
+    """Whether an answer may have several calls. Where one is asked for it has one in any case."""
+    chat_template_kwargs: dict[str, Any] = Field(default_factory=dict)
+
+
+def parse(kind: type[Asked], body: bytes, most_messages: int) -> Asked:
+    """The request that a body holds.
+
+    Args:
+        kind: of the path.
+        body: of the request.
+        most_messages: of a chat, since each has a token at least; as many parts of them.
+
+    Raises:
+        APIError: 400, with the first field that is wrong.
+    """
+    if "messages" in kind.model_fields:
+        _check_messages(body, most_messages)
+    try:
+        return kind.model_validate_json(body)
+    except ValidationError as error:
+        if error.error_count() > _MOST_WRONG:
+            raise APIError(
+                400, f"the body has {error.error_count()} wrong or unknown fields; leave them out"
+            ) from None
+        wrong = error.errors(include_url=False, include_context=True)
+    except RecursionError:
+        raise APIError(400, "the body is nested too deep; make it flatter") from None
+    if wrong[0]["type"] == "json_invalid":
+        reason = wrong[0].get("ctx", {}).get("error")
+        raise APIError(400, f"the body is no JSON: {reason}", code="invalid_json")
+    given = json.loads(body)
+    # Of several forms that a field may have, that one counts which fits furthest.
+    field = wrong[0]["loc"][:1]
+    places = [(_param(given, one), one) for one in wrong if one["loc"][:1] == field]
+    param, first = max(places, key=lambda pair: pair[0].count(".") + pair[0].count("["))
+    if first["type"] == "extra_forbidden":
+        raise APIError(
+            400, f"{param} is no field of this path; leave it out", param,
+            "unsupported_parameter",
+        )  # fmt: skip
+    if first["type"] == "missing":
+        raise APIError(400, f"{param} is missing; give it", param, "missing_required_parameter")
+    said = first["msg"].removeprefix("Value error, ")
+    if not param:
+        raise APIError(400, said)
+    value = repr(first["input"])
+    shown = value if len(value) <= 60 else f"{value[:60]}..."
+    raise APIError(400, f"{param} is {shown}: {said[0].lower()}{said[1:]}", param, "invalid_value")
+
+
+_ANY: TypeAdapter[Any] = TypeAdapter(Any)
+
+
+def _check_messages(body: bytes, most: int) -> None:
+    """Refuses what no row holds, by the number of its parts."""
+    try:
+        given = _ANY.validate_json(body)
+    except ValueError:
+        return  # it is no JSON, as its reader will say
+    messages = given.get("messages") if isinstance(given, dict) else None
+    if not isinstance(messages, list):
+        return
+    known = [one for one in messages if isinstance(one, dict)]
+    for what, lists in (
+        ("messages", [messages]),
+        ("the content of messages", [one.get("content") for one in known]),
+        ("tool_calls of messages", [one.get("tool_calls") for one in known]),
+    ):
+        if (size := sum(len(part) for part in lists if isinstance(part, list))) > most:
+            raise APIError(
+                400, f"{what} are {size}, and a row of this server holds {most} tokens; shorten "
+                "the conversation, or start the server with more --max-model-len", "messages",
+                "context_length_exceeded",
+            )  # fmt: skip
+
+
+def _param(body: Any, error: Any) -> str:
+    """The name of a place in a body, such as messages[0].content.
+
+    Between the names pydantic writes which of several alternatives it tried: these are not there.
+    """
+    shown, place = "", error["loc"]
+    for number, part in enumerate(place, 1):
+        if isinstance(part, int):
+            known = isinstance(body, list) and part < len(body)
+            name = f"[{part}]"
+        else:
+            known = isinstance(body, dict) and part in body
+            name = f".{part}" if shown else part
+        if known:
+            shown, body = shown + name, body[part]
+        elif number == len(place) and error["type"] == "missing":
+            shown += name
+    return shown

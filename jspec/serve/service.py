@@ -1,0 +1,355 @@
+"""The paths of the server, as a Starlette application."""
+
+import asyncio
+import json
+import logging
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from jspec.serve import schemas
+from jspec.serve.answers import Spelling
+from jspec.serve.clients import Client, Clients
+from jspec.serve.errors import APIError
+from jspec.serve.exchange import Exchange, Gone, departure
+from jspec.serve.formats import ChatFormat, CompletionFormat, Format
+from jspec.serve.intake import Intake, Order
+from jspec.serve.jobs import Job, Piece
+from jspec.serve.metrics import CONTENT_TYPE, ServerMetrics
+from jspec.serve.responses import (
+    CLOSED,
+    Finished,
+    StreamedAnswer,
+    body_of,
+    dropped,
+    error_of,
+    refused,
+)
+from jspec.serve.scheduler import Scheduler
+from jspec.serve.workers import GivenUp, Patience, Workers
+
+log = logging.getLogger("jspec.serve")
+
+_READERS = 8
+"""Requests that are read at a time: others are not to wait for a long prompt."""
+_LONG_BYTES = 2**16
+_LONG_READERS = 2
+"""Those of longer bodies, each of which takes Python's lock for longer than a round takes."""
+_STEP_SECONDS = 10.0
+"""In which a call of the device has ended. Without the state that it holds there is no memory."""
+
+_AT_ONCE_SECONDS = 0.05
+_WRONG_KEY = 401
+_LONGEST = 200
+"""Letters of a path in the log."""
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True)
+class Served:
+    """What a server is.
+
+    Args:
+        name: of the model, as requests write it.
+        clients: who may ask; none: anybody.
+        started: when, in seconds since 1970.
+    """
+
+    name: str
+    clients: Sequence[Client] = ()
+    started: int = 0
+
+
+class Service:
+    """Answers requests with the rows of a scheduler.
+
+    Args:
+        served: what is served.
+        intake: makes orders of requests.
+        make_scheduler: is given where pieces are delivered.
+        compiled: gives the number of programs that were compiled so far.
+        write: is given a JSON line of each request.
+        at_end: is called when nothing runs on the device any more, before the server is gone.
+    """
+
+    def __init__(
+        self,
+        served: Served,
+        intake: Intake,
+        make_scheduler: Callable[[Callable[[list[tuple[Job, Piece]]], None]], Scheduler],
+        compiled: Callable[[], int],
+        write: Callable[[str], None],
+        at_end: Callable[[], None] = lambda: None,
+    ):
+        self._served = served
+        self._clients = Clients(served.clients)
+        self._intake = intake
+        self.scheduler = make_scheduler(self._deliver)
+        limits = intake.limits
+        self._readers = Workers(_READERS, self.scheduler.most_jobs, limits.form_seconds)
+        self._long_readers = Workers(_LONG_READERS, self.scheduler.most_jobs, limits.form_seconds)
+        self._makers = Workers(limits.forms, limits.form_queue, limits.form_seconds)
+        self._workers = {
+            "reading": self._readers,
+            "long_reading": self._long_readers,
+            "forms": self._makers,
+        }
+        self.metrics = ServerMetrics(self.scheduler, served.name, compiled, self._workers)
+        self._write = write
+        self._at_end = at_end
+        self._spelling = Spelling(intake.spelled, intake.target.tokenizer)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="jspec-device", daemon=True)
+
+    def application(self) -> Starlette:
+        """The application, for an ASGI server."""
+        return Starlette(
+            routes=[
+                Route("/health", self._health),
+                Route("/metrics", self._metrics),
+                Route("/v1/models", self._logged(self._models)),
+                Route("/v1/models/{name:path}", self._logged(self._model)),
+                Route("/v1/completions", self._logged(self._completions), methods=["POST"]),
+                Route("/v1/chat/completions", self._logged(self._chat), methods=["POST"]),
+            ],
+            exception_handlers={HTTPException: refused},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, application: Starlette) -> AsyncIterator[None]:
+        del application
+        self._loop = asyncio.get_running_loop()
+        self._thread.start()
+        yield
+        self.scheduler.stop()
+        for some in self._workers.values():
+            some.close()
+        self._intake.forms.making.close()
+        ended = time.monotonic() + _STEP_SECONDS
+        while self._thread.is_alive() and time.monotonic() < ended:
+            await asyncio.sleep(0.01)
+        # Here, and not when all has ended: a thread may be at work that nothing can end.
+        if self._thread.is_alive():
+            log.error("the device did not come back; what its drafter learnt is not kept")
+        else:
+            self._at_end()
+
+    @property
+    def is_working(self) -> bool:
+        """Whether some thread is at work, on a request that nobody waits for any longer."""
+        return self._thread.is_alive() or any(some.num_busy for some in self._workers.values())
+
+    def _run(self) -> None:
+        try:
+            self.scheduler.run()
+        except BaseException:
+            log.exception("the scheduler has stopped")
+            raise
+
+    def _deliver(self, pieces: list[tuple[Job, Piece]]) -> None:
+        """From the scheduler's thread to the one of HTTP, once a turn."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            loop.call_soon_threadsafe(_give, pieces)
+
+    async def _health(self, request: Request) -> Response:
+        del request
+        admits = self.scheduler.has_room and self._readers.has_room
+        return Response(status_code=200 if self._thread.is_alive() and admits else 503)
+
+    async def _metrics(self, request: Request) -> Response:
+        del request
+        return Response(self.metrics.shown(), media_type=CONTENT_TYPE)
+
+    async def _models(self, request: Request) -> Response:
+        self._check_key(request)
+        return JSONResponse({"object": "list", "data": [self._card()]})
+
+    async def _model(self, request: Request) -> Response:
+        self._check_key(request)
+        self._check_model(request.path_params["name"])
+        return JSONResponse(self._card())
+
+    def _card(self) -> dict[str, Any]:
+        return {
+            "id": self._served.name,
+            "object": "model",
+            "created": self._served.started,
+            "owned_by": "jspec",
+            "max_model_len": self._intake.bounds.max_model_len,
+        }
+
+    async def _completions(self, request: Request) -> Any:
+        asked, order = await self._order(
+            request, schemas.CompletionRequest, self._intake.completion
+        )
+        form = CompletionFormat(self._served.name, self._spelling, order.num_top)
+        return await self._answer(request, asked, order, form)
+
+    async def _chat(self, request: Request) -> Any:
+        asked, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
+        form = ChatFormat(
+            self._served.name, self._spelling, order.num_top, order.function, order.reader
+        )
+        return await self._answer(request, asked, order, form)
+
+    async def _order(
+        self,
+        request: Request,
+        kind: type[schemas.Asked],
+        make: Callable[[schemas.Asked, Patience], Order],
+    ) -> tuple[schemas.Asked, Order]:
+        """The checked request, and what is made of it."""
+        own = self._check_key(request)
+        body = await body_of(request)
+        self._clients.asks(own)
+        client = own.name or ("" if request.client is None else request.client.host)
+
+        def read(patience: Patience) -> tuple[schemas.Asked, Order]:
+            asked = schemas.parse(kind, body, self._intake.bounds.max_model_len)
+            if isinstance(asked, schemas.Settings):
+                self._check_model(asked.model)
+                request.state.record["user"] = asked.user
+            self._check_answers(asked)
+            return asked, make(asked, patience)
+
+        readers = self._long_readers if len(body) > _LONG_BYTES else self._readers
+        asked, order = await _unless_gone(request, readers.run(client, read))
+        forms, wanted = self._intake.forms, order.wanted
+        if (made := forms.known(wanted)) is None:
+            work = self._makers.run(client, lambda patience: forms.made(wanted, patience))
+            made = await _unless_gone(request, work)
+        # Clients with names share nothing of what was read for them.
+        salt = f"{own.name}\n{order.salt}" if own.name else order.salt
+        return asked, replace(order.formed(made), salt=salt)
+
+    def _check_answers(self, asked: Any) -> None:
+        count = asked.n * (
+            len(asked.prompts) if isinstance(asked, schemas.CompletionRequest) else 1
+        )
+        if count > self.scheduler.most_jobs:
+            raise APIError(
+                400, f"the request asks for {count} answers, and the server takes "
+                f"{self.scheduler.most_jobs} at a time; ask for fewer", "n",
+            )  # fmt: skip
+
+    async def _answer(
+        self, request: Request, asked: schemas.Settings, order: Order, form: Format
+    ) -> Any:
+        exchange = Exchange(
+            order, form, self.scheduler, self.metrics, self._intake.target.tokenizer
+        )
+        client, count = request.state.client, len(exchange.jobs)
+        self._clients.take(client, count)
+        try:
+            exchange.submit()
+        except APIError:
+            self._clients.give_back(client, count)
+            raise
+        request.state.exchange = exchange
+        if asked.stream:
+            options = asked.stream_options
+            return StreamedAnswer(exchange, options is not None and options.include_usage)
+        return JSONResponse(await exchange.whole(request.receive))
+
+    def _logged(self, endpoint: Callable[[Request], Awaitable[Any]]) -> Callable[..., Any]:
+        """An endpoint that answers errors in the API's shape, and writes a line per request."""
+
+        async def run(request: Request) -> Any:
+            began = time.monotonic()
+            request.state.exchange = None
+            request.state.record = {}
+            try:
+                response = await endpoint(request)
+            except APIError as error:
+                if error.status == _WRONG_KEY:
+                    await dropped(request)
+                self.metrics.refused(error)
+                response = error_of(error)
+                request.state.record["error"] = str(error)
+            except (Gone, GivenUp, ClientDisconnect):
+                response = Response(status_code=CLOSED)
+            except Exception:
+                log.exception("a request failed")
+                failed = APIError(500, "the server failed; its log says why")
+                self.metrics.refused(failed)
+                response = error_of(failed)
+            return Finished(response, request, lambda status: self._say(request, began, status))
+
+        return run
+
+    def _say(self, request: Request, began: float, status: int) -> None:
+        exchange: Exchange | None = request.state.exchange
+        if exchange is not None:
+            exchange.cancel()  # what is still running has nobody to write for
+            self._clients.give_back(request.state.client, len(exchange.jobs))
+        line = {
+            "time": round(time.time(), 3),
+            "path": request.url.path[:_LONGEST],
+            "status": status,
+            "seconds": round(time.monotonic() - began, 6),
+            "client": None if request.client is None else request.client.host,
+            **{name: value for name, value in request.state.record.items() if value is not None},
+            **({} if exchange is None else exchange.record()),
+        }
+        self._write(json.dumps(line))
+
+    def _check_key(self, request: Request) -> Client:
+        """Who asks."""
+        scheme, _, given = request.headers.get("authorization", "").partition(" ")
+        given = given.strip() if scheme.lower() == "bearer" else ""
+        if (client := self._clients.of(given)) is None:
+            raise APIError(
+                _WRONG_KEY, "the API key is wrong or missing; send it as Authorization: Bearer KEY",
+                code="invalid_api_key",
+            )  # fmt: skip
+        request.state.client = client
+        request.state.record["key"] = client.name or None
+        return client
+
+    def _check_model(self, name: str) -> None:
+        if name != self._served.name:
+            raise APIError(
+                404, f"model is {name!r:.80}; this server has {self._served.name!r}", "model",
+                "model_not_found",
+            )  # fmt: skip
+
+
+async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> Result:
+    """What some work comes to; it is given up where the client goes away.
+
+    Raises:
+        Gone: if it does.
+    """
+    doing = asyncio.ensure_future(work)
+    try:
+        # Most of it is done at once, before anybody goes away.
+        await asyncio.wait({doing}, timeout=_AT_ONCE_SECONDS)
+        if not doing.done():
+            watch = asyncio.ensure_future(departure(request.receive))
+            try:
+                await asyncio.wait({doing, watch}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                watch.cancel()
+        if not doing.done():
+            raise Gone
+        return doing.result()
+    finally:
+        doing.cancel()
+        del doing  # what it raised knows this frame
+
+
+def _give(pieces: list[tuple[Job, Piece]]) -> None:
+    for job, piece in pieces:
+        job.deliver(piece)

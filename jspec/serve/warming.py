@@ -1,0 +1,52 @@
+"""What a server does before its first request: it compiles, and measures its rounds."""
+
+from typing import TYPE_CHECKING
+
+import jax
+import numpy as np
+
+from jspec import costs
+from jspec.drafters.adaptive import Adaptive
+from jspec.serve.device import EngineDevice
+from jspec.serve.jobs import RowSettings
+from jspec.sessions import round_costs
+
+if TYPE_CHECKING:
+    from jspec.sessions.session import Session
+
+
+def warm_up(device: EngineDevice) -> int:
+    """Compiles all that will run. Returns the bytes of a text that is kept."""
+    row_bytes = 0
+    seeds = (1, -1, 2**40)  # they are made into keys in different ways
+    for turn, seed in enumerate((*seeds, *seeds)):
+        asked = RowSettings(limit=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
+        begun = device.read([0, 1], None, None)
+        kept = device.copy(begun)
+        row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
+        device.insert(0, device.read([1], asked, begun))
+        device.insert(device.num_rows - 1, device.read([1, 2], asked, None))
+        device.pieces(device.step(waiting=turn % 2 == 0), [0])
+        device.insert(0, device.read([3], asked, device.take(0)))
+        device.insert(0, device.read([3], asked, kept))
+        device.evict(0)
+        device.pieces(device.step(waiting=False), [0])
+    device.reset()
+    return row_bytes
+
+
+def choose_widths(device: EngineDevice, session: "Session") -> None:
+    """Tells the drafter what rounds cost here, if it wants to know: measured once, kept on disk."""
+    engine = device.engine
+    if not isinstance(engine.drafter, Adaptive):
+        return
+    where = costs.setting(
+        engine.model, session.target.params, engine.drafter,
+        batch_size=engine.num_rows, sampled=True,
+    )  # fmt: skip
+    # What requests may ask for has its place in every round.
+    asked = f"serve-greedy-{engine.logprobs}-{len(engine.processors)}"
+    text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.slots // 2)
+    device.goes_by(
+        round_costs.kept(where, f"{engine.slots}-{asked}", lambda: device.costs(text.tolist()))
+    )

@@ -1,0 +1,202 @@
+"""Work beside the event loop: so much at a time, so much of each client, and with an end."""
+
+import asyncio
+import queue
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from jspec.serve.errors import APIError
+
+Made = TypeVar("Made")
+
+
+class GivenUp(Exception):
+    """Nobody waits for the work any longer."""
+
+
+class Patience:
+    """How long something is worked on; the work looks at it from time to time.
+
+    Args:
+        seconds: from now on.
+    """
+
+    def __init__(self, seconds: float):
+        self.seconds = seconds
+        self._ends = time.monotonic() + seconds
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Ends the work at its next look. From any thread."""
+        self._given_up = True
+
+    @property
+    def left(self) -> float:
+        """The seconds that are left.
+
+        Raises:
+            GivenUp: if nobody waits any longer.
+        """
+        if self._given_up:
+            raise GivenUp
+        return self._ends - time.monotonic()
+
+    def check(self, what: str) -> None:
+        """Goes on, or not.
+
+        Raises:
+            APIError: 400, if the time is over.
+            GivenUp: if nobody waits any longer.
+        """
+        if self.left <= 0:
+            raise APIError(400, out_of_time(what, self.seconds), code="took_too_long")
+
+
+def out_of_time(what: str, seconds: float) -> str:
+    """The sentence for work that was ended."""
+    return (
+        f"{what} took more than {seconds:g} s; make it smaller, or start the server with more "
+        "--form-seconds"
+    )
+
+
+class Workers:
+    """Threads that work for requests, and that nobody waits for when the server ends.
+
+    Python waits for the threads of `asyncio.to_thread` at the end of a program, however long they
+    take. Only the event loop's thread calls this.
+
+    Args:
+        most: at a time. Of one client half as many, so that others are served beside it.
+        most_waiting: that wait for others to be done; of one client half as many.
+        seconds: each has.
+    """
+
+    def __init__(self, most: int, most_waiting: int, seconds: float):
+        self._most, self._most_waiting, self._seconds = most, most_waiting, seconds
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._num_threads = 0
+        self._busy: Counter[str] = Counter()
+        self._waiting: list[tuple[str, asyncio.Future[None]]] = []
+
+    @property
+    def num_busy(self) -> int:
+        return self._busy.total()
+
+    @property
+    def num_waiting(self) -> int:
+        return len(self._waiting)
+
+    @property
+    def has_room(self) -> bool:
+        """Whether another client would be let in."""
+        return len(self._waiting) < self._most_waiting
+
+    async def run(self, client: str, work: Callable[[Patience], Made]) -> Made:
+        """Does some work in a thread, in the turn of clients.
+
+        A cancelled call gives its work up. It counts until it has ended.
+
+        Args:
+            client: for whom.
+            work: is given the patience that it has.
+
+        Raises:
+            APIError: 429, if too much is waiting.
+        """
+        await self._enter(client)
+        loop = asyncio.get_running_loop()
+        waited: list[asyncio.Future[Made]] = [loop.create_future()]
+        patience = Patience(self._seconds)
+
+        def settle(result: Any, error: BaseException | None) -> None:
+            self._leave(client)
+            done = waited.pop() if waited else None  # nobody waits any longer
+            if done is None or done.done():
+                return
+            if error is None:
+                done.set_result(result)
+            else:
+                done.set_exception(error)
+
+        def run() -> None:
+            result = error = None
+            try:
+                result = work(patience)
+            except (APIError, GivenUp) as caught:
+                error = caught.with_traceback(None)  # which has all that was read
+            except BaseException as caught:
+                error = caught
+            with suppress(RuntimeError):  # the server has ended in between
+                loop.call_soon_threadsafe(settle, result, error)
+            del result, error  # of an error: it knows this frame, which would know it
+
+        if self._num_threads < self.num_busy:
+            try:
+                threading.Thread(target=self._work, name="jspec-request", daemon=True).start()
+                self._num_threads += 1
+            except RuntimeError:  # the system has no more threads
+                self._leave(client)
+                raise self._crowded() from None
+        self._tasks.put(run)
+        try:
+            return await waited[0]
+        except asyncio.CancelledError:
+            patience.give_up()
+            raise
+        finally:
+            waited.clear()  # what it raised knows this frame
+
+    def close(self) -> None:
+        """Ends the threads that are not at work."""
+        for _ in range(self._num_threads):
+            self._tasks.put(None)
+
+    def _work(self) -> None:
+        """A thread, which is kept: to start one takes longer than most of the work."""
+        while (task := self._tasks.get()) is not None:
+            task()
+            del task  # which holds what it was given
+
+    async def _enter(self, client: str) -> None:
+        """Returns in this client's turn."""
+        if self._fits(client):
+            self._busy[client] += 1
+            return
+        own = sum(one == client for one, _ in self._waiting)
+        if not self.has_room or own >= max(1, self._most_waiting // 2):
+            raise self._crowded()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = client, turn
+        self._waiting.append(entry)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if entry in self._waiting:
+                self._waiting.remove(entry)
+            else:  # its turn came at the same time
+                self._leave(client)
+            raise
+
+    def _fits(self, client: str) -> bool:
+        most_each = max(1, self._most // 2)
+        return self.num_busy < self._most and self._busy[client] < most_each
+
+    def _leave(self, client: str) -> None:
+        self._busy -= Counter([client])  # forgets clients that have nothing left
+        for entry in list(self._waiting):
+            if self._fits(entry[0]):
+                self._waiting.remove(entry)
+                self._busy[entry[0]] += 1
+                entry[1].set_result(None)
+
+    def _crowded(self) -> APIError:
+        wait = str(max(1, round(self._seconds / 2)))
+        return APIError(
+            429, f"too many requests are being read or wait for their form; try again in {wait} s",
+            code="server_busy", headers={"Retry-After": wait},
+        )  # fmt: skip

@@ -1,0 +1,226 @@
+"""Prompts in groups through `jspec.decode`; each group starts hot, where the last one ended."""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from jspec.costs.metrics import Metrics, by_row
+from jspec.sessions.memory_file import MemoryFile
+from jspec.sessions.round_costs import RoundCosts
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+if TYPE_CHECKING:
+    from jspec.protocols import Drafter
+    from jspec.types import Logprobs, PyTree, Result
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows that run together, padded to one shape for all groups."""
+
+    rows: list[int]
+    """The prompts' places, counted from 0; their randomness follows from these."""
+    prompt: np.ndarray
+    """Token ids [B, T], padded on the right."""
+    lengths: np.ndarray
+    """Tokens of each prompt, [B]."""
+    limits: np.ndarray
+    """Most new tokens of each row, [B]; 0 in rows that only fill up the last group."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome of one prompt."""
+
+    row: int
+    prompt: list[int]
+    tokens: list[int]
+    status: int
+    metrics: Metrics
+    seconds: float
+    """The seconds that its group took."""
+    first_token_seconds: float
+    """Those of them before all rows of its group had a token."""
+    stop_bytes: int = 0
+    """The bytes at the end of its text that are of a stop string."""
+    logprobs: "Logprobs | None" = None
+    """Of its tokens, one row on the host."""
+
+
+class Runner:
+    """Runs groups one after the other and carries the drafter's memory from each to the next."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: RunSettings,
+        plain: bool = False,
+        control: dict[str, Any] | None = None,
+        alone: AbstractContextManager[Any] = nullcontext(),
+    ):
+        """A runner; `plain` leaves the session's drafter out, for a comparison.
+
+        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
+        context in which nothing else runs, while rounds are timed.
+        """
+        from jspec.drafters.autoregressive import Autoregressive
+        from jspec.methods.grammars import with_jump_forward
+
+        self._session = session
+        self._settings = settings
+        self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
+        self._params: PyTree = None if plain else session.built.drafter_params
+        self.control = settings.control.arguments(session.target) if control is None else control
+        """The arguments of `settings.control`."""
+        if not plain and settings.control.has_grammar:
+            self._drafter, self._params = with_jump_forward(self._drafter, self._params)
+        self._costs = RoundCosts(session, settings, alone)
+        self._file: MemoryFile | None = None
+        if settings.memory is not None and not plain:
+            self._file = MemoryFile(settings.memory, session.target, self._drafter)
+        self._first = None if self._file is None else self._file.read()
+        self._state: PyTree = self._first
+        self._compiled: set[Any] = set()
+
+    def forget(self) -> None:
+        """Back to the start, cold or with what `--memory` held; what was compiled stays."""
+        self._state = self._first
+
+    def run(self, group: Group) -> list[Outcome]:
+        """Decodes a group. Its seconds are those of compiled code, from prompt to last token."""
+        import jax
+
+        import jspec
+        from jspec.decoding import finish
+
+        def done(work: Callable[[], T]) -> T:
+            return interruptible(lambda: jax.block_until_ready(work()))
+
+        arguments = self.arguments(group)
+        if (key := program_of(group, self._settings)) not in self._compiled:
+            # With limits of 0 the same program is compiled and emits nothing.
+            idle: dict[str, Any] = arguments | {"limits": np.zeros_like(group.limits)}
+            done(lambda: jspec.decode(**idle))
+            self._compiled.add(key)
+        model, params, most = (arguments[name] for name in ("model", "params", "max_new_tokens"))
+        drafting = {name: arguments[name] for name in ("drafter", "drafter_params")}
+        begin = time.perf_counter()
+        # The programs of `jspec.decode`; the first round alone shows when the first token is there.
+        state = done(lambda: jspec.prefill(**arguments))
+        state = done(lambda: jspec.step(model, params, state, **drafting))
+        first = time.perf_counter() - begin
+        result = done(lambda: finish(model, params, state, **drafting, max_new_tokens=most))
+        seconds = time.perf_counter() - begin
+        self._state = result.drafter_state
+        return outcomes(group, jax.device_get(result), seconds, first)
+
+    def arguments(self, group: Group) -> dict[str, Any]:
+        """The arguments of `jspec.decode` and `jspec.stream`."""
+        return self.request(group) | {"drafter_params": self.params(group)}
+
+    def params(self, group: Group, slots: int | None = None) -> "PyTree":
+        """The drafter's params, with what rounds cost here; measured if that is not known yet.
+
+        Args:
+            group: what is to be decoded.
+            slots: those of the cache, where it has others than `jspec.decode` gives it.
+        """
+        return self._costs.known(self._drafter, self._params, group, slots)
+
+    def request(self, group: Group) -> dict[str, Any]:
+        """The same as `arguments`, with a guess at what rounds cost."""
+        settings, target = self._settings, self._session.target
+        model = self._session.built.model
+        # More than the context is room that is never filled, and the output is made in advance.
+        context = model.context
+        most = settings.max_new_tokens if context is None else context
+        limits = np.minimum(group.limits, most)
+        call: dict[str, Any] = dict(
+            model=model,
+            params=target.params,
+            prompt=group.prompt,
+            lengths=group.lengths,
+            drafter=self._drafter,
+            drafter_params=self._params,
+            max_new_tokens=min(settings.max_new_tokens, most),
+            limits=limits,
+            sampling=settings.sampling,
+            eos=None if settings.ignore_eos else target.eos,
+            key=settings.seed,
+            rows=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
+        )
+        return call | self.control | {"drafter_state": self._state}
+
+    def keep(self, state: "PyTree") -> None:
+        """Takes over the drafter's memory of a run that was streamed."""
+        self._state = state
+
+    def write(self, state: "PyTree" = None) -> None:
+        """Writes the drafter's memory, or the one that is given, to the file of `--memory`."""
+        if self._file is not None:
+            self._file.write(self._state if state is None else state)
+
+
+def groups(prompts: Sequence[list[int]], settings: RunSettings) -> Iterator[Group]:
+    """The prompts in their order, `batch_size` at a time."""
+    size = min(settings.batch_size, len(prompts))
+    for start in range(0, len(prompts), size):
+        members = list(range(start, min(start + size, len(prompts))))
+        # The last group is filled up with copies that emit nothing, so that one program fits all.
+        filled = [prompts[row] for row in members]
+        filled += [prompts[start]] * (size - len(members))
+        lengths = np.array([len(prompt) for prompt in filled], np.int32)
+        padded = np.zeros((size, lengths.max()), np.int32)
+        for place, prompt in enumerate(filled):
+            padded[place, : len(prompt)] = prompt
+        limits = np.where(np.arange(size) < len(members), settings.max_new_tokens, 0)
+        yield Group(members, padded, lengths, limits.astype(np.int32))
+
+
+def outcomes(
+    group: Group, result: "Result", seconds: float, first_token_seconds: float
+) -> list[Outcome]:
+    """One per row of the group that is not filling; the result is on the host."""
+    import jax
+
+    rows = by_row(result.stats)
+    return [
+        Outcome(
+            row=row,
+            prompt=group.prompt[place, : group.lengths[place]].tolist(),
+            tokens=result.tokens[place, : result.lengths[place]].tolist(),
+            status=int(result.status[place]),
+            metrics=rows[place],
+            seconds=seconds,
+            first_token_seconds=first_token_seconds,
+            stop_bytes=0 if result.stop_bytes is None else int(result.stop_bytes[place]),
+            logprobs=jax.tree.map(
+                lambda values, place=place: values[place][None, : result.lengths[place]],
+                result.logprobs,
+            ),
+        )
+        for place, row in enumerate(group.rows)
+    ]
+
+
+def interruptible(work: Callable[[], T]) -> T:
+    """Waits for `work` in a way that Ctrl-C ends; compiled code itself hears no signal."""
+    return _WORKER.submit(work).result()
+
+
+_WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
+
+
+def program_of(group: Group, settings: RunSettings) -> tuple[int, int]:
+    """The (rows, slots) of a group, on which its programs depend."""
+    from jspec.round.request import bucket
+
+    return len(group.lengths), bucket(int(group.lengths.max()) + settings.max_new_tokens)

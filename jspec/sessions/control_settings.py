@@ -1,0 +1,139 @@
+"""The settings of `jspec generate` that say what may be written, and when it ends."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jspec._validate import plain_json
+from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.errors import InputError
+
+if TYPE_CHECKING:
+    from jspec.models.load import Loaded
+
+
+@dataclass(frozen=True)
+class ControlSettings:
+    """What a run asks for beside tokens; nothing by default.
+
+    Args:
+        stop: texts that end an answer.
+        json_schema: a JSON schema, or the name of a file with one.
+        regex: a regular expression.
+        choices: texts, one of which is the answer.
+        repetition_penalty: 1 switches it off.
+        frequency_penalty: 0 switches it off.
+        presence_penalty: 0 switches it off.
+        logit_bias: a JSON object of token ids and numbers.
+        min_tokens: fewest tokens before the end.
+        logprobs: the number of likeliest tokens to report with each; None: none are reported.
+
+    Raises:
+        InputError: if one is out of range, cannot be read, or contradicts another.
+    """
+
+    stop: Sequence[str] = ()
+    json_schema: str | None = None
+    regex: str | None = None
+    choices: Sequence[str] = ()
+    repetition_penalty: float = 1.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    logit_bias: str | None = None
+    min_tokens: int = 0
+    logprobs: int | None = None
+
+    def __post_init__(self):
+        check_number("--repetition-penalty", self.repetition_penalty, 1e-6, 1e6, "1 is off")
+        check_number("--frequency-penalty", self.frequency_penalty, -1e6, 1e6, "0 is off")
+        check_number("--presence-penalty", self.presence_penalty, -1e6, 1e6, "0 is off")
+        check_integer("--min-tokens", self.min_tokens, 0, 2**31 - 1)
+        if self.logprobs is not None:
+            check_integer("--logprobs", self.logprobs, 0, 1000)
+        given = [
+            name
+            for name, value in (
+                ("--json-schema", self.json_schema is not None),
+                ("--regex", self.regex is not None),
+                ("--choice", bool(self.choices)),
+            )
+            if value
+        ]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} were given; an answer has one grammar")
+        if any(not text for text in (*self.stop, *self.choices)):
+            raise InputError("an empty text was given to --stop or --choice; give each a letter")
+        self._bias()
+        self._schema()
+
+    @property
+    def has_grammar(self) -> bool:
+        return self.json_schema is not None or self.regex is not None or bool(self.choices)
+
+    def arguments(self, target: "Loaded") -> dict[str, Any]:
+        """The arguments of `jspec.decode`, without those that change nothing.
+
+        Args:
+            target: the model, for its tokenizer.
+
+        Raises:
+            InputError: if the grammar cannot be made.
+        """
+        from jspec.processors import grammar
+        from jspec.processors import logits as processors
+        from jspec.processors.grammar.stops import stop_strings
+
+        made = []
+        if self.repetition_penalty != 1:
+            made.append(processors.repetition_penalty(self.repetition_penalty))
+        if self.frequency_penalty != 0:
+            made.append(processors.frequency_penalty(self.frequency_penalty))
+        if self.presence_penalty != 0:
+            made.append(processors.presence_penalty(self.presence_penalty))
+        if bias := self._bias():
+            made.append(processors.logit_bias(bias))
+        if self.min_tokens:
+            made.append(processors.min_tokens(self.min_tokens))
+        call: dict[str, Any] = {"processors": made} if made else {}
+        if self.json_schema is not None:
+            call["grammar"] = grammar.json_schema(self._schema(), target.tokenizer)
+        if self.regex is not None:
+            call["grammar"] = grammar.regex(self.regex, target.tokenizer)
+        if self.choices:
+            call["grammar"] = grammar.choices(list(self.choices), target.tokenizer)
+        if self.stop:
+            call["stop"] = stop_strings(list(self.stop), target.tokenizer)
+        if self.logprobs is not None:
+            call["logprobs"] = self.logprobs
+        return call
+
+    def _bias(self) -> dict[int, float]:
+        if self.logit_bias is None:
+            return {}
+        try:
+            known = plain_json.parsed(self.logit_bias)
+            bias = {int(token): float(value) for token, value in known.items()}
+            if any(map(isnan, bias.values())):
+                raise ValueError
+            return bias
+        except (ValueError, TypeError, AttributeError):
+            raise InputError(
+                f"--logit-bias is {self.logit_bias!r:.60}; pass a JSON object of token ids and "
+                'numbers, such as {"15": -2.5}'
+            ) from None
+
+    def _schema(self) -> str:
+        """The text of the schema, read if a file was named."""
+        text = self.json_schema or "{}"
+        if not text.lstrip().startswith("{"):
+            try:
+                text = Path(text).read_text("utf-8")
+            except (OSError, UnicodeDecodeError) as error:
+                raise InputError(f"--json-schema: {text!r:.60} cannot be read: {error}") from None
+        try:
+            plain_json.parsed(text)
+        except ValueError as error:
+            raise InputError(f"--json-schema is no JSON: {error}") from None
+        return text

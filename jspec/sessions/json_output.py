@@ -1,0 +1,84 @@
+"""The output of `--json`: one object a line, and nothing else on standard output."""
+
+import json
+import math
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from jspec.costs.metrics import Metrics
+from jspec.sessions.batches import Outcome, Runner, groups
+from jspec.sessions.detokenise import Detokeniser, Tokenizer
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+
+def write(session: Session, prompts: Sequence[list[int]], settings: RunSettings) -> None:
+    """Runs the prompts and writes each group's lines as soon as it has finished."""
+    runner = Runner(session, settings)
+    about = {
+        "model": session.name,
+        "method": session.choice.method.name,
+        "temperature": settings.temperature,
+        "seed": settings.seed,
+    }
+    for group in groups(prompts, settings):
+        for outcome in runner.run(group):
+            # ASCII, so that it can be written whatever the encoding of the output is.
+            row = {"row": outcome.row} | record(outcome, session.target.tokenizer) | about
+            sys.stdout.write(json.dumps(row) + "\n")
+        sys.stdout.flush()
+        runner.write()
+
+
+def record(outcome: Outcome, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What a line says of one prompt."""
+    text = Detokeniser(tokenizer, outcome.prompt).finish(outcome.tokens)
+    return {
+        "prompt_ids": outcome.prompt,
+        "tokens": outcome.tokens,
+        "text": without_end(text, outcome.stop_bytes),
+        "finish_reason": finish_reason(outcome.status),
+        "seconds": outcome.seconds,
+        "first_token_seconds": outcome.first_token_seconds,
+        "metrics": outcome.metrics.as_dict(),
+    } | ({} if outcome.logprobs is None else {"logprobs": _logprobs(outcome)})
+
+
+def without_end(text: str, num_bytes: int) -> str:
+    """The text without its last bytes, those of a stop string."""
+    return text.encode()[:-num_bytes].decode(errors="ignore") if num_bytes else text
+
+
+def _logprobs(outcome: Outcome) -> list[dict[str, Any]]:
+    """One object a token; JSON has no -inf, so what cannot be drawn is left out."""
+    known, found = outcome.logprobs, []
+    assert known is not None
+    emitted = known.emitted[0].tolist()
+    for place, (token, own) in enumerate(zip(outcome.tokens, emitted, strict=True)):
+        top = []
+        if known.top is not None and known.top_tokens is not None:
+            best = known.top_tokens[0, place].tolist(), known.top[0, place].tolist()
+            pairs = zip(*best, strict=True)
+            top = [{"token": one, "logprob": value} for one, value in pairs if value > -math.inf]
+        found.append({"token": token, "logprob": own, "top_logprobs": top})
+    return found
+
+
+def together(outcomes: Sequence[Outcome]) -> Metrics:
+    """The metrics of all outcomes as one run."""
+    return sum((outcome.metrics for outcome in outcomes), Metrics())
+
+
+def finish_reason(status: int) -> str:
+    """The word for why a row ended."""
+    from jspec.types import Status
+
+    return {
+        Status.EOS: "stop",
+        Status.LIMIT: "length",
+        Status.CAPACITY: "capacity",
+        Status.NAN: "nan",
+        Status.STOP: "stop",
+        Status.MASKED: "masked",
+    }[Status(status)]

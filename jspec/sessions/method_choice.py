@@ -1,0 +1,110 @@
+"""The method that `--method`, `--speculative-config` and `--draft-model` choose, without JAX."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jspec import methods
+from jspec._validate import plain_json
+from jspec._validate.errors import InputError
+from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS, Method
+from jspec.methods.builders import COUPLED
+from jspec.methods.options import shown
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method and the options that were given for it."""
+
+    method: Method
+    options: Mapping[str, Any]
+
+    @property
+    def scheme(self) -> str:
+        """The name of the scheme by which drafted tokens are verified."""
+        return self.options.get("scheme", COUPLED)
+
+
+def choose(method: str | None, config: str | None) -> Choice:
+    """The choice that the command line describes.
+
+    Args:
+        method: `--method`, if given.
+        config: `--speculative-config`, if given: a JSON object as in vLLM, the method and its
+            options by name.
+
+    Raises:
+        InputError: if a name is unknown, a value is of the wrong kind or missing, or the two
+            disagree.
+    """
+    given = {} if config is None else _parse(config)
+    named = given.pop("method", None)
+    if named is not None and not isinstance(named, str):
+        raise InputError(f"method in --speculative-config is {shown(named)}; pass a name")
+    if named is not None and method is not None and named != method:
+        raise InputError(
+            f"--method is {method} and --speculative-config says {named}; give one, or the same"
+        )
+    chosen = methods.describe(method or named or DEFAULT)
+    return Choice(chosen, chosen.check(given))
+
+
+def draft_model(choice: Choice, model: str | None, named: str | None) -> str | None:
+    """The draft model to load, if the method needs one.
+
+    Args:
+        choice: the method.
+        model: `--model`, if given.
+        named: `--draft-model`, if given.
+
+    Raises:
+        InputError: if one was given in vain or is missing.
+    """
+    name = choice.method.name
+    if named is None and not choice.method.needs_draft_model:
+        return None
+    if not (choice.method.needs_draft_model or choice.method.takes_draft_model):
+        users = [
+            name
+            for name, method in METHODS.items()
+            if method.needs_draft_model or method.takes_draft_model
+        ]
+        raise InputError(
+            f"--draft-model is {shown(named)} and method {name} uses none; leave it out "
+            f"(choose one of {', '.join(users)})"
+        )
+    if named is None and model in (None, BUNDLED):
+        return BUNDLED_DRAFT
+    if named is None:
+        raise InputError(
+            f"method {name} needs a draft model and none was given; "
+            "pass --draft-model with a folder or a hub id"
+        )
+    return named
+
+
+def check_temperature(choice: Choice, temperature: float) -> None:
+    """Raises InputError if the scheme draws from a distribution that greedy decoding has not."""
+    greedy = temperature == 0 and "draft_temperature" not in choice.options
+    if greedy and choice.scheme != COUPLED:
+        raise InputError(
+            f"scheme {choice.scheme} draws from the draft model's distribution, and at "
+            '--temperature 0 it has none; add "draft_temperature": 0.6, say, to '
+            "--speculative-config, or leave out scheme"
+        )
+
+
+def _parse(config: str) -> dict[str, Any]:
+    example = """'{"method": "prompt_lookup", "num_speculative_tokens": 10}'"""
+    try:
+        parsed = plain_json.parsed(config)
+    except ValueError as error:
+        raise InputError(
+            f"--speculative-config is {shown(config)}, which is no JSON ({error}); "
+            f"pass an object such as {example}"
+        ) from error
+    if not isinstance(parsed, dict):
+        raise InputError(
+            f"--speculative-config is {shown(parsed)}; pass a JSON object such as {example}"
+        )
+    return parsed

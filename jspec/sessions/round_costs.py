@@ -1,0 +1,115 @@
+"""What rounds cost on this machine: measured at the first run of a kind, then read from disk."""
+
+import os
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from jspec._validate.errors import InputError
+from jspec.sessions import terminal
+from jspec.sessions.compilation import folder
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+if TYPE_CHECKING:
+    from jspec.costs import CostCurve, Setting
+    from jspec.protocols import Drafter
+    from jspec.sessions.batches import Group
+    from jspec.types import PyTree
+
+
+class RoundCosts:
+    """The cost curves of a session's runs, for drafters that choose the width of a round."""
+
+    def __init__(
+        self,
+        session: Session,
+        settings: RunSettings,
+        alone: AbstractContextManager[Any] = nullcontext(),
+    ):
+        """The curves; `alone` is a context in which nothing else runs, to measure them in."""
+        self._session = session
+        self._settings = settings
+        self._alone = alone
+        self._curves: dict[Any, CostCurve] = {}
+
+    def known(
+        self, drafter: "Drafter", params: "PyTree", group: "Group", slots: int | None = None
+    ) -> "PyTree":
+        """The params, with the curve of such a group; as they are if the drafter needs none.
+
+        Args:
+            drafter: of the run.
+            params: its own.
+            group: what is to be decoded.
+            slots: of the cache; None: a bucket for the prompts and the limit.
+        """
+        from jspec.drafters.adaptive import Adaptive
+        from jspec.round.request import bucket
+
+        if not isinstance(drafter, Adaptive):
+            return params
+        batch = len(group.lengths)
+        # Once for each doubling of the cache.
+        slots = slots or bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
+        if (batch, slots) not in self._curves:
+            self._curves[batch, slots] = self._find(drafter, params, group, slots)
+        return replace(params, costs=self._curves[batch, slots])
+
+    def _find(self, drafter: Any, params: "PyTree", group: "Group", slots: int) -> "CostCurve":
+        from jspec import costs
+
+        settings, target = self._settings, self._session.target
+        model, batch = self._session.built.model, len(group.lengths)
+        sampled = settings.sampling is not None
+        where = costs.setting(model, target.params, drafter, batch_size=batch, sampled=sampled)
+
+        def measured() -> "CostCurve":
+            ends = () if settings.ignore_eos else target.eos
+            most = settings.max_new_tokens if model.context is None else model.context
+            return costs.measure(
+                model, target.params, drafter, params.drafter,
+                batch_size=batch, prompt_length=group.prompt.shape[1],
+                max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
+                eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
+                key=settings.seed,
+                slots=slots if model.context is None else min(slots, model.context),
+            )  # fmt: skip
+
+        return kept(where, str(slots), measured, self._alone)
+
+
+def kept(
+    where: "Setting",
+    name: str,
+    measured: Callable[[], "CostCurve"],
+    alone: AbstractContextManager[Any] = nullcontext(),
+) -> "CostCurve":
+    """A curve from disk, or as it is measured now, and kept then.
+
+    Args:
+        where: the setting.
+        name: of the curve among those of the setting.
+        measured: measures it.
+        alone: a context in which nothing else runs, to measure in.
+    """
+    from jspec import costs
+
+    place = folder(os.environ, "costs")
+    file = None if place is None else place / f"{where.fingerprint}-{name}.json"
+    if file is not None and file.exists():
+        try:
+            return costs.load(file, where)
+        except InputError as error:  # damaged: the next curve replaces it
+            terminal.note(f"jspec: {error}")
+    with alone:
+        if sys.stderr.isatty():
+            terminal.note("Measuring how long rounds take here; the next run knows.")
+        curve = measured()
+    if file is not None:
+        costs.save(curve, where, file)
+    return curve

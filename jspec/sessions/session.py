@@ -1,0 +1,66 @@
+"""A loaded target and the drafter of a chosen method, ready to run."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jspec.methods import BUNDLED
+from jspec.sessions.method_choice import Choice
+
+if TYPE_CHECKING:
+    from jspec.methods import Built
+    from jspec.models import Loaded
+
+
+@dataclass(frozen=True)
+class Session:
+    """All that a run needs besides prompts and settings."""
+
+    target: "Loaded"
+    choice: Choice
+    built: "Built"
+    """The model to decode with, the drafter and its weights."""
+    name: str = BUNDLED
+    """The target's name, as it was given."""
+
+
+def start(
+    model: str | None,
+    draft_model: str | None,
+    choice: Choice,
+    dtype: str | None,
+    scan_layers: bool | None = None,
+) -> Session:
+    """Loads the models and builds the drafter.
+
+    Args:
+        model: a folder, a bundled model's name, or a hub id; None is the bundled model.
+        draft_model: the same of the draft model, for a method that needs one.
+        choice: the method.
+        dtype: dtype of both models; None is the device's default.
+        scan_layers: whether their layers are scanned; None: where that costs nothing.
+
+    Raises:
+        InputError: if a model cannot be loaded, or the two have different vocabularies.
+    """
+    target = load(model or BUNDLED, dtype, scan_layers)
+    draft = None if draft_model is None else load(draft_model, dtype, scan_layers)
+    built = choice.method.build(target, draft, **choice.options)
+    return Session(target, choice, built, model or BUNDLED)
+
+
+def load(name: str, dtype: str | None, scan_layers: bool | None = None) -> "Loaded":
+    """A model whose layers are scanned where that costs nothing, so that it compiles sooner.
+
+    Args:
+        name: a folder, a bundled model's name, or a hub id.
+        dtype: None is the device's default.
+        scan_layers: None: where it costs nothing.
+
+    Raises:
+        InputError: if it cannot be loaded.
+    """
+    from jspec import models
+    from jspec.models import scanning
+
+    scan = scanning.free() if scan_layers is None else scan_layers
+    return models.load(name, dtype, scan_layers=scan)

@@ -1,0 +1,377 @@
+"""Trees: masks, depths and orders that follow from parents; with the names of `jspec.tree.template`."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla import mesh_axes
+from jspec._xla.manual_axes import vary
+from jspec.tree.template import Template as Template
+from jspec.tree.template import best_paths as best_paths
+from jspec.tree.template import branching as branching
+from jspec.tree.template import chain as chain
+from jspec.tree.template import likeliest as likeliest
+from jspec.types import NO_PARENT, Tree
+
+
+def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
+    """The mask of tree attention: `[b, i, j]` is True where node j is node i or above it.
+
+    Args:
+        tree: parents before children; deeper than `tree.depth` is not looked at.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))
+        >>> ancestors(tree)[0, 3].astype(int).tolist()
+        [1, 1, 0, 1, 0]
+    """
+    nodes = jnp.arange(tree.parents.shape[-1], dtype=jnp.int32)
+    return (paths(tree.parents, tree.depth)[..., None, :] == nodes[:, None]).any(-1)
+
+
+def paths(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
+    """Each node, its parent and so on upwards: depth + 1 ids, two at least; -1 above the root.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        depth: most edges from the root to a node.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> paths(jnp.array([[-1, 0, 0, 1]]), 2)[0, 3].tolist()
+        [3, 1, 0]
+    """
+    if depth < 2:
+        return _paths_by_levels(parents, depth)
+    return jax.lax.platform_dependent(
+        parents,
+        cuda=partial(_paths_by_leaps, depth=depth),
+        default=partial(_paths_by_levels, depth=depth),
+    )
+
+
+def _paths_by_levels(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
+    nodes = jnp.arange(parents.shape[-1], dtype=jnp.int32)
+    path = [jnp.broadcast_to(nodes, parents.shape), parents]
+    for _ in range(depth - 1):
+        # One level up, by a maximum and not by a gather: gathers would be fused with what reads the
+        # mask, and done again by every layer of the model, the whole chain of them.
+        here = path[-1][..., None] == nodes
+        path.append(jnp.where(here, parents[..., None, :], NO_PARENT).max(-1))
+    return jnp.stack(path, -1)
+
+
+def _paths_by_leaps(parents: Int[Array, "B N"], depth: int) -> Int[Array, "B N P"]:
+    """Few steps for a GPU, which is launched for each: from 1 level up to 4, to 16, to 64."""
+    nodes = jnp.arange(parents.shape[-1], dtype=jnp.int32)
+    paths = jnp.stack([jnp.broadcast_to(nodes, parents.shape), parents], -1)
+    while (reach := paths.shape[-1] - 1) < depth:
+        # What is above the last of a node's own, and again above the last of that.
+        known, parts = paths[..., 1:], [paths]
+        for done in range(reach, min(4 * reach, depth), reach):
+            last = parts[-1][..., -1:]
+            more = known[..., : depth - done]
+            more = jnp.take_along_axis(more, jnp.maximum(last, 0), axis=1)
+            parts.append(jnp.where(last < 0, NO_PARENT, more))
+        # Gathers of gathers would be fused, and done again by all that reads them.
+        paths = jax.lax.optimization_barrier(jnp.concatenate(parts, -1))
+    return paths
+
+
+def depths(tree: Tree) -> Int[Array, "B N"]:
+    """The number of edges between each node and the root.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> depths(branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))).tolist()
+        [[0, 1, 1, 2, 2]]
+    """
+    return ancestors(tree).sum(-1, dtype=jnp.int32) - 1
+
+
+def breadth_first(tree: Tree) -> Int[Array, "B N"]:
+    """Node ids level by level, siblings as they were, absent nodes last.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))
+        >>> along_paths = reordered(tree, depth_first(tree))
+        >>> breadth_first(along_paths).tolist()
+        [[0, 1, 3, 2, 4]]
+    """
+    # Within a level, depth first is the order of the parents.
+    order = depth_first(tree)
+    level = jnp.where(tree.valid, depths(tree), tree.tokens.shape[1])
+    place = jnp.argsort(jnp.take_along_axis(level, order, axis=-1), axis=-1, stable=True)
+    return jnp.take_along_axis(order, place, axis=-1)
+
+
+def depth_first(tree: Tree) -> Int[Array, "B N"]:
+    """Node ids in depth-first order, siblings as they were, absent nodes last.
+
+    Each node then stands near its ancestors, which leaves fewer blocks of the attention mask with
+    anything in them (DySpec, Xiong et al. 2024, appendix C): of use to kernels that skip the others
+    (`jspec.models.block_attention`).
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> depth_first(branching([2, 1]).fill(jnp.array([[5, 6, 7, 8, 9]]))).tolist()
+        [[0, 1, 3, 2, 4]]
+    """
+    nodes = jnp.arange(tree.tokens.shape[1])
+    return _along_paths(tree, lambda size: nodes[:, None] > nodes)
+
+
+def heavy_paths(tree: Tree) -> Int[Array, "B N"]:
+    """Node ids in depth-first order, of siblings the one with most nodes below it first.
+
+    The heavy paths of Sleator and Tarjan (1981), by which DySpec's appendix C comes near the fewest
+    blocks of the attention mask. Absent nodes are last. Since siblings change places by what was
+    drawn below them, a drawn tree in this order is lossless under the coupled rule alone.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = Tree(
+        ...     tokens=jnp.array([[5, 6, 7, 8]]), parents=jnp.array([[-1, 0, 0, 2]]),
+        ...     valid=jnp.ones((1, 4), bool), depth=2, width=2,
+        ... )
+        >>> heavy_paths(tree).tolist()
+        [[0, 2, 3, 1]]
+    """
+    nodes = jnp.arange(tree.tokens.shape[1])
+
+    def earlier(size):
+        own, other = size[:, :, None], size[:, None, :]
+        return (other > own) | ((other == own) & (nodes[:, None] > nodes))
+
+    return _along_paths(tree, earlier)
+
+
+def _along_paths(
+    tree: Tree, earlier: Callable[[Int[Array, "B N"]], Bool[Array, "*B N N"]]
+) -> Int[Array, "B N"]:
+    """A depth-first order; `earlier` says of siblings, by their subtrees' sizes, who precedes whom.
+
+    `earlier(size)[b, i, j]` is True where j precedes i.
+    """
+    mask = ancestors(tree)
+    size = (mask & tree.valid[..., None]).sum(-2)  # of each node's subtree
+    alike = (tree.parents[..., None] == tree.parents[:, None, :]) & tree.valid[:, None, :]
+    before = jnp.where(alike & earlier(size), size[:, None, :], 0).sum(-1)
+    # A node comes after its ancestors, and after all that hangs from their earlier siblings.
+    place = jnp.where(mask, before[:, None, :] + 1, 0).sum(-1) - 1
+    return jnp.argsort(jnp.where(tree.valid, place, tree.tokens.shape[1]), axis=-1, stable=True)
+
+
+def reordered(tree: Tree, order: Int[Array, "B N"]) -> Tree:
+    """The tree with node `order[b, i]` at place i; parents must stay before their children, and
+    siblings of a drawn tree in the order in which they were drawn.
+
+    The distributions of `Tree.q` stay where they are, and `q_row` says whose they are now.
+    """
+
+    def pick(array):
+        return jnp.take_along_axis(array, order, axis=-1)
+
+    place = jnp.argsort(order, axis=-1).astype(jnp.int32)
+    above = pick(tree.parents)
+    parents = jnp.take_along_axis(place, jnp.maximum(above, 0), axis=-1)
+    return replace(
+        tree,
+        tokens=pick(tree.tokens),
+        parents=jnp.where(above == NO_PARENT, NO_PARENT, parents),
+        valid=pick(tree.valid),
+        q_row=_rows_of(tree, order),
+        value=None if tree.value is None else pick(tree.value),
+    )
+
+
+def _rows_of(tree: Tree, nodes: Int[Array, "B n"]) -> Int[Array, "B n"] | None:
+    """`Tree.q_row` where these nodes stand side by side."""
+    if tree.q is None:
+        return None
+    return nodes if tree.q_row is None else jnp.take_along_axis(tree.q_row, nodes, axis=-1)
+
+
+def along(
+    parents: Int[Array, "B N"], values: Array, join: Callable[[Array, Array], Array], depth: int
+) -> Array:
+    """The value of each node joined with all values above it; the root's has to be neutral.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        values: [B, N].
+        join: of a node's value and what is joined of those above it, such as their minimum.
+        depth: most edges from the root to a node.
+    """
+    return jax.lax.platform_dependent(
+        parents,
+        values,
+        cpu=partial(_by_levels, join=join, depth=depth),
+        default=partial(_by_paths, join=join, depth=depth),
+    )
+
+
+def chances(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
+    """The chance of each node: its probability times all those above it; no child's is larger.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        probs: [B, N], of each node given its parent; 1 at the root.
+        depth: most edges from the root to a node.
+    """
+    return along(parents, probs, jnp.multiply, depth)
+
+
+def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Array:
+    above = jnp.maximum(parents, 0)
+
+    def lower(_, total):
+        return join(values, jnp.take_along_axis(total, above, axis=1))
+
+    # Passes beyond a node's depth change nothing, since the root's value is neutral.
+    return jax.lax.fori_loop(0, depth, lower, vary(values, parents))
+
+
+def _by_paths(parents: Array, values: Array, join: Callable, depth: int) -> Array:
+    """The same values, joined in the same order, without a loop that a GPU's host launches."""
+    # Above the root stands the root again, whose value is neutral.
+    above = jnp.maximum(paths(parents, depth), 0)
+    found = jnp.take_along_axis(values[:, None], above, axis=2)
+    total = found[..., -1]
+    for level in reversed(range(found.shape[-1] - 1)):
+        total = join(found[..., level], total)
+    return total
+
+
+def best(tree: Tree, nodes: int) -> Tree:
+    """The tree's `nodes` nodes of largest `Tree.value` beside the root, in the old order.
+
+    Since values fall along paths, and a tie goes to the earlier node, what is left is a tree. There
+    are fewer where fewer are valid: the places left over are absent. Of a tree that was drawn, a
+    part is lossless under the coupled rule alone.
+
+    Args:
+        tree: with values.
+        nodes: how many are kept, the root not counted.
+
+    Raises:
+        InputError: if the tree has no values, or `nodes` is no number of them.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = chain(3).fill(jnp.array([[5, 6, 7, 8]]))
+        >>> best(tree.replace(value=jnp.array([[1.0, 0.9, 0.5, 0.1]])), 2).tokens.tolist()
+        [[5, 6, 7]]
+    """
+    return kept(tree, best_nodes(tree, nodes))
+
+
+def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
+    """The ids of the nodes that `best` keeps, rising; the root's is the first.
+
+    Raises:
+        InputError: if the tree has no values, or `nodes` is no number of them.
+    """
+    check_integer("nodes", nodes, 0, None)
+    if tree.value is None:
+        raise InputError(
+            "the tree has no values, by which its best nodes are found; pass tree.replace(value="
+            "[B, N] chances)"
+        )
+    count = min(nodes + 1, tree.tokens.shape[1])
+    root = jnp.arange(tree.tokens.shape[1]) == 0
+    # NaN, which sorting puts above all numbers, has no value; nor has what is below it.
+    there = jnp.where(jnp.isnan(tree.value), False, tree.valid)
+    order = jnp.where(root, jnp.inf, jnp.where(there, tree.value, -1.0))
+    return jnp.sort(mesh_axes.largest(order, count)[1], axis=-1).astype(jnp.int32)
+
+
+def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
+    """The tree of n of its nodes: rising ids, the root's first, a parent's with its child's."""
+    num_drafted = chosen.shape[1] - 1
+
+    def pick(array):
+        return jnp.take_along_axis(array, chosen, axis=-1)
+
+    # A node stands where as many chosen ones come before it; so does the parent of one.
+    place = places(chosen, pick(tree.parents))
+    there = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
+    valid = pick(there).at[:, 0].set(True)
+    return replace(
+        tree,
+        tokens=pick(tree.tokens),
+        parents=jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT),
+        valid=valid,
+        q_row=_rows_of(tree, chosen),
+        value=None if tree.value is None else jnp.where(valid, pick(tree.value), 0.0),
+        depth=min(tree.depth, num_drafted),
+        width=max(min(tree.width, num_drafted), 1),
+    )
+
+
+def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B N"]:
+    """The number of chosen ids, which rise, before each node's: its place, if it is among them."""
+
+    def compared(chosen, nodes):
+        # A search by halves is a loop, which a GPU's host launches step by step.
+        return (chosen[:, None, :] < nodes[..., None]).sum(-1, dtype=jnp.int32)
+
+    def searched(chosen, nodes):
+        return jax.vmap(jnp.searchsorted)(chosen, nodes).astype(jnp.int32)
+
+    return jax.lax.platform_dependent(chosen, nodes, cpu=searched, default=compared)
+
+
+def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
+    """The first of the N entries that has each of M places; N where none has.
+
+    Args:
+        places: of the entries; `size` or more for none.
+        size: M.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> first_at(jnp.array([[2, 0, 2]]), 4).tolist()
+        [[1, 3, 0, 3]]
+    """
+    entries = jnp.arange(places.shape[1], dtype=jnp.int32)
+    absent = places.shape[1]
+
+    def written(places):
+        none = jnp.full(size, absent, jnp.int32)
+        return jax.vmap(lambda at: none.at[at].min(entries, mode="drop"))(places)
+
+    def compared(places):
+        there = places[:, :, None] == jnp.arange(size)
+        return jnp.where(there, entries[:, None], absent).min(1).astype(jnp.int32)
+
+    return jax.lax.platform_dependent(places, cpu=written, default=compared)
+
+
+def children(
+    parents: Int[Array, " N"], valid: Bool[Array, " N"], node: Int[Array, ""], width: int
+) -> Int[Array, " K"]:
+    """Node ids of `node`'s children, in order; N where there is none. K = width."""
+    nodes = jnp.arange(parents.shape[0], dtype=jnp.int32)
+    found = jnp.where((parents == node) & valid, nodes, parents.shape[0])
+    return jnp.sort(found)[:width]
+
+
+def root_only(root: Int[Array, " B"]) -> Tree:
+    """The tree of plain decoding: N = 1."""
+    batch = root.shape[0]
+    return Tree(
+        tokens=root[:, None],
+        parents=jnp.full((batch, 1), NO_PARENT, jnp.int32),
+        valid=jnp.ones((batch, 1), bool),
+        depth=0,
+        width=1,
+    )

@@ -1,0 +1,246 @@
+"""Checks of what drafters return: structure while a call is traced, values while it runs.
+
+Structure that cannot work (a missing field, a shape, a dtype) is one sentence before anything is
+compiled. Values cannot be refused inside a compiled loop, so what is no tree is taken for absent:
+whatever a drafter proposes, the tokens stay those of the target.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import tree as trees
+from jspec._validate.errors import InputError
+from jspec.types import NO_PARENT, PyTree, Tree, WidthChoice
+
+
+def admit(
+    tree: Tree,
+    root: Int[Array, " B"],
+    vocab_size: int | Int[Array, ""] | None = None,
+    grammar: Any = None,
+    most: Int[Array, " B"] | None = None,
+) -> Tree:
+    """The tree with every malformed node marked absent.
+
+    The root is written here. Absent are: nodes whose parent is not an earlier node, those deeper
+    than `Tree.depth`, those below an absent node, ids that the target has not, values that are NaN,
+    of equal siblings all but the first, and what the grammar does not allow. Siblings that were
+    sampled (`Tree.q`) may be equal or forbidden: the rules count them.
+
+    Args:
+        tree: as drafted.
+        root: the last emitted tokens.
+        vocab_size: V of the target; None: ids are not looked at.
+        grammar: `Frame.grammar`; None: everything is allowed.
+        most: `Frame.max_draft_tokens`; None: as many nodes as there are. Of more, those of largest
+            value stay, and without values the first.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is no token of 23
+        >>> admit(tree, jnp.array([5]), 23).valid.tolist()
+        [[True, True, False, False]]
+    """
+    num_nodes = tree.tokens.shape[1]
+    if num_nodes == 1:  # plain decoding: nothing but the root, which is written here
+        only = trees.root_only(root)
+        return replace(
+            tree, tokens=only.tokens, parents=only.parents, valid=only.valid, width=only.width
+        )
+    nodes = jnp.arange(num_nodes, dtype=jnp.int32)
+    is_root = nodes == 0
+    tokens = jnp.where(is_root, root[:, None], tree.tokens)
+    known = (tree.parents >= 0) & (tree.parents < nodes)
+    parents = jnp.where(is_root, NO_PARENT, jnp.where(known, tree.parents, 0))
+    there = tree.valid & known
+    if vocab_size is not None:
+        there &= (tokens >= 0) & (tokens < vocab_size)
+    if tree.value is not None:
+        there &= ~jnp.isnan(tree.value)
+    if tree.q is None:
+        siblings = (parents[:, :, None] == parents[:, None, :]) & there[:, None, :]
+        equal = siblings & (tokens[:, :, None] == tokens[:, None, :]) & (nodes[:, None] > nodes)
+        there &= ~equal.any(-1)
+    there |= is_root
+    plain = replace(
+        tree,
+        tokens=tokens.astype(jnp.int32),
+        parents=parents.astype(jnp.int32),
+        width=min(tree.width, num_nodes),
+    )
+    # Nodes too deep have no root among the ancestors that so many levels reach.
+    mask = trees.ancestors(plain)
+    there &= mask[:, :, 0] & (there[:, None, :] | ~mask).all(-1)
+    if tree.depth == 0:
+        there &= is_root
+    if grammar is not None and tree.q is None:
+        there &= grammar.allows(plain)
+    if most is not None:
+        there &= _ranks(there, tree.value) <= most[:, None]
+    return replace(
+        plain,
+        tokens=jnp.where(there, plain.tokens, 0),
+        valid=there,
+        value=None if tree.value is None else jnp.where(there, tree.value, 0.0),
+    )
+
+
+def _ranks(there: Bool[Array, "B N"], value: Float[Array, "B N"] | None) -> Int[Array, "B N"]:
+    """The number of nodes that come before each: those of larger value, and of equal ones the
+    earlier. The root comes first, and a parent before its children.
+    """
+    worth = jnp.where(there, 0.0 if value is None else value, -1.0).at[:, 0].set(jnp.inf)
+    node, other = worth[:, :, None], worth[:, None, :]
+    nodes = jnp.arange(worth.shape[1])
+    before = (other > node) | ((other == node) & (nodes < nodes[:, None]))
+    return before.sum(-1, dtype=jnp.int32)
+
+
+def check_tree(drafter: str, tree: Any, batch: int) -> None:
+    """Checks the structure of what a drafter's `draft` returned, traced or abstract.
+
+    Args:
+        drafter: its name.
+        tree: the first of what it returned.
+        batch: B.
+
+    Raises:
+        InputError: with the field, what it is and what it must be.
+    """
+    if not isinstance(tree, Tree):
+        raise InputError(
+            f"{drafter}.draft returned a {type(tree).__name__} where its tree should be; it must "
+            "return (jspec.Tree, state)"
+        )
+    for name, least in (("depth", 0), ("width", 1)):
+        value = getattr(tree, name)
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise InputError(
+                f"{drafter}.draft returned a tree whose {name} is {value!r:.40}; it must be an "
+                f"integer of at least {least}, known when the call is traced"
+            )
+    nodes = getattr(tree.tokens, "shape", ())[1:2]
+    if nodes == (0,):
+        raise InputError(f"{drafter}.draft returned a tree of no nodes; node 0 is the root")
+    q_rows = getattr(tree.q, "shape", (0, 0, 0))[1:2]
+    wanted = {
+        "tokens": ((batch, *nodes), jnp.integer),
+        "parents": ((batch, *nodes), jnp.integer),
+        "valid": ((batch, *nodes), jnp.bool_),
+        "q": ((batch, *q_rows, *getattr(tree.q, "shape", ())[2:]), jnp.floating),
+        "q_row": ((batch, *nodes), jnp.integer),
+        "value": ((batch, *nodes), jnp.floating),
+    }
+    for name, (shape, kind) in wanted.items():
+        field = getattr(tree, name)
+        if field is None and name in ("q", "q_row", "value"):
+            continue
+        found, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
+        axes = {"tokens": 2, "q": 3}.get(name, len(shape))
+        if found is None or dtype is None:
+            raise InputError(
+                f"{drafter}.draft returned a tree whose {name} is {field!r:.40}; "
+                "it must be an array"
+            )
+        if found != shape or len(found) != axes or not jnp.issubdtype(dtype, kind):
+            axis_names = {"q": "[B, Q, V]"}.get(name, "[B, N]")
+            raise InputError(
+                f"{drafter}.draft returned a tree whose {name} has shape {found} and dtype "
+                f"{dtype}; it must be {axis_names} of {kind.__name__}, with B = {batch} "
+                "and the N of tokens"
+            )
+    _check_choice(drafter, tree, tree.tokens.shape[1])
+
+
+def _check_choice(drafter: str, tree: Tree, num_nodes: int) -> None:
+    """Raises InputError unless the tree's choice is one of widths that it has nodes for."""
+    choice = tree.choice
+    if choice is None:
+        return
+    if not isinstance(choice, WidthChoice):
+        raise InputError(
+            f"{drafter}.draft returned a tree whose choice is a {type(choice).__name__}; it must "
+            "be a jspec.WidthChoice, or None for all nodes"
+        )
+    if tree.value is None:
+        raise InputError(
+            f"{drafter}.draft returned a tree with a choice of widths and no value; the nodes of "
+            "largest value are verified, so give each one"
+        )
+    if tree.q is not None:
+        raise InputError(
+            f"{drafter}.draft returned a tree with a choice of widths and sampled children (q); a "
+            "part of a draw is not lossless, so leave out one of them"
+        )
+    rising = sorted(width for width in choice.widths if 0 <= width < num_nodes)
+    if choice.tokens is None:
+        rising = sorted(set(rising))
+    if not rising or tuple(rising) != choice.widths:
+        raise InputError(
+            f"{drafter}.draft returned a tree of {num_nodes - 1} drafted nodes with widths "
+            f"{choice.widths}; they must rise, from 0 or more to {num_nodes - 1} or less"
+        )
+    batch = len(tree.tokens)
+    if choice.tokens is not None and not (
+        len(choice.tokens) == len(choice.widths)
+        and all(isinstance(count, int) and count > 0 for count in choice.tokens)
+        and max(choice.tokens) >= batch
+    ):
+        raise InputError(
+            f"{drafter}.draft returned a choice of widths {choice.widths} with tokens "
+            f"{choice.tokens}; give an integer of at least 1 for each width, of which one is at "
+            f"least {batch}, so that all rows have room"
+        )
+    count = (len(choice.widths),)
+    wanted = {
+        "index": ((), jnp.integer),
+        "expected_tokens": (count, jnp.floating),
+        "seconds": (count, jnp.floating),
+    }
+    for name, (shape, kind) in wanted.items():
+        field = getattr(choice, name)
+        found, dtype = getattr(field, "shape", None), getattr(field, "dtype", None)
+        if found != shape or dtype is None or not jnp.issubdtype(dtype, kind):
+            raise InputError(
+                f"{drafter}.draft returned a choice of widths whose {name} has shape {found} and "
+                f"dtype {dtype}; it must be an array of {shape} and {kind.__name__}"
+            )
+
+
+def check_state(drafter: str, after: str, state: PyTree, before: str, known: PyTree) -> None:
+    """Checks that a drafter's state has kept its structure, shapes and dtypes.
+
+    Args:
+        drafter: its name.
+        after: the function that returned the state.
+        state: what it returned.
+        before: the function that said what the state must be.
+        known: what that returned.
+
+    Raises:
+        InputError: with the first leaf that differs.
+    """
+    found, wanted = jax.tree.structure(state), jax.tree.structure(known)
+    if found != wanted:
+        raise InputError(
+            f"{drafter}.{after} returned a state of structure {_short(found)} where {before} "
+            f"returned {_short(wanted)}; a state keeps its structure from round to round"
+        )
+    paths = [jax.tree_util.keystr(path) for path, _ in jax.tree.leaves_with_path(known)]
+    for path, new, old in zip(paths, jax.tree.leaves(state), jax.tree.leaves(known), strict=True):
+        new, old = jax.typeof(new), jax.typeof(old)
+        if (new.shape, new.dtype) != (old.shape, old.dtype):
+            raise InputError(
+                f"{drafter}.{after} returned a state whose leaf {path or 'of its own'} has shape "
+                f"{new.shape} and dtype {new.dtype} where {before} returned {old.shape} and "
+                f"{old.dtype}; a state keeps its shapes and dtypes from round to round"
+            )
+
+
+def _short(structure: Any) -> str:
+    text = str(structure).removeprefix("PyTreeDef(").removesuffix(")")
+    return text if len(text) <= 120 else text[:117] + "..."

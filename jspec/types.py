@@ -1,0 +1,473 @@
+"""The data that models, drafters, rules and the engine exchange; `jspec.protocols` says how.
+
+Axes, the same letters in all annotations; a file that needs others says which:
+
+    B  rows of the batch
+    N  nodes of a tree; node 0 is the root
+    P  nodes of a path from the root, the tree's depth + 1
+    K  siblings, the children of one node in the order in which they were drawn
+    Q  rows of `Tree.q`
+    V  vocabulary
+    E  hidden size; F, width of the states that a draft head reads
+    S  slots of the cache
+    M  nodes that were scored before, and stand in no cache
+    H  key-value heads, D their size
+    C  tokens of a prompt that are read at once
+    T  padded length of a prompt, or of the output
+    X  end tokens of a row
+    k  likeliest tokens at a place
+    W  widths that a round may have
+
+`p` is the target's distribution and `q` the draft's, whatever letter a paper uses. A *round* is one
+draft, one forward of the target over it, one verdict and one commit. All data stand in this one
+file, so that axes are read beside the legend.
+"""
+
+from enum import IntEnum
+from typing import Any
+
+import jax
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+PyTree = Any
+HostOrDevice = Array | np.ndarray
+
+NO_PARENT = -1
+"""The entry of `Tree.parents` that stands for no parent: the root's."""
+
+
+class Status(IntEnum):
+    """The state of a row: running, or the reason why it ended. Data, since rows end one by one.
+
+    Example:
+        >>> Status(3).name, Status(3).message
+        ('CAPACITY', 'the cache has no slot for the next token')
+    """
+
+    RUNNING = 0
+    EOS = 1
+    """The row emitted one of its end tokens, which is its last token."""
+    LIMIT = 2
+    """The row emitted as many tokens as it was allowed."""
+    CAPACITY = 3
+    """The cache has no slot for the next token."""
+    NAN = 4
+    """The target's logits were not numbers; nothing was emitted from them."""
+    STOP = 5
+    """The row emitted a stop token or a stop string, see `decode`."""
+    MASKED = 6
+    """Processors or the grammar left no token to emit."""
+    FREE = 7
+    """No request stands in the row, see `Engine`."""
+
+    @property
+    def message(self) -> str:
+        """What happened, in half a sentence for people."""
+        return _MESSAGES[self]
+
+
+_MESSAGES = {
+    Status.RUNNING: "the row goes on",
+    Status.EOS: "the row emitted an end token",
+    Status.LIMIT: "the row emitted as many tokens as it was allowed",
+    Status.CAPACITY: "the cache has no slot for the next token",
+    Status.NAN: "the target's logits were not numbers",
+    Status.STOP: "the row emitted a stop token or a stop string",
+    Status.MASKED: "processors or the grammar left no token to emit",
+    Status.FREE: "no request stands in the row",
+}
+
+
+@struct.dataclass
+class Cache:
+    """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
+
+    A tuple of arrays, one a layer, that XLA updates in place inside a `while_loop`. Layers that a
+    model scans share one array, in which H counts the heads of all of them.
+    """
+
+    keys: tuple[Float[Array, "B _ S D"], ...]
+    values: tuple[Float[Array, "B _ S D"], ...]
+    lengths: Int[Array, " B"]
+    """The number of committed tokens per row; slots at or beyond it are never read."""
+
+    @property
+    def slots(self) -> int:
+        return self.keys[0].shape[2]
+
+
+@struct.dataclass
+class TreeKV:
+    """Keys and values of tree nodes that were scored before and stand in no cache."""
+
+    keys: tuple[Float[Array, "B _ M D"], ...]
+    values: tuple[Float[Array, "B _ M D"], ...]
+
+    def concat(self, later: "TreeKV") -> "TreeKV":
+        """These nodes, followed by later ones."""
+        return jax.tree.map(lambda *both: jax.numpy.concatenate(both, axis=2), self, later)
+
+
+@struct.dataclass
+class Output:
+    """The result of one forward of a model over N tokens of each row."""
+
+    logits: Float[Array, "B N V"]
+    hidden: Float[Array, "B N E"] | None
+    """Last hidden state, after the final norm (what the head reads); None if not given."""
+    keys: tuple[Float[Array, "B _ N D"], ...]
+    values: tuple[Float[Array, "B _ N D"], ...]
+
+
+@struct.dataclass
+class WidthChoice:
+    """The number of drafted nodes that a round verifies, its width, and what spoke for it.
+
+    Made by `jspec.adaptive`; the engine verifies the `widths[index]` nodes of largest value.
+    """
+
+    index: Int[Array, ""]
+    """Which of the widths: the one with the most expected tokens for its time."""
+    expected_tokens: Float[Array, " W"]
+    """The tokens that all running rows together are expected to emit, at each width."""
+    seconds: Float[Array, " W"]
+    """The time that a round takes, at each width."""
+    widths: tuple[int, ...] = struct.field(pytree_node=False)
+    """The ladder: rising numbers of drafted nodes, the root never counted; 0 is plain decoding. A
+    width that stands there twice is that of rounds of fewer and of more tokens."""
+    tokens: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
+    """The most nodes that each round scores in all running rows together, their roots among them:
+    those of largest value. A round that has no room for the roots is not taken, and one has room
+    for those of all rows. None: each row has its width."""
+
+
+@struct.dataclass
+class Tree:
+    """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
+
+    Siblings stand in the order in which they were drawn: sampled rules read them in that order.
+    What is no tree is taken for absent, see `jspec.round.admit`: a drafter can waste its nodes, and
+    can change no token.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> tree = Tree(  # the root 5, its children 6 and 7, and 8 below 6
+        ...     tokens=jnp.array([[5, 6, 7, 8]]),
+        ...     parents=jnp.array([[-1, 0, 0, 1]]),
+        ...     valid=jnp.ones((1, 4), bool),
+        ...     depth=2,
+        ...     width=2,
+        ... )
+    """
+
+    tokens: Int[Array, "B N"]
+    parents: Int[Array, "B N"]
+    """The parent of each node, `parents[b, i] < i`; -1 at the root."""
+    valid: Bool[Array, "B N"]
+    """True at nodes that are there. The root always is; a child of an absent node is absent."""
+    depth: int = struct.field(pytree_node=False)
+    """The most edges from the root to a leaf, so that P = depth + 1; deeper nodes are absent."""
+    width: int = struct.field(pytree_node=False)
+    """The most children of one node, K; further ones are not looked at."""
+    q: Float[Array, "B Q V"] | None = None
+    """The distributions that sampled children were drawn from; None: the children are
+    deterministic proposals, each of probability 1.
+
+    None is pytree structure, so it costs nothing and is known when the loop is traced."""
+    q_row: Int[Array, "B N"] | None = None
+    """Row of `q` that node i's children were drawn from; None with a `q`: row i is node i's.
+
+    Only nodes with children need a distribution, so Q is usually far below N."""
+    value: Float[Array, "B N"] | None = None
+    """The drafter's own estimate that the target accepts each node, 0 .. 1 and falling along every
+    path; None: it has none. Merges share out their nodes by it; the verifier never reads it."""
+    choice: WidthChoice | None = None
+    """How many of the nodes are verified, those of largest value; None: all of them."""
+
+
+@struct.dataclass
+class Sampling:
+    """The sampling settings: numbers for all rows, or arrays [B]. New numbers never recompile.
+
+    Rows are independent. `temperature` 0 is greedy for that row; `top_k` 0 (or >= V), `top_p` 1
+    and `min_p` 0 switch their filter off. See `jspec.sampling.probabilities` for the order.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> everywhere = Sampling(temperature=0.8, top_p=0.9)
+        >>> by_row = Sampling(temperature=jnp.array([0.0, 1.0]))  # the first row is greedy
+    """
+
+    temperature: Float[HostOrDevice, " B"] | float = 1.0
+    top_k: Int[HostOrDevice, " B"] | int = 0
+    top_p: Float[HostOrDevice, " B"] | float = 1.0
+    min_p: Float[HostOrDevice, " B"] | float = 0.0
+
+
+@struct.dataclass
+class Frame:
+    """The inputs of a draft: everything that a drafter may know of the round when it drafts."""
+
+    root: Int[Array, " B"]
+    """The last emitted token, whose key and value are not in any cache yet."""
+    positions: Int[Array, " B"]
+    """Position of the root in its row; the tokens before it are committed."""
+    keys: jax.Array | None
+    """The random keys [B], one a row. `sampling.gumbel(keys, positions, V)` is the noise that
+    decides the token at a position under the coupled rule; draws of one's own use `sampling.fork`.
+    None if the call was given no key."""
+    sampling: Sampling | None
+    """The target's sampling; None is greedy."""
+    done: Bool[Array, " B"]
+    """True for rows that ended; whatever is drafted for them is ignored."""
+    max_draft_tokens: Int[Array, " B"] | None = None
+    """Most drafted nodes of each row that the round verifies; None: all of them."""
+    grammar: PyTree = None
+    """Where the text stands in its grammar, a `jspec.grammar.masks.Standing`; None: there is none.
+    Drafted nodes that it does not allow are taken for absent."""
+
+
+@struct.dataclass
+class PromptChunk:
+    """A piece of each row's prompt, which the target has read: what a drafter's `prefill` gets.
+
+    C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
+    `counts` 0, and stands at its last token.
+    """
+
+    tokens: Int[Array, "B C+1"]
+    """The text from `positions` on. The first `counts + 1` tokens are text: those that were read,
+    and the one that follows them. After the last chunk that one is the first root."""
+    counts: Int[Array, " B"]
+    """The number of tokens that were read, 0 .. C: they are committed."""
+    positions: Int[Array, " B"]
+    """Position of the first token; what stands before it was in earlier chunks."""
+    output: Output
+    """The target's forward over the first C tokens, after all before them. What is not read of it
+    is never computed."""
+
+    @staticmethod
+    def whole(
+        prompt: Int[Array, "B T"], lengths: Int[Array, " B"], output: Output
+    ) -> "PromptChunk":
+        """Prompts that were read at once, with the forward over all of their tokens."""
+        return PromptChunk(
+            tokens=jax.numpy.pad(prompt, ((0, 0), (0, 1))),
+            counts=lengths - 1,
+            positions=jax.numpy.zeros_like(lengths),
+            output=output,
+        )
+
+    @property
+    def read(self) -> Int[Array, "B C"]:
+        """The tokens that were read, and behind `counts` what pads them."""
+        return self.tokens[:, :-1]
+
+    @property
+    def following(self) -> Int[Array, "B C"]:
+        """The token after each of these."""
+        return self.tokens[:, 1:]
+
+
+@struct.dataclass
+class Verdict:
+    """The verifier's decision: which path of the tree is emitted, and the token after it."""
+
+    path: Int[Array, "B P"]
+    """Node ids from the root; entries at or beyond `counts` are 0 and never read. Inside a merge a
+    drafter sees -1 where the accepted node is not its own."""
+    counts: Int[Array, " B"]
+    """The number of nodes on the path, root included: 1 .. P. The round emits as many tokens."""
+    bonus: Int[Array, " B"]
+    """The token that the target itself drew after the last node of the path."""
+    failed: Bool[Array, " B"]
+    """True where the target's logits gave no distribution (NaN) at a node the verifier reached."""
+
+
+@struct.dataclass
+class Scored:
+    """The verified tree of a round, with the target's forward over it and the verdict."""
+
+    tree: Tree
+    output: Output
+    verdict: Verdict
+
+
+@struct.dataclass
+class Feedback:
+    """The outcome of a round for a drafter: its own tree, and all that was verified.
+
+    `tree`, `output` and `verdict` are the drafter's own, in the numbers that it gave its nodes.
+    Not all of its nodes need have been verified: `tree.valid` says which were. Inside a merge other
+    drafters have nodes too, and the path is -1 where the accepted node is not its own.
+    """
+
+    tree: Tree
+    output: Output
+    """The target's output at the nodes of `tree`; meaningless where a node is not valid."""
+    verdict: Verdict
+    emitted: Int[Array, "B P"]
+    """Tokens that the round added to the row's output; entries at or beyond `counts` are 0."""
+    counts: Int[Array, " B"]
+    """The number of emitted tokens, cut at end tokens and limits; 0 for a row that had ended.
+
+    The first `counts` nodes of the path are committed: the root and all emitted but the last."""
+    positions: Int[Array, " B"]
+    """Position of the root, as in the round that drafted."""
+    done: Bool[Array, " B"]
+    """True for rows that have ended, in this round or before."""
+    keys: jax.Array | None = None
+    """The random keys [B], as in the round that drafted."""
+    sampling: Sampling | None = None
+    """The target's sampling, as in the round that drafted."""
+    merged: Scored | None = None
+    """The verified tree, if it was not just the drafter's own; None if it was."""
+    processed: Float[Array, "B N V"] | None = None
+    """The logits that decided at the nodes of `tree`, after processors and grammar; None: they are
+    the output's, or the tree was part of another (see `scored`). What a drafter keeps for other
+    calls it learns from the output."""
+    others: bool = struct.field(pytree_node=False, default=False)
+    """True where nodes of other drafters were verified too, so that the path may have -1."""
+    sparing: Bool[Array, ""] | None = None
+    """True in most rounds of a long rest, see `jspec.drafters.resting`: what takes long to learn,
+    such as a pass over the vocabulary, may be left out. None: in no round."""
+
+    @property
+    def scored(self) -> Scored:
+        """The verified tree, whoever drafted its nodes; rejected nodes teach too."""
+        return self.merged or Scored(self.tree, self.output, self.verdict)
+
+
+@struct.dataclass
+class Stats:
+    """Sufficient statistics of a run; every other figure is derived from these.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> stats = Stats(
+        ...     histogram=jnp.array([[3, 1, 2]]),
+        ...     num_draft_tokens=jnp.array([12]),
+        ...     num_drafts=jnp.array([6]),
+        ...     width_histogram=jnp.array([[0, 6]]),
+        ...     widths=(0, 2),
+        ... )
+        >>> stats.num_rounds.tolist(), stats.num_accepted_tokens.tolist()
+        ([6], [5])
+        >>> round(float(stats.mean_acceptance_length[0]), 2)
+        1.83
+    """
+
+    histogram: Int[Array, "B P"]
+    """Rounds in which the row emitted i + 1 tokens, that is accepted i drafted ones."""
+    num_draft_tokens: Int[Array, " B"]
+    """The number of drafted tokens that were verified, in all rounds."""
+    num_drafts: Int[Array, " B"]
+    """Rounds that verified at least one drafted token."""
+    width_histogram: Int[Array, "B W"]
+    """Rounds at each of the widths, for a row that was running."""
+    widths: tuple[int, ...] = struct.field(pytree_node=False)
+    """The widths that a round could have, in drafted nodes; one if they are not chosen."""
+
+    @property
+    def num_rounds(self) -> Int[Array, " B"]:
+        """The number of rounds, each one forward of the target; the prefill does not count."""
+        return self.histogram.sum(-1)
+
+    @property
+    def num_accepted_tokens(self) -> Int[Array, " B"]:
+        """The number of drafted tokens that were emitted."""
+        return (self.histogram * jax.numpy.arange(self.histogram.shape[-1])).sum(-1)
+
+    @property
+    def mean_acceptance_length(self) -> Float[Array, " B"]:
+        """The mean number of tokens per round, the bonus token included; 0 before the first."""
+        rounds = self.num_rounds
+        return (rounds + self.num_accepted_tokens) / jax.numpy.maximum(rounds, 1)
+
+
+@struct.dataclass
+class Logprobs:
+    """The log-probabilities of emitted tokens, and the likeliest tokens at their places.
+
+    Entries at or beyond a row's length are 0.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> result = jspec.decode(
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4, logprobs=2
+        ... )
+        >>> result.logprobs.top_tokens.shape
+        (1, 4, 2)
+        >>> bool((result.logprobs.emitted == result.logprobs.top[..., 0]).all())  # greedy
+        True
+    """
+
+    emitted: Float[Array, "B T"]
+    """Of each emitted token."""
+    top_tokens: Int[Array, "B T k"] | None
+    """The k likeliest tokens, the likeliest first; None if no tokens were asked for."""
+    top: Float[Array, "B T k"] | None
+    """Their log-probabilities."""
+
+
+@struct.dataclass
+class Request:
+    """The arguments of a generation as arrays, constant while it runs."""
+
+    limits: Int[Array, " B"]
+    """The largest number of tokens to emit, per row."""
+    eos: Int[Array, "B X"]
+    """End tokens; -1 fills up and ends nothing."""
+    sampling: Sampling | None
+    keys: jax.Array | None
+    """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
+    max_draft_tokens: Int[Array, " B"] | None = None
+    """Most drafted nodes of each row that a round verifies; None: all of them."""
+    control: PyTree = None
+    """A `jspec.processors.control.Control`: what else was asked for; None: nothing."""
+
+
+@struct.dataclass
+class State:
+    """The state of a generation between two rounds."""
+
+    cache: Cache
+    root: Int[Array, " B"]
+    """Last emitted token (at first the last of the prompt); its position is `cache.lengths`."""
+    out: Int[Array, "B T"]
+    """Emitted tokens; entries at or beyond `lengths` are 0."""
+    lengths: Int[Array, " B"]
+    """The number of emitted tokens per row."""
+    status: Int[Array, " B"]
+    """A `Status` per row."""
+    drafter_state: PyTree
+    """The drafter's memory."""
+    stats: Stats
+    request: Request
+    control: PyTree = None
+    """A `jspec.processors.control.Progress`: what `request.control` keeps between rounds."""
+
+    @property
+    def done(self) -> Bool[Array, " B"]:
+        return self.status != Status.RUNNING
+
+
+@struct.dataclass
+class Result:
+    """The result of `decode`: the tokens of each row, how it ended, and statistics."""
+
+    tokens: Int[Array, "B T"]
+    """Emitted tokens, the end token included; entries at or beyond `lengths` are 0."""
+    lengths: Int[Array, " B"]
+    status: Int[Array, " B"]
+    stats: Stats
+    drafter_state: PyTree
+    """The drafter's memory after the last round; pass it on for a hot start."""
+    logprobs: Logprobs | None = None
+    """Log-probabilities of the tokens; None if they were not asked for."""
+    stop_bytes: Int[Array, " B"] | None = None
+    """The bytes at the end of a row's text that are of the stop string that ended it: its last
+    token began before. None if there are no stop strings."""

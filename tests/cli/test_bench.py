@@ -1,0 +1,297 @@
+"""`jspec bench` on a tiny model: rows, resuming, memory, peers, and everything that is refused."""
+
+import json
+import re
+import shutil
+
+import pytest
+
+from jspec.cli.bench import measure, peers, run, settings
+from jspec.cli.bench.chat import Bare
+from jspec.cli.bench.contenders import Reply
+from jspec.cli.bench.ledger import Ledger
+from jspec.cli.bench.measure import Bench, Entry
+from jspec.cli.bench.peers import Peer
+from jspec.cli.bench.questions import Question
+from jspec.cli.bench.settings import PLAIN, BenchSettings
+from jspec.models import load
+from jspec.sessions import compilation
+from jspec.sessions.run_settings import RunSettings
+
+ASKED = [
+    {"question_id": 7, "category": "tales", "turns": ["Once upon a time", "And then?"]},
+    {"question_id": "b", "category": "tales", "turns": ["She said: once"]},
+    {"question_id": 9, "category": "cats", "turns": ["a 猫 and a 猫 and a"]},
+]
+
+
+@pytest.fixture(scope="module")
+def questions(tmp_path_factory):
+    file = tmp_path_factory.mktemp("questions") / "question.jsonl"
+    file.write_text("\n".join(map(json.dumps, ASKED)) + "\n")
+    return file
+
+
+@pytest.fixture
+def bench(command, folder, questions):
+    """`bench(out, ...)`: the command on the tiny model, and the rows that are in its folder."""
+
+    def start(out, *arguments):
+        ran = command(
+            *("bench", "--model", folder, "--questions", questions, "--out", out),
+            *("--max-new-tokens", 8, "--repeats", 2, *arguments),
+        )
+        assert ran.code == 0, ran.err
+        return ran, rows(out)
+
+    return start
+
+
+def rows(out):
+    lines = (out / "rows.jsonl").read_text().splitlines()
+    return [row for row in map(json.loads, lines) if "method" in row]
+
+
+def counts(found):
+    """What of the rows no clock decides."""
+    clock = ("seconds", "prefill_seconds", "plain_seconds", "plain_prefill_seconds")
+    return sorted(
+        ({name: value for name, value in row.items() if name not in clock} for row in found),
+        key=lambda row: (row["method"], row["prompt"], row["turn"]),
+    )
+
+
+@pytest.fixture(scope="module")
+def whole(folder, questions, tmp_path_factory):
+    """A bench that ran through."""
+    from jspec.cli import main as cli
+
+    out = tmp_path_factory.mktemp("whole")
+    where = ("--model", str(folder), "--questions", str(questions), "--out", str(out))
+    how = ("--max-new-tokens", "8", "--repeats", "2", "--methods", "suffix,token_recycling")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compilation, "keep_on_disk", lambda: None)  # as in `command`
+        assert cli.run(["bench", *where, *how]) == 0
+    return out
+
+
+def test_every_prompt_and_method_has_a_row(whole, folder):
+    found = rows(whole)
+    assert {(row["method"], row["question"]) for row in found} == {
+        (method, name)
+        for method in (PLAIN, "suffix", "token_recycling")
+        for name in ("7", "b", "9")
+    }
+    loaded = load(folder)
+    for row in found:
+        assert len(row["seconds"]) == len(row["prefill_seconds"]) == 2
+        assert len(row["tokens"]) == row["num_tokens"] <= 8
+        assert row["first_difference"] is None and row["compared"]
+        if row["question"] == "b":
+            assert row["num_prompt_tokens"] == len(loaded.tokenizer.encode("She said: once").ids)
+        if row["method"] == PLAIN:
+            assert row["num_rounds"] == row["num_tokens"]
+            assert row["plain_seconds"] == row["seconds"]
+        assert row["metrics"]["mean_acceptance_length"] >= 1
+    page = (whole / "report.html").read_text()
+    assert "token_recycling" in page and "<svg" in page
+    assert "currentColor" not in (whole / "figure.svg").read_text()
+
+
+def test_the_output_ends_with_the_advice(bench, whole, tmp_path):
+    out = tmp_path / "again"
+    shutil.copytree(whole, out)
+    ran, found = bench(out, "--methods", "suffix,token_recycling")
+    # All was there: nothing was measured, and the tables are told again.
+    assert found == rows(whole) and ran.err == ""
+    assert "tales" in ran.out and "cats" in ran.out
+    last = ran.out.rstrip("\n").splitlines()[-1]
+    assert re.search("cannot tell that from noise|laintext|lain decoding", last)
+
+
+def test_an_interrupted_bench_goes_on_with_the_memory_that_it_had(bench, whole, tmp_path):
+    out = tmp_path / "killed"
+    shutil.copytree(whole, out)
+    file = out / "rows.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True)
+    # Killed while the last prompt's rows were written.
+    file.write_bytes(b"".join(lines[:-2]) + lines[-2][:40])
+    ran, found = bench(out, "--methods", "suffix,token_recycling")
+    assert len(found) == len(rows(whole))
+    assert re.fullmatch(r"finished prompts are .* memory\n3/3 cats 9: .*\n", ran.err)
+    # Without the answers before it, suffix would draft other tokens.
+    assert counts(found) == counts(rows(whole))
+
+
+def test_a_method_that_is_added_is_measured_alone(bench, whole, tmp_path):
+    out = tmp_path / "more"
+    shutil.copytree(whole, out)
+    ran, found = bench(out, "--methods", "suffix,token_recycling,prompt_lookup")
+    assert found[: len(rows(whole))] == rows(whole)
+    assert {row["method"] for row in found[len(rows(whole)) :]} == {"prompt_lookup"}
+    assert "suffix" not in ran.err and "prompt_lookup" in ran.err
+
+
+def test_other_settings_leave_old_rows_alone(bench, whole, tmp_path):
+    out = tmp_path / "other"
+    shutil.copytree(whole, out)
+    before = rows(whole)
+    config = '{"method": "suffix", "num_speculative_tokens": 3}'
+    ran, found = bench(
+        *(out, "--speculative-config", config, "--limit", 2, "--cold", "--temperature", 0.9),
+        *("--batch-size", 2),
+    )
+    assert found[: len(before)] == before and len(found) == len(before) + 4
+    assert "suffix num_speculative_tokens=3" in ran.out and "temperature 0.9" in ran.out
+    assert all(row["compared"] and row["first_difference"] is None for row in found)
+
+
+def test_turns_follow_plain_decodings_answers(bench, tmp_path):
+    _, found = bench(tmp_path, "--methods", "prompt_lookup", "--turns", 2, "--limit", 1)
+    assert {(row["method"], row["turn"]) for row in found} == {
+        (method, turn) for method in (PLAIN, "prompt_lookup") for turn in (0, 1)
+    }
+    first, second = (
+        next(row for row in found if row["method"] == PLAIN and row["turn"] == turn)
+        for turn in (0, 1)
+    )
+    grown = first["num_prompt_tokens"] + first["num_tokens"]
+    assert second["num_prompt_tokens"] > grown
+
+
+class Fake:
+    """A contender that says given tokens."""
+
+    def __init__(self, tokens, learns=False, raises=None):
+        self.tokens, self.learns, self.raises = tokens, learns, raises
+        self.answered, self.remembered = [], 0
+
+    def warm_up(self, group):
+        if self.raises is not None:
+            raise self.raises
+
+    def prefill(self, group):
+        pass
+
+    def answer(self, group):
+        self.answered.append(list(group.rows))
+        return self.tokens
+
+    def replies(self, group, answer):
+        return [Reply(answer, "length", 1) for _ in group.rows]
+
+    def remember(self, answer):
+        self.remembered += 1
+
+
+class Words:
+    def encode(self, text):
+        return type("Encoded", (), {"ids": [ord(letter) for letter in text]})
+
+    def decode(self, ids):
+        return "".join(map(chr, ids))
+
+
+def fakes(tmp_path, entries, asked=("tales", "tales", "cats"), context=None, **changes):
+    found = [Question(str(i), kind, ("a", "b"), "") for i, kind in enumerate(asked)]
+    options = dict(repeats=2) | changes
+    said = []
+    made = Bench(
+        entries, found, Bare(Words()), Words(), context,
+        BenchSettings(RunSettings(max_new_tokens=3, batch_size=options.pop("batch", 1)), **options),
+        Ledger(tmp_path / "rows.jsonl"), "r", said.append,
+    )  # fmt: skip
+    return made, said
+
+
+def test_all_take_turns_and_learn_once_a_prompt(tmp_path):
+    plain, ours = Fake([1, 2]), Fake([1, 3], learns=True)
+    made, said = fakes(tmp_path, {PLAIN: Entry(plain), "ours": Entry(ours)})
+    made.measure()
+    assert plain.answered == ours.answered == [[0], [0], [1], [1], [2], [2]]
+    assert ours.remembered == 3 and len(said) == 3
+    found = made.ledger.find(method="ours")
+    assert [row["first_difference"] for row in found] == [1, 1, 1]
+
+
+def test_prompts_of_one_class_run_together(tmp_path):
+    plain = Fake([1])
+    made, _ = fakes(tmp_path, {PLAIN: Entry(plain)}, batch=2, repeats=1)
+    made.measure()
+    assert plain.answered == [[0, 1], [2]]
+    assert [row["num_together"] for row in made.ledger.rows] == [2, 2, 1]
+
+
+def test_a_peer_that_fails_stops_alone(tmp_path):
+    wrong = Fake([1], raises=RuntimeError("no memory"))
+    entries = {PLAIN: Entry(Fake([1])), "peer": Entry(wrong, is_peer=True)}
+    made, _ = fakes(tmp_path, entries)
+    made.measure()
+    assert made.stopped == {"peer": "it stopped: RuntimeError: no memory"}
+    assert len(made.ledger.find(method=PLAIN)) == 3 and wrong.answered == []
+    entries = {PLAIN: Entry(Fake([1], raises=RuntimeError("a bug of ours")))}
+    with pytest.raises(RuntimeError, match="a bug of ours"):
+        fakes(tmp_path / "ours", entries)[0].measure()
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path):
+    slow = Fake([1])
+    made, _ = fakes(tmp_path, {PLAIN: Entry(slow)})
+    made.say = lambda line: (_ for _ in ()).throw(KeyboardInterrupt) if line[0] == "2" else None
+    with pytest.raises(KeyboardInterrupt):
+        made.measure()
+    assert len(Ledger(tmp_path / "rows.jsonl").rows) == 2
+
+
+def test_a_turn_that_does_not_fit_is_not_asked(tmp_path):
+    plain = Fake([1, 2])
+    made, _ = fakes(tmp_path, {PLAIN: Entry(plain)}, context=6, turns=2, repeats=1)
+    assert measure.fits([1], 3, 6) and not measure.fits([1] * 4, 3, 6)
+    made.measure()
+    assert {row["turn"] for row in made.ledger.rows} == {0}
+
+
+def test_an_interrupted_command_says_how_to_go_on(
+    command, folder, questions, tmp_path, monkeypatch
+):
+    def stop(self):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Bench, "measure", stop)
+    asked = ("--questions", questions, "--max-new-tokens", 8)
+    ran = command("bench", "--model", folder, *asked, "--out", tmp_path / "o")
+    assert ran.code == 130 and "the same command goes on" in ran.err
+
+
+def test_peers_that_cannot_take_part_say_why(bench, tmp_path, monkeypatch):
+    def broken(setting):
+        raise ValueError("cannot read that")
+
+    there = Peer("there", ("json",), "x", "plain")
+    monkeypatch.setattr(peers, "PEERS", known := {
+        "absent": Peer("absent", ("no_such_engine",), "x", "plain"),
+        "needy": Peer("needy", ("json",), "x", "plain", needs_draft_model=True),
+        "broken": there,
+    })  # fmt: skip
+    monkeypatch.setattr(run, "PEERS", known)
+    monkeypatch.setattr(Peer, "start", lambda self, setting: broken(setting))
+    ran, found = bench(tmp_path, "--methods", "prompt_lookup", "--peers", "all", "--limit", 1)
+    assert "no_such_engine is not installed (pip install 'jspec[peers]')" in ran.out
+    assert "it needs a draft model (--draft-model)" in ran.out
+    assert "it did not start: ValueError: cannot read that" in ran.out
+    assert {row["method"] for row in found} == {PLAIN, "prompt_lookup"}
+    assert there.missing(None, 4) == "it decodes one prompt at a time (--batch-size 1)"
+
+
+def test_what_is_measured_by_default():
+    assert next(iter(settings.choices(None, [], None, None))) == settings.DEFAULT
+    assert "coupled_tree" in settings.choices(None, [], None, "a model")
+    assert list(settings.choices("autoregressive,suffix", [], None, None)) == ["suffix"]
+    # Two heads are two methods, and that of --head goes without saying.
+    other = '{"method": "eagle2", "head": "theirs"}'
+    assert list(settings.choices("eagle2", [other], "mine", None)) == [
+        "eagle2",
+        "eagle2 head=theirs",
+    ]
+    chosen = settings.choices("eagle2,suffix", [], "mine", None)
+    assert chosen["eagle2"].options == {"head": "mine"} and chosen["suffix"].options == {}

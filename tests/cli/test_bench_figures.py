@@ -1,0 +1,158 @@
+"""The figures of a bench, its last sentence, its tables and its page, from rows made by hand."""
+
+import io
+import math
+import re
+
+import pytest
+from rich.console import Console
+
+from jspec.cli.bench import figure, page, statistics, tables, verdict
+from jspec.cli.bench.settings import PLAIN
+
+
+def row(method, prompt, seconds, **changes):
+    """Ten tokens in five rounds; plain decoding took 1.1 seconds, 0.1 of them to read."""
+    made = {
+        "method": method, "peer": False, "prompt": prompt, "question": f"q{prompt}",
+        "category": "ab"[prompt % 2], "turn": 0, "num_tokens": 10, "num_rounds": 5,
+        "seconds": [seconds] * 3, "prefill_seconds": [0.1] * 3, "plain_seconds": [1.1] * 3,
+        "plain_prefill_seconds": [0.1] * 3, "num_together": 1, "num_tokens_together": 10,
+        "plain_num_tokens_together": 10, "compared": True, "first_difference": None,
+    }  # fmt: skip
+    return made | changes
+
+
+def plain(count):
+    return [row(PLAIN, place, 1.1, num_rounds=10) for place in range(count)]
+
+
+def made(gains, **changes):
+    """A report of one method with these speed-ups."""
+    rows = plain(len(gains))
+    rows += [row("quick", place, 1.1 / gain, **changes) for place, gain in enumerate(gains)]
+    return statistics.report(rows, [PLAIN, "quick"])
+
+
+def test_a_mean_of_ratios_is_geometric():
+    assert statistics.geometric_mean([0.25, 4.0]) == pytest.approx(1)
+    assert math.isnan(statistics.geometric_mean([]))
+    mean, low, high = statistics.spread([1.0, 2.0, 4.0])
+    assert mean == pytest.approx(2) and low < 2 < high and low * high == pytest.approx(4)
+
+
+def test_a_speedup_is_the_median_of_neighbours():
+    one = row("quick", 0, 0) | {"seconds": [0.5, 1.0, 0.1], "plain_seconds": [1.0, 1.5, 9.0]}
+    assert statistics.speedup(one) == pytest.approx(2)
+    longer = one | {"num_tokens_together": 15}
+    assert statistics.speedup(longer) == pytest.approx(3)
+
+
+def test_reading_the_prompt_counts_apart_and_together():
+    (found,) = (made([2.0]).summaries["quick"],)
+    assert found.speedup == pytest.approx(2) and found.decode_speedup == pytest.approx(1 / 0.45)
+    assert found.tokens_per_step == 2 and found.tokens_per_second == pytest.approx(10 / 0.55)
+    assert found.decode_tokens_per_second == pytest.approx(10 / 0.45)
+    # A clock that cannot tell the two apart says nothing of the answer alone.
+    assert statistics.decode_seconds(row("quick", 0, 0.1)) is None
+
+
+def test_a_class_may_have_any_name():
+    """Brackets are no markup, dollars no mathematics: the words come as they are."""
+    names = ["a [/b] class", r"[red]cost $\frac{$"]
+    rows = [
+        one | {"category": names[one["prompt"]]}
+        for one in (*plain(2), row("quick", 0, 0.5), row("quick", 1, 0.5))
+    ]
+    report = statistics.report(rows, [PLAIN, "quick"])
+    screen = Console(record=True, width=120, file=io.StringIO())
+    tables.show(screen, report, {})
+    shown, drawn = screen.export_text(), figure.draw(report)
+    for name in names:
+        assert name in shown and name in drawn
+
+
+def test_a_model_that_writes_nothing_has_figures():
+    none = dict(num_tokens=0, num_tokens_together=0, plain_num_tokens_together=0, num_rounds=0)
+    rows = [row(PLAIN, 0, 1.1, **none), row("quick", 0, 0.55, **none)]
+    assert statistics.report(rows, [PLAIN, "quick"]).summaries["quick"].speedup == pytest.approx(2)
+
+
+def test_rows_that_ran_together_share_their_seconds():
+    rows = [row(PLAIN, i, 1.0, num_together=2, num_tokens_together=20) for i in range(2)]
+    assert statistics.summarise(PLAIN, rows).tokens_per_second == pytest.approx(20)
+
+
+def test_where_tokens_differ():
+    assert statistics.first_difference([1, 2, 3], [1, 9, 3]) == 1
+    assert statistics.first_difference([1], [1, 9]) == 1
+    assert statistics.first_difference([], []) is None
+
+
+SENTENCES = [
+    ([2.0, 2.1, 1.9, 2.0, 2.05], r"^Use quick here: 2\.01 times .* of 5 prompts .*tokens are the"),
+    ([3.0, 0.9, 3.1, 0.9, 3.0, 0.9, 3.0], r"^Use quick here: .*, but 0\.90 in b\)"),
+    ([0.5, 0.6, 0.5, 0.6, 0.5], r"^Plain decoding is best here: quick, .* ran at 0\.54 times"),
+    ([3.0, 0.5, 3.0, 0.5, 0.9], r"^Plain decoding is as good here: .* the noise of 5 prompts"),
+    ([2.0, 2.0], r"^quick was the fastest method, at 2\.00 .*, but 2 prompts cannot tell"),
+    ([2.0], r"but 1 prompt cannot tell"),
+]
+
+
+@pytest.mark.parametrize(("gains", "said"), SENTENCES)
+def test_the_last_sentence(gains, said):
+    assert re.search(said, verdict.sentence(made(gains)))
+
+
+def test_without_a_method_there_is_nothing_to_recommend():
+    report = statistics.report(plain(3), [PLAIN])
+    assert "none to recommend" in verdict.sentence(report) and verdict.notes(report) == []
+
+
+def test_other_tokens_are_reported():
+    report = made([2.0] * 5, first_difference=3)
+    (note,) = verdict.notes(report)
+    assert "in 5 of 5 prompts, first in question q0 at token 4" in note
+    assert "other tokens in 5 of 5 prompts" in verdict.sentence(report)
+    assert tables.agreement(report.summaries["quick"]) == "others in 5 of 5"
+
+
+def test_a_peer_that_is_faster_is_no_method_to_use():
+    rows = [*plain(5), *(row("quick", i, 0.5) for i in range(5))]
+    rows += [row("peer", i, 0.25, peer=True) for i in range(5)]
+    report = statistics.report(rows, [PLAIN, "quick", "peer"])
+    assert verdict.sentence(report).startswith("Use quick here")
+    beside, note = verdict.notes(report)
+    assert beside == (
+        "Beside peer: quick 0.50 times as fast, plain decoding 0.23 times (geometric means of 5 "
+        "prompts)."
+    )
+    assert note.startswith("peer was faster than all of jspec: 4.40 times")
+
+
+def test_times_that_are_not_steady_are_told():
+    rows = [*plain(5), *(row("quick", i, 0.5) | {"seconds": [0.5, 0.7, 0.5]} for i in range(5))]
+    report = statistics.report(rows, [PLAIN, "quick"])
+    (note,) = verdict.notes(report)
+    assert note.startswith("The machine was busy") and "for quick;" in note
+
+
+def test_the_tables_hold_every_contender_and_class(capsys):
+    report = made([2.0, 1.0, 2.0, 1.0])
+    tables.show(tables.console(), report, {"llama.cpp": "llama_cpp is not installed"})
+    out = capsys.readouterr().out
+    assert re.search(r"quick +2\.00 .* 1\.41x \(", out)
+    assert "llama_cpp is not installed" in out
+    assert re.search(r"^ a +2 +2\.00x, 2\.00 *$", out, re.M), out
+    assert re.search(r"^ b +2 +1\.00x, 2\.00 *$", out, re.M), out
+
+
+def test_the_page_needs_no_other_file_and_runs_nothing():
+    report = made([2.0, 0.5, 2.0, 0.5, 1.0])
+    facts = {"model": "<script>alert(1)</script>"}
+    text = page.render(report, {"llama.cpp": "a & b"}, facts, figure.draw(report))
+    assert text.startswith("<!doctype html>") and "<script" not in text and "a &amp; b" in text
+    assert not re.search(r"""(src|href)=["'](?!#)""", text.replace("xlink:href", "href"))
+    assert "prefers-color-scheme: dark" in text and "currentColor" in text and "<svg" in text
+    assert verdict.sentence(report).split(":")[0] in text
+    assert 'class="gain"' in text and 'class="loss"' in text

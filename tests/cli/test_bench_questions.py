@@ -1,0 +1,108 @@
+"""Questions of a bench: the file's errors by line and key, and an even choice over classes."""
+
+import json
+from collections import Counter
+
+import pytest
+
+from jspec._validate.errors import InputError
+from jspec.cli.bench import questions
+from jspec.cli.bench.questions import Question, choose
+
+GOOD = '{"question_id": 1, "category": "writing", "turns": ["Write.", "Again."]}'
+
+
+def written(tmp_path, *lines):
+    file = tmp_path / "question.jsonl"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def test_a_file_of_spec_bench_is_read(tmp_path):
+    file = written(tmp_path, GOOD, "", '{"question_id": "b", "category": "qa", "turns": ["Who?"]}')
+    first, second = questions.read(file)
+    assert (first.name, first.category, first.turns) == ("1", "writing", ("Write.", "Again."))
+    assert (second.name, second.category) == ("b", "qa")
+    assert second.source == f"line 3 of {file}"
+
+
+def test_the_questions_that_come_along_are_whole():
+    found = questions.read(questions.SAMPLE)
+    assert len(found) == 12 and set(Counter(one.category for one in found).values()) == {2}
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("{", "line 2 of .* is no JSON"),
+        ("[1]", "line 2 of .*, which is no JSON object"),
+        ('{"category": "a", "turns": ["x"]}', "line 2 of .* has no question_id"),
+        ('{"question_id": 1, "turns": ["x"]}', "line 2 of .* has no category"),
+        ('{"question_id": 1, "category": "a"}', "line 2 of .* has no turns"),
+        ('{"question_id": true, "category": "a", "turns": ["x"]}', "has question_id True"),
+        ('{"question_id": 1, "category": "", "turns": ["x"]}', "has category ''; write a text"),
+        ('{"question_id": 1, "category": "a", "turns": "x"}', "has turns 'x'; write a list"),
+        ('{"question_id": 1, "category": "a", "turns": []}', r"has turns \[\]; write a list"),
+        ('{"question_id": 1, "category": "a", "turns": [3]}', "has 3 among its turns"),
+    ],
+)
+def test_a_wrong_line_is_named_with_its_key(tmp_path, line, said):
+    with pytest.raises(InputError, match=said):
+        questions.read(written(tmp_path, GOOD, line))
+
+
+def test_an_empty_file_and_one_that_is_not_there_are_refused(tmp_path):
+    with pytest.raises(InputError, match="holds no question"):
+        questions.read(written(tmp_path, "", ""))
+    with pytest.raises(InputError, match=r"--questions .* cannot be read"):
+        questions.read(tmp_path / "absent")
+    (tmp_path / "latin").write_bytes(b"\xff\xfe")
+    with pytest.raises(InputError, match="is not UTF-8"):
+        questions.read(tmp_path / "latin")
+
+
+def test_prompts_are_questions_of_one_class(tmp_path):
+    file = written(tmp_path, "Once upon", "[5, 6]")
+    found = questions.from_prompts(file)
+    assert [one.turns for one in found] == [("Once upon",), ((5, 6),)]
+    with pytest.raises(InputError, match=r"--prompts .* cannot be read"):
+        questions.from_prompts(tmp_path / "absent")
+
+
+def asked(**counts):
+    return [
+        Question(f"{kind}{place}", kind, ("?",), "")
+        for kind, count in counts.items()
+        for place in range(count)
+    ]
+
+
+@pytest.mark.parametrize("limit", [1, 2, 5, 7, 11, 14, None, 99])
+def test_a_limit_is_kept_and_shared_evenly(limit):
+    everything = asked(a=8, b=1, c=5)
+    chosen = choose(everything, limit)
+    assert len(chosen) == min(limit or 14, 14) and len(set(chosen)) == len(chosen)
+    shares = Counter(one.category for one in chosen)
+    # A class gets less than another only where it has no more.
+    for kind, count in shares.items():
+        has = sum(one.category == kind for one in everything)
+        assert count == has or count >= max(shares.values()) - 1
+    assert [one.category for one in chosen] == sorted(one.category for one in chosen)
+
+
+def test_few_questions_are_spread_over_classes_and_file():
+    chosen = choose(asked(a=10, b=10, c=10, d=10), 2)
+    assert [one.name for one in chosen] == ["a0", "c0"]
+    assert [one.name for one in choose(asked(a=10), 3)] == ["a0", "a3", "a6"]
+
+
+def test_the_file_of_spec_bench_itself_is_one(shared):
+    file = shared / "data" / "spec_bench" / "question.jsonl"
+    if not file.is_file():
+        pytest.skip(f"{file} is absent")
+    found = questions.read(file)
+    lines = [json.loads(line) for line in file.read_text().splitlines() if line.strip()]
+    assert [one.name for one in found] == [str(line["question_id"]) for line in lines]
+    assert len({one.category for one in choose(found, 22)}) == len(
+        {line["category"] for line in lines}
+    )

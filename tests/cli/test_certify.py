@@ -1,0 +1,106 @@
+"""`jspec certify` as its user runs it: the report, the JSON, and the exit code."""
+
+import json
+
+import pytest
+
+import jspec
+from jspec._xla import native
+from jspec.methods import METHODS, Built, Method
+
+LINES = ["Once upon", "[5, 6, 7, 8, 9, 10, 11]", "She"]
+
+
+@pytest.fixture
+def prompts(tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("\n".join(LINES))
+    return file
+
+
+@pytest.fixture
+def certify(command, folder):
+    def run(*arguments):
+        return command("certify", "--model", folder, "--max-new-tokens", 12, *arguments)
+
+    return run
+
+
+def test_the_report_and_the_json(certify, prompts, folder):
+    shape = ("--prompts", prompts, "--method", "prompt_lookup", "--batch-size", 2)
+    ran = certify(*shape)
+    assert ran.code == 0 and ran.err == "", ran.err
+    head, *_, verdict = ran.out.splitlines()
+    assert head.startswith("prompt_lookup (scheme coupled") and "float32" in head
+    assert "Greedy: 3 of 3 texts" in ran.out and "Sampled, same key: 3 of 3 texts" in ran.out
+    assert verdict.startswith("Verdict: lossless within what was tested")
+    ran = certify(*shape, "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0 and ran.out.count("\n") == 1 and ran.err == ""
+    assert found["verdict"] == "lossless" and found["settings"]["model"] == str(folder)
+    assert found["settings"]["method"] == "prompt_lookup" and found["greedy"]["num_equal"] == 3
+    assert found["metrics"]["num_rounds"] > 0 and found["rounding"]["dtype"] == "float32"
+
+
+@pytest.mark.skipif(native.instruction_set() is None, reason=str(native.missing()))
+def test_bit_by_bit(certify, prompts, folder):
+    shape = ("--prompts", prompts, "--bitwise", "--limit", 2)
+    ran = certify(*shape, "--json")
+    found = json.loads(ran.out)
+    assert ran.code == 0 and found["model"] == str(folder) and found["num_different"] == 0
+    assert found["num_nodes"] > 50 and found["kernels"] == native.instruction_set()
+    with native.disabled():
+        ran = certify(*shape)
+    head, said, *_ = ran.out.splitlines()
+    assert head.endswith(", float32, cpu") and "(XLA's products, cpu)" in said
+    assert ran.code == (0 if "no bit differs" in said else 1)
+
+
+@pytest.mark.slow
+def test_what_a_rule_of_its_own_draws_is_tested(certify, prompts, draft):
+    given = '{"method": "speculative_decoding", "scheme": "recursive", "num_speculative_tokens": 2}'
+    ran = certify(
+        *("--prompts", prompts, "--draft-model", draft, "--speculative-config", given),
+        *("--draws", 512, "--limit", 2, "--json"),
+    )
+    assert ran.code == 0, ran.err
+    found = json.loads(ran.out)
+    assert found["draws"]["passed"] and found["draws"]["plain"]["num_draws"] >= 512
+    assert found["sampled"] is None and found["settings"]["num_prompts"] == 2
+
+
+@pytest.mark.slow
+def test_a_bug_is_exit_code_1(certify, prompts, monkeypatch):
+    def accept_all(p, q, children, valid, noise):
+        accept, residual = jspec.rules.coupled(p, q, children, valid, noise)
+        return accept * 0 + 1, residual
+
+    def build(models):
+        lookup = jspec.PromptLookup(num_speculative_tokens=2, min_match=1)
+        return Built(models.target.model, jspec.with_verifier(lookup, accept_all), None)
+
+    monkeypatch.setitem(METHODS, "broken", Method("broken", "", build))
+    ran = certify("--prompts", prompts, "--method", "broken", "--draws", 128)
+    assert ran.code == 1 and ran.err == ""
+    assert ran.out.splitlines()[-1].startswith("Verdict: bug; ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--temperature", 0], "--temperature is 0; pass a number above 0"),
+        (["--limit", 0], "--limit is 0; pass at least 1"),
+        (["--draws", 0], "--draws is 0; pass at least 1"),
+        (["--method", "suffx"], "did you mean suffix?"),
+        (["--method", "suffix", "--head", "x"], "option of suffix 'head' is unknown"),
+        (["--questions", "/absent"], "--questions /absent cannot be read"),
+        (["--prompts", "/absent"], "--prompts /absent cannot be read"),
+        (["--prompts", "a", "--questions", "b"], "were both given"),
+        (["--max-new-tokens", 100000, "--limit", 1], "max_new_tokens is 100000"),
+        (["--dtype", "float7"], "'float7' is unknown"),
+    ],
+)
+def test_bad_input_is_one_sentence(certify, arguments, said):
+    ran = certify(*arguments)
+    assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1, ran
+    assert ran.err.startswith("jspec: ") and said in ran.err

@@ -1,0 +1,175 @@
+"""Conversations in the terminal, with a tiny model that was given a template."""
+
+import os
+import signal
+import time
+from dataclasses import replace
+
+import pytest
+
+import jspec
+from jspec import decoding as engine
+from jspec import models
+from jspec.cli import chat
+from jspec.cli.dropping import Drop
+from jspec.sessions import conversations, method_choice, terminal
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+
+@pytest.fixture
+def session(talker) -> Session:
+    choice = method_choice.choose("prompt_lookup", None)
+    target = models.load(talker)
+    return Session(target, choice, choice.method.build(target))
+
+
+SETTINGS = RunSettings(max_new_tokens=6)
+
+
+@pytest.mark.slow
+def test_a_conversation_grows_by_what_was_said(command, talker):
+    asked = "Once\n/history\n/reset\n/history\n/system Be brief\nOnce\n/history\n/what\n"
+    ran = command("chat", "--model", talker, "--max-new-tokens", 4, stdin=asked)
+    assert ran.code == 0
+    assert ran.out.count("user: Once") == 2 and ran.out.count("assistant: ") == 2
+    assert ran.out.index("system: Be brief") > ran.out.index("assistant: ")
+    assert "/reset" in ran.out and "Ctrl-C ends a reply" in ran.out
+    assert ran.err.count("tokens per forward") == 2
+
+
+def test_an_answer_is_that_of_generate(command, talker):
+    asked = ("--model", talker, "--max-new-tokens", 4, "--method", "prompt_lookup")
+    line = command("chat", *asked, stdin="Once").out
+    ran = command("generate", "Once", "--chat", *asked, "--no-compare")
+    assert line and ran.out == line
+    assert "has a chat template" not in ran.err
+
+
+def test_without_chat_a_template_is_told_of(command, talker):
+    asked = ("--model", talker, "--max-new-tokens", 2, "--method", "prompt_lookup")
+    ran = command("generate", "Once", *asked, "--no-compare")
+    assert ran.err.count("has a chat template, and the prompt is continued without it") == 1
+
+
+def test_a_model_without_a_template_is_refused(command, folder):
+    for arguments in (["chat"], ["generate", "Once", "--chat"]):
+        ran = command(*arguments, "--model", folder)
+        assert ran.code == 2 and "no chat template" in ran.err
+
+
+def test_a_conversation_that_fills_the_context_is_refused_and_kept(session, capsys):
+    conversation = chat.Conversation(session, SETTINGS)
+    with pytest.raises(ValueError, match=r"tokens and the model's context is 64; /reset begins"):
+        conversation.answer("猫" * 40, terminal.Screen())
+    assert conversation.messages == []
+
+
+def test_turns_are_dropped_if_the_user_says_so(session, capsys):
+    conversation = chat.Conversation(session, SETTINGS, "Be", Drop.OLDEST)
+    for question in ("one", "two", "three", "four"):
+        conversation.answer(question, terminal.Screen())
+    system, *kept = conversation.messages
+    assert system["content"] == "Be" and "messages were dropped" in capsys.readouterr().err
+    assert "one" not in [message["content"] for message in kept]
+    # The answer is the one to what stayed.
+    again = chat.Conversation(session, SETTINGS)
+    again.messages = [system, *kept[:-2]]
+    again.answer("four", terminal.Screen())
+    assert again.messages == conversation.messages
+
+
+def test_ctrl_c_ends_the_answer_and_keeps_what_came(session, monkeypatch, capsys):
+    conversation = chat.Conversation(session, replace(SETTINGS, max_new_tokens=30, ignore_eos=True))
+    rounds = []
+    finish = chat._finish
+
+    def stop_at_the_third(work):
+        result, _ = finish(work)
+        rounds.append(result)
+        return result, len(rounds) == 3
+
+    monkeypatch.setattr(chat, "_finish", stop_at_the_third)
+    figures = conversation.answer("Once", terminal.Screen())
+    assert figures.startswith("[")
+    assert [message["role"] for message in conversation.messages] == ["user", "assistant"]
+    monkeypatch.setattr(chat, "_finish", finish)
+    assert conversation.answer("upon", terminal.Screen()).startswith("[")
+    assert len(conversation.messages) == 4
+
+
+@pytest.fixture
+def interruptible():
+    """Ctrl-C raises KeyboardInterrupt also where the tests run in the background of a shell."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_a_computation_that_ctrl_c_meets_is_awaited():
+    def work():
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+        return 7
+
+    assert chat._finish(lambda: 7) == (7, False)
+    assert chat._finish(work) == (7, True)
+
+
+def test_the_template_may_refuse_a_role(session):
+    with pytest.raises(ValueError, match="no critics"):
+        conversations.render(session.target, [{"role": "critic", "content": "b"}])
+
+
+def test_a_turn_reads_what_is_new_alone(session, monkeypatch, capsys):
+    asked, prefill = [], jspec.prefill
+
+    def watched(**arguments):
+        asked.append(arguments)
+        return prefill(**arguments)
+
+    monkeypatch.setattr(jspec, "prefill", watched)
+    conversation = chat.Conversation(session, replace(SETTINGS, ignore_eos=True))
+    for question in ("Once", "upon"):
+        conversation.answer(question, terminal.Screen())
+    first, second = asked
+    # What the template writes behind an answer, and the question: not what was said before.
+    assert "earlier" in second and "earlier" not in first
+    read = session.target.tokenizer.decode(second["prompt"][0].tolist())
+    assert read.strip().startswith("u:upon") and "Once" not in read
+    conversation.reset("Be brief")
+    conversation.answer("Once", terminal.Screen())
+    assert "earlier" not in asked[2] and asked[2]["drafter_state"] is not None
+
+
+def test_the_first_answer_is_compiled_while_its_question_is_written(session, capsys):
+    conversation = chat.Conversation(session, SETTINGS)
+    conversation.prepare()
+    conversation.close()  # nobody is at a terminal: it waits
+    made = engine._prefill._cache_size(), engine.decode_rounds._cache_size()
+    conversation.answer("Once", terminal.Screen())
+    assert (engine._prefill._cache_size(), engine.decode_rounds._cache_size()) == made
+    unprepared = chat.Conversation(session, replace(SETTINGS, temperature=0.5))
+    unprepared.answer("Once", terminal.Screen())
+    assert engine._prefill._cache_size() > made[0], "the first comparison could not fail"
+
+
+def test_what_is_wrong_ahead_is_said_to_the_first_answer(session, monkeypatch):
+    def broken(**arguments):
+        time.sleep(0.1)  # the answer comes first, and waits
+        raise jspec.InputError("no room")
+
+    monkeypatch.setattr("jspec.decoding.programs.compile_ahead", broken)
+    conversation = chat.Conversation(session, SETTINGS)
+    conversation.prepare()
+    with pytest.raises(jspec.InputError, match="no room"):
+        conversation.answer("Once", terminal.Screen())
+    conversation.answer("Once", terminal.Screen())
+
+
+def test_notes_do_not_come_into_a_line_that_is_written(capsys):
+    with terminal.reading():
+        terminal.note("measuring")
+        assert capsys.readouterr().err == ""
+    assert capsys.readouterr().err == "measuring\n"

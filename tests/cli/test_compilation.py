@@ -1,0 +1,42 @@
+import jax
+import pytest
+
+from jspec.sessions import compilation
+
+
+@pytest.fixture
+def unset(monkeypatch):
+    """JAX's own settings, put back afterwards."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    kept = {name: getattr(jax.config, name) for name in names}
+    jax.config.update("jax_compilation_cache_dir", None)
+    yield
+    for name, value in kept.items():
+        jax.config.update(name, value)
+
+
+def test_the_folder_is_the_users(tmp_path):
+    wanted = tmp_path / "jspec" / "compiled"
+    assert (
+        compilation.folder({"XDG_CACHE_HOME": str(tmp_path)}, "compiled") == wanted
+        and wanted.is_dir()
+    )
+    own = {"XDG_CACHE_HOME": str(tmp_path), "JSPEC_CACHE": str(tmp_path / "own")}
+    assert compilation.folder(own, "compiled") == tmp_path / "own" / "compiled"
+
+
+def test_without_a_place_to_write_nothing_is_kept(tmp_path, monkeypatch, unset):
+    (tmp_path / "file").write_text("")
+    assert compilation.folder({"JSPEC_CACHE": str(tmp_path / "file")}, "compiled") is None
+    monkeypatch.setenv("JSPEC_CACHE", str(tmp_path / "file"))
+    compilation.keep_on_disk()
+    assert jax.config.jax_compilation_cache_dir is None
+
+
+def test_what_the_user_told_jax_holds(tmp_path, monkeypatch, unset):
+    monkeypatch.setenv("JSPEC_CACHE", str(tmp_path))
+    compilation.keep_on_disk()
+    assert jax.config.jax_compilation_cache_dir == str(tmp_path / "compiled")
+    jax.config.update("jax_compilation_cache_dir", "elsewhere")
+    compilation.keep_on_disk()
+    assert jax.config.jax_compilation_cache_dir == "elsewhere"

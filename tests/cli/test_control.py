@@ -1,0 +1,94 @@
+"""`jspec generate` with what may be written, and where it ends."""
+
+import json
+
+import numpy as np
+import pytest
+
+import jspec
+import jspec.models
+from jspec.sessions.control_settings import ControlSettings
+
+
+@pytest.fixture
+def records(command, folder):
+    def run(*arguments):
+        ran = command(
+            "generate", "--json", "--model", folder, "--max-new-tokens", 12,
+            "--method", "prompt_lookup", *arguments,
+        )  # fmt: skip
+        assert ran.code == 0 and ran.err == "", ran.err
+        return [json.loads(line) for line in ran.out.splitlines()]
+
+    return run
+
+
+def test_all_of_it_reaches_decode(records, folder):
+    loaded = jspec.models.load(folder)
+    (record,) = records(
+        "Once upon", "--repetition-penalty", 1.3, "--logit-bias", '{"5": 1.5}', "--min-tokens", 3,
+        "--logprobs", 2, "--choice", "She said", "--choice", "She slept",
+    )  # fmt: skip
+    processors = [
+        jspec.processors.repetition_penalty(1.3),
+        jspec.processors.logit_bias({5: 1.5}),
+        jspec.processors.min_tokens(3),
+    ]
+    want = jspec.decode(
+        loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids], eos=loaded.eos,
+        max_new_tokens=12, processors=processors, logprobs=2, drafter=jspec.JumpForward(),
+        grammar=jspec.grammar.choices(["She said", "She slept"], loaded.tokenizer),
+    )  # fmt: skip
+    assert record["tokens"] == want.tokens[0, : want.lengths[0]].tolist()
+    assert record["text"] in ("She said", "She slept") and record["finish_reason"] == "stop"
+    found = [one["logprob"] for one in record["logprobs"]]
+    np.testing.assert_allclose(found, want.logprobs.emitted[0, : len(found)], atol=1e-5)
+    assert all(len(one["top_logprobs"]) == 2 for one in record["logprobs"])
+
+
+def test_the_text_ends_before_a_stop_string(records, command, folder):
+    (whole,) = records("Once upon", "--ignore-eos")
+    middle = len(whole["text"]) // 2
+    stop = whole["text"][middle : middle + 3]
+    place = whole["text"].index(stop)
+    (cut,) = records("Once upon", "--ignore-eos", "--stop", stop)
+    assert cut["text"] == whole["text"][:place] and cut["finish_reason"] == "stop"
+    ran = command(
+        "generate", "Once upon", "--ignore-eos", "--stop", stop, "--model", folder, "--no-compare",
+        "--max-new-tokens", 12, "--method", "prompt_lookup", "--no-echo",
+    )  # fmt: skip
+    assert ran.out == cut["text"] + "\n"
+
+
+@pytest.mark.slow
+def test_several_answers_draw_anew(records):
+    found = records("Once upon", "-n", 3, "--temperature", 1.2)
+    assert len({tuple(record["tokens"]) for record in found}) == 3
+    clock = {"seconds": 0, "first_token_seconds": 0}
+    assert found[0] | clock == records("Once upon", "--temperature", 1.2)[0] | clock
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--repetition-penalty", 0], "--repetition-penalty is 0.0; pass a number x with 1e-06"),
+        (["--logit-bias", "5"], "--logit-bias is '5'; pass a JSON object"),
+        (["--logit-bias", '{"5": NaN}'], "pass a JSON object of token ids and numbers"),
+        (["--json-schema", "nowhere.json"], "'nowhere.json' cannot be read"),
+        (["--json-schema", "{"], "--json-schema is no JSON"),
+        (["--regex", "a", "--choice", "b"], "--regex and --choice were given"),
+        (["--choice", ""], "an empty text was given"),
+        (["--choice", "a", "--ignore-eos"], "a grammar and --ignore-eos were given"),
+        (["--logprobs", 3], "--logprobs is written with --json alone"),
+        (["--logprobs", -1, "--json"], "--logprobs is -1; pass an integer"),
+        (["-n", 0], "-n is 0; pass an integer in 1 .. 4096"),
+    ],
+)
+def test_what_is_none_is_refused_before_anything_is_loaded(command, arguments, said):
+    ran = command("generate", "Once", "--model", "nowhere", *arguments)
+    assert ran.code == 2 and ran.out == "" and ran.err.count("\n") == 1
+    assert said in ran.err
+
+
+def test_nothing_is_asked_for_by_default(folder):
+    assert ControlSettings().arguments(jspec.models.load(folder)) == {}

@@ -1,0 +1,184 @@
+import json
+
+import numpy as np
+import pytest
+
+import jspec
+import jspec.models
+from jspec.sessions import json_output
+from jspec.types import Status
+
+SAMPLED = ("--temperature", 0.9, "--top-p", 0.95, "--top-k", 50, "--min-p", 0.001, "--seed", 7)
+# Where any method serves: one that compiles in a second, and whose rounds no clock decides about.
+# The default one takes ten seconds.
+QUICK = ("--method", "token_recycling")
+LINES = ["Once upon", "[5, 6, 7, 8, 9, 10, 11]", "She", "a 猫", "[40]"]
+
+
+@pytest.fixture(scope="module")
+def batch(tmp_path_factory):
+    file = tmp_path_factory.mktemp("batch") / "prompts.txt"
+    file.write_text("\n".join(LINES))
+    return file
+
+
+@pytest.fixture
+def records(command, folder):
+    def run(*arguments):
+        ran = command("generate", "--json", "--model", folder, "--max-new-tokens", 12, *arguments)
+        assert ran.code == 0 and ran.err == "", ran.err
+        return [json.loads(line) for line in ran.out.splitlines()]
+
+    return run
+
+
+def test_a_line_says_everything(records, folder):
+    (record,) = records("Once upon", "--ignore-eos", *QUICK)
+    of_the_row = ["row", "prompt_ids", "tokens", "text", "finish_reason"]
+    of_the_run = ["seconds", "first_token_seconds", "metrics", "model", "method"]
+    assert list(record) == [*of_the_row, *of_the_run, "temperature", "seed"]
+    assert record["model"] == str(folder) and record["method"] == "token_recycling"
+    assert (record["row"], record["temperature"], record["seed"]) == (0, 0, 0)
+    loaded = jspec.models.load(folder)
+    assert record["prompt_ids"] == loaded.tokenizer.encode("Once upon").ids
+    assert record["finish_reason"] == "length" and len(record["tokens"]) == 12
+    whole = loaded.tokenizer.decode(record["prompt_ids"] + record["tokens"])
+    assert "Once upon" + record["text"] == whole
+    assert 0 < record["first_token_seconds"] < record["seconds"] < 60
+
+    metrics = record["metrics"]
+    histogram = metrics["acceptance_histogram"]
+    assert metrics["num_rounds"] == sum(histogram)
+    assert sum(count * (i + 1) for i, count in enumerate(histogram)) == 12
+    assert metrics["num_accepted_tokens"] == 12 - metrics["num_rounds"]
+    assert metrics["tokens_per_round"] == pytest.approx(12 / metrics["num_rounds"])
+    assert 0 < metrics["num_drafts"] <= metrics["num_rounds"]
+    per_draft = metrics["num_accepted_tokens"] / metrics["num_drafts"]
+    assert metrics["mean_acceptance_length"] == pytest.approx(1 + per_draft)
+    assert sum(metrics["num_accepted_tokens_per_pos"]) == metrics["num_accepted_tokens"]
+    rates = np.array(metrics["num_accepted_tokens_per_pos"]) / metrics["num_drafts"]
+    assert metrics["acceptance_rate_per_pos"] == pytest.approx(rates.tolist())
+
+    prompt = np.array([record["prompt_ids"]])
+    plain = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12)
+    assert record["tokens"] == plain.tokens[0].tolist()
+    # The tree for a CPU has 7 nodes, of which those that repeat a sibling are not verified.
+    drafter = jspec.methods.build("token_recycling", loaded).drafter
+    same = jspec.decode(loaded.model, loaded.params, prompt, max_new_tokens=12, drafter=drafter)
+    assert metrics["num_draft_tokens"] == same.stats.num_draft_tokens[0]
+    assert metrics == jspec.metrics.of(same.stats).as_dict()
+    assert histogram == np.trim_zeros(same.stats.histogram[0].tolist(), "b")
+    assert 0 < metrics["num_draft_tokens"] <= 7 * metrics["num_rounds"]
+
+
+def test_lines_draw_the_same_however_they_are_grouped(records, batch):
+    wanted = None
+    for method, size in (
+        ("autoregressive", 5),
+        ("token_recycling", 1),
+        ("token_recycling", 2),
+        ("token_recycling+prompt_lookup", 2),
+    ):
+        found = records("--batch-file", batch, "--batch-size", size, "--method", method, *SAMPLED)
+        tokens = [record["tokens"] for record in found]
+        wanted = wanted or tokens
+        assert tokens == wanted, (method, size)
+    assert len({tuple(tokens) for tokens in wanted}) == len(LINES)
+    alone = records(LINES[0], *QUICK, *SAMPLED)
+    assert alone[0]["tokens"] == wanted[0]
+    other = records(LINES[0], *QUICK, *SAMPLED[:-1], 8)
+    assert other[0]["tokens"] != wanted[0]
+
+
+@pytest.mark.slow
+def test_the_default_method_draws_what_plain_decoding_does(records):
+    (found,) = records(LINES[0], *SAMPLED)
+    (plain,) = records(LINES[0], *SAMPLED, "--method", "autoregressive")
+    assert found["tokens"] == plain["tokens"]
+
+
+def test_a_line_starts_with_what_the_lines_before_taught(records, tmp_path):
+    file = tmp_path / "same.txt"
+    file.write_text(f"{LINES[0]}\n" * 3)
+    fixed = ("--ignore-eos", *QUICK)
+    first, second, third = records("--batch-file", file, *fixed)
+    assert first["tokens"] == second["tokens"] == third["tokens"]
+    assert second["metrics"]["num_rounds"] < first["metrics"]["num_rounds"]
+    # And a group with what the groups before taught, the last one not being full.
+    pair, _, late = records("--batch-file", file, "--batch-size", 2, *fixed)
+    assert late["tokens"] == first["tokens"]
+    assert late["metrics"]["num_rounds"] < pair["metrics"]["num_rounds"]
+
+
+@pytest.mark.slow
+def test_what_a_draft_model_learnt_goes_from_group_to_group(records, tmp_path, draft):
+    file = tmp_path / "three.txt"
+    file.write_text("\n".join(LINES[:3]))
+    arguments = ("--batch-file", file, "--batch-size", 2, *SAMPLED)
+    plain = records(*arguments, "--method", "autoregressive")
+    found = records(*arguments, "--method", "coupled_tree", "--draft-model", draft)
+    assert [record["tokens"] for record in found] == [record["tokens"] for record in plain]
+    for record in found:
+        metrics, emitted = record["metrics"], len(record["tokens"])
+        assert metrics["num_accepted_tokens"] == emitted - metrics["num_rounds"]
+        assert 0 < metrics["num_draft_tokens"] <= 16 * metrics["num_rounds"]
+
+
+def test_greedy_tokens_are_those_of_plain_decoding_in_every_scheme(records, draft):
+    (plain,) = records(LINES[0], "--method", "autoregressive")
+    given = '{"scheme": "recursive", "draft_temperature": 0.6, "num_speculative_tokens": 2}'
+    arguments = (
+        "--method",
+        "speculative_decoding",
+        "--draft-model",
+        draft,
+        "--speculative-config",
+        given,
+    )
+    (found,) = records(LINES[0], *arguments)
+    assert found["tokens"] == plain["tokens"]
+    assert found["metrics"]["num_draft_tokens"] == 2 * found["metrics"]["num_rounds"]
+
+
+def test_every_end_has_its_reason(records, folder):
+    (record,) = records("Once upon", "--max-new-tokens", 1000, "--ignore-eos", *QUICK)
+    assert record["finish_reason"] == "capacity"
+    context = jspec.models.load(folder).model.context
+    assert len(record["prompt_ids"] + record["tokens"]) == context + 1  # the last one needs no slot
+    assert [
+        json_output.finish_reason(status) for status in (Status.EOS, Status.LIMIT, Status.NAN)
+    ] == [
+        "stop",
+        "length",
+        "nan",
+    ]
+
+
+def test_an_end_token_stops(records, folder, monkeypatch):
+    (free,) = records("Once upon", "--ignore-eos", *QUICK)
+    end = free["tokens"][3]
+    load = jspec.models.load
+    monkeypatch.setattr(
+        jspec.models,
+        "load",
+        lambda *args, **how: type(load(*args))(**{**vars(load(*args, **how)), "eos": (end,)}),
+    )
+    (record,) = records("Once upon", *QUICK)
+    place = free["tokens"].index(end)
+    assert record["tokens"] == free["tokens"][: place + 1] and record["finish_reason"] == "stop"
+
+
+def test_a_group_is_written_before_the_next_one_runs(command, folder, batch, monkeypatch, capsys):
+    prefill, calls = jspec.prefill, []
+
+    def interrupted(**arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return prefill(**arguments)
+
+    monkeypatch.setattr(jspec, "prefill", interrupted)
+    asked = ("--max-new-tokens", 12, "--batch-file", batch, *QUICK)
+    ran = command("generate", "--json", "--model", folder, *asked)
+    assert ran.code == 130 and ran.err == ""
+    assert [len(json.loads(line)["tokens"]) for line in ran.out.splitlines()] == [12, 12]

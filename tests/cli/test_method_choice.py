@@ -1,0 +1,121 @@
+import pytest
+
+from jspec import methods
+from jspec.sessions import method_choice
+from jspec.sessions.run_settings import RunSettings
+
+
+def test_method_and_config_name_the_choice():
+    assert method_choice.choose(None, None).method.name == methods.DEFAULT
+    assert method_choice.choose("prompt_lookup", None).method.name == "prompt_lookup"
+    choice = method_choice.choose(None, '{"method": "prompt_lookup", "max_match": 2}')
+    assert (choice.method.name, choice.options) == ("prompt_lookup", {"max_match": 2})
+    assert method_choice.choose("prompt_lookup", '{"latest": true}').options == {"latest": True}
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "said"),
+    [
+        ("token_recyclin", None, "'token_recyclin' is unknown; did you mean token_recycling?"),
+        ("xyz", None, "'xyz' is unknown; known: auto, "),
+        (None, "{", "no JSON"),
+        (None, "[" * 100_000, "no JSON"),
+        (None, "9" * 5000, "no JSON"),
+        (None, "[]", r"is \[\]; pass a JSON object"),
+        (None, '{"method": 5}', "method in --speculative-config is 5; pass a name"),
+        (None, '{"method": "nope"}', "method 'nope' is unknown"),
+        ("autoregressive", '{"method": "prompt_lookup"}', "is autoregressive and .* prompt_lookup"),
+        ("autoregressive", '{"k": 5}', "option of autoregressive 'k' is unknown"),
+        (None, '{"updat_on_prefill": true}', "did you mean update_on_prefill?"),
+        (None, '{"k": "5"}', "k is '5'; pass an integer of at least 1"),
+        (None, '{"k": true}', "k is True; pass an integer"),
+        (None, '{"k": 0}', "k is 0; pass"),
+        (None, '{"num_speculative_tokens": 5000}', "is 5000; pass an integer in 1 .. 1024"),
+        (None, '{"update_on_prefill": 1}', "is 1; pass true or false"),
+        ("token_recycling", '{"template": [[0], 1]}', "pass a list of paths"),
+        ("token_recycling", '{"template": [[0], [-1]]}', "pass a list of paths"),
+        (
+            "speculative_decoding",
+            '{"scheme": "blok"}',
+            "is 'blok'; pass coupled, recursive or block",
+        ),
+        ("speculative_decoding", '{"scheme": null}', "is None; pass coupled, "),
+        ("spectr", '{"scheme": "block"}', "pass coupled or k_seq"),
+        ("coupled_tree", '{"scheme": "coupled"}', "option of coupled_tree 'scheme' is unknown"),
+        (
+            "speculative_decoding",
+            '{"draft_temperature": 0}',
+            "is 0; pass a number x with 1e-06 <= x <= 1e.06",
+        ),
+        ("speculative_decoding", '{"draft_temperature": NaN}', "is nan; pass a number"),
+        ("speculative_decoding", '{"draft_temperature": true}', "is True; pass a number"),
+        ("dyspec", '{"threshold": "0"}', "is '0'; pass a number x with 0 <= x < 1"),
+        ("rsd_c", '{"branching": 3}', "is 3; pass a list such as .* each an integer in 1 .. 1024"),
+        ("rsd_c", '{"branching": []}', "pass a list"),
+        ("specinfer", '{"branching": [2, 0]}', "pass a list"),
+        ("sequoia", '{"acceptance": [0.5, 1.1]}', "each a number x with 0 <= x <= 1"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused(method, given, said):
+    with pytest.raises(ValueError, match=said):
+        method_choice.choose(method, given)
+
+
+def test_a_draft_model_goes_with_a_method_that_needs_one():
+    auto, plain, tree = (
+        method_choice.choose(name, None) for name in (None, "suffix", "coupled_tree")
+    )
+    for choice in (auto, plain):
+        assert method_choice.draft_model(choice, None, None) is None
+    assert method_choice.draft_model(auto, "some/target", "x") == "x"
+    assert method_choice.draft_model(tree, "some/target", "x") == "x"
+    with pytest.raises(ValueError, match="coupled_tree needs a draft model"):
+        method_choice.draft_model(tree, "some/target", None)
+    users = r"choose one of auto, speculative_decoding, .*, coupled_tree"
+    with pytest.raises(ValueError, match=users):
+        method_choice.draft_model(plain, None, "x")
+
+
+def test_the_bundled_target_has_a_draft_model_of_its_own():
+    tree = method_choice.choose("coupled_tree", None)
+    for model in (None, "jspec-7m"):
+        assert method_choice.draft_model(tree, model, None) == "jspec-800k"
+        assert method_choice.draft_model(tree, model, "x") == "x"
+
+
+def test_a_scheme_that_draws_needs_a_temperature():
+    def check(given, temperature):
+        method_choice.check_temperature(
+            method_choice.choose("speculative_decoding", given), temperature
+        )
+
+    check(None, 0.0)
+    check('{"scheme": "coupled"}', 0.0)
+    check('{"scheme": "block"}', 0.1)
+    check('{"scheme": "block", "draft_temperature": 0.6}', 0.0)
+    with pytest.raises(ValueError, match=r"scheme block draws .* add .draft_temperature.: 0.6"):
+        check('{"scheme": "block"}', 0.0)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("max_new_tokens", 0),
+        ("max_new_tokens", 2**31),
+        ("batch_size", 0),
+        ("temperature", -0.1),
+        ("temperature", float("nan")),
+        ("temperature", float("inf")),
+        ("top_k", -1),
+        ("top_p", 0.0),
+        ("top_p", 1.01),
+        ("top_p", float("nan")),
+        ("min_p", -0.1),
+        ("min_p", float("nan")),
+        ("seed", -1),
+        ("seed", 2**32),
+    ],
+)
+def test_settings_have_bounds(field, value):
+    with pytest.raises(ValueError, match=f"--{field.replace('_', '-')} is .*; pass"):
+        RunSettings(**{field: value})

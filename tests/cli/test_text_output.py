@@ -1,0 +1,191 @@
+import io
+import json
+import re
+import sys
+from dataclasses import asdict
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import jspec.models
+from jspec.cli import text_output
+from jspec.cli.text_output import Timing
+from jspec.costs.metrics import Metrics
+from jspec.methods import Built
+from jspec.models import heads
+from jspec.models.heads import registry
+from jspec.models.heads.eagle3 import Eagle3Config, EAGLE3Head
+from jspec.models.heads.medusa import MedusaConfig, MedusaHeads
+from jspec.sessions import method_choice, terminal
+from jspec.sessions.batches import Outcome
+from jspec.sessions.run_settings import RunSettings
+from jspec.sessions.session import Session
+
+
+def test_the_text_and_then_the_figures(command, folder):
+    asked = ("generate", "Once upon", "--model", folder, "--max-new-tokens", 12)
+    ran = command(*asked, "--method", "token_recycling")
+    assert ran.code == 0
+    loaded = jspec.models.load(folder)
+    prompt = loaded.tokenizer.encode("Once upon").ids
+    result = jspec.decode(loaded.model, loaded.params, [prompt], max_new_tokens=12, eos=loaded.eos)
+    text = loaded.tokenizer.decode(prompt + result.tokens[0, : result.lengths[0]].tolist())
+    assert ran.out == text + "\n"
+    # The clock decides whether it lost, which is then said last.
+    said = [line for line in ran.err.splitlines() if "lost against plain" not in line]
+    metrics, figures, measured = said[-3:]
+    assert re.fullmatch(
+        r"SpecDecoding metrics: Mean acceptance length: [\d.]+, "
+        r"Accepted throughput: [\d.]+ tokens/s, Drafted throughput: [\d.]+ tokens/s, "
+        r"Accepted: \d+ tokens, Drafted: \d+ tokens, "
+        r"Per-position acceptance rate: [\d., ]+, Avg Draft acceptance rate: [\d.]+%.*",
+        metrics,
+    )
+    assert re.fullmatch(
+        r"12 tokens in [\d.]+ s · [\d.]+ tokens per second · mean acceptance length [\d.]+ · "
+        r"[\d.]+ times plain decoding \([\d.]+\)",
+        figures,
+    )
+    assert measured.startswith("Measured: jspec.decode, compiled") and "; same tokens." in measured
+    assert "\x1b" not in ran.out
+
+
+def test_lines_come_in_order_with_their_numbers(command, folder, tmp_path):
+    file = tmp_path / "prompts.txt"
+    file.write_text("Once upon\nShe\n[40]\n")
+    arguments = ("generate", "--batch-file", file, "--model", folder, "--max-new-tokens", 12)
+    arguments += ("--method", "token_recycling")
+    alone = command(*arguments, "--no-compare").out
+    together = command(*arguments, "--no-compare", "--batch-size", 2).out
+    assert re.findall(r"^\[\d\]$", alone, re.M) == ["[1]", "[2]", "[3]"]
+    assert alone.split("\n\n")[0] == together.split("\n\n")[0]
+    assert "times plain" not in alone
+    mute = command(*arguments, "--no-compare", "--no-echo").out
+    assert "Once upon" in alone and "Once upon" not in mute and mute.startswith("[1]\n")
+
+
+def test_plain_decoding_is_compared_with_nothing(command, folder):
+    ran = command(
+        "generate", "She", "--model", folder, "--max-new-tokens", 12, "--method", "autoregressive"
+    )
+    assert ran.code == 0 and "times plain" not in ran.err and "length 1.00" in ran.err
+    assert "SpecDecoding" not in ran.err, "it has no drafts to speak of"
+
+
+def outcome(tokens):
+    return Outcome(0, [1], tokens, 2, Metrics((len(tokens),)), 1.0, 0.1)
+
+
+def test_other_tokens_than_plain_decodings_are_reported():
+    lines = text_output.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
+    assert "2.00 times plain decoding (1.0)" in lines[0]
+    assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
+
+
+def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
+    ours, plain = Timing([outcome([1, 2])], 2.0), Timing([outcome([1, 2])], 1.0)
+    told = text_output.loss("suffix", ours, plain)
+    assert told.startswith(
+        "jspec: suffix lost against plain decoding here, at 0.50 times its speed"
+    )
+    assert "\n" not in told and "jspec bench" in told
+    assert text_output.loss("suffix", plain, ours) is None
+    assert text_output.loss("suffix", plain, plain) is None
+    # Of a model that writes nothing, NaN say, nobody is faster.
+    nothing = Timing([outcome([])], 1.0)
+    assert text_output.loss("suffix", nothing, nothing) is None
+    assert "times plain" not in text_output.report([nothing, nothing], 1)[0]
+    timings = iter([[ours, plain], [plain, ours], [ours]])
+    monkeypatch.setattr(text_output, "measure", lambda *_: (next(timings), 3))
+    asked = ("generate", "She", "--model", folder, "--max-new-tokens", 4, "--method", "suffix")
+    assert command(*asked).err.splitlines()[-1] == told
+    assert "lost against" not in command(*asked).err
+    # Without a measured comparison nothing is claimed.
+    assert "lost against" not in command(*asked, "--no-compare").err
+
+
+@pytest.mark.parametrize("method", ["medusa", pytest.param("eagle2", marks=pytest.mark.slow)])
+def test_a_head_is_named_by_its_folder(command, folder, tmp_path, method):
+    target = jspec.models.load(folder)
+    shape = asdict(target.model.config) | {"num_layers": 1, "tied": False}
+    head = {
+        "medusa": MedusaHeads(MedusaConfig(target.model.vocab_size, 16, num_heads=2)),
+        "eagle2": EAGLE3Head(Eagle3Config(**shape, taps=(0, 1))),
+    }[method]
+    made = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), registry.shapes(head))
+    heads.save(tmp_path / "head", head, made, target)
+    config = {"head": str(tmp_path / "head"), "num_speculative_tokens": 3}
+    if method == "eagle2":
+        config |= {"max_depth": 2, "beam": 2}
+    ran = command(
+        *("generate", "She", "--model", folder, "--max-new-tokens", 24, "--method", method),
+        *("--speculative-config", json.dumps(config)),
+    )
+    assert ran.code == 0 and "same tokens" in ran.err
+    assert "Warning: a mean acceptance length of 1.0" in ran.err
+
+
+def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
+    def rounds(*histogram):
+        run = Metrics(histogram, num_drafts=sum(histogram), num_draft_tokens=9 * sum(histogram))
+        return [Outcome(0, [1], [2], 2, run, 1.0, 0.1)]
+
+    assert "mean acceptance length of 1.05" in text_output.doubt(rounds(19, 1))
+    assert text_output.doubt(rounds(17, 3)) is None
+    assert text_output.doubt(rounds(10)) is None, "too few rounds to tell"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "temperature", "why"),
+    [
+        ("coupled", 1.0, "(forwards of different width round differently"),
+        ("block", 0.0, "(forwards of different width round differently"),
+        ("block", 1.0, "; other tokens of the same distribution, as scheme block draws its own."),
+    ],
+)
+def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temperature, why):
+    timings = [Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)]
+    monkeypatch.setattr(text_output, "_stream", lambda *_, **__: None)
+    monkeypatch.setattr(text_output, "measure", lambda *_: (timings, 3))
+    choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))
+    session = Session(None, choice, Built(None, None, None))
+    text_output.show(session, [[1]], RunSettings(temperature=temperature))
+    assert why in capsys.readouterr().err
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def screen(monkeypatch, **environment):
+    for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in ({"TERM": "xterm"} | environment).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    shown = terminal.Screen()
+    shown.legend(drafts=True)
+    shown.text("žok\n", terminal.DRAFTED)
+    shown.text("a\x1b[2J\tb", terminal.OWN)
+    return sys.stdout.getvalue()
+
+
+def test_a_terminal_gets_colours_and_their_meaning(monkeypatch):
+    out = screen(monkeypatch)
+    assert "drafted and confirmed" in out and "\x1b[32mžok" in out
+    assert "\x1b[2J" not in out  # a model does not command the terminal
+
+
+def test_without_colours_there_is_no_legend(monkeypatch):
+    for environment in ({"NO_COLOR": "1"}, {"TERM": "dumb"}):
+        out = screen(monkeypatch, **environment)
+        assert "drafted" not in out and "\x1b[3" not in out and out.startswith("žok\n")
+
+
+def test_an_output_that_cannot_show_a_character_goes_on(monkeypatch):
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+    terminal.Screen().text("a猫", terminal.OWN)
+    assert written.getvalue() == b"a?"

@@ -1,0 +1,43 @@
+"""A whole service over the fake device, for tests of HTTP."""
+
+import json
+from contextlib import contextmanager
+from dataclasses import replace
+
+import fakes
+from starlette.testclient import TestClient
+
+from jspec.serve import calls
+from jspec.serve.clients import Client
+from jspec.serve.forms import Bounds
+from jspec.serve.intake import Intake
+from jspec.serve.scheduler import Scheduler
+from jspec.serve.service import Served, Service
+
+BOUNDS = Bounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
+
+
+@contextmanager
+def service(device=None, *, api_key=None, clients=(), bounds=None, target=None, **scheduling):
+    """A client of a service that runs, the device, and the lines of its log."""
+    device, lines = device or fakes.FakeDevice(), []
+    known = target or fakes.loaded()
+    made = Service(
+        Served("bytes", clients if api_key is None else (Client("", api_key),), 1),
+        Intake(known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)),
+        lambda deliver: Scheduler(device, deliver, **scheduling),
+        lambda: 0,
+        lambda line: lines.append(json.loads(line)),
+    )
+    with TestClient(made.application(), raise_server_exceptions=False) as client:
+        client.device, client.lines, client.service = device, lines, made
+        yield client
+        device.go.set()
+
+
+def events(response) -> list:
+    """What a stream sent, parsed, and that it ended as it has to."""
+    lines = [line for line in response.text.split("\n\n") if line]
+    assert all(line.startswith("data: ") for line in lines)
+    assert lines[-1] == "data: [DONE]"
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]

@@ -1,0 +1,335 @@
+"""What a request costs before it has a row: bounds, turns of clients, and ends."""
+
+import asyncio
+import multiprocessing
+import socket
+import threading
+import time
+
+import fakes
+import pytest
+import uvicorn
+from desk import service
+
+from jspec._validate.errors import InputError
+from jspec.models.chat_template import ChatTemplate
+from jspec.processors import grammar
+from jspec.processors.grammar import token_bytes
+from jspec.processors.grammar.stops import stop_strings
+from jspec.serve.errors import APIError
+from jspec.serve.forms import Bounds, Forms
+from jspec.serve.limits import Limits
+from jspec.serve.making import Making
+from jspec.serve.protocol import Connections, protocol
+from jspec.serve.schemas import StructuredOutputs
+from jspec.serve.workers import GivenUp, Patience, Workers
+
+EXPLODES = "(a|b)*a(a|b){40}"
+
+
+def until(condition):
+    """Waits until something is so."""
+    for _ in range(2000):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it never was")
+
+
+def complete(client, **body):
+    return client.post("/v1/completions", json={"model": "bytes", "prompt": "Hi"} | body)
+
+
+def figures(client):
+    lines = client.get("/metrics").text.splitlines()
+    return {k: float(v) for k, v in (x.rsplit(" ", 1) for x in lines if x[0] != "#")}
+
+
+class Held:
+    """Work that goes on until it is let go."""
+
+    def __init__(self):
+        self.go = threading.Event()
+        self.began = []
+
+    def of(self, name):
+        def work(patience):
+            self.began.append(name)
+            assert self.go.wait(20)
+            return name
+
+        return work
+
+
+def test_one_client_leaves_places_to_others():
+    async def run():
+        workers, held = Workers(4, 4, 5), Held()
+        mine = [asyncio.ensure_future(workers.run("me", held.of(f"me{n}"))) for n in range(4)]
+        await asyncio.sleep(0.05)
+        yours = asyncio.ensure_future(workers.run("you", held.of("you")))
+        await asyncio.sleep(0.05)
+        assert (workers.num_busy, workers.num_waiting) == (3, 2)
+        assert sorted(held.began) == ["me0", "me1", "you"]
+        with pytest.raises(APIError, match="too many requests are being read") as refused:
+            await workers.run("me", held.of("one more"))
+        assert refused.value.status == 429 and int(refused.value.headers["Retry-After"]) >= 1
+        assert workers.has_room, "for others"
+        held.go.set()
+        assert await asyncio.gather(*mine, yours) == ["me0", "me1", "me2", "me3", "you"]
+        assert (workers.num_busy, workers.num_waiting) == (0, 0)
+
+    asyncio.run(run())
+
+
+def test_what_is_given_up_counts_until_it_has_ended():
+    async def run():
+        workers, ends = Workers(2, 4, 5), threading.Event()
+
+        def work(patience):
+            try:
+                while True:
+                    patience.check("it")
+                    time.sleep(0.005)
+            finally:
+                assert ends.wait(20)
+
+        doing = asyncio.ensure_future(workers.run("me", work))
+        waits = asyncio.ensure_future(workers.run("me", lambda _: None))
+        await asyncio.sleep(0.05)
+        waits.cancel()
+        doing.cancel()
+        await asyncio.wait([doing, waits])
+        assert (workers.num_busy, workers.num_waiting) == (1, 0)
+        ends.set()
+        assert await workers.run("me", lambda _: 7) == 7
+        assert workers.num_busy == 0
+
+    asyncio.run(run())
+
+
+def test_nothing_is_said_of_work_that_nobody_waited_for(caplog):
+    """A client leaves, and what it asked for ends afterwards."""
+
+    async def run():
+        workers, held = Workers(2, 4, 5), Held()
+        doing = asyncio.ensure_future(workers.run("me", held.of("it")))
+        await asyncio.sleep(0.05)
+        doing.cancel()
+        await asyncio.wait([doing])
+        held.go.set()
+        while workers.num_busy:
+            await asyncio.sleep(0.01)
+
+    asyncio.run(run())
+    assert not caplog.records
+
+
+def test_work_has_an_end():
+    patience = Patience(0)
+    with pytest.raises(APIError, match="the prompt took more than 0 s; make it smaller, or start"):
+        patience.check("the prompt")
+    patience.give_up()
+    with pytest.raises(GivenUp):
+        patience.check("the prompt")
+
+
+@pytest.fixture(scope="module")
+def making():
+    made = Making(token_bytes(fakes.loaded().tokenizer), 1024)
+    made.warm_up()
+    return made
+
+
+def test_what_is_made_in_a_process_is_what_is_made_here(making):
+    asked = [("choices", ("yes", "no"), 64), ("stops", ("ab", "c"), 64), ("regex", "a{2,5}", 64)]
+    known = making.made(asked, Patience(30))
+    spelled = token_bytes(fakes.loaded().tokenizer)
+    here = [
+        grammar.choices(("yes", "no"), spelled), stop_strings(("ab", "c"), spelled),
+        grammar.regex("a{2,5}", spelled),
+    ]  # fmt: skip
+    for there, own in zip(known, here, strict=True):
+        assert (there.automaton.table == own.automaton.table).all()
+        assert (there.automaton.classes == own.automaton.classes).all()
+    with pytest.raises(InputError, match="more than 3 states"):
+        making.made([("choices", ("abcdef",), 3)], Patience(30))
+
+
+def test_a_process_is_ended_when_its_time_is_over(making):
+    with pytest.raises(InputError, match="took more than 1 s; make it smaller, or start the serv"):
+        making.made([("regex", EXPLODES, 64)], Patience(1))
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_is_ended_when_nobody_waits(making):
+    patience = Patience(60)
+    threading.Timer(0.2, patience.give_up).start()
+    with pytest.raises(GivenUp):
+        making.made([("regex", EXPLODES, 64)], patience)
+    assert not multiprocessing.active_children()
+
+
+def test_a_process_has_so_much_memory_and_no_more():
+    made = Making(token_bytes(fakes.loaded().tokenizer), 16)
+    with pytest.raises(InputError, match="took more than 16 MB; make it smaller, or start the ser"):
+        made.made([("choices", tuple(f"{n}" * 40 for n in range(10_000)), 2**20)], Patience(60))
+
+
+def test_a_process_below_has_the_memory_that_is_left():
+    spelled = token_bytes(fakes.loaded().tokenizer)
+    bounds = Bounds(256, None, 64, 64, 64, 64)
+    forms = Forms(spelled, bounds, Limits(form_megabytes=48))
+    wanted = forms.wanted((), StructuredOutputs(regex=EXPLODES))
+    with pytest.raises(APIError, match=r"more than \d\d MB of memory; .* --form-megabytes"):
+        forms.made(wanted, Patience(60))
+
+
+def test_a_form_ends_with_the_client_that_asked_for_it():
+    with service() as client:
+        body = {"model": "bytes", "prompt": "Hi", "structured_outputs": {"regex": EXPLODES}}
+        loop = client.service._loop
+
+        async def departs():
+            while not client.service._makers.num_busy:
+                await asyncio.sleep(0.01)
+
+        from test_service import _ask
+
+        asyncio.run_coroutine_threadsafe(_ask(client.app, body, departs), loop).result(20)
+        until(lambda: not client.service._makers.num_busy)
+        until(lambda: client.lines and client.lines[0]["status"] == 499)
+        assert complete(client, structured_outputs={"choice": ["a"]}).status_code == 200
+
+
+def test_a_long_chat_is_refused_before_it_is_written(monkeypatch):
+    def written(*_, **__):
+        raise AssertionError("it was written")
+
+    with service() as client:
+        for message in (
+            {"role": "user", "content": "a"},
+            {"role": "user", "content": [{"type": "text", "text": "a"}] * 10},
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(ChatTemplate, "render", written)
+                body = {"model": "bytes", "messages": [message] * (fakes.CONTEXT + 1)}
+                got = client.post("/v1/chat/completions", json=body)
+            assert got.status_code == 400, got.text
+            assert got.json()["error"]["code"] == "context_length_exceeded"
+            assert "--max-model-len" in got.json()["error"]["message"]
+        body["messages"] = [{"role": "user", "content": "a" * 10_000}]
+        assert "bytes of text" in client.post("/v1/chat/completions", json=body).text
+        assert "bytes of text" in complete(client, prompt="a" * 10_000).text
+        assert complete(client, prompt=["a"] * 200).json()["error"]["param"] == "n"
+
+
+def test_a_form_is_refused_by_its_size():
+    with service() as client:
+        for form in ({"regex": "a" * 300_000}, {"choice": ["a" * 300_000]}):
+            error = complete(client, structured_outputs=form).json()["error"]
+            assert "has a form of 300000 letters" in error["message"]
+            assert "--form-kilobytes" in error["message"]
+        error = complete(client, stop=["ab" * 500]).json()["error"]
+        assert error["param"] == "stop" and "--max-stop-states" in error["message"]
+
+
+def test_wrong_fields_without_number_are_one_sentence():
+    with service() as client:
+        wrong = {f"a{n}": n for n in range(1000)}
+        error = complete(client, **wrong).json()["error"]
+        assert error["message"] == "the body has 1000 wrong or unknown fields; leave them out"
+        body = {"model": "bytes", "messages": [{}] * 100}
+        error = client.post("/v1/chat/completions", json=body).json()["error"]
+        assert error["param"] == "messages[0].role"
+
+
+def test_health_and_figures_say_when_nothing_is_admitted():
+    device = fakes.FakeDevice(1)
+    with service(device, max_waiting=1) as client:
+        assert client.get("/health").status_code == 200
+        device.go.clear()
+        asking = [threading.Thread(target=complete, args=(client,)) for _ in range(2)]
+        for thread in asking:
+            thread.start()
+        until(lambda: not client.service.scheduler.has_room)
+        assert client.get("/health").status_code == 503
+        assert complete(client).status_code == 429
+        device.go.set()
+        for thread in asking:
+            thread.join(20)
+        assert client.get("/health").status_code == 200
+        complete(client, prompt="a" * 10_000)
+        known = figures(client)
+    code = 'jspec:requests_refused_total{code="%s",model_name="bytes",status="%s"}'
+    assert known[code % ("server_busy", 429)] == 1
+    assert known[code % ("context_length_exceeded", 400)] == 1
+    assert known['jspec:forms_running{model_name="bytes"}'] == 0
+    assert known['jspec:forms_waiting{model_name="bytes"}'] == 0
+
+
+def test_of_many_connections_the_one_that_waits_longest_gives_way():
+    known = Connections(2)
+    assert known.admit("here", 1) is None and known.admit("here", 2) is None
+    known.waits("here", 1)
+    known.waits("here", 2)
+    known.is_asked("here", 1)
+    assert known.admit("there", 4) is None
+    assert known.admit("here", 3) == 2
+    known.lose("here", 2)
+    known.is_asked("here", 3)
+    assert known.admit("here", 5) == 5, "all others are being answered"
+    for one in (1, 3, 5):
+        known.lose("here", one)
+    assert not known._all.get("here") and not known._waiting.get("here")
+
+
+async def _hello(scope, receive, send):
+    assert scope["type"] == "http"
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b"hello"})
+
+
+@pytest.fixture
+def port():
+    """Of a server whose heads have a second, and whose addresses have two connections."""
+    taken = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        _hello, http=protocol(Limits(header_seconds=1, connections=2)), lifespan="off",
+        log_config=None,
+    )  # fmt: skip
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: server.run(sockets=[taken]), daemon=True)
+    thread.start()
+    until(lambda: server.started)
+    yield taken.getsockname()[1]
+    server.should_exit = True
+    thread.join(20)
+
+
+def _said(connection):
+    connection.settimeout(20)
+    parts = []
+    while part := connection.recv(4096):
+        parts.append(part)
+    return b"".join(parts).decode()
+
+
+@pytest.mark.parametrize("half", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: a\r\nX: "])
+def test_a_head_that_does_not_come(port, half):
+    with socket.create_connection(("127.0.0.1", port)) as slow:
+        slow.sendall(half)
+        said = _said(slow)
+    assert said.startswith("HTTP/1.1 408 ") and "--header-seconds" in said
+
+
+def test_an_address_has_so_many_connections(port):
+    def connect():
+        return socket.create_connection(("127.0.0.1", port))
+
+    with connect() as first, connect() as second, connect() as third:
+        first.sendall(b"GET / HT")
+        assert _said(first).startswith("HTTP/1.1 429 "), "it waited longest"
+        third.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert "hello" in _said(third)
+        second.sendall(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+        assert "hello" in _said(second)

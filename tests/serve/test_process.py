@@ -1,0 +1,312 @@
+"""A real server process with the bundled model, asked by the real `openai` client."""
+
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+
+import compiling
+import fakes
+import numpy as np
+import pytest
+
+import jspec
+from benchmarks.serving import hostile, soak
+from benchmarks.serving.process import START, ServerProcess
+from benchmarks.serving.requests import mixed
+from jspec.sessions.detokenise import Detokeniser
+
+openai = pytest.importorskip("openai")
+
+KEY = "a key"
+SCHEMA = {
+    "type": "object",
+    "properties": {"ok": {"type": "boolean"}, "kind": {"enum": ["cat", "dog"]}},
+    "required": ["ok", "kind"],
+}
+TOOL = {"type": "function", "function": {"name": "look", "parameters": SCHEMA}}
+MESSAGES = [{"role": "user", "content": "Once upon a time"}]
+
+
+class Process(ServerProcess):
+    """A server of the bundled model, and a client of it."""
+
+    def __init__(self, *options, rows=2, room=128):
+        super().__init__(
+            [
+                "--model", "jspec-800k", "--rows", str(rows),
+                "--max-model-len", str(room), "--max-grammar-states", "256",
+                "--max-grammar-classes", "128", "--max-logprobs", "2",
+                *(options if "--method" in options else ("--method", "prompt_lookup", *options)),
+            ],
+            compiling.environment(),
+        )  # fmt: skip
+
+    def client(self):
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key=KEY, max_retries=0)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    template = tmp_path_factory.mktemp("server") / "template.jinja"
+    template.write_text(fakes.TAGGED)
+    with Process("--api-key", KEY, "--chat-template", str(template)) as process:
+        yield process
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    with server.client() as made:
+        yield made
+
+
+def test_the_openai_client_is_answered(server, client):
+    """Completions and chats, whole and streamed, with log-probabilities, tools and a schema."""
+    ask = dict(model="jspec-800k", max_tokens=24, temperature=0.0)
+    prompt = "Once upon a time"
+    whole = client.completions.create(prompt=prompt, logprobs=2, **ask)
+    text, known = whole.choices[0].text, whole.choices[0].logprobs
+    assert len(known.tokens) == whole.usage.completion_tokens == 24
+    assert "".join(known.tokens) == text
+    for own, beside in zip(known.token_logprobs, known.top_logprobs, strict=True):
+        assert max(beside.values()) == pytest.approx(own), "greedy tokens are the likeliest"
+    parts = client.completions.create(prompt=prompt, stream=True, **ask)
+    assert "".join(part.choices[0].text for part in parts) == text
+    stopped = client.completions.create(prompt=prompt, stop=text[10:20], **ask)
+    assert stopped.choices[0].text == text[:10] and stopped.choices[0].finish_reason == "stop"
+
+    chat = client.chat.completions
+    drawn = dict(model="jspec-800k", messages=MESSAGES, max_tokens=12, seed=7, n=2)
+    answers = chat.create(logprobs=True, top_logprobs=1, **drawn)
+    assert answers.choices[0].message.content != answers.choices[1].message.content
+    assert len(answers.choices[0].logprobs.content) <= 12
+    pieces = list(chat.create(stream=True, stream_options={"include_usage": True}, **drawn))
+    assert pieces[-1].usage.completion_tokens == answers.usage.completion_tokens
+    for index, choice in enumerate(answers.choices):
+        said = [c.delta.content or "" for p in pieces for c in p.choices if c.index == index]
+        assert "".join(said) == choice.message.content
+
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
+    shaped = chat.create(
+        model="jspec-800k", messages=MESSAGES, max_tokens=64, seed=1, n=4, response_format=form
+    )
+    for choice in shaped.choices:
+        assert set(json.loads(choice.message.content)) == {"ok", "kind"}
+        assert choice.finish_reason == "stop"
+    called = chat.create(
+        model="jspec-800k", messages=MESSAGES, max_tokens=64, tools=[TOOL], tool_choice="required"
+    ).choices[0]
+    assert called.finish_reason == "tool_calls"
+    assert json.loads(called.message.tool_calls[0].function.arguments)["kind"] in ("cat", "dog")
+    with_tools = chat.create(model="jspec-800k", messages=MESSAGES, max_tokens=4, tools=[TOOL])
+    assert with_tools.usage.prompt_tokens > answers.usage.prompt_tokens
+    assert client.models.list().data[0].id == "jspec-800k"
+    assert server.figures()["jspec:compiled_programs_total"] == 0
+
+
+@pytest.mark.slow
+def test_an_answer_is_that_of_decode(client):
+    """Greedy, and two that are drawn with a seed: the rows of one call."""
+    target, text = jspec.models.load("jspec-800k"), "The little dog"
+    ask = dict(model="jspec-800k", prompt=text, max_tokens=24)
+    served = client.completions.create(**ask, temperature=0.0).choices
+    served += client.completions.create(**ask, top_p=0.9, seed=5, n=2).choices
+    ids = target.tokenizer.encode(text).ids
+    result = jspec.decode(
+        target.model, target.params, [ids] * 3, max_new_tokens=24, eos=target.eos, key=5,
+        sampling=jspec.Sampling(np.array([0.0, 1.0, 1.0]), top_p=np.array([1.0, 0.9, 0.9])),
+        rows=np.array([0, 0, 1]),
+    )  # fmt: skip
+    for row, choice in enumerate(served):
+        tokens = result.tokens[row, : result.lengths[row]].tolist()
+        assert choice.text == Detokeniser(target.tokenizer, ids).finish(tokens)
+
+
+@pytest.mark.slow
+def test_a_next_turn_is_not_read_again_and_is_the_same(client):
+    """A conversation goes on where it ended; the model's answer is that to the whole of it."""
+    target, messages = jspec.models.load("jspec-800k"), [*MESSAGES]
+    ask = dict(model="jspec-800k", temperature=0.0, max_tokens=16)
+    reused = []
+    for question in ("And then?", "And the dog?", "Why?"):
+        got = client.chat.completions.create(messages=messages, **ask)
+        reused.append(got.usage.prompt_tokens_details.cached_tokens)
+        said = got.choices[0].message.content
+        shown = "".join(f"<{m['role']}>{m['content']}\n" for m in messages) + "<assistant>"
+        ids = target.tokenizer.encode(shown, add_special_tokens=False).ids
+        whole = jspec.decode(
+            target.model, target.params, np.array([ids]), max_new_tokens=16, eos=target.eos
+        )
+        tokens = whole.tokens[0, : whole.lengths[0]].tolist()
+        assert said == Detokeniser(target.tokenizer, []).finish(tokens)
+        messages += [
+            {"role": "assistant", "content": said}, {"role": "user", "content": question}
+        ]  # fmt: skip
+    assert reused[0] == 0 and max(reused) > 32
+
+
+def test_errors_are_those_of_the_client(server, client):
+    # Greedy: a drawn answer may well be its end token, and so be empty.
+    ask = dict(model="jspec-800k", prompt="Once upon a time", max_tokens=4, temperature=0.0)
+    with pytest.raises(openai.BadRequestError, match="best_of is no field of this path") as refused:
+        client.completions.create(**ask, best_of=2)
+    assert refused.value.param == "best_of"
+    with pytest.raises(openai.NotFoundError, match="this server has"):
+        client.completions.create(**ask | {"model": "other"})
+    with pytest.raises(openai.AuthenticationError):
+        client.with_options(api_key="wrong").completions.create(**ask)
+    with pytest.raises(openai.BadRequestError, match="256 states"):
+        client.completions.create(**ask, extra_body={"structured_outputs": {"choice": ["x" * 300]}})
+    big = client._client.post(
+        f"{server.url}/v1/completions",
+        content=b"x" * 10**7,
+        headers={"Authorization": f"Bearer {KEY}"},
+    )
+    assert big.status_code == 413
+    port = int(server.url.rpartition(":")[2])
+    with socket.create_connection(("127.0.0.1", port)) as half_open:
+        half_open.sendall(
+            b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+        )
+        assert client.completions.create(**ask).choices[0].text
+    with socket.create_connection(("127.0.0.1", port), 20) as other:
+        other.sendall(b"\x16\x03\x01 no HTTP\r\n\r\n")
+        head, _, body = other.makefile("rb").read().partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 400 ") and json.loads(body)["error"]["message"]
+
+
+def test_a_port_in_use_is_one_sentence(server):
+    port = server.url.rpartition(":")[2]
+    run = subprocess.run(
+        [sys.executable, "-c", START, "serve", "--port", port],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 2
+    assert run.stderr.count("\n") == 1 and "in use" in run.stderr
+
+
+def test_a_client_that_goes_away_and_a_server_that_is_told_to_end(server, client):
+    """The last test of this server: it ends with what it has begun, and with exit code 0."""
+    parts = client.completions.create(
+        model="jspec-800k", prompt="One", max_tokens=100, stream=True,
+        extra_body={"ignore_eos": True},
+    )  # fmt: skip
+    next(iter(parts))
+    parts.close()
+    deadline = time.monotonic() + 20
+    while server.figures()["vllm:num_requests_running"] and time.monotonic() < deadline:
+        time.sleep(0.02)
+    assert server.figures()["vllm:num_requests_running"] == 0
+    answers = []
+
+    def ask():
+        got = client.completions.create(
+            model="jspec-800k",
+            prompt="Two",
+            max_tokens=100,
+            seed=1,
+            extra_body={"ignore_eos": True},
+        )
+        answers.append(got.usage.completion_tokens)
+
+    threads = [threading.Thread(target=ask) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    while not server.figures()["vllm:num_requests_running"]:
+        time.sleep(0.01)
+    assert server.end() == 0
+    for thread in threads:
+        thread.join(20)
+    assert answers == [100] * 4
+    assert all(line["status"] in (200, 400, 401, 404, 413, 499) for line in server.lines())
+
+
+@pytest.mark.slow
+def test_what_a_drafter_has_learnt_is_there_at_the_next_start(tmp_path):
+    """The same words in fewer rounds, and a place that cannot be written is said at once."""
+    memory, said, speeds = tmp_path / "memory", [], []
+    ask = dict(model="jspec-800k", prompt="Once upon a time", max_tokens=48, temperature=0.0)
+    for _ in range(2):
+        with Process("--method", "suffix", "--memory", str(memory)) as server:
+            with server.client() as client:
+                said.append(client.completions.create(**ask).choices[0].text)
+            assert server.end() == 0
+            speeds.append(server.lines()[0]["tokens_per_round"])
+    assert said[0] == said[1]
+    assert speeds[1] > 2 * speeds[0]
+    with pytest.raises(RuntimeError, match="cannot be written"):
+        Process("--method", "suffix", "--memory", str(tmp_path / "no" / "memory"))
+
+
+@pytest.mark.slow
+def test_a_mixed_load_loses_nothing_and_is_never_wrong():
+    """All kinds of requests at once, some of whose clients go away."""
+    target, asked = jspec.models.load("jspec-800k"), []
+    # Little room for texts that are kept, so that some have to go.
+    with Process("--prefix-megabytes", "2", rows=4, room=256) as server:
+        for part in range(2):
+            asks = mixed(40, target, "jspec-800k", part, 256)
+            asked += asks
+            counted, _ = soak.run(server, asks, together=16)
+            soak.check(target, asks, counted, 256)
+            assert counted["lost"] == counted["wrong"] == 0
+            assert counted["answered"] + counted["left"] == 40
+            assert counted["valid"] == counted["forms"]
+            if part == 0:
+                before = server.megabytes
+        figures = server.figures()
+        assert figures["jspec:compiled_programs_total"] == 0
+        assert figures["vllm:num_requests_running"] == figures["vllm:num_requests_waiting"] == 0
+        assert server.megabytes < before + 30
+        assert server.end() == 0
+        assert len(server.lines()) == 80
+    kinds = {(ask.form is None, ask.stop is None, ask.leaves_after is None) for ask in asked}
+    assert len(kinds) >= 4, "the mixture has all of them"
+
+
+@pytest.mark.slow
+def test_the_comparison_sees_a_wrong_answer():
+    target = jspec.models.load("jspec-800k")
+    asks = [ask for ask in mixed(8, target, "jspec-800k", 0, 256) if ask.form is None]
+    counted = {"texts": ["another text"] * len(asks), "reasons": ["length"] * len(asks)}
+    soak.check(target, asks, counted, 256)
+    assert counted["wrong"] == len(asks)
+
+
+HANGS = (
+    "{% for m in messages %}{{ m.content }}{% if m.content == 'hang' %}"
+    "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
+    "{% endif %}{% endfor %}"
+)
+"""A template that is at work for hours."""
+
+
+def test_the_end_is_the_end_whatever_runs_in_threads(tmp_path):
+    (tmp_path / "hangs.jinja").write_text(HANGS)
+    options = "--chat-template", str(tmp_path / "hangs.jinja"), "--drain-seconds", "1"
+    memory = tmp_path / "memory"
+    options = *options, "--memory", str(memory), "--method", "token_recycling"
+    with Process(*options) as process:
+
+        def ask():
+            with process.client() as client, suppress(openai.OpenAIError):
+                messages = [{"role": "user", "content": "hang"}]
+                client.chat.completions.create(model="jspec-800k", messages=messages)
+
+        asking = threading.Thread(target=ask, daemon=True)
+        asking.start()
+        while not process.figures()["jspec:reading_running"]:
+            time.sleep(0.02)
+        process.process.terminate()
+        assert process.process.wait(30) == 0
+        assert memory.exists(), "it is written first"
+        asking.join(20)
+
+
+@pytest.mark.slow
+def test_hostile_clients_stop_nobody():
+    """It fails where an answer of a friend's is lost, or the server's log shows an error."""
+    hostile.main("jspec-800k", clients=4, seconds=8, ends=0, seed=0)

@@ -1,0 +1,633 @@
+"""The server's answers and refusals, over a device that is none."""
+
+import asyncio
+import gc
+import json
+import threading
+import time
+
+import fakes
+import numpy as np
+import pytest
+from desk import events, service
+
+from jspec.serve import exchange, responses
+from jspec.serve.answers import Spelling
+from jspec.serve.device import log_probabilities
+from jspec.serve.errors import APIError
+from jspec.serve.jobs import Job, Piece, RowSettings, TokenLogprobs
+from jspec.types import Logprobs, Status
+
+
+@pytest.fixture(scope="module")
+def client():
+    with service(fakes.FakeDevice(2), max_waiting=6) as made:
+        yield made
+
+
+def text_of(prompt: str, end: bool = True, **settings) -> str:
+    """What the fake answers."""
+    asked = RowSettings(**{"limit": 16, "temperature": 1.0, **settings})
+    written = fakes.answer(list(prompt.encode()), asked)
+    return bytes(token for token in written if token != fakes.END).decode()
+
+
+def complete(client, **body):
+    return client.post("/v1/completions", json={"model": "bytes", "prompt": "Hi", "seed": 1} | body)
+
+
+def chat(client, **body):
+    messages = [{"role": "user", "content": "Hi"}]
+    sent = {"model": "bytes", "messages": messages, "seed": 1, "max_tokens": 12} | body
+    return client.post("/v1/chat/completions", json=sent)
+
+
+HI = "<user>Hi\n<assistant>"
+
+
+def test_a_completion(client):
+    got = complete(client).json()
+    assert got["object"] == "text_completion" and got["model"] == "bytes"
+    (choice,) = got["choices"]
+    assert choice["text"] == text_of("Hi", seed=1)
+    assert choice["finish_reason"] == ("stop" if sum(b"Hi") % 2 else "length")
+    usage = got["usage"]
+    assert usage["prompt_tokens"] == 2
+    assert usage["total_tokens"] == 2 + usage["completion_tokens"]
+
+
+def test_several_prompts_and_answers_stand_in_their_order(client):
+    got = complete(client, prompt=["ab", "cd"], n=2, max_tokens=5).json()
+    expected = [text_of(p, seed=1, row=row, limit=5) for p in ("ab", "cd") for row in (0, 1)]
+    assert [choice["text"] for choice in got["choices"]] == expected
+    assert [choice["index"] for choice in got["choices"]] == [0, 1, 2, 3]
+    assert got["usage"]["prompt_tokens"] == 4
+
+
+def test_without_a_seed_nothing_repeats_itself(client):
+    got = complete(client, prompt=["ab"] * 3, n=2, seed=None, max_tokens=9).json()["choices"]
+    assert len({choice["text"] for choice in got}) == 6
+
+
+def test_what_rows_have_no_room_for_is_never_ignored():
+    asked = {
+        "repetition_penalty": 1.5, "frequency_penalty": 1, "presence_penalty": -1,
+        "logit_bias": {"5": 1}, "min_tokens": 3,
+    }  # fmt: skip
+    with service(bounds={"penalties": False}) as client:
+        for name, value in asked.items():
+            got = complete(client, **{name: value})
+            assert got.status_code == 400 and got.json()["error"]["param"] == name
+            assert "--no-penalties" in got.json()["error"]["message"]
+        neutral = {"repetition_penalty": 1, "frequency_penalty": 0, "logit_bias": {}}
+        assert complete(client, **neutral).status_code == 200
+
+
+def test_settings_that_leave_no_token_are_the_clients_fault():
+    class Masked(fakes.FakeDevice):
+        def pieces(self, news, rows):
+            return [Piece([], Status.MASKED) for _ in rows]
+
+    with service(Masked()) as client:
+        got = complete(client)
+        assert got.status_code == 400
+        assert got.json()["error"]["type"] == "invalid_request_error"
+        streamed = events(complete(client, stream=True))
+        assert streamed[-1]["error"]["type"] == "invalid_request_error"
+
+
+def test_prompts_of_tokens(client):
+    one = complete(client, prompt=[72, 105]).json()["choices"]
+    assert one[0]["text"] == text_of("Hi", seed=1)
+    two = complete(client, prompt=[[72, 105], [99]], max_tokens=4).json()["choices"]
+    assert two[1]["text"] == text_of("c", seed=1, limit=4)
+
+
+def test_a_chat(client):
+    got = chat(client).json()
+    (choice,) = got["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert choice["message"]["content"] == text_of(HI, seed=1, limit=12)
+    assert got["usage"]["prompt_tokens"] == len(HI)
+
+
+def test_a_streamed_chat_is_the_whole_one_in_pieces(client):
+    whole = chat(client, n=2).json()
+    got = events(chat(client, n=2, stream=True, stream_options={"include_usage": True}))
+    assert all(event["object"] == "chat.completion.chunk" for event in got)
+    assert len({event["id"] for event in got}) == 1
+    first, *middle, last = got
+    assert [choice["delta"]["role"] for choice in first["choices"]] == ["assistant"] * 2
+    assert last["choices"] == []
+    assert last["usage"] == whole["usage"]
+    assert all(event["usage"] is None for event in got[:-1])
+    for index, expected in enumerate(whole["choices"]):
+        mine = [c for event in middle for c in event["choices"] if c["index"] == index]
+        assert len(mine) > 2
+        said = "".join(choice["delta"].get("content", "") for choice in mine)
+        assert said == expected["message"]["content"]
+        reasons = [choice["finish_reason"] for choice in mine]
+        assert reasons[-1] == expected["finish_reason"] and not any(reasons[:-1])
+
+
+def test_a_streamed_completion(client):
+    got = events(complete(client, stream=True))
+    assert "".join(event["choices"][0]["text"] for event in got) == text_of("Hi", seed=1)
+    assert got[-1]["choices"][0]["finish_reason"] == "length" if sum(b"Hi") % 2 == 0 else "stop"
+
+
+def test_log_probabilities(client):
+    known = complete(client, logprobs=2, max_tokens=4).json()["choices"][0]
+    assert "".join(known["logprobs"]["tokens"]) == known["text"]
+    assert known["logprobs"]["token_logprobs"] == [-0.5] * 4
+    assert known["logprobs"]["top_logprobs"][0] == {"A": -0.25, "B": -9999.0}
+    assert known["logprobs"]["text_offset"] == [0, 1, 2, 3]
+    got = chat(client, logprobs=True, top_logprobs=1, max_tokens=4).json()["choices"][0]
+    content = got["logprobs"]["content"]
+    assert "".join(entry["token"] for entry in content) == got["message"]["content"]
+    assert content[0]["top_logprobs"] == [{"token": "A", "logprob": -0.25, "bytes": [65]}]
+    streamed = events(chat(client, logprobs=True, max_tokens=4, stream=True))
+    tokens = [
+        entry["token"]
+        for event in streamed
+        for choice in event["choices"]
+        for entry in (choice["logprobs"] or {"content": []})["content"]
+    ]
+    assert "".join(tokens) == got["message"]["content"]
+    assert chat(client, max_tokens=4).json()["choices"][0]["logprobs"] is None
+    # Who asked for none is sent no pieces for them.
+    plain = events(chat(client, max_tokens=4, stream=True))
+    assert all(choice["delta"] or choice["finish_reason"] for e in plain for choice in e["choices"])
+
+
+def test_parts_of_letters_stand_where_their_letter_stands():
+    spelling = Spelling([b"a", b"\xc3", b"\xa9", b"\xff"], None)
+    known = TokenLogprobs(
+        np.full(4, -0.5), np.tile([1, 2, 3], (4, 1)), np.tile([-0.1, -3.0, -5.0], (4, 1))
+    )
+    found = spelling.completion([0, 1, 2, 0], known, 3, 7)
+    assert found["text_offset"] == [7, 8, 8, 9]
+    # Three tokens of one text: the likeliest's.
+    assert found["top_logprobs"][0] == {"\ufffd": -0.1}
+
+
+def test_settings_come_to_the_row(client):
+    seen = []
+    read = client.device.read
+
+    def recorded(tokens, settings, earlier):
+        seen.append(settings)
+        return read(tokens, settings, earlier)
+
+    client.device.read = recorded
+    try:
+        complete(
+            client, temperature=0.5, top_k=-1, top_p=0.5, min_p=0.25, seed=-5, ignore_eos=True,
+            frequency_penalty=1, presence_penalty=-1, repetition_penalty=1.5, min_tokens=3,
+            logit_bias={"65": -100}, stop_token_ids=[7], stop=["zz"], max_tokens=9,
+        )  # fmt: skip
+        chat(client, max_tokens=None, max_completion_tokens=3)
+        complete(client, seed=None)
+        complete(client, seed=None)
+    finally:
+        del client.device.read
+    row = seen[0]
+    assert (row.temperature, row.top_k, row.top_p, row.min_p, row.seed) == (0.5, 0, 0.5, 0.25, -5)
+    assert (row.frequency_penalty, row.presence_penalty, row.repetition_penalty) == (1, -1, 1.5)
+    assert (row.min_tokens, row.stop_token_ids, row.ignore_eos, row.limit) == (3, (7,), True, 9)
+    assert row.logit_bias == {65: -100}
+    assert row.stop.strings == ("zz",)
+    assert seen[1].limit == 3
+    assert seen[2].limit == 16, "the API's default"
+    assert seen[2].seed != seen[3].seed
+    assert row.grammar is None
+
+
+def test_forms_become_grammars(client):
+    seen = []
+    read = client.device.read
+    client.device.read = lambda *of: seen.append(of[1]) or read(*of)
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    form = {"type": "json_schema", "json_schema": {"name": "n", "schema": schema}}
+    tool = {"type": "function", "function": {"name": "look", "parameters": schema}}
+    named = {"type": "function", "function": {"name": "look"}}
+    try:
+        assert chat(client, response_format=form).status_code == 200
+        assert chat(client, response_format={"type": "text"}).status_code == 200
+        assert complete(client, structured_outputs={"choice": ["a", "b"]}).status_code == 200
+        assert complete(client, structured_outputs={"regex": "[ab]+"}).status_code == 200
+        called = chat(client, tools=[tool], tool_choice=named).json()["choices"][0]
+        streamed = events(chat(client, tools=[tool], tool_choice="required", stream=True))
+    finally:
+        del client.device.read
+    kinds = ["" if row.grammar is None else row.grammar.what.split()[1] for row in seen]
+    assert kinds == ["JSON", "", "choices", "regular", "JSON", "JSON"]
+    (call,) = called["message"]["tool_calls"]
+    assert call["function"]["name"] == "look" and called["message"]["content"] is None
+    deltas = [c["delta"] for event in streamed for c in event["choices"]]
+    assert deltas[0]["tool_calls"][0]["function"]["name"] == "look"
+    parts = [d["tool_calls"][0]["function"]["arguments"] for d in deltas if d.get("tool_calls")]
+    assert "".join(parts) == call["function"]["arguments"]
+
+
+def test_tools_and_earlier_calls_come_to_the_template(client):
+    tool = {"type": "function", "function": {"name": "look"}}
+    messages = [
+        {"role": "developer", "content": [
+            {"type": "text", "text": "Be"}, {"type": "text", "text": "!"}]},
+        {"role": "user", "content": "Hi"},
+        {"role": "assistant", "content": None, "refusal": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}]},
+        {"role": "tool", "content": "it", "tool_call_id": "c"},
+    ]  # fmt: skip
+    named = {"type": "function", "function": {"name": "look"}}
+    got = chat(client, messages=messages, tools=[tool], tool_choice=named).json()
+    shown = "[look]<system>Be!\n<user>Hi\n<assistant>\n<tool>it\n<assistant>"
+    assert got["usage"]["prompt_tokens"] == len(shown)
+    without = chat(client, messages=messages, tools=[tool], tool_choice="none").json()
+    assert without["usage"]["prompt_tokens"] == len(shown) - len("[look]")
+
+
+@pytest.mark.parametrize(
+    ("path", "change", "param"),
+    [
+        ("completions", {"best_of": 2}, "best_of"),
+        ("completions", {"echo": True}, "echo"),
+        ("completions", {"suffix": "x"}, "suffix"),
+        ("completions", {"prompt": 5}, "prompt"),
+        ("completions", {"prompt": ""}, "prompt"),
+        ("completions", {"prompt": []}, "prompt"),
+        ("completions", {"prompt": [999]}, "prompt"),
+        ("completions", {"prompt": "x" * 200}, "prompt"),
+        ("completions", {"max_tokens": 1000}, "max_tokens"),
+        ("completions", {"max_tokens": 0}, "max_tokens"),
+        ("completions", {"max_tokens": "5"}, "max_tokens"),
+        ("completions", {"max_tokens": True}, "max_tokens"),
+        ("completions", {"temperature": -1}, "temperature"),
+        ("completions", {"temperature": "hot"}, "temperature"),
+        ("completions", {"top_p": 0}, "top_p"),
+        ("completions", {"n": 0}, "n"),
+        ("completions", {"n": 100}, "n"),
+        ("completions", {"seed": 2**63}, "seed"),
+        ("completions", {"logprobs": 3}, "logprobs"),
+        ("completions", {"logit_bias": {"999": 1}}, "logit_bias"),
+        ("completions", {"logit_bias": {"x": 1}}, "logit_bias"),
+        ("completions", {"logit_bias": {"1" * 5000: 1}}, "logit_bias"),
+        ("completions", {"logit_bias": {"07": 1}}, "logit_bias"),
+        ("completions", {"min_tokens": 2**31}, "min_tokens"),
+        ("completions", {"repetition_penalty": 1e-9}, "repetition_penalty"),
+        ("completions", {"structured_outputs": {"json": "[" * 9999}}, "structured_outputs"),
+        ("completions", {"logit_bias": {"1": 101}}, "logit_bias.1"),
+        ("completions", {"stop": [""]}, "stop[0]"),
+        ("completions", {"stop_token_ids": [257]}, "stop_token_ids"),
+        ("completions", {"messages": []}, "messages"),
+        ("completions", {"structured_outputs": {"regex": "("}}, "structured_outputs"),
+        ("completions", {"structured_outputs": {"choice": ["ä" * 300]}}, "structured_outputs"),
+        ("completions", {"structured_outputs": {"json": {"enum": []}}}, "structured_outputs"),
+        (
+            "completions",
+            {"structured_outputs": {"choice": ["a"]}, "ignore_eos": True},
+            "ignore_eos",
+        ),
+        ("chat/completions", {"function_call": "auto"}, "function_call"),
+        ("chat/completions", {"messages": []}, "messages"),
+        ("chat/completions", {"messages": "Hi"}, "messages"),
+        ("chat/completions", {"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+        ("chat/completions", {"messages": [{"role": "king", "content": ""}]}, "messages[0].role"),
+        ("chat/completions", {"messages": [{"content": ""}]}, "messages[0].role"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+            "messages[0].content[0].type",
+        ),
+        ("chat/completions", {"top_logprobs": 1}, "top_logprobs"),
+        ("chat/completions", {"max_completion_tokens": 5}, "max_tokens"),
+        ("chat/completions", {"response_format": {"type": "json_object"}}, "response_format"),
+        ("chat/completions", {"tool_choice": "required"}, "tool_choice"),
+        ("chat/completions", {"chat_template_kwargs": {"tools": 1}}, "chat_template_kwargs.tools"),
+        ("chat/completions", {"chat_template_kwargs": {"self": 1}}, "chat_template_kwargs.self"),
+        (
+            "chat/completions",
+            {"messages": [{"role": "assistant", "content": "", "tool_calls": [
+                {"id": "1", "type": "function",
+                 "function": {"name": "f", "arguments": "[" * 9999}}]}]},
+            "messages[0].tool_calls[0].function.arguments",
+        ),
+        (
+            "chat/completions",
+            {"response_format": {"type": "json_schema", "json_schema": {
+                "name": "n", "schema": {"type": "no such"}}}},
+            "response_format",
+        ),
+        ("completions", {"stream_options": {"include_usage": True}}, None),
+    ],
+)  # fmt: skip
+def test_what_is_refused_is_named(client, path, change, param):
+    body = {"model": "bytes", "max_tokens": 12}
+    body |= (
+        {"prompt": "Hi"}
+        if path == "completions"
+        else {"messages": [{"role": "user", "content": "Hi"}]}
+    )
+    got = client.post(f"/v1/{path}", json=body | change)
+    assert got.status_code == 400, got.text
+    error = got.json()["error"]
+    assert error["param"] == param, error
+    assert error["type"] == "invalid_request_error"
+    assert error["message"] and "\n" not in error["message"] and len(error["message"]) < 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"", b"{", b'{"model": "bytes", "prompt": "a", "temperature": NaN}', b"[]", b'"x"', b"\xff",
+        b"[" * 100_000, b'{"prompt": "a"}',
+    ],
+)  # fmt: skip
+def test_what_is_no_request(client, body):
+    got = client.post("/v1/completions", content=body)
+    assert got.status_code == 400
+    assert got.json()["error"]["message"]
+
+
+def test_null_is_not_given(client):
+    got = complete(client, stop=None, logprobs=None, stream=None, echo=None)
+    assert got.status_code == 200
+
+
+def test_a_body_of_ten_megabytes(client):
+    got = client.post("/v1/completions", content=b"x" * 10**7)
+    assert got.status_code == 413
+    assert "allowed" in got.json()["error"]["message"]
+
+
+def test_a_body_that_does_not_come(monkeypatch):
+    monkeypatch.setattr(responses, "BODY_SECONDS", 0.05)
+
+    class Never:
+        async def stream(self):
+            yield b"{"
+            await asyncio.sleep(30)
+
+    with pytest.raises(responses.APIError, match="not come") as refused:
+        asyncio.run(responses.body_of(Never()))
+    assert refused.value.status == 408
+
+
+def test_paths_and_methods(client):
+    for path, method, status in (("/v1/nothing", "GET", 404), ("/v1/completions", "GET", 405)):
+        got = client.request(method, path)
+        assert got.status_code == status
+        assert path in got.json()["error"]["message"]
+    got = complete(client, model="gpt-4")
+    assert got.status_code == 404
+    assert got.json()["error"]["code"] == "model_not_found"
+
+
+def test_models_and_health(client):
+    assert client.get("/health").status_code == 200
+    (card,) = client.get("/v1/models").json()["data"]
+    assert (card["id"], card["max_model_len"]) == ("bytes", fakes.CONTEXT)
+    assert client.get("/v1/models/bytes").json() == card
+    assert client.get("/v1/models/other").status_code == 404
+
+
+def test_a_key():
+    with service(api_key="secret") as client:
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            got = client.get("/v1/models", headers=headers)
+            assert got.status_code == 401
+            assert got.json()["error"]["code"] == "invalid_api_key"
+        assert client.get("/v1/models", headers={"Authorization": "secret"}).status_code == 401
+        for scheme in ("Bearer", "bearer"):
+            headers = {"Authorization": f"{scheme} secret"}
+            assert client.get("/v1/models", headers=headers).status_code == 200
+        assert client.get("/health").status_code == 200
+        assert client.get("/metrics").status_code == 200
+
+
+def test_no_answer_and_no_line_is_longer_than_a_screen(client):
+    client.lines.clear()
+    long = "5" * 100_000
+    answers = [
+        complete(client, **{long: 1}), complete(client, model=long), complete(client, user=long),
+        complete(client, logit_bias={long: 1}), complete(client, prompt=[[1], long]),
+        chat(client, messages=[{"role": long, "content": ""}]), client.get(f"/v1/{long[:9000]}"),
+        chat(client, tool_choice={"type": "function", "function": {"name": long}}),
+        client.get(f"/v1/models/{long[:9000]}"),
+    ]  # fmt: skip
+    for got in answers:
+        assert 400 <= got.status_code < 500 and len(got.content) < 1500, got.text
+    assert max(len(json.dumps(line)) for line in client.lines) < 2000
+
+
+@pytest.mark.parametrize("path", ["/v1/completions", "/v1/nothing"])
+def test_who_has_no_key_and_no_path_can_read_it_behind_a_long_body(path):
+    """A client that writes while the answer comes, and the connection ends, does not read it."""
+    with service(api_key="secret") as client:
+        read = []
+
+        async def receive():
+            if len(read) == 50:
+                return {"type": "http.disconnect"}
+            read.append(1)
+            return {"type": "http.request", "body": b"x" * 100_000, "more_body": len(read) < 50}
+
+        sent = []
+
+        async def send(message):
+            sent.append((len(read), message))
+
+        scope = {
+            "type": "http", "method": "POST", "path": path, "headers": [], "query_string": b"",
+            "client": ("here", 1), "app": client.app, "state": {}, "scheme": "http",
+            "server": ("here", 1), "root_path": "",
+        }  # fmt: skip
+        asked = client.app(scope, receive, send)
+        asyncio.run_coroutine_threadsafe(asked, client.service._loop).result(20)
+        assert sent[0][0] == 50, "all was read before"
+        assert sent[0][1]["status"] in (401, 404)
+
+
+def test_a_client_learns_nothing_of_prompts_of_another_salt():
+    def cached(**more):
+        usage = complete(client, prompt="a" * 80, **more).json()["usage"]
+        return usage["prompt_tokens_details"]["cached_tokens"]
+
+    with service(capacity=8) as client:
+        assert [cached(cache_salt="mine") > 0 for _ in range(3)] == [False, False, True]
+        assert [cached(cache_salt="yours") > 0 for _ in range(3)] == [False, False, True]
+        assert cached() == 0
+        assert complete(client, cache_salt="").status_code == 400
+
+
+def test_metrics_by_vllms_names(client):
+    def figures():
+        lines = client.get("/metrics").text.splitlines()
+        return {k: float(v) for k, v in (x.rsplit(" ", 1) for x in lines if x[0] != "#")}
+
+    before = figures()
+    count = complete(client).json()["usage"]["completion_tokens"]
+    after = figures()
+
+    def grew(name, labels=""):
+        key = f'{name}{{{labels}model_name="bytes"}}'
+        return after[key] - before[key]
+
+    assert grew("vllm:generation_tokens_total") == count
+    assert grew("vllm:prompt_tokens_total") == 2
+    assert grew("vllm:time_to_first_token_seconds_count") == 1
+    assert grew("vllm:e2e_request_latency_seconds_count") == 1
+    assert grew("vllm:request_time_per_output_token_seconds_count") == 1
+    assert grew("vllm:spec_decode_num_drafts_total") == 2
+    assert grew("vllm:spec_decode_num_draft_tokens_total") == 3
+    assert grew("vllm:spec_decode_num_accepted_tokens_total") == 1
+    assert after['vllm:num_requests_running{model_name="bytes"}'] == 0
+    assert after['vllm:num_requests_waiting{model_name="bytes"}'] == 0
+    position = 'vllm:spec_decode_num_accepted_tokens_per_pos_total{model_name="bytes",position="0"}'
+    assert after[position] >= 1
+
+
+def test_every_request_is_one_line(client):
+    client.lines.clear()
+    complete(client, user="me")
+    complete(client, stream=True)
+    complete(client, echo=True)
+    client.get("/health")
+    assert [line["status"] for line in client.lines] == [200, 200, 400]
+    assert client.lines[0]["user"] == "me"
+    assert client.lines[0]["prompt_tokens"] == 2
+    assert client.lines[1]["completion_tokens"] > 0
+    assert "echo" in client.lines[2]["error"]
+
+
+def test_an_overload_says_when_to_come_again():
+    device = fakes.FakeDevice(1)
+    with service(device, max_waiting=1) as client:
+        device.go.clear()
+        waiting = [threading.Thread(target=complete, args=(client,)) for _ in range(2)]
+        for thread in waiting:
+            thread.start()
+        assert device.stepping.wait(20)
+        while client.service.scheduler.num_waiting < 1:
+            time.sleep(0.01)
+        got = complete(client)
+        assert got.status_code == 429
+        assert int(got.headers["retry-after"]) >= 1
+        assert got.json()["error"]["type"] == "rate_limit_error"
+        device.go.set()
+        for thread in waiting:
+            thread.join(20)
+        assert complete(client).status_code == 200
+
+
+def test_a_failure_is_told_and_hurts_no_other(client):
+    got = complete(client, prompt="X")
+    assert got.status_code == 500
+    assert "log" in got.json()["error"]["message"]
+    streamed = events(complete(client, prompt="X", stream=True))
+    assert streamed[-1]["error"]["type"] == "server_error"
+    assert complete(client).status_code == 200
+
+
+async def _ask(application, body, then, taken=None):
+    """Calls the application as a server would; the client goes away when `then` returns.
+
+    It takes each message, or waits for `taken`.
+    """
+    sent, first = [], []
+
+    async def receive():
+        if not first:
+            first.append(1)
+            return {"type": "http.request", "body": json.dumps(body).encode()}
+        await then()
+        return {"type": "http.disconnect"}
+
+    async def send(message):
+        sent.append(message)
+        if taken is not None:
+            await taken()
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/completions", "headers": [],
+        "query_string": b"", "client": ("here", 1), "app": application, "state": {},
+    }  # fmt: skip
+    await application(scope, receive, send)
+    return sent
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_goes_away_frees_its_row(stream):
+    device = fakes.FakeDevice(1, pace=1)
+    with service(device) as client:
+        application = client.app
+        body = {"model": "bytes", "prompt": "Hi", "max_tokens": 100, "stream": stream}
+        device.go.clear()
+        loop = client.service._loop
+
+        async def departs():
+            while not device.stepping.is_set():
+                await asyncio.sleep(0.01)
+
+        asyncio.run_coroutine_threadsafe(_ask(application, body, departs), loop).result(20)
+        device.go.set()
+        assert complete(client, max_tokens=3).status_code == 200
+        assert sum(call[0] == "step" for call in device.calls) < 50, "it did not run to its end"
+        assert client.lines[0]["status"] == 499
+        assert client.service.scheduler.num_running == 0
+
+
+def test_a_client_that_takes_nothing_frees_its_row(monkeypatch):
+    monkeypatch.setattr(exchange, "SLOW_SECONDS", 0.05)
+    device = fakes.FakeDevice(1, pace=1)
+    with service(device) as client:
+        body = {"model": "bytes", "prompt": "Hi", "max_tokens": 100, "stream": True}
+
+        async def never():
+            await asyncio.sleep(30)
+
+        asked = _ask(client.app, body, never, never)
+        asyncio.run_coroutine_threadsafe(asked, client.service._loop).result(20)
+        assert complete(client, max_tokens=3).status_code == 200
+        assert client.lines[0]["status"] == 499
+        assert client.service.scheduler.num_running == 0
+
+
+def test_a_request_leaves_nothing_for_the_collector(client):
+    """Full collections are rare in a server: what waits for one is memory that grows."""
+    complete(client)
+    gc.collect()
+    gc.disable()
+    try:
+        for stream in (False, True) * 4:
+            complete(client, stream=stream)
+        left = sum(isinstance(one, Job) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left <= 1, "the last one may still be on its way"
+
+
+def test_a_refusal_leaves_nothing_for_the_collector(client):
+    """It would hold the body, and what was read of it, until then."""
+    long = [{"role": "user", "content": "a"}] * 1000
+    assert chat(client, messages=long).status_code == 400
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(4):
+            chat(client, messages=long)
+            complete(client, prompt="a" * 10_000)
+            complete(client, structured_outputs={"regex": "("})
+        left = sum(isinstance(one, APIError) for one in gc.get_objects())
+    finally:
+        gc.enable()
+    assert left <= 1, "the last one may still be on its way"
+
+
+def test_an_answer_keeps_the_log_probabilities_of_its_row_alone():
+    of_all = Logprobs(np.zeros((8, 48)), np.zeros((8, 48, 20), int), np.zeros((8, 48, 20)))
+    kept = log_probabilities(of_all, 3, 2)
+    parts = kept.emitted, kept.top_tokens, kept.top
+    assert [part.base for part in parts] == [None] * 3
+    assert [part.shape for part in parts] == [(2,), (2, 20), (2, 20)]
