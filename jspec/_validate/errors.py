@@ -22,6 +22,8 @@ class InputError(ValueError):
         jspec.InputError: num_speculative_tokens is 0; pass an integer of at least 1
     """
 
+    __module__ = "jspec"  # as users reach it, and as messages name it
+
     def __init__(self, message: object = ""):
         super().__init__(on_a_screen(str(message)))
 
@@ -69,6 +71,8 @@ class RecompileError(RuntimeError):
     The message names the function, the shapes of its last arguments, and the rows and slots of the
     call. Nothing was compiled.
     """
+
+    __module__ = "jspec"
 
 
 class RunStopped(RuntimeError):

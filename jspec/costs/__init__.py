@@ -1,5 +1,6 @@
 """What a round costs, by its width: measured once, kept on disk, or guessed."""
 
+from jspec.costs import metrics as metrics
 from jspec.costs.measuring import measure
 from jspec.costs.prior import prior
 from jspec.costs.store import Setting, load, save, setting

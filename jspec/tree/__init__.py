@@ -1,4 +1,4 @@
-"""Trees: masks, depths and orders that follow from parents; with the names of `jspec.tree.template`."""
+"""Trees: masks, depths and orders that follow from parents. Templates: `jspec.tree.template`."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,6 +18,30 @@ from jspec.tree.template import branching as branching
 from jspec.tree.template import chain as chain
 from jspec.tree.template import likeliest as likeliest
 from jspec.types import NO_PARENT, Tree
+
+__all__ = [
+    "Template",
+    "along",
+    "ancestors",
+    "best",
+    "best_nodes",
+    "best_paths",
+    "branching",
+    "breadth_first",
+    "chain",
+    "chances",
+    "children",
+    "depth_first",
+    "depths",
+    "first_at",
+    "heavy_paths",
+    "kept",
+    "likeliest",
+    "paths",
+    "places",
+    "reordered",
+    "root_only",
+]
 
 
 def ancestors(tree: Tree) -> Bool[Array, "B N N"]:
