@@ -72,13 +72,13 @@ class Counting:
     def prefill(self, params: PyTree, state: Tally, chunk: PromptChunk) -> Tally:
         return replace(state, inner=self.drafter.prefill(params, state.inner, chunk))
 
-    def draft(self, params: PyTree, state: Tally, frame: Frame) -> tuple[Tree, Tally]:
-        tree, inner = self.drafter.draft(params, state.inner, frame)
+    def draft(self, params: PyTree, state: Tally, frame: Frame) -> tuple[Tree, PyTree]:
+        tree, aux = self.drafter.draft(params, state.inner, frame)
         if tree.depth >= DEEPEST:
             raise ValueError(f"a tree of {tree.depth} levels; at most {DEEPEST - 1} are counted")
-        return tree, replace(state, inner=inner)
+        return tree, aux
 
-    def update(self, params: PyTree, state: Tally, feedback: Feedback) -> Tally:
+    def update(self, params: PyTree, state: Tally, aux: PyTree, feedback: Feedback) -> Tally:
         lanes = jnp.arange(1, DEEPEST + 1, dtype=jnp.int32)
         goes_on = (state.histogram * lanes).sum(-1) < state.wanted
         counts = jnp.where(goes_on, feedback.counts, 0)
@@ -88,7 +88,7 @@ class Counting:
         depths = trees.along(tree.parents, edges, jnp.add, tree.depth)
         levels = jnp.where(tree.valid, depths, 0).max(-1)
         return Tally(
-            inner=self.drafter.update(params, state.inner, feedback),
+            inner=self.drafter.update(params, state.inner, aux, feedback),
             wanted=state.wanted,
             histogram=state.histogram + (lanes == counts[:, None]).astype(jnp.int32),
             num_draft_tokens=state.num_draft_tokens + jnp.where(counts > 0, drafted, 0),

@@ -36,9 +36,9 @@ class Bigram:
             tokens.append(jnp.where(last < 0, -1, follower))
         tokens = jnp.stack(tokens, axis=1)
         tree = jspec.tree.chain(self.num_speculative_tokens).fill(jnp.maximum(tokens, 0))
-        return tree.replace(valid=tokens >= 0), state
+        return tree.replace(valid=tokens >= 0), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         """Learns from the root and the tokens that the round added."""
         text = jnp.concatenate([feedback.tree.tokens[:, :1], feedback.emitted], axis=1)
         return learn(state, text, feedback.counts + 1)

@@ -122,15 +122,22 @@ class Drafter(Protocol):
 
     Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads a piece
     of the prompt, `draft` proposes and `update` learns. The engine, and a merge of drafters, call
-    them in this order; what is appended to a text later goes through `prefill` again. What they
-    return keeps its structure, shapes and dtypes from round to round.
+    them in this order; what is appended to a text later goes through `prefill` again. The state
+    keeps the structure, shapes and dtypes that `init` gives. What `update` needs of this round's
+    draft alone, such as keys and values of the drafted nodes, is `aux`: any pytree, or None.
 
     A leaf of the state whose shape grows with `batch` belongs to the rows, one entry for each along
     that axis: it goes where a row goes. All other leaves are shared by all rows.
 
-    A drafter that samples its children from distributions that it reports (`Tree.q`) also has a
-    static attribute `verifier`, what makes these draws lossless, see `jspec.schemes`. Without it,
-    or with None, the coupled rule decides, which is lossless for any proposal.
+    Static attributes that a drafter may have:
+
+    - `verifier`: the verifier that makes its draws lossless, see `jspec.schemes`. One that samples
+      its children from distributions that it reports (`Tree.q`) has it. Without it, or with None,
+      the coupled rule decides, which is lossless for any proposal.
+    - `context`: the longest row that it can read, in tokens; None if there is no bound.
+    - `follows_text`: True if rests leave no gap in its memory: after rounds in which it was not
+      asked, it drafts as one whose `prefill` has read the same text.
+    - `needs_costs`: True if its params are a `jspec.AdaptiveParams`, with the time of rounds.
     """
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
@@ -166,7 +173,7 @@ class Drafter(Protocol):
         ...
 
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree to verify, and the state that `update` will get.
+        """The tree to verify, and what `update` needs of the draft.
 
         Args:
             params: the drafter's weights.
@@ -174,17 +181,22 @@ class Drafter(Protocol):
             frame: the root, its position, the random keys and the target's sampling.
 
         Returns:
-            (tree, state): a tree of the same shape in every round. What is no tree is taken for
-            absent, see `jspec.round.admit`.
+            (tree, aux): a tree of the same shape in every round. What is no tree is taken for
+            absent, see `jspec.round.admit`. A drafter that needs nothing of its draft gives None.
         """
         ...
 
-    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+    def update(
+        self, params: PyTree, state: PyTree, aux: PyTree | None, feedback: Feedback
+    ) -> PyTree:
         """The state after the verified round.
 
         Args:
             params: the drafter's weights.
-            state: what `draft` gave.
+            state: what `prefill` or the last `update` gave.
+            aux: what `draft` gave. None in a rest, a round in which the drafter was not asked:
+                `feedback.tree` is then the root alone. A drafter whose `aux` holds no arrays
+                cannot tell a rest from a round that verified none of its nodes.
             feedback: what became of the tree, and all that was verified beside it.
 
         Returns:
@@ -199,6 +211,9 @@ class NodeRule(Protocol):
     With accept [K] the probability of taking child k given that the earlier ones were not taken,
     the rule is lossless if for draws of the children from the distribution it names,
     sum over draws of w(draw) * (accepted mass + left-over mass * residual) = p.
+
+    A rule that accepts the first child with the token of a certain p, and no other, may say so with
+    an attribute `by_token` that is True: greedy verdicts then take no steps on a GPU.
     """
 
     def __call__(

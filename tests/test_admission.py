@@ -32,9 +32,9 @@ class Told:
         steps = state[:, None] + jnp.arange(self.length)
         known = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)
         tokens = jnp.concatenate([frame.root[:, None], known], axis=1)
-        return CHANGES[self.change](trees.chain(self.length).fill(tokens)), state
+        return CHANGES[self.change](trees.chain(self.length).fill(tokens)), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         return state + feedback.counts
 
 
@@ -101,10 +101,10 @@ class ToldWhich(Told):
 
     def draft(self, params, state, frame):
         known, index = params
-        tree, state = super().draft(known, state, frame)
+        tree, aux = super().draft(known, state, frame)
         tree = tree.replace(value=jnp.ones(tree.tokens.shape))
         changed = [CHANGES[change](tree) for change in OF_DATA]
-        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[index], *changed), state
+        return jax.tree.map(lambda *leaves: jnp.stack(leaves)[index], *changed), aux
 
 
 @pytest.mark.parametrize("change", CHANGES)
@@ -187,7 +187,7 @@ def broken(**functions):
 
 def draws(change):
     def draft(self, params, state, frame):
-        tree, state = Told.draft(self, params, state, frame)
+        tree, _ = Told.draft(self, params, state, frame)
         return change(tree, state)
 
     return dict(draft=draft)
@@ -241,7 +241,7 @@ def chooses(widths=(0, 2), changes=(), **fields):
             r"whose seconds has shape \(3,\) and dtype float32; it must be .* \(2,\) and floating",
         ),
         (chooses(changes=dict(expected_tokens=None)), "whose expected_tokens has shape None"),
-        (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, state\)"),
+        (draws(lambda tree, state: tree), r"draft returned a Tree; it must return \(tree, aux\)"),
         (draws(lambda tree, state: (1, state)), "Mine.draft returned a .*jspec.Tree, state"),
         (
             draws(lambda tree, state: (tree.replace(tokens=tree.tokens[0]), state)),
@@ -272,11 +272,11 @@ def chooses(widths=(0, 2), changes=(), **fields):
             r"whose q has shape \(3, 5\) .*\[B, Q, V\]",
         ),
         (
-            dict(update=lambda self, params, state, feedback: state * 1.0),
+            dict(update=lambda self, params, state, aux, feedback: state * 1.0),
             r"Mine.update returned a state whose leaf of its own has .* and dtype float32",
         ),
         (
-            dict(update=lambda self, params, state, feedback: (state, state)),
+            dict(update=lambda self, params, state, aux, feedback: (state, state)),
             "Mine.update returned a state of structure .* where prefill returned",
         ),
         (
@@ -361,11 +361,8 @@ def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
 
     functions = dict(
         init=init,
-        draft=lambda self, params, state, frame: (
-            Told.draft(self, params, state[0], frame)[0],
-            state,
-        ),
-        update=lambda self, params, state, feedback: (state[0] + feedback.counts, state[1]),
+        draft=lambda self, params, state, frame: Told.draft(self, params, state[0], frame),
+        update=lambda self, params, state, aux, feedback: (state[0] + feedback.counts, state[1]),
     )
     ran = jspec.decode(
         *target,

@@ -258,9 +258,9 @@ class Outside:
     def draft(self, params, state, frame):
         tokens = jnp.array([0, tiny.VOCAB, -1, 10**6, 5, tiny.VOCAB - 1], jnp.int32)
         tokens = jnp.broadcast_to(tokens, (len(frame.root), 6)).at[:, 0].set(frame.root)
-        return trees.Template(((0,), (1,), (2,), (0, 0), (1, 0))).fill(tokens), state
+        return trees.Template(((0,), (1,), (2,), (0, 0), (1, 0))).fill(tokens), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         return state
 
 

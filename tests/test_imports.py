@@ -132,7 +132,7 @@ def test_only_the_engine_and_training_compile():
         compilers = (
             *("jspec.decoding", "jspec.decoding.rows", "jspec.decoding.engine", "jspec.training"),
             *("jspec.testing", "jspec.decoding.artefact", "jspec.memory", "jspec._xla.one_graph"),
-            *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.resting"),
+            *("jspec.models.decoder", "jspec.models.stacking", "jspec.drafters.adaptive"),
             *("jspec.models.block_attention.choice", "jspec._xla.compiler"),
         )
         if any(below(name, part) for part in compilers):

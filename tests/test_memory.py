@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import jspec
 from jspec._validate.errors import InputError
@@ -93,6 +94,13 @@ def test_what_does_not_fit_is_one_sentence(tmp_path):
     file.write_bytes(file.read_bytes()[:-9])
     with pytest.raises(jspec.InputError, match="cannot be read"):
         jspec.memory_file.load(file, matrix, "smollm")
+
+
+def test_a_memory_of_version_0_1_is_refused_by_name(tmp_path):
+    said = {"format": "jspec memory 1", "drafter": "TokenRecycling", "about": ""}
+    save_file({"": np.zeros((1, SIZE, 8), np.int32)}, tmp_path / "m", said)
+    with pytest.raises(jspec.InputError, match=r"m is a drafter's memory that jspec 0\.1 wrote"):
+        jspec.memory_file.load(tmp_path / "m", DRAFTERS["matrix"][0])
 
 
 def test_a_merged_matrix_has_the_lines_of_all_replicas():

@@ -152,8 +152,8 @@ class Wrapper:
         tree, inner = self.drafter.draft(params, state.inner, frame)
         return tree, Kept(inner)
 
-    def update(self, params, state, feedback):
-        return Kept(self.drafter.update(params, state.inner, feedback))
+    def update(self, params, state, aux, feedback):
+        return Kept(self.drafter.update(params, state.inner, aux.inner, feedback))
 
 
 @pytest.mark.slow

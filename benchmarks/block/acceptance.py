@@ -16,6 +16,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.whole_rounds import Decoding
 from jspec.drafters.draft_head.block import BlockDrafter, BlockState
+from jspec.drafters.draft_head.block_chances import BlockLaws
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.models import heads
 from jspec.protocols import Drafter
@@ -26,7 +27,7 @@ from jspec.types import Feedback, Frame, PyTree, Tree
 class Unranked(BlockDrafter):
     """The tree of the head's likeliest paths, whatever the noise is: DDTree's and JetSpec's."""
 
-    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
+    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockLaws]:
         return super().draft(params, state, replace(frame, sampling=None))
 
 
@@ -34,13 +35,15 @@ class Unranked(BlockDrafter):
 class Independent(BlockDrafter):
     """Draws without replacement from the head's laws, with a noise that is not the target's."""
 
-    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
+    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockLaws]:
         own = jax.vmap(lambda key: jax.random.fold_in(key, 2**31))(frame.keys)
         return super().draft(params, state, replace(frame, keys=own))
 
-    def update(self, params: PyTree, state: BlockState, feedback: Feedback) -> BlockState:
+    def update(
+        self, params: PyTree, state: BlockState, aux: BlockLaws | None, feedback: Feedback
+    ) -> BlockState:
         # What is learnt would be to give this noise no weight.
-        return replace(super().update(params, state, feedback), weights=state.weights)
+        return replace(super().update(params, state, aux, feedback), weights=state.weights)
 
 
 KINDS = {

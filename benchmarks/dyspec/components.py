@@ -125,8 +125,8 @@ class Pieces:
         """The pieces of the round that starts from a state, in turn."""
         model, params = self.target
         frame = rounds.frame(state)
-        drawn, drafted = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
-        levels = self.levels(drafted.kv)
+        drawn, aux = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
+        levels = self.levels(aux.kv)
         tree = rounds.admit(drawn, frame.root, model.vocab_size)
         output = self.score(params, tree, frame, state.cache)
         verdict = self.verdict(drawn, output.logits, frame)
@@ -141,10 +141,7 @@ class Pieces:
             "draft forwards": (self.forwards, (self.weights, state.drafter_state, frame, levels)),
             "target forward": (self.score, (params, tree, frame, state.cache)),
             "verification": (self.verdict, (drawn, output.logits, frame)),
-            "commit": (
-                self.commit,
-                (state.cache, drafted.cache, state, drafted, tree, output, verdict),
-            ),
+            "commit": (self.commit, (state, aux, tree, output, verdict)),
             "whole": (whole, (state,)),
         }
         times: dict[str, list[float]] = {name: [] for name in runs}
@@ -194,8 +191,8 @@ class Pieces:
         tree = rounds.admit(tree, frame.root, self.target[0].vocab_size)
         return self.method.verifier.verdict(tree, logits, frame)
 
-    def _commit(self, cache, own, state: State, draft, tree: Tree, output, verdict: Verdict):
+    def _commit(self, state: State, aux: PyTree, tree: Tree, output, verdict: Verdict):
         """The state after the round: both caches, and what the method learns."""
-        after, feedback = rounds.settle(replace(state, cache=cache), tree, output, verdict)
-        learnt = self.method.update(self.weights, replace(draft, cache=own), feedback)
+        after, feedback = rounds.settle(state, tree, output, verdict)
+        learnt = self.method.update(self.weights, state.drafter_state, aux, feedback)
         return replace(after, drafter_state=learnt)

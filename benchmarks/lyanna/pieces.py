@@ -80,11 +80,11 @@ class Side:
     def pieces(self, state: jspec.State) -> dict[str, Piece]:
         """The pieces of the round that starts from a state."""
         frame, mine = rounds.frame(state), state.drafter_state
-        tree, drafted = self.draft(self.variables, mine, frame)
+        tree, aux = self.draft(self.variables, mine, frame)
         feedback = self.verify(state, tree)
         whole = {
             "draft": Piece(self.draft, (self.variables, mine, frame)),
-            "update": Piece(self.update, (self.variables, drafted, feedback), donates=True),
+            "update": Piece(self.update, (self.variables, mine, aux, feedback), donates=True),
         }
         if self.fused:
             return whole

@@ -46,16 +46,15 @@ class Counted:
         return self.inner.prefill(params, state[0], chunk), state[1]
 
     def draft(self, params, state, frame):
-        tree, matrix = self.inner.draft(params, state[0], frame)
-        return tree, (matrix, state[1])
+        return self.inner.draft(params, state[0], frame)
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         # Not those of a round that was cut short: what its last nodes led to is not known.
         path, counts = feedback.verdict.path, feedback.verdict.counts
         seen = (jnp.arange(path.shape[1]) < counts[:, None]) & ~feedback.done[:, None]
         nodes = jnp.where(seen, path, state[1].shape[0])
         visits = state[1].at[nodes].add(1, mode="drop")
-        return self.inner.update(params, state[0], feedback), visits
+        return self.inner.update(params, state[0], aux, feedback), visits
 
 
 def measured(bench: Bench, questions: Sequence[Question], template: Template) -> np.ndarray:

@@ -39,7 +39,9 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
 
     def settle(state, tree, output, verdict):
         after, feedback = rounds.settle(state, tree, output, verdict)
-        return after.replace(drafter_state=drafter.update(None, state.drafter_state, feedback))
+        return after.replace(
+            drafter_state=drafter.update(None, state.drafter_state, None, feedback)
+        )
 
     retrieve = jax.jit(draft)
     prepare = jax.jit(trees.ancestors)

@@ -150,6 +150,4 @@ def _short_turns() -> Iterator[None]:
 
 def _narrowest(drafter: Any) -> Any:
     """The drafter of first rounds: itself, if it chooses no widths."""
-    from jspec.drafters.adaptive import Adaptive
-
-    return drafter.narrowest() if isinstance(drafter, Adaptive) else drafter
+    return drafter.narrowest() if getattr(drafter, "needs_costs", False) else drafter

@@ -449,29 +449,30 @@ def decode_rounds(
         return _round(model, params, state, drafter, drafter_params), left - 1
 
     carry = state, vary(jnp.asarray(rounds, jnp.int32), state.root)
-    return turns.repeated(going, round_of, carry, drafter, drafter_params, frame(state))[0]
+    return turns.repeated(going, round_of, carry, drafter)[0]
 
 
 def _round(
     model: CausalLM, params: PyTree, state: State, drafter: Drafter, drafter_params: PyTree
 ) -> State:
     """Runs one round: draft, score, verify, commit."""
-    tree, drafting = drafter.draft(drafter_params, state.drafter_state, frame(state))
+    tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
     _check_same_trees(tree, state)
 
     def admitted(tree: Tree, state: State) -> Tree:
         now = frame(state)
         return admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
 
-    def verify(tree: Tree, state: State, drafting: PyTree, tokens: int) -> State:
+    def verify(tree: Tree, state: State, aux: PyTree, tokens: int) -> State:
         now = frame(state)
         output = score(model, params, tree, now, state.cache, tokens)
         processed = controls.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         state, feedback = settle(state, tree, output, verdict, processed)
-        return replace(state, drafter_state=drafter.update(drafter_params, drafting, feedback))
+        learnt = drafter.update(drafter_params, state.drafter_state, aux, feedback)
+        return replace(state, drafter_state=learnt)
 
-    return at_chosen_width(verify, admitted, tree, state, drafting)
+    return at_chosen_width(verify, admitted, tree, state, aux)
 
 
 def check_same_memory(drafter: Drafter, state: State) -> None:

@@ -26,9 +26,11 @@ is rejected costs more than a narrow one that would have been accepted saves.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from math import ceil
-from typing import Any
+from typing import ClassVar
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Num
@@ -46,7 +48,7 @@ from jspec.drafters.growth.calibration import (
     outcomes,
 )
 from jspec.drafters.growth.union import check_deterministic
-from jspec.drafters.resting import Rests, can_rest, draft_unless, if_any_drafted
+from jspec.drafters.resting import Rests, absent, draft_unless, if_any_drafted, update_unless
 from jspec.protocols import Drafter, Verifier
 from jspec.round.packed import largest_together
 from jspec.round.widths import kept_nodes
@@ -91,10 +93,12 @@ class Offered:
     """The estimated probability of each node given that its parent is accepted."""
     gains: Float[Array, "B R"]
     """E of each round that there may be, as the chances add up."""
+    inner: PyTree
+    """What the drafter gave beside its tree."""
     chosen: Int[Array, ""] | None = None
-    """Which of these was chosen."""
-    rests: bool = struct.field(pytree_node=False, default=False)
-    """Whether there are rounds in which the drafter is not asked."""
+    """Which of the rounds was chosen."""
+    resting: Bool[Array, ""] | None = None
+    """Whether the drafter was not asked, and all of this is zeros; None: it always is."""
 
 
 @struct.dataclass
@@ -115,7 +119,6 @@ class AdaptiveState:
     accepted: Float[Array, ""]
     """That of those that were."""
     rests: Rests
-    offered: Offered | None
 
     @property
     def trust(self) -> Float[Array, ""]:
@@ -138,6 +141,8 @@ class Adaptive:
     share: float = 1.0
     awake: bool | None = field(default=None, repr=False)
     """Whether the drafter is asked in every round, or in none; None: if its rests are over."""
+
+    needs_costs: ClassVar = True
 
     def __post_init__(self):
         if isinstance(self.drafter, type) or not isinstance(self.drafter, Drafter):
@@ -192,9 +197,19 @@ class Adaptive:
         return getattr(self.drafter, "context", None)
 
     @property
+    def follows_text(self) -> bool:
+        """Whether rests leave no gap in the drafter's memory."""
+        return getattr(self.drafter, "follows_text", False)
+
+    @property
     def is_plain(self) -> bool:
         """Whether plain decoding is the only choice."""
         return self.widths[-1] == 0
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether there are rests: where plain decoding is no choice, they would gain nothing."""
+        return self.widths[0] == 0 and not self.is_plain
 
     def narrowest(self) -> "Adaptive":
         """The same drafter, whose rounds have the narrowest of its widths alone.
@@ -210,20 +225,13 @@ class Adaptive:
         """
         return replace(self, widths=self.widths[:1])
 
-    def turns(
-        self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
-    ) -> tuple[tuple["Adaptive", Callable[[AdaptiveState], Bool[Array, ""]]], ...]:
+    @property
+    def turns(self) -> tuple[tuple["Adaptive", Callable[[AdaptiveState], Bool[Array, ""]]], ...]:
         """A drafter for rests and one for all other rounds, and when each has its turn.
 
         Empty where there are no rests. Together they draft as this one does.
         """
-        if (
-            self.widths[0] > 0
-            or self.is_plain
-            or not can_rest(
-                *(Adaptive._offer, self, state.drafter, params, replace(state, drafter=None), frame)
-            )
-        ):
+        if not self.may_rest:
             return ()
         asleep = replace(self, widths=self.widths[:1], awake=False)
         return (
@@ -248,7 +256,6 @@ class Adaptive:
             expected=jnp.float32(_PRIOR) if earlier is None else earlier.expected,
             accepted=jnp.float32(_PRIOR) if earlier is None else earlier.accepted,
             rests=Rests.none() if earlier is None else earlier.rests,
-            offered=None,
         )
 
     def prefill(self, params: PyTree, state: AdaptiveState, chunk: PromptChunk) -> AdaptiveState:
@@ -259,75 +266,89 @@ class Adaptive:
 
     def draft(
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
-    ) -> tuple[Tree, AdaptiveState]:
+    ) -> tuple[Tree, Offered | None]:
         """The drafter's tree with calibrated values, and the choice of a width."""
         _check_params(params)
-        # Where plain decoding is no choice, there is nothing to be had for a rest; where it is the
-        # only one, there is nothing to draft for.
-        may_rest = self.widths[0] == 0
-        resting = ~state.rests.over & may_rest if self.awake is None else not self.awake
-        # All that reads the draft goes with it: in a rest a round shall be plain decoding.
-        offered, drafting, rests = draft_unless(
-            True if self.is_plain else resting,
-            Adaptive._offer,
-            replace(self, awake=None),  # what is traced once serves all
-            state.drafter,
-            params,
-            replace(state, drafter=None),
-            frame,
-        )
+        # What is traced once serves all.
+        offer = partial(_offered, replace(self, awake=None), params, state, frame)
+        asleep, resting = self.is_plain or self.awake is False, None
+        if asleep:
+            offered = absent(offer)
+        elif self.awake or not self.may_rest:
+            offered = offer()
+        else:
+            # All that reads the draft goes with it: in a rest a round shall be plain decoding.
+            resting = ~state.rests.over
+            offered = draft_unless(resting, offer, state.drafter, frame)
         choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
-        rests = rests and may_rest and (self.awake is False or not self.is_plain)
-        offered = replace(offered, chosen=choice.index, rests=rests)
-        state = replace(state, drafter=drafting, offered=offered)
-        return replace(offered.tree, choice=choice), state
+        if resting is not None:
+            choice = replace(choice, index=jnp.where(resting, 0, choice.index))
+        aux = None if asleep else replace(offered, chosen=choice.index, resting=resting)
+        return replace(offered.tree, choice=choice), aux
 
     def update(
-        self, params: AdaptiveParams, state: AdaptiveState, feedback: Feedback
+        self,
+        params: AdaptiveParams,
+        state: AdaptiveState,
+        aux: Offered | None,
+        feedback: Feedback,
     ) -> AdaptiveState:
-        offered = state.offered
-        assert offered is not None, "what is updated was drafted"
-        tree = offered.tree
-        width = feedback.tree.tokens.shape[1] - 1
         # Who is asked in every round learns from every round.
-        spares = offered.rests and not self.awake
-        told = replace(feedback, sparing=state.rests.sparing) if spares else feedback
-        own = own_view(_places(tree, width), told, others=False)
+        if self.awake is False or (self.may_rest and not self.awake):
+            feedback = replace(feedback, sparing=state.rests.sparing)
+        # A round without drafted nodes shows nothing: what was learnt of others fades.
+        shown = replace(
+            state,
+            offsets=_DECAY * state.offsets,
+            acceptance=state.acceptance.after_nothing(),
+            expected=_FADES * state.expected + (1 - _FADES) * _PRIOR,
+            accepted=_FADES * state.accepted + (1 - _FADES) * _PRIOR,
+        )
+        if aux is None:
+            return replace(
+                shown,
+                drafter=self.drafter.update(params.drafter, state.drafter, None, feedback),
+                rests=state.rests.shorter() if self.awake is False else state.rests,
+            )
+        tree, width = aux.tree, feedback.tree.tokens.shape[1] - 1
+        own = own_view(_places(tree, width), feedback, others=False)
 
         def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
             depths = trees.depths(tree)
             tried, taken = outcomes(tree.tokens, tree.parents, tree.valid, depths, own)
             # A row whose logits are no numbers learns nothing.
-            probs = jnp.where(jnp.isfinite(offered.probs), offered.probs, 0.0)
+            probs = jnp.where(jnp.isfinite(aux.probs), aux.probs, 0.0)
             surplus = jnp.where(tried, taken.astype(jnp.float32) - probs, 0.0).sum(-1)
-            buckets = offered.buckets[..., None]
-            return state.acceptance.learn(buckets, offered.probs, tried, taken), surplus
+            return state.acceptance.learn(aux.buckets[..., None], aux.probs, tried, taken), surplus
 
         acceptance, surplus = if_any_drafted(
-            tree.valid, learnt, (state.acceptance.after_nothing(), jnp.zeros_like(state.offsets))
+            tree.valid, learnt, (shown.acceptance, jnp.zeros_like(state.offsets))
         )
-        return replace(
-            state,
-            offsets=_DECAY * state.offsets + _STEP_SIZE * surplus,
-            drafter=self.drafter.update(params.drafter, state.drafter, own),
+        shown = replace(
+            shown,
+            offsets=shown.offsets + _STEP_SIZE * surplus,
+            drafter=update_unless(
+                None if width else aux.resting,
+                *(self.drafter, params.drafter, state.drafter, aux.inner, own, feedback),
+            ),
             acceptance=acceptance,
-            offered=None,
-            **self._paid(params.costs, state, feedback, width),
         )
+        if width:
+            ran, gain = feedback.counts > 0, aux.gains[:, aux.chosen]
+            taken = feedback.counts.astype(jnp.float32) - 1
+            shown = replace(
+                shown,
+                expected=shown.expected + jnp.where(ran, gain, 0.0).sum(),
+                accepted=shown.accepted + jnp.where(ran, taken, 0.0).sum(),
+            )
+        if not self.may_rest:
+            return shown
+        return replace(shown, rests=self._rests_after(params.costs, state, aux, feedback))
 
-    def _paid(
-        self, costs: CostCurve, state: AdaptiveState, feedback: Feedback, width: int
-    ) -> dict[str, Any]:
-        """What a round of some width has shown of expectations, and of what drafts save."""
-        offered = state.offered
-        assert offered is not None and offered.chosen is not None, "what is updated was drafted"
-        # A round without drafted nodes shows nothing: what was learnt of others fades.
-        shown = {
-            name: _FADES * getattr(state, name) + (1 - _FADES) * _PRIOR
-            for name in ("expected", "accepted")
-        }
-        if self.awake is False:
-            return {"rests": state.rests.shorter(), **shown}
+    def _rests_after(
+        self, costs: CostCurve, state: AdaptiveState, aux: Offered, feedback: Feedback
+    ) -> Rests:
+        """The rests after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         running = ran.sum(dtype=jnp.int32)
         seconds, fits = self._seconds(costs, state.slots, feedback.counts, running)
@@ -337,49 +358,12 @@ class Adaptive:
         drafting = costs.at([len(ran) * (1 + self.widths[0])], state.slots)[0] - undrafted
         plain = drafted - drafting
         rows = jnp.maximum(running, 1).astype(jnp.float32)
-        gain = offered.gains[:, offered.chosen]
+        gain = aux.gains[:, aux.chosen]
         expected = jnp.where(ran, 1 + state.trust * gain, 0.0).sum() / rows
         # What one row's round has really given says little of its draft, the mean of many says
         # more: a refused draft costs many times what drafting does.
         tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
-        rests = state.rests.after(tokens * plain - seconds[offered.chosen], drafting)
-        if width:
-            shown["expected"] += jnp.where(ran, gain, 0.0).sum()
-            shown["accepted"] += jnp.where(ran, counts - 1, 0.0).sum()
-        return {"rests": rests if offered.rests else state.rests, **shown}
-
-    def _offer(
-        self, memory: PyTree, params: AdaptiveParams, state: AdaptiveState, frame: Frame
-    ) -> tuple[Offered, PyTree]:
-        """The drafter's tree with what is expected of it, and the drafter's memory."""
-        name = type(self.drafter).__name__
-        tree, drafting = self.drafter.draft(params.drafter, memory, frame)
-        check_tree(name, tree, len(frame.root))
-        check_deterministic(tree)
-        if self.widths[-1] > (most := tree.tokens.shape[1] - 1):
-            raise InputError(
-                f"widths is {self.widths} and {name} drafts {most} nodes; give widths of at most "
-                f"{most}"
-            )
-        admitted = admit(
-            tree, frame.root, state.vocab_sizes.max(), frame.grammar, frame.max_draft_tokens
-        )
-        tree = replace(admitted, choice=None)
-        prior, buckets = features(tree, trees.depths(tree))
-        scores = state.acceptance.scores(prior[..., None], buckets[..., None])
-        probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
-        tree = replace(tree, value=trees.chances(tree.parents, probs, tree.depth))
-        assert tree.value is not None, "it was calibrated"
-        # What an ended row drafts takes no room from the others.
-        there = tree.valid & ~frame.done[:, None]
-        chances = jnp.where(there, tree.value, 0.0).at[:, 0].set(0.0)
-        best = -jnp.sort(-chances, axis=1)
-        running = jnp.sum(~frame.done, dtype=jnp.int32)
-        gains = [
-            _together(best[:, :width], tokens, running).sum(-1)
-            for width, tokens in self.sizes(frame.root)
-        ]
-        return Offered(tree, buckets, probs, jnp.stack(gains, axis=-1)), drafting
+        return state.rests.after(tokens * plain - seconds[aux.chosen], drafting)
 
     def _choose(
         self, gains: Float[Array, "B R"], costs: CostCurve, slots: Int[Array, ""], frame: Frame
@@ -412,6 +396,40 @@ class Adaptive:
         """The time of each round, and whether it has room for the rows that are running."""
         tokens = [tokens for _, tokens in self.sizes(root)]
         return costs.at(tokens, slots), jnp.array(tokens) >= running
+
+
+@partial(jax.jit, static_argnums=0, inline=True)
+def _offered(
+    drafter: Adaptive, params: AdaptiveParams, state: AdaptiveState, frame: Frame
+) -> Offered:
+    """The tree of a drafter, with what is expected of it."""
+    name = type(drafter.drafter).__name__
+    tree, inner = drafter.drafter.draft(params.drafter, state.drafter, frame)
+    check_tree(name, tree, len(frame.root))
+    check_deterministic(tree)
+    if drafter.widths[-1] > (most := tree.tokens.shape[1] - 1):
+        raise InputError(
+            f"widths is {drafter.widths} and {name} drafts {most} nodes; give widths of at most "
+            f"{most}"
+        )
+    admitted = admit(
+        tree, frame.root, state.vocab_sizes.max(), frame.grammar, frame.max_draft_tokens
+    )
+    tree = replace(admitted, choice=None)
+    prior, buckets = features(tree, trees.depths(tree))
+    scores = state.acceptance.scores(prior[..., None], buckets[..., None])
+    probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
+    value = trees.chances(tree.parents, probs, tree.depth)
+    # What an ended row drafts takes no room from the others.
+    there = tree.valid & ~frame.done[:, None]
+    chances = jnp.where(there, value, 0.0).at[:, 0].set(0.0)
+    best = -jnp.sort(-chances, axis=1)
+    running = jnp.sum(~frame.done, dtype=jnp.int32)
+    gains = [
+        _together(best[:, :width], tokens, running).sum(-1)
+        for width, tokens in drafter.sizes(frame.root)
+    ]
+    return Offered(replace(tree, value=value), buckets, probs, jnp.stack(gains, axis=-1), inner)
 
 
 def _check_params(params: PyTree) -> None:

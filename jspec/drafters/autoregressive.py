@@ -24,10 +24,10 @@ class Autoregressive:
         del params, chunk
         return state
 
-    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
         del params
-        return trees.root_only(frame.root), state
+        return trees.root_only(frame.root), None
 
-    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
-        del params, feedback
+    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
+        del params, aux, feedback
         return state

@@ -57,9 +57,9 @@ class JumpForward:
         del params, chunk
         return state
 
-    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
         """Follows the automaton of each row while it forces a token."""
-        del params
+        del params, state
         tokens, there = [frame.root], [jnp.ones_like(frame.done)]
         if (standing := frame.grammar) is None:
             tokens += [jnp.zeros_like(frame.root)] * self.num_speculative_tokens
@@ -75,8 +75,8 @@ class JumpForward:
         valid = jnp.stack(there, axis=1)
         chances = _CHANCE ** jnp.arange(valid.shape[1], dtype=jnp.float32)
         value = jnp.where(valid, chances, 0.0)
-        return replace(tree, valid=valid, value=value), state
+        return replace(tree, valid=valid, value=value), None
 
-    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
-        del params, feedback
+    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
+        del params, aux, feedback
         return state

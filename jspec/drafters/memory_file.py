@@ -25,7 +25,7 @@ from jspec.types import PyTree
 
 __all__ = ["check_outlives", "load", "merge", "save"]
 
-_FORMAT = "jspec memory 1"
+_FORMAT = "jspec memory 2"
 _SLOTS = 8
 """Slots of the rows that a loaded memory has, and that nobody reads."""
 
@@ -89,6 +89,11 @@ def load(path: str | os.PathLike[str], drafter: Drafter, about: str = "") -> PyT
         held, said = load_file(path), _metadata(path)
     except (OSError, SafetensorError) as error:
         raise InputError(f"{path} cannot be read as a drafter's memory: {error}") from error
+    if said.get("format") == "jspec memory 1":
+        raise InputError(
+            f"{path} is a drafter's memory that jspec 0.1 wrote, and this version reads those of "
+            "0.2 and later; remove it, and it is learnt anew"
+        )
     if said.get("format") != _FORMAT:
         raise InputError(f"{path} is no drafter's memory; pass a file of jspec.memory_file.save")
     if (found := said.get("about", "")) != about:

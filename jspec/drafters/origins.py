@@ -1,11 +1,11 @@
-"""Who offered the nodes of a tree: the drafters inside a drafter, found by what they leave for
-their `update`.
-"""
+"""Who offered the nodes of a tree: the drafters inside a drafter, and their part of a draft."""
 
 from collections.abc import Iterator
 from typing import Any
 
 from jspec import tree as trees
+from jspec.drafters.ensemble.budgeted_merge import WeighedOffers
+from jspec.drafters.ensemble.members import Members
 from jspec.protocols import Drafter
 from jspec.types import PyTree, Tree
 
@@ -28,62 +28,55 @@ def names(drafter: Drafter) -> tuple[str, ...]:
     return tuple(found)
 
 
-def offers(drafter: Drafter, tree: Tree, drafting: PyTree) -> tuple[Tree, ...]:
+def offers(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     """The tree of each of `names(drafter)`, in the same order.
 
     Args:
         drafter: that drafted.
         tree: what it drafted.
-        drafting: the state that it left for `update`.
+        aux: what it gave beside that.
     """
-    inner, state = _unwrapped(drafter, drafting)
-    members = getattr(inner, "drafters", None)
-    if members is None:
+    inner, aux = _unwrapped(drafter, aux)
+    if not isinstance(inner, Members):
         return (tree,)
-    parts = zip(members, _offers(state), state.members, strict=True)
+    if aux is None:  # nobody was asked
+        return (tree,) * len(names(drafter))
+    parts = zip(inner.drafters, aux.offers, aux.members, strict=True)
     return tuple(one for part, offer, own in parts for one in offers(part, offer.tree, own))
 
 
-def unpruned(drafter: Drafter, drafting: PyTree) -> Tree | None:
+def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
     """All that the members of a merge with a budget offered, with its estimates; None if the
     drafter is none.
     """
-    _, state = _unwrapped(drafter, drafting)
-    nodes = getattr(getattr(state, "pending", None), "nodes", None)
-    if nodes is None:
+    _, aux = _unwrapped(drafter, aux)
+    if not isinstance(aux, WeighedOffers):
         return None
-    depth = max(offer.tree.depth for offer in state.pending.own)
+    nodes, depth = aux.nodes, max(offer.tree.depth for offer in aux.offers)
     return Tree(
         tokens=nodes.tokens,
         parents=nodes.parents,
         valid=nodes.valid,
         depth=depth,
-        width=sum(offer.tree.width for offer in state.pending.own),
-        value=trees.chances(nodes.parents, state.pending.probs, depth),
+        width=sum(offer.tree.width for offer in aux.offers),
+        value=trees.chances(nodes.parents, aux.probs, depth),
     )
 
 
-def _unwrapped(drafter: Drafter, drafting: PyTree) -> tuple[Any, Any]:
-    """The drafter inside those that change how its trees are verified, and what it left.
+def _unwrapped(drafter: Drafter, aux: PyTree) -> tuple[Any, Any]:
+    """The drafter inside those that change how its trees are verified, and its part of `aux`.
 
-    Such a wrapper has the drafter as `drafter`, and its state as `drafter`, `inner` or its own.
+    Such a wrapper has the drafter as `drafter`, and its part as `inner`, if that is not all.
     """
     while (inside := getattr(drafter, "drafter", None)) is not None:
-        own = getattr(drafting, "inner", drafting)
-        drafter, drafting = inside, getattr(drafting, "drafter", own)
-    return drafter, drafting
+        drafter, aux = inside, getattr(aux, "inner", aux)
+    return drafter, aux
 
 
 def _leaves(drafter: Drafter) -> Iterator[Drafter]:
     inner, _ = _unwrapped(drafter, None)
-    members = getattr(inner, "drafters", None)
-    if members is None:
-        yield inner
-    else:
-        for member in members:
+    if isinstance(inner, Members):
+        for member in inner.drafters:
             yield from _leaves(member)
-
-
-def _offers(state: Any) -> Any:
-    """The offers of a merge, with a budget or without."""
-    return state.pending.own if hasattr(state, "pending") else state.offers
+    else:
+        yield inner

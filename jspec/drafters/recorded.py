@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.drafters import origins
-from jspec.protocols import Drafter
+from jspec.protocols import Drafter, Verifier
 from jspec.tree.admission import admit
 from jspec.types import (
     NO_PARENT,
@@ -74,10 +74,11 @@ class Recording:
 
 
 @struct.dataclass
-class Drafting:
-    """The state that `draft` leaves for `update`."""
+class RecordedDraft:
+    """What `update` needs of a round's draft."""
 
     inner: PyTree
+    """The drafter's own."""
     offered: RecordedOffer
     sampling: Sampling | None
     noise: Float[Array, "B P V"] | None
@@ -88,7 +89,7 @@ class Recorded:
     """Drafts the trees of its drafter, and remembers the last round. `jspec.trace` makes it.
 
     Args:
-        drafter: proposes the trees. Whatever else it declares holds for this one too.
+        drafter: proposes the trees.
         vocab_size: V of the target.
         num_candidates: of the target's likeliest tokens, those that are kept.
         shapes: of `Recording.last`, flattened; None while they are not known, and nothing is kept.
@@ -101,10 +102,10 @@ class Recorded:
     shapes: tuple[tuple[tuple[int, ...], Any], ...] | None = None
     structure: Any = None
 
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__") or name == "drafter":  # a copy that has no field yet
-            raise AttributeError(name)
-        return getattr(self.drafter, name)
+    @property
+    def verifier(self) -> Verifier | None:
+        """The drafter's own."""
+        return getattr(self.drafter, "verifier", None)
 
     def sized(self, params: PyTree, state: PyTree, frame: Frame) -> "Recorded":
         """The recorder with room for a round.
@@ -116,8 +117,8 @@ class Recorded:
         """
 
         def first(params, state, frame):
-            tree, drafting = self._draft(params, state, frame)
-            return drafting.offered, self._room(tree, frame)
+            tree, aux = self._draft(params, state, frame)
+            return aux.offered, self._room(tree, frame)
 
         leaves, structure = jax.tree.flatten(jax.eval_shape(first, params, state, frame))
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -137,10 +138,10 @@ class Recorded:
         inner = self.drafter.prefill(params, state.inner, chunk)
         return replace(state, inner=inner)
 
-    def draft(self, params: PyTree, state: Recording, frame: Frame) -> tuple[Tree, Drafting]:
+    def draft(self, params: PyTree, state: Recording, frame: Frame) -> tuple[Tree, RecordedDraft]:
         return self._draft(params, state.inner, frame)
 
-    def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, Drafting]:
+    def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, RecordedDraft]:
         tree, inner = self.drafter.draft(params, state, frame)
         drafted = _with_estimates(admit(tree, frame.root, self.vocab_size, frame.grammar))
         wider = origins.unpruned(self.drafter, inner)
@@ -157,27 +158,30 @@ class Recorded:
             ]
             noise = jnp.stack(steps, axis=1)
         sampling = None if noise is None else frame.sampling
-        return tree, Drafting(inner, offered, sampling, noise)
+        return tree, RecordedDraft(inner, offered, sampling, noise)
 
-    def update(self, params: PyTree, state: Drafting, feedback: Feedback) -> Recording:
-        inner = self.drafter.update(params, state.inner, feedback)
-        if self.shapes is None:
-            return Recording(inner, None)
-        return Recording(inner, (state.offered, self._scored(state, feedback)))
+    def update(
+        self, params: PyTree, state: Recording, aux: RecordedDraft | None, feedback: Feedback
+    ) -> Recording:
+        own = None if aux is None else aux.inner
+        inner = self.drafter.update(params, state.inner, own, feedback)
+        if aux is None or self.shapes is None:
+            return replace(state, inner=inner)
+        return Recording(inner, (aux.offered, self._scored(aux, feedback)))
 
-    def _scored(self, state: Drafting, feedback: Feedback) -> RecordedOutcome:
+    def _scored(self, aux: RecordedDraft, feedback: Feedback) -> RecordedOutcome:
         """The outcome, as wide as the drafted tree, however many nodes were verified."""
         tree, verdict = feedback.tree, feedback.verdict
         batch, size = tree.tokens.shape
         # Greedy decoding has no distribution of its own: the model's is shown.
-        sampling = Sampling() if state.sampling is None else state.sampling
+        sampling = Sampling() if aux.sampling is None else aux.sampling
         logits = feedback.output.logits if feedback.processed is None else feedback.processed
         probs = samplings.node_probabilities(logits, sampling)
         best, candidates = samplings.top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
-        if state.noise is not None:
-            depths = jnp.minimum(trees.depths(tree), state.noise.shape[1] - 1)
-            here = jnp.take_along_axis(state.noise, depths[..., None], axis=1)
+        if aux.noise is not None:
+            depths = jnp.minimum(trees.depths(tree), aux.noise.shape[1] - 1)
+            here = jnp.take_along_axis(aux.noise, depths[..., None], axis=1)
             drawn = samplings.argmax(jnp.log(probs) + here)
             candidates = jnp.concatenate([candidates, drawn[..., None]], axis=-1)
             best = jnp.take_along_axis(probs, candidates, axis=-1)
@@ -200,7 +204,7 @@ class Recorded:
             candidate_probs=best,
             candidate_noise=noise,
         )
-        whole = state.offered.trees[0]
+        whole = aux.offered.trees[0]
         return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
 
     def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:

@@ -11,15 +11,17 @@ vocabulary in every fourth round alone.
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec._xla import in_place
 from jspec._xla.manual_axes import vary
-from jspec.types import PyTree
+from jspec.drafters.ensemble.members import tells_rests
+from jspec.protocols import Drafter
+from jspec.types import Feedback, PyTree
 
 _DECAY = 0.9
 """The share of what was saved that a round leaves."""
@@ -91,86 +93,61 @@ class Rests:
         return jax.tree.map(choose, asked, self.shorter())
 
 
-@struct.dataclass
-class Draft:
-    """What a drafter offers, and what drafting changed of its memory."""
-
-    offered: PyTree
-    """A tree, or more than that."""
-    made: list[Array]
-    """The leaves of the memory that are not as they were."""
-    places: tuple[int | None, ...] = struct.field(pytree_node=False)
-    """For each leaf of the memory after the draft its number among those before it; None: it is the
-    next one of `made`."""
-    structure: Any = struct.field(pytree_node=False)
-    """Of the memory after the draft."""
-
-
-def draft_unless(
-    resting: Bool[Array, ""] | bool,
-    offer: Callable[..., tuple[PyTree, PyTree]],
-    drafter: Any,
-    memory: PyTree,
-    *others: PyTree,
-) -> tuple[PyTree, PyTree, bool]:
-    """The draft, or in a rest zeros in its place: a tree of absent nodes, and what goes with it.
-
-    A drafter that writes into its memory as it drafts, as those with a model of their own do, is
-    asked in every round: its memory stays complete. Whether there are rests at all comes third.
+def draft_unless(resting: Bool[Array, ""], draft: Callable[[], PyTree], *like: PyTree) -> PyTree:
+    """What is drafted, or in a rest zeros in its place: trees of absent nodes.
 
     Args:
-        resting: whether nothing is to be drafted; True or False where that is known when the
-            program is made, which then holds no draft, or always drafts.
-        offer: (drafter, memory, others..) to a tree or more than that, and the memory with what
-            `update` needs of the draft; a function that stands in a module or a class.
-        drafter: static, as for `jspec.decode`.
-        memory: the drafter's, before.
-        others: all else that the draft depends on.
+        resting: whether nothing is to be drafted.
+        draft: gives a tree or more than that.
+        like: all that the draft depends on.
     """
 
-    def drafted() -> Draft:
+    def varying(drafted: PyTree) -> PyTree:
         # Under `shard_map` both branches have to vary as the rows do.
-        return vary(_drafted(offer, drafter, memory, others), resting, memory)
+        return vary(drafted, resting, *like)
 
-    shapes, held = jax.eval_shape(drafted), jax.tree.leaves(memory)
-
-    def nothing() -> Draft:
-        zeros = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
-        return vary(zeros, resting, memory)
-
-    rests = _leaves_alone(memory, shapes)
-    if not rests or resting is False:
-        draft = drafted()
-    else:
-        draft = nothing() if resting is True else jax.lax.cond(resting, nothing, drafted)
-    made = iter(draft.made)
-    leaves = [next(made) if at is None else held[at] for at in draft.places]
-    return draft.offered, jax.tree.unflatten(draft.structure, leaves), rests
+    return jax.lax.cond(resting, lambda: varying(absent(draft)), lambda: varying(draft()))
 
 
-def can_rest(
-    offer: Callable[..., tuple[PyTree, PyTree]], drafter: Any, memory: PyTree, *others: PyTree
-) -> bool:
-    """Whether there are rests, which `draft_unless` says too, of the same arguments."""
-    return _leaves_alone(memory, jax.eval_shape(lambda: _drafted(offer, drafter, memory, others)))
+def absent(draft: Callable[[], PyTree]) -> PyTree:
+    """Zeros in the place of a draft: nothing is computed."""
+    shapes = jax.eval_shape(draft)
+    return jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
 
 
-def _leaves_alone(memory: PyTree, draft: Draft) -> bool:
-    """Whether the draft changes nothing of the memory."""
-    return set(range(len(jax.tree.leaves(memory)))) <= set(draft.places)
+def update_unless(
+    resting: Bool[Array, ""] | None,
+    drafter: Drafter,
+    params: PyTree,
+    memory: PyTree,
+    aux: PyTree,
+    own: Feedback,
+    feedback: Feedback,
+) -> PyTree:
+    """The memory of a drafter after a round in which it may have rested, written in place.
 
+    Args:
+        resting: whether it was not asked; None: it was.
+        drafter: static.
+        params: its own.
+        memory: before the round.
+        aux: of its draft, zeros in a rest.
+        own: the round as it sees it if it was asked.
+        feedback: of the round.
+    """
+    if resting is None:
+        return drafter.update(params, memory, aux, own)
+    if not tells_rests(aux):  # one program serves both
+        return drafter.update(params, memory, aux, feedback)
 
-@partial(jax.jit, static_argnums=(0, 1), inline=True)
-def _drafted(
-    offer: Callable[..., tuple[PyTree, PyTree]], drafter: Any, memory: PyTree, others: PyTree
-) -> Draft:
-    """What is drafted, traced once for its shapes and for all programs that hold it."""
-    place = {id(leaf): number for number, leaf in enumerate(jax.tree.leaves(memory))}
-    offered, drafting = offer(drafter, memory, *others)
-    leaves, structure = jax.tree.flatten(drafting)
-    places = tuple(place.get(id(leaf)) for leaf in leaves)
-    made = [leaf for leaf, at in zip(leaves, places, strict=True) if at is None]
-    return Draft(offered, made, places, structure)
+    def asked(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+        return drafter.update(params, memory, *given[:2])
+
+    def rested(memory: PyTree, given: tuple[PyTree, Feedback, Feedback]) -> PyTree:
+        return drafter.update(params, memory, None, given[2])
+
+    index = resting.astype(jnp.int32)
+    return in_place.switch(index, [asked, rested], memory, (aux, own, feedback))
 
 
 def unless_sparing(

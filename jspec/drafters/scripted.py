@@ -82,9 +82,7 @@ class Scripted:
                 raise InputError(f"{name} is {kind}; pass an array of {wanted}")
         return state
 
-    def draft(
-        self, params: Script, state: ScriptedState, frame: Frame
-    ) -> tuple[Tree, ScriptedState]:
+    def draft(self, params: Script, state: ScriptedState, frame: Frame) -> tuple[Tree, None]:
         deepest = max(self.template.paths, key=len)  # the first of equals
         paths = ((), *self.template.paths)
         depth = jnp.array([len(path) for path in paths])
@@ -94,8 +92,10 @@ class Scripted:
         )
         accept = params.accepts[state.rounds % params.accepts.shape[0]]
         tokens = jnp.where(on_spine & (depth <= accept), right, (right + 1) % self.vocab_size)
-        return self.template.fill(tokens.at[:, 0].set(frame.root)), state
+        return self.template.fill(tokens.at[:, 0].set(frame.root)), None
 
-    def update(self, params: Script, state: ScriptedState, feedback: Feedback) -> ScriptedState:
-        del params
+    def update(
+        self, params: Script, state: ScriptedState, aux: None, feedback: Feedback
+    ) -> ScriptedState:
+        del params, aux
         return ScriptedState(emitted=state.emitted + feedback.counts, rounds=state.rounds + 1)

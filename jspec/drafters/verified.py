@@ -22,6 +22,11 @@ class Verified:
         """The longest row that the drafter can read, in tokens; None if there is no bound."""
         return getattr(self.drafter, "context", None)
 
+    @property
+    def follows_text(self) -> bool:
+        """Whether rests leave no gap in the drafter's memory."""
+        return getattr(self.drafter, "follows_text", False)
+
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
         return self.drafter.init(batch, slots, earlier)
 
@@ -31,8 +36,10 @@ class Verified:
     def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
         return self.drafter.draft(params, state, frame)
 
-    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
-        return self.drafter.update(params, state, feedback)
+    def update(
+        self, params: PyTree, state: PyTree, aux: PyTree | None, feedback: Feedback
+    ) -> PyTree:
+        return self.drafter.update(params, state, aux, feedback)
 
 
 def with_verifier(drafter: Drafter, rule: NodeRule | Verifier) -> Verified:

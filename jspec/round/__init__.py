@@ -175,9 +175,9 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
     drafted = jax.eval_shape(drafter.draft, params, state.drafter_state, now)
     if not isinstance(drafted, tuple) or len(drafted) != 2:
         raise InputError(
-            f"{name}.draft returned a {type(drafted).__name__}; it must return (tree, state)"
+            f"{name}.draft returned a {type(drafted).__name__}; it must return (tree, aux)"
         )
-    tree, drafting = drafted
+    tree, aux = drafted
     check_tree(name, tree, len(state.root))
 
     widest, tokens = sizes_of(tree)[-1]
@@ -194,15 +194,15 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
 
     fresh = replace(state, stats=no_rounds(tree))
 
-    def taught(tree: Tree, drafting: PyTree, scored: Output) -> PyTree:
-        tree, drafting, scored = vary((tree, drafting, scored), state)
+    def taught(tree: Tree, aux: PyTree, scored: Output) -> PyTree:
+        tree, aux, scored = vary((tree, aux, scored), state)
         tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
         processed = controls.processed(state, tree, scored.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         _, feedback = settle(fresh, tree, scored, verdict, processed)
-        return drafter.update(params, drafting, feedback)
+        return drafter.update(params, state.drafter_state, aux, feedback)
 
-    after = jax.eval_shape(taught, tree, drafting, scored)
+    after = jax.eval_shape(taught, tree, aux, scored)
     check_state(name, "update", after, "prefill", state.drafter_state)
     return tree
 

@@ -15,7 +15,6 @@ from jaxtyping import Array, Bool
 
 from jspec._xla import backend
 from jspec.protocols import Drafter
-from jspec.types import Frame, PyTree
 
 TURN = "turn_of_rounds_"
 """The name of a kind's loop in a compiled program, before its number."""
@@ -26,8 +25,6 @@ def repeated(
     round_of: Callable[[Drafter, Any], Any],
     carry: Any,
     drafter: Drafter,
-    params: PyTree,
-    frame: Frame,
 ) -> Any:
     """What is left after the rounds of a drafter, which are run while they go on.
 
@@ -35,17 +32,11 @@ def repeated(
         going: whether there is another round, by what is carried.
         round_of: runs a round of a drafter.
         carry: a pair, of which the state is the first.
-        drafter: one that has `turns`, of (params, memory, frame), is taken for several: it gives
-            pairs of a drafter and of a function of the memory that says whether it has its turn, a
-            rest's first. One of them always has, and together they draft as the one does.
-        params: of the drafter.
-        frame: of the first round.
+        drafter: one that has `turns` is taken for several: pairs of a drafter and of a function of
+            the memory that says whether it has its turn, a rest's first. One of them always has,
+            and together they draft as the one does.
     """
-    turns_of = getattr(drafter, "turns", None)
-    if turns_of is None or backend.platform() != "gpu":
-        turns = ()
-    else:
-        turns = turns_of(params, carry[0].drafter_state, frame)
+    turns = getattr(drafter, "turns", ()) if backend.platform() == "gpu" else ()
     if not turns:
         return jax.lax.while_loop(going, lambda carry: round_of(drafter, carry), carry)
 

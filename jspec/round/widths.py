@@ -6,7 +6,6 @@ Shapes are static, so a round has one program for each width that it may have, a
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
@@ -66,43 +65,34 @@ def at_chosen_width(
     admitted: Callable[[Tree, State], Tree],
     tree: Tree,
     state: State,
-    drafting: PyTree,
+    aux: PyTree,
 ) -> State:
     """The state after `verify` with the tree cut to the width of its choice.
 
     Args:
-        verify: the rest of the round, of (cut, state, drafting, tokens): the last are the most
-            nodes that the trees of all rows have together.
+        verify: the rest of the round, of (cut, state, aux, tokens): the last are the most nodes
+            that the trees of all rows have together.
         admitted: takes for absent what is no tree. In plain decoding there is nothing to ask.
         tree: as drafted.
         state: before the round.
-        drafting: what `draft` left for `update`.
+        aux: what `draft` gave beside the tree.
     """
     if tree.choice is None:
-        return verify(admitted(tree, state), state, drafting, tree.tokens.size)
-    # Most of what the drafter remembers it drafts without touching: that is held once, as part of
-    # the state, so that `update` can write into it.
-    leaves, structure = jax.tree.flatten(drafting)
-    held = jax.tree.leaves(state.drafter_state)
-    place = {id(leaf): number for number, leaf in enumerate(held)}
-    places = [place.get(id(leaf)) for leaf in leaves]
-    drafted = [leaf for leaf, at in zip(leaves, places, strict=True) if at is None]
+        return verify(admitted(tree, state), state, aux, tree.tokens.size)
 
     def sized(width: int, tokens: int) -> Callable[[State, PyTree], State]:
         def branch(state, given):
-            tree, drafted = given
-            held, rest = jax.tree.leaves(state.drafter_state), iter(drafted)
-            drafting = [next(rest) if at is None else held[at] for at in places]
+            tree, aux = given
             part = trees.root_only(state.root)
             if width:
                 part = cut(admitted(tree, state), width, tokens, state.done)
-            return verify(part, state, jax.tree.unflatten(structure, drafting), tokens)
+            return verify(part, state, aux, tokens)
 
         return branch
 
     sizes = sizes_of(tree)
     index = _with_room(tree.choice.index, [tokens for _, tokens in sizes], state.done)
-    return in_place.switch(index, [sized(*size) for size in sizes], state, (tree, drafted))
+    return in_place.switch(index, [sized(*size) for size in sizes], state, (tree, aux))
 
 
 def _with_room(

@@ -287,7 +287,6 @@ def device_of(
     """
     import jspec
     from jspec._validate.arguments import check_integer
-    from jspec.drafters.adaptive import Adaptive
     from jspec.methods.grammars import with_jump_forward
     from jspec.processors.grammar import Room
     from jspec.serve.device import NUM_STOP_TOKENS, EngineDevice, processors_of
@@ -304,7 +303,7 @@ def device_of(
         grammar = Room(states=settings.grammar_states, classes=settings.grammar_classes)
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
-        if isinstance(drafter, Adaptive):
+        if getattr(drafter, "needs_costs", False):
             drafter, weights = with_jump_forward(drafter, weights)
     engine = jspec.Engine(
         built.model,

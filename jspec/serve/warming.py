@@ -6,7 +6,6 @@ import jax
 import numpy as np
 
 from jspec import costs
-from jspec.drafters.adaptive import Adaptive
 from jspec.serve.device import EngineDevice
 from jspec.serve.jobs import RowSettings
 from jspec.sessions import round_costs
@@ -38,7 +37,7 @@ def warm_up(device: EngineDevice) -> int:
 def choose_widths(device: EngineDevice, session: "Session") -> None:
     """Tells the drafter what rounds cost here, if it wants to know: measured once, kept on disk."""
     engine = device.engine
-    if not isinstance(engine.drafter, Adaptive):
+    if not getattr(engine.drafter, "needs_costs", False):
         return
     where = costs.setting(
         engine.model, session.target.params, engine.drafter,

@@ -48,10 +48,9 @@ class RoundCosts:
             group: what is to be decoded.
             slots: of the cache; None: a bucket for the prompts and the limit.
         """
-        from jspec.drafters.adaptive import Adaptive
         from jspec.round.request import bucket
 
-        if not isinstance(drafter, Adaptive):
+        if not getattr(drafter, "needs_costs", False):
             return params
         batch = len(group.lengths)
         # Once for each doubling of the cache.

@@ -21,6 +21,7 @@ from jspec.testing.drafter_runs import (
     check_goes_on,
     check_hot_start,
     check_nan,
+    check_rests,
     check_rows,
 )
 from jspec.testing.own_verifier import check_own_verifier
@@ -62,9 +63,10 @@ def check_drafter(
     The promises: tokens equal those of plain decoding, greedy and sampled with the same key; a row
     does not see its neighbours; end tokens and limits cut inside an accepted path; neither a hot
     start nor a text that is read in two parts changes a token or compiles anything; a request that
-    comes to a row later has its own tokens; a row of NaN ends alone; trees are trees as they were
-    drafted, before the engine takes for absent what is none; the drafter is static, hashable and
-    equal to its copy; it works inside `jspec.merge` and
+    comes to a row later has its own tokens; rounds in which the drafter is not asked change no
+    token, and leave no gap in a memory that `follows_text`; a row of NaN ends alone; trees are
+    trees as they were drafted, before the engine takes for absent what is none; the drafter is
+    static, hashable and equal to its copy; it works inside `jspec.merge` and
     under a caller's `jit`. Nearly all of them are runs of one compiled program, so a check takes
     seconds.
 
@@ -129,6 +131,7 @@ def check_drafter(
         check_nan(subject, watched, params, report)
         check_hot_start(subject, watched, params, first, report)
         check_goes_on(subject, watched, params, report)
+        check_rests(subject, watched, params, report)
         check_comes_and_goes(subject, watched, params, report)
         _check_jit(subject, drafter, params, report)
         if in_merge:
@@ -196,7 +199,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
         returned = drafter.draft(params, state, frame)
         promise(
             isinstance(returned, tuple) and len(returned) == 2,
-            f"draft returns (tree, state): that of {_name(drafter)} returned "
+            f"draft returns (tree, aux): that of {_name(drafter)} returned "
             f"{type(returned).__name__}",
         )
         return returned[0]

@@ -68,7 +68,7 @@ class FuzzDrafter:
         del params, chunk
         return state
 
-    def draft(self, params: FuzzTrees, state: FuzzState, frame: Frame) -> tuple[Tree, FuzzState]:
+    def draft(self, params: FuzzTrees, state: FuzzState, frame: Frame) -> tuple[Tree, None]:
         at = state.rounds % params.tokens.shape[0]
         tokens, kinds, levels, parents, valid = (
             x[at]
@@ -86,10 +86,12 @@ class FuzzDrafter:
             width=self.shape.width,
             value=None if params.value is None else params.value[at],
         )
-        return tree, state
+        return tree, None
 
-    def update(self, params: FuzzTrees, state: FuzzState, feedback: Feedback) -> FuzzState:
-        del params
+    def update(
+        self, params: FuzzTrees, state: FuzzState, aux: None, feedback: Feedback
+    ) -> FuzzState:
+        del params, aux
         return FuzzState(
             emitted=state.emitted + feedback.counts,
             rounds=state.rounds + 1,

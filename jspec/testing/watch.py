@@ -10,6 +10,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.drafters.resting import absent
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import (
     Cache,
@@ -148,8 +149,23 @@ class WatchedDrafter:
     def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
         return replace(state, inner=self.inner.prefill(params, state.inner, chunk))
 
-    def draft(self, params: PyTree, state: Watched, frame: Frame) -> tuple[Tree, Watched]:
-        tree, inner = self.inner.draft(params, state.inner, frame)
+    def draft(
+        self, params: PyTree, state: Watched, frame: Frame
+    ) -> tuple[Tree, tuple[PyTree, Tree, Frame]]:
+        tree, aux = self.inner.draft(params, state.inner, frame)
+        return tree, (aux, tree, frame)
+
+    def update(
+        self,
+        params: PyTree,
+        state: Watched,
+        aux: tuple[PyTree, Tree, Frame] | None,
+        feedback: Feedback,
+    ) -> Watched:
+        if aux is None:
+            inner = self.inner.update(params, state.inner, None, feedback)
+            return replace(state, inner=inner)
+        own, tree, frame = aux
         log, at = state.log, state.log.rounds
 
         def note(kept: Array, new: Array) -> Array:
@@ -164,14 +180,33 @@ class WatchedDrafter:
             root=note(log.root, frame.root),
             positions=note(log.positions, frame.positions),
             done=note(log.done, frame.done),
+            counts=note(log.counts, feedback.counts),
+            rounds=at + 1,
         )
-        return tree, Watched(inner=inner, log=log)
+        return Watched(inner=self.inner.update(params, state.inner, own, feedback), log=log)
 
-    def update(self, params: PyTree, state: Watched, feedback: Feedback) -> Watched:
-        inner = self.inner.update(params, state.inner, feedback)
-        log, at = state.log, state.log.rounds
-        counts = log.counts.at[at].set(feedback.counts.astype(jnp.int32), mode="drop")
-        return Watched(inner=inner, log=replace(log, counts=counts, rounds=at + 1))
+
+@dataclass(frozen=True)
+class Resting:
+    """A drafter that nobody asks; it goes on with the memory and the trees of the one inside."""
+
+    inner: Drafter
+
+    @property
+    def verifier(self) -> Any:
+        return getattr(self.inner, "verifier", None)
+
+    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+        return self.inner.init(batch, slots, earlier)
+
+    def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
+        return self.inner.prefill(params, state, chunk)
+
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
+        return absent(lambda: self.inner.draft(params, state, frame)[0]), None
+
+    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
+        return self.inner.update(params, state, aux, feedback)
 
 
 def drafted(state: Watched) -> Log:

@@ -5,6 +5,7 @@ the children, accepted mass plus left-over mass times residual is p.
 """
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +16,16 @@ from jspec._xla.manual_axes import vary
 from jspec.sampling import argmax, normalised, one_hot
 
 Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]
+Rule = TypeVar("Rule", bound=Callable[..., Verdicts])
 
 
+def _by_token(rule: Rule) -> Rule:
+    """Marks a rule as one by tokens, see `jspec.NodeRule`."""
+    rule.__dict__["by_token"] = True
+    return rule
+
+
+@_by_token
 def deterministic_proposal(
     p: Float[Array, " V"],
     q: Float[Array, " V"] | None,
@@ -50,6 +59,7 @@ def deterministic_proposal(
     return accept, normalised(left, p)
 
 
+@_by_token
 def coupled(
     p: Float[Array, " V"],
     q: Float[Array, " V"] | None,

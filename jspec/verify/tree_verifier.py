@@ -11,7 +11,6 @@ from jspec import tree as trees
 from jspec._xla.manual_axes import vary
 from jspec.protocols import NodeRule
 from jspec.types import Frame, Tree, Verdict
-from jspec.verify import rules
 
 UNIFORMS = 0
 """The purpose of the verifier's own randomness, see `sampling.fork`."""
@@ -48,7 +47,7 @@ class TreeVerifier:
             frame: keys and sampling of the round; its keys are not consumed.
         """
         greedy = frame.sampling is None or frame.keys is None
-        if not greedy or self.rule not in _BY_TOKEN:
+        if not greedy or not getattr(self.rule, "by_token", False):
             return self._walk(tree, logits, frame)
         if tree.depth == 0:
             return _where_tokens_match(tree, logits, frame)
@@ -122,12 +121,8 @@ class TreeVerifier:
         return children, tokens, jnp.where(valid, accept, 0.0), residual
 
 
-_BY_TOKEN = (rules.coupled, rules.deterministic_proposal)
-"""Rules that accept of the children of a node the first with its token, where that is certain."""
-
-
 def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame) -> Verdict:
-    """The greedy verdict of these rules for all nodes at once."""
+    """The greedy verdict of rules by tokens, for all nodes at once."""
     best, good = samplings.argmax(logits), samplings.is_distribution(logits)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     above = jnp.maximum(tree.parents, 0)

@@ -27,10 +27,10 @@ class AtRandom(jspec.Adaptive):
     """Widths that nothing speaks for: of the positions of the rows, whatever rounds cost."""
 
     def draft(self, params, state, frame):
-        tree, state = super().draft(params, state, frame)
+        tree, aux = super().draft(params, state, frame)
         index = (frame.positions.sum() * 7 // 3) % len(tree.choice.widths)
         choice = replace(tree.choice, index=index.astype(jnp.int32))
-        return replace(tree, choice=choice), state
+        return replace(tree, choice=choice), aux
 
 
 _COSTS = jspec.CostCurve.of({6: 1.0, 12: 1.1, 30: 1.6})

@@ -102,13 +102,14 @@ def test_widths_at_random_change_no_token(name, sampling):
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
-    rest = np.random.default_rng(7).integers(0, 2, 99).tolist().pop
+    rests = np.random.default_rng(7).integers(0, 2, 99).tolist()
 
     def next_width():
-        chosen.append(int(rng.choice(drafter.widths)))
-        return chosen[-1]
+        width = int(rng.choice(drafter.widths))
+        chosen.append(0 if rests[-1] else width)  # a rest is plain decoding, whatever it costs
+        return width
 
-    for last in rounds(drafter, weights, next_width, rest=rest, **ask):
+    for last in rounds(drafter, weights, next_width, rest=rests.pop, **ask):
         state = last
         programs = programs or decode_rounds._cache_size()
     assert decode_rounds._cache_size() == programs, "another curve compiled something"
@@ -284,9 +285,9 @@ class Telling:
         return state
 
     def draft(self, params, state, frame):
-        return params, state
+        return params, None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         return state
 
 
@@ -387,10 +388,10 @@ def test_nodes_that_the_target_has_not_are_not_among_the_best():
     )
     drafter = jspec.adaptive(Telling(), (2,))
     params = jspec.AdaptiveParams(told, jspec.CostCurve.of({1: 1.0}))
-    tree, state = jax.jit(drafter.draft)(params, drafting(drafter, 1), frame_of(1))
+    tree, aux = jax.jit(drafter.draft)(params, drafting(drafter, 1), frame_of(1))
     verified = jax.jit(lambda tree, root: jspec.round.admit(tree, root, 23))(tree, frame_of(1).root)
-    np.testing.assert_array_equal(state.offered.tree.valid, verified.valid)
-    np.testing.assert_array_equal(state.offered.tree.value, verified.value)
+    np.testing.assert_array_equal(aux.tree.valid, verified.valid)
+    np.testing.assert_array_equal(aux.tree.value, verified.value)
 
 
 def outcome(tree, path_tokens):
@@ -426,12 +427,12 @@ def test_the_expected_tokens_approach_the_emitted_ones(rate, values):
     draft, update = jax.jit(drafter.draft), jax.jit(drafter.update)
     state, expected, emitted = drafting(drafter, 1), [], []
     for _ in range(500):
-        tree, state = draft(params, state, frame_of(1))
+        tree, aux = draft(params, state, frame_of(1))
         expected.append(float(tree.choice.expected_tokens[-1]))
         right = int(np.cumprod(rng.random(depth) < rate).sum())
         emitted.append(1 + right)
         tokens = [*[1, 2, 3][:right], 9]
-        state = update(params, state, outcome(tree.replace(choice=None), tokens))
+        state = update(params, state, aux, outcome(tree.replace(choice=None), tokens))
     assert np.mean(expected[250:]) == pytest.approx(np.mean(emitted[250:]), rel=0.07)
 
 
@@ -452,9 +453,9 @@ def test_what_was_expected_in_vain_is_expected_less_for_a_while():
     assert expected(more) == expected(state), "no draft is worth more than it says"
 
     def after(state, width, tokens):
-        tree, state = draft(params, state, frame_of(1))
+        tree, aux = draft(params, state, frame_of(1))
         verified = trees.best(tree.replace(choice=None), width)
-        return update(params, state, outcome(verified, tokens))
+        return update(params, state, aux, outcome(verified, tokens))
 
     kept = after(state, 3, [9]).expected
     assert after(half, 3, [9]).expected == kept, "a correction is not corrected by itself"

@@ -63,7 +63,7 @@ def test_a_spared_round_leaves_a_matrix_as_it_was():
             keys=None,
             sampling=None,
         )
-        after = drafter.update(None, state, told)
+        after = drafter.update(None, state, None, told)
         assert after.before.tolist() == [5]
         learnt = replace(after, before=state.before)
         same = all(map(np.array_equal, jax.tree.leaves(learnt), jax.tree.leaves(state)))
@@ -78,34 +78,123 @@ def test_what_pays_or_costs_nothing_never_rests(saved, cost):
         assert rests.over
 
 
-def offer(drafter, memory, frame):
-    return drafter.draft(None, memory, frame)
-
-
-def test_a_rest_drafts_nothing_and_keeps_the_memory():
+def test_a_rest_drafts_nothing():
     drafter = jspec.Suffix(num_speculative_tokens=3)
     state = jspec.prefill(MODEL, PARAMS, PROMPT, drafter=drafter, max_new_tokens=8)
     now = jspec.round.frame(state)
 
-    def drafted(resting):
-        tree, memory, rests = draft_unless(resting, offer, drafter, state.drafter_state, now)
-        assert rests
-        return tree, memory
+    def draft():
+        return drafter.draft(None, state.drafter_state, now)[0]
 
-    whole, _ = drafter.draft(None, state.drafter_state, now)
     for resting in (False, True):
-        tree, memory = drafted(jnp.bool_(resting))
-        wanted = jax.tree.map(jnp.zeros_like, whole) if resting else whole
+        tree = draft_unless(jnp.bool_(resting), draft, state.drafter_state)
+        wanted = jax.tree.map(jnp.zeros_like, draft()) if resting else draft()
         jax.tree.map(np.testing.assert_array_equal, tree, wanted)
-        for held, leaf in zip(
-            jax.tree.leaves(state.drafter_state), jax.tree.leaves(memory), strict=True
-        ):
-            assert held is leaf, "what was not changed goes through no branch"
+
+
+def rounds(drafter, costs, left=0):
+    """The states of a generation whose draft model is the target, which may begin with a rest."""
+    ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(PARAMS, costs))
+    state = jspec.prefill(MODEL, PARAMS, PROMPT, max_new_tokens=24, **ask)
+    memory = state.drafter_state
+    rests = replace(memory.rests, left=jnp.int32(left))
+    state = replace(state, drafter_state=replace(memory, rests=rests))
+    while not state.done.all():
+        state = jspec.step(MODEL, PARAMS, state, **ask)
+        yield state
+
+
+def check_has_read(memory, target):
+    """A `PrefixLM` keeps positions and tokens in its cache, whoever wrote them."""
+    length = int(target.lengths[0]) - 1  # the token before the root is read with it
+    assert memory.lengths[0] == length
+    for own, its in ((memory.keys, target.keys), (memory.values, target.values)):
+        np.testing.assert_array_equal(own[0][0, 0, :length], its[0][0, 0, :length])
+
+
+CHEAP, DEAR = ({1: 1.0, 3: 1.1}, {1: 1.0, 3: 9.0})
+CHAIN = jspec.SpeculativeDecoding(MODEL, 2)
+
+
+def widened(name):
+    """The drafter that the options of a method make: `widths` as users give them."""
+    drafter = jspec.adaptive(CHAIN, (0, 2))
+    return {
+        "chain": drafter,
+        "narrowest": drafter.narrowest(),
+        "asleep": replace(drafter, widths=(0,), awake=False),
+        "tree": jspec.adaptive(jspec.CoupledTree(MODEL, 4, max_depth=2, beam=2), (0, 2)),
+        "merged": jspec.adaptive(jspec.merge(jspec.PromptLookup(num_speculative_tokens=2), CHAIN),
+                                 (0, 2)),
+    }[name]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds", "left"),
+    [
+        ("chain", CHEAP, 9),
+        ("chain", DEAR, 0),
+        ("tree", CHEAP, 5),
+        ("narrowest", CHEAP, 0),
+        ("asleep", CHEAP, 99),
+    ],
+)
+def test_a_draft_model_reads_the_text_of_its_rests(name, seconds, left):
+    """Its memory is that of the target's text, after rests that were forced and that came of costs,
+    and the draft after them is right.
+    """
+    costs, longest = jspec.CostCurve.of(seconds, undrafted=0.1), []
+    for state in rounds(widened(name), costs, left):
+        check_has_read(state.drafter_state.drafter.cache, state.cache)
+        longest.append(int(state.drafter_state.rests.next))
+    narrow = state.stats.width_histogram[0, 0]
+    if name in ("narrowest", "asleep"):
+        assert narrow == 24
+    elif seconds is CHEAP:
+        assert narrow >= left and state.stats.num_accepted_tokens[0] >= 6
+    else:
+        assert max(longest) > 1 and narrow > 9, "there were rests"
+
+
+def test_a_member_reads_the_text_of_its_rests():
+    drafter = widened("merged")
+    params = jspec.AdaptiveParams((None, PARAMS), jspec.CostCurve.of(CHEAP, undrafted=0.1))
+    state = jspec.prefill(
+        MODEL, PARAMS, PROMPT, max_new_tokens=24, drafter=drafter, drafter_params=params
+    )
+    memory = state.drafter_state
+    state = replace(
+        state, drafter_state=replace(memory, rests=replace(memory.rests, left=jnp.int32(5)))
+    )
+    while not state.done.all():
+        state = jspec.step(MODEL, PARAMS, state, drafter=drafter, drafter_params=params)
+        check_has_read(state.drafter_state.drafter.members[1].cache, state.cache)
+    assert state.stats.num_accepted_tokens[0] > 0
 
 
 @dataclass(frozen=True)
-class Counts:
-    """A drafter that remembers how often it drafted."""
+class Forgetful(jspec.SpeculativeDecoding):
+    """Commits zeros in a rest, as if a draft had been made."""
+
+    def update(self, params, state, aux, feedback):
+        after = super().update(params, state, aux, feedback)
+        if aux is not None:
+            return after
+        keys = jax.tree.map(jnp.zeros_like, after.cache.keys)
+        return replace(after, cache=replace(after.cache, keys=keys))
+
+
+def test_a_memory_with_a_hole_is_caught():
+    """The negative control, of these tests and of the contract."""
+    drafter = jspec.adaptive(Forgetful(MODEL, 2), (0, 2))
+    state = next(rounds(drafter, jspec.CostCurve.of(CHEAP, undrafted=0.1), 9))
+    with pytest.raises(AssertionError):
+        check_has_read(state.drafter_state.drafter.cache, state.cache)
+
+
+@dataclass(frozen=True)
+class Learns:
+    """A drafter whose rounds all verify something."""
 
     def init(self, batch, slots, earlier):
         return jnp.int32(0)
@@ -115,29 +204,11 @@ class Counts:
 
     def draft(self, params, state, frame):
         tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
-        return replace(tree, value=jnp.full((len(frame.root), 3), 1e-6)), state + 1
+        return replace(tree, value=jnp.full((len(frame.root), 3), 1e-6)), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         assert feedback.sparing is None, "who drafts in every round learns from every round"
         return state
-
-
-def test_a_drafter_that_writes_as_it_drafts_is_always_asked():
-    drafter = jspec.adaptive(Counts(), (0, 2))
-    costs = jspec.CostCurve.of({1: 1.0, 3: 9.0}, undrafted=0.1)
-    ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
-    result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
-    assert result.drafter_state.drafter == result.stats.num_rounds[0] == 40
-    assert result.drafter_state.rests.next == 1, "there are no rests to be counted"
-
-
-@dataclass(frozen=True)
-class Learns(Counts):
-    """A drafter that could rest, and whose rounds all verify something."""
-
-    def draft(self, params, state, frame):
-        tree, _ = super().draft(params, state, frame)
-        return tree, state
 
 
 def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
@@ -173,9 +244,9 @@ class Hopeful:
 
     def draft(self, params, state, frame):
         tree = jspec.tree.chain(2).fill(jnp.zeros((len(frame.root), 3), jnp.int32))
-        return replace(tree, value=jnp.full(tree.tokens.shape, 0.95)), state
+        return replace(tree, value=jnp.full(tree.tokens.shape, 0.95)), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         return state
 
 

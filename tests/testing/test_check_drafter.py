@@ -30,9 +30,9 @@ class Chain:
 
     def draft(self, params, state, frame):
         steps = jnp.arange(self.length + 1)
-        return trees.chain(self.length).fill((frame.root[:, None] + steps) % VOCAB), state
+        return trees.chain(self.length).fill((frame.root[:, None] + steps) % VOCAB), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         return state + feedback.counts
 
 
@@ -42,8 +42,8 @@ def broken(change):
     @dataclass(frozen=True)
     class Broken(Chain):
         def draft(self, params, state, frame):
-            tree, state = super().draft(params, state, frame)
-            return change(tree, frame), state
+            tree, aux = super().draft(params, state, frame)
+            return change(tree, frame), aux
 
     return Broken()
 
@@ -127,19 +127,19 @@ def test_equal_siblings_are_a_remark():
 def test_a_state_that_changes_its_type_is_refused():
     @dataclass(frozen=True)
     class Widening(Chain):
-        def update(self, params, state, feedback):
+        def update(self, params, state, aux, feedback):
             return state.astype(jnp.float32)
 
     assert "jspec refuses it" in sentence(Widening())
 
 
-def test_a_draft_without_a_state_is_said():
+def test_a_draft_without_an_aux_is_said():
     @dataclass(frozen=True)
     class Stateless(Chain):
         def draft(self, params, state, frame):
             return super().draft(params, state, frame)[0]
 
-    assert "draft returns (tree, state)" in sentence(Stateless())
+    assert "draft returns (tree, aux)" in sentence(Stateless())
 
 
 def test_a_drafter_that_cannot_be_hashed_is_said():
@@ -169,7 +169,7 @@ def test_a_hot_start_of_other_shapes_is_said():
             cold = jnp.zeros((batch, 1), jnp.int32)
             return cold if earlier is None else jnp.concatenate([earlier[:batch], cold], axis=1)
 
-        def update(self, params, state, feedback):
+        def update(self, params, state, aux, feedback):
             return state
 
     assert "a hot start compiles nothing" in sentence(Growing())

@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -59,6 +59,8 @@ class HeadDrafter(ABC):
 
     head: DraftHead
 
+    follows_text: ClassVar = True
+
     def __post_init__(self):
         check_is_head(self.head, DraftHead, "a jspec.protocols.DraftHead")
 
@@ -78,8 +80,8 @@ class HeadDrafter(ABC):
         """The largest number of levels below the root."""
 
     @abstractmethod
-    def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
-        """The tree of a round, and the memory that `learn` gets after it."""
+    def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+        """The tree of a round, and what `learn` gets of it."""
 
     def init_memory(self, batch: int) -> PyTree:
         """The method's own memory at the beginning of a call."""
@@ -91,9 +93,9 @@ class HeadDrafter(ABC):
         del read
         return memory
 
-    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
-        """The method's own memory after a round."""
-        del feedback
+    def learn(self, memory: PyTree, aux: PyTree | None, feedback: Feedback) -> PyTree:
+        """The method's own memory after a round; `aux` is what `draft` gave, None in a rest."""
+        del aux, feedback
         return memory
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> HeadState:
@@ -116,11 +118,9 @@ class HeadDrafter(ABC):
             params, state, chunk.output.hidden, chunk.following, chunk.positions, chunk.counts
         )
 
-    def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, HeadState]:
-        tree, memory = self.propose(params, state, frame)
-        return tree, replace(state, memory=memory)
-
-    def update(self, params: PyTree, state: HeadState, feedback: Feedback) -> HeadState:
+    def update(
+        self, params: PyTree, state: HeadState, aux: PyTree | None, feedback: Feedback
+    ) -> HeadState:
         # The accepted path, whoever drafted it.
         scored, counts = feedback.scored, feedback.counts
         path, hidden = scored.verdict.path, scored.output.hidden
@@ -129,7 +129,7 @@ class HeadDrafter(ABC):
         # The verified tree may have shorter paths than this drafter's own.
         emitted = feedback.emitted[:, : path.shape[1]]
         state = self._read(params, state, hidden, emitted, feedback.positions, counts)
-        return replace(state, memory=self.learn(state.memory, feedback))
+        return replace(state, memory=self.learn(state.memory, aux, feedback))
 
     def _read(
         self,

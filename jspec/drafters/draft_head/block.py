@@ -1,8 +1,7 @@
 """One-pass block drafting (DFlash, DSpark, JetSpec), in trees ranked by the target's noise."""
 
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -108,8 +107,6 @@ class BlockState:
     cache: Cache
     """Keys and values of the target's states at all committed tokens."""
     weights: ChanceWeights
-    laws: BlockLaws | None
-    """The laws of the round, between its draft and its update."""
 
 
 @dataclass(frozen=True)
@@ -212,6 +209,8 @@ class BlockDrafter:
     beam: int = 4
     num_candidates: int = 32
 
+    follows_text: ClassVar = True
+
     def __post_init__(self):
         check_is_head(self.head, OnePassHead, "a head of blocks")
         slots = self.head.num_slots
@@ -261,7 +260,7 @@ class BlockDrafter:
             weights = jax.tree.map(
                 lambda new, old: jnp.broadcast_to(old.mean(0), new.shape), weights, earlier.weights
             )
-        return BlockState(self.head.init_cache(batch, slots), weights, None)
+        return BlockState(self.head.init_cache(batch, slots), weights)
 
     def prefill(self, params: PyTree, state: BlockState, chunk: PromptChunk) -> BlockState:
         head: Any = self.head
@@ -270,7 +269,7 @@ class BlockDrafter:
         cache = self._read(params, state, chunk.output.hidden, chunk.positions, chunk.counts)
         return replace(state, cache=cache)
 
-    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockState]:
+    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockLaws]:
         hidden = self.head.draft(params, frame.root, frame.positions, state.cache)
         laws = block_chances.block_laws(
             self.head,
@@ -290,22 +289,25 @@ class BlockDrafter:
             max_depth=self.depth,
             beam=self.beam,
         )
-        return draft.tree, replace(state, laws=laws)
+        return draft.tree, laws
 
-    def update(self, params: PyTree, state: BlockState, feedback: Feedback) -> BlockState:
+    def update(
+        self, params: PyTree, state: BlockState, aux: BlockLaws | None, feedback: Feedback
+    ) -> BlockState:
         # The accepted path, whoever drafted it.
         scored, counts = feedback.scored, feedback.counts
         path, hidden = scored.verdict.path, scored.output.hidden
         assert hidden is not None, "it was there when the call began"
-        assert state.laws is not None, "what is updated was drafted"
         hidden = jnp.take_along_axis(hidden, path[..., None], axis=1)
-        before = jnp.concatenate([feedback.tree.tokens[:, :1], feedback.emitted[:, :-1]], axis=1)
-        learnt = partial(block_chances.learn, self.head, params, state.laws, state.weights)
-        return BlockState(
-            cache=self._read(params, state, hidden, feedback.positions, counts),
-            weights=learnt(before, feedback.emitted, counts),
-            laws=None,
-        )
+        weights = state.weights
+        if aux is not None:
+            root = feedback.tree.tokens[:, :1]
+            before = jnp.concatenate([root, feedback.emitted[:, :-1]], axis=1)
+            weights = block_chances.learn(
+                self.head, params, aux, weights, before, feedback.emitted, counts
+            )
+        cache = self._read(params, state, hidden, feedback.positions, counts)
+        return BlockState(cache, weights)
 
     def _read(
         self,

@@ -117,10 +117,10 @@ class EAGLE(HeadDrafter):
     def depth(self) -> int:
         return self.template.depth
 
-    def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+    def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, None]:
         scored = templates.num_scored(self.template)
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
-        return templates.fill(self.template, scorer, top_k_draw, None).tree, ()
+        return templates.fill(self.template, scorer, top_k_draw, None).tree, None
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class EAGLE2(HeadDrafter):
     def depth(self) -> int:
         return self.max_depth
 
-    def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+    def draft(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, None]:
         scored = (self.max_depth - 1) * self.beam
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, scored)
         draft, _ = best_first.grow(
@@ -187,7 +187,7 @@ class EAGLE2(HeadDrafter):
             beam=self.beam,
             min_gain=self.min_gain,
         )
-        return draft.tree, ()
+        return draft.tree, None
 
 
 def joint_probability(

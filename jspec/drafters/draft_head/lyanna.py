@@ -75,10 +75,16 @@ class Lyanna(HeadDrafter):
     def after_reading(self, memory: PyTree, read: Bool[Array, " B"]) -> PyTree:
         return () if self.resampling is None else memory.spent_where(read)
 
-    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
-        return () if self.resampling is None else self.resampling.learn(memory, feedback)
+    def learn(self, memory: PyTree, aux: ChainCache | None, feedback: Feedback) -> PyTree:
+        if self.resampling is None:
+            return ()
+        if aux is None:  # no chain is of the text that a rest emitted
+            return memory.spent_where(feedback.counts > 0)
+        return self.resampling.learn(aux, feedback)
 
-    def propose(self, params: PyTree, state: HeadState, frame: Frame) -> tuple[Tree, PyTree]:
+    def draft(
+        self, params: PyTree, state: HeadState, frame: Frame
+    ) -> tuple[Tree, ChainCache | None]:
         def grow(
             logits: Float[Array, "B L V"], first: Int[Array, " B"], depth: int, nodes: int
         ) -> Tree:
@@ -93,7 +99,7 @@ class Lyanna(HeadDrafter):
 
         if self.resampling is None:
             tree, _ = fresh(0)
-            return tree, ()
+            return tree, None
         return self.resampling.trees(state.memory, fresh, grow, frame.done)
 
     def chain(self, params: PyTree, state: HeadState, frame: Frame) -> Float[Array, "B L E"]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
@@ -112,6 +112,8 @@ class Medusa:
     head: ParallelHeads
     template: Template = PUBLISHED
 
+    follows_text: ClassVar = True
+
     def __post_init__(self):
         check_is_head(self.head, ParallelHeads, "Medusa's heads")
         check_template(self.template, self.head.num_scored)
@@ -137,9 +139,7 @@ class Medusa:
         check_head(head, params, chunk.output)
         return _state(chunk.output, jnp.maximum(chunk.counts - 1, 0), chunk.counts > 0, state)
 
-    def draft(
-        self, params: PyTree, state: Float[Array, "B E"], frame: Frame
-    ) -> tuple[Tree, Float[Array, "B E"]]:
+    def draft(self, params: PyTree, state: Float[Array, "B E"], frame: Frame) -> tuple[Tree, None]:
         template = self.template
         logits = self.head.apply(params, state[:, None])[:, 0]
         ids, few = self.head.scored(params), self.head.num_scored < self.head.vocab_size
@@ -155,19 +155,13 @@ class Medusa:
             value = jnp.concatenate([value, value[:, parents] * chances], axis=1)
         tree = template.fill(tokens)
         known = (frame.positions > 0)[:, None]
-        return (
-            replace(
-                tree,
-                valid=tree.valid & (known | (jnp.arange(template.num_nodes) == 0)),
-                value=value,
-            ),
-            state,
-        )
+        valid = tree.valid & (known | (jnp.arange(template.num_nodes) == 0))
+        return replace(tree, valid=valid, value=value), None
 
     def update(
-        self, params: PyTree, state: Float[Array, "B E"], feedback: Feedback
+        self, params: PyTree, state: Float[Array, "B E"], aux: None, feedback: Feedback
     ) -> Float[Array, "B E"]:
-        del params
+        del params, aux
         counts = feedback.counts
         last = jnp.maximum(counts - 1, 0)[:, None]
         node = jnp.take_along_axis(feedback.scored.verdict.path, last, axis=1)[:, 0]

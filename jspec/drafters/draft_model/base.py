@@ -46,12 +46,20 @@ class DraftModelState:
     cache: Cache
     previous: Int[Array, " B"]
     """The token before the root; not read while there is none."""
-    kv: TreeKV | None
-    """Keys and values of the tree under verification; None between rounds."""
-    kv_index: Int[Array, "B N"] | None
-    """The index in `kv` of each node of that tree; not read for nodes without children."""
     memory: PyTree
     """The method's own memory."""
+
+
+@struct.dataclass
+class Drafted:
+    """What a draft model needs of a round's draft in its update."""
+
+    kv: TreeKV
+    """Keys and values of the scored nodes."""
+    kv_index: Int[Array, "B N"]
+    """The index in `kv` of each node of the tree; not read for nodes without children."""
+    grown: PyTree
+    """What the method itself keeps of it."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +83,7 @@ class DraftModel(ABC):
     scheme: Scheme = field(default=COUPLED, kw_only=True)
     sampling: Sampling | None = field(default=None, kw_only=True)
 
+    follows_text: ClassVar = True
     paper_settings: ClassVar[Mapping[str, Any] | None] = None
     """The arguments that make the method the published one; None: it is jspec's own."""
 
@@ -139,7 +148,7 @@ class DraftModel(ABC):
 
     @abstractmethod
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
-        """The draft of a round, and the memory that `learn` gets after it."""
+        """The draft of a round, and what `learn` finds of it in `Drafted.grown`."""
 
     def init_memory(self, batch: int, earlier: PyTree | None) -> PyTree:
         """The method's memory at the start of a call.
@@ -151,14 +160,15 @@ class DraftModel(ABC):
         del batch, earlier
         return ()
 
-    def learn(self, memory: PyTree, feedback: Feedback) -> PyTree:
-        """The method's memory after a round.
+    def learn(self, memory: PyTree, aux: Drafted, feedback: Feedback) -> PyTree:
+        """The method's memory after a round that was drafted for.
 
         Args:
-            memory: what `grow` returned in this round.
+            memory: before the round.
+            aux: of its draft.
             feedback: of the round.
         """
-        del feedback
+        del aux, feedback
         return memory
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
@@ -170,8 +180,6 @@ class DraftModel(ABC):
         return DraftModelState(
             cache=self.model.init_cache(batch, slots),
             previous=jnp.zeros(batch, jnp.int32),
-            kv=None,
-            kv_index=None,
             memory=fresh if earlier is None else self.init_memory(batch, earlier.memory),
         )
 
@@ -189,41 +197,31 @@ class DraftModel(ABC):
         order = jnp.broadcast_to(jnp.arange(chunk.read.shape[1]), chunk.read.shape)
         return _moved_on(state, read, order, chunk.read, chunk.positions, chunk.counts)
 
-    def draft(
-        self, params: PyTree, state: DraftModelState, frame: Frame
-    ) -> tuple[Tree, DraftModelState]:
+    def draft(self, params: PyTree, state: DraftModelState, frame: Frame) -> tuple[Tree, Drafted]:
         size = NUM_FIRST + self.num_scored
         scorer = ModelScorer(self.model, params, state.cache, state.previous, frame, size)
-        draft, memory = self.grow(scorer, state.memory)
-        state = replace(state, kv=draft.kv, kv_index=draft.kv_index, memory=memory)
-        return draft.tree, state
+        draft, grown = self.grow(scorer, state.memory)
+        return draft.tree, Drafted(draft.kv, draft.kv_index, grown)
 
-    def update(self, params: PyTree, state: DraftModelState, feedback: Feedback) -> DraftModelState:
+    def update(
+        self, params: PyTree, state: DraftModelState, aux: Drafted | None, feedback: Feedback
+    ) -> DraftModelState:
+        # Of the token before the root, and of the accepted path but its last node, which the next
+        # round reads again: keys and values, and the place of each among them.
         root = feedback.tree.tokens[:, :1]
-        kv, order = self._committed(params, state, root, feedback)
         tokens = jnp.concatenate([root, feedback.emitted], axis=1)
+        if aux is None or feedback.others:
+            # What this model never scored may have been emitted: it reads that as text.
+            kv = self._read(params, state, tokens, feedback.positions)
+            order = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)
+            order = jnp.broadcast_to(order, feedback.emitted.shape)
+        else:
+            kv, path = aux.kv, jnp.take_along_axis(aux.kv_index, feedback.verdict.path, axis=1)
+            order = jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
         state = _moved_on(state, kv, order, tokens, feedback.positions, feedback.counts)
-        return replace(state, kv=None, kv_index=None, memory=self.learn(state.memory, feedback))
-
-    def _committed(
-        self, params: PyTree, state: DraftModelState, root: Int[Array, "B 1"], feedback: Feedback
-    ) -> tuple[TreeKV, Int[Array, "B P"]]:
-        """Keys and values of the token before the root and of the accepted path, and their order.
-
-        The second is the index of each among the first: of the token before the root, then of the
-        path but its last node, which the next round reads again.
-        """
-        assert state.kv is not None, "what is updated was drafted"
-        assert state.kv_index is not None, "what is updated was drafted"
-        if not feedback.others:
-            path = jnp.take_along_axis(state.kv_index, feedback.verdict.path, axis=1)
-            return state.kv, jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
-        # Another drafter's nodes may be on the accepted path, which this model never scored: it
-        # reads what was emitted as text.
-        tokens = jnp.concatenate([root, feedback.emitted], axis=1)
-        read = self._read(params, state, tokens, feedback.positions)
-        order = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)
-        return TreeKV(read.keys, read.values), jnp.broadcast_to(order, tokens[:, 1:].shape)
+        if aux is None:
+            return state
+        return replace(state, memory=self.learn(state.memory, aux, feedback))
 
     def _read(
         self,

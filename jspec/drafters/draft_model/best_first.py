@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +10,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import tree as trees
 from jspec._validate.errors import InputError
-from jspec.drafters.draft_model.base import DraftModel
+from jspec.drafters.draft_model.base import Drafted, DraftModel
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import ValueFn
 from jspec.drafters.growth.pool import DrawnChildren
@@ -23,25 +22,17 @@ _AS_DRAWN = (None, trees.depth_first, trees.breadth_first)
 """The orders that are known to leave siblings as they were drawn."""
 
 
-class GrowthLog(NamedTuple):
-    """The record of a draft for the round's update: the method's memory, and all that was drawn."""
+def drawn_along_path(aux: Drafted, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
+    """The children drawn at each node of the accepted path, and where there are any.
 
-    memory: PyTree
-    drawn: DrawnChildren
-    kv_index: Int[Array, "B N"]
-    """The index of each node's keys and values, as in `Draft`."""
-
-    def along_path(self, feedback: Feedback) -> tuple[DrawnChildren, Bool[Array, "B P"]]:
-        """The children drawn at each node of the accepted path, and where there are any.
-
-        There are none at a node that this draft model did not score, or that another drafter
-        proposed in a merge.
-        """
-        path = feedback.verdict.path  # -1 for a node of another drafter
-        kv_index = jnp.take_along_axis(self.kv_index, jnp.maximum(path, 0), axis=1)
-        row = jnp.maximum(kv_index - 1, 0)[..., None]
-        drawn = jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=1), self.drawn)
-        return drawn, (path >= 0) & (kv_index > 0)
+    There are none at a node that this draft model did not score, or that another drafter proposed
+    in a merge.
+    """
+    path = feedback.verdict.path  # -1 for a node of another drafter
+    kv_index = jnp.take_along_axis(aux.kv_index, jnp.maximum(path, 0), axis=1)
+    row = jnp.maximum(kv_index - 1, 0)[..., None]
+    drawn = jax.tree.map(lambda array: jnp.take_along_axis(array, row, axis=1), aux.grown)
+    return drawn, (path >= 0) & (kv_index > 0)
 
 
 @dataclass(frozen=True)
@@ -124,7 +115,7 @@ class BestFirst(DraftModel):
     def value_fn(self, memory: PyTree) -> ValueFn:
         """The function that values children, given the method's memory."""
 
-    def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, GrowthLog]:
+    def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, DrawnChildren]:
         draft, drawn = best_first.grow(
             scorer,
             self.scheme.draw,
@@ -142,8 +133,4 @@ class BestFirst(DraftModel):
                 tree=trees.reordered(draft.tree, order),
                 kv_index=jnp.take_along_axis(draft.kv_index, order, axis=1),
             )
-        return draft, GrowthLog(memory, drawn, draft.kv_index)
-
-    def learn(self, memory: GrowthLog, feedback: Feedback) -> PyTree:
-        del feedback
-        return memory.memory
+        return draft, drawn

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.drafters.draft_model.best_first import GrowthLog
+from jspec.drafters.draft_model.base import Drafted
+from jspec.drafters.draft_model.best_first import drawn_along_path
 from jspec.drafters.draft_model.dyspec import DySpec, remaining_mass
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback
@@ -141,10 +142,10 @@ class CalibratedDySpec(DySpec):
 
         return expected
 
-    def learn(self, memory: GrowthLog, feedback: Feedback) -> AcceptanceRates:
+    def learn(self, memory: AcceptanceRates, aux: Drafted, feedback: Feedback) -> AcceptanceRates:
         """Counts the children that were tried at each node of the accepted path."""
         tree, verdict = feedback.tree, feedback.verdict
-        drawn, has_drawn = memory.along_path(feedback)
+        drawn, has_drawn = drawn_along_path(aux, feedback)
         lanes = jnp.arange(verdict.path.shape[1])
         # A row that has ended may have been cut short, and so teaches nothing.
         seen = (lanes < verdict.counts[:, None]) & has_drawn & ~feedback.done[:, None]
@@ -162,8 +163,8 @@ class CalibratedDySpec(DySpec):
         taken = taken & tried
         slot, token = drawn.notes
         return AcceptanceRates(
-            slots=memory.memory.slots.count(slot, tried, taken),
-            tokens=memory.memory.tokens.count(token, tried, taken),
+            slots=memory.slots.count(slot, tried, taken),
+            tokens=memory.tokens.count(token, tried, taken),
         )
 
 

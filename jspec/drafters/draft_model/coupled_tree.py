@@ -9,7 +9,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from jspec._validate.errors import InputError
-from jspec.drafters.draft_model.best_first import BestFirst, GrowthLog
+from jspec.drafters.draft_model.base import Drafted
+from jspec.drafters.draft_model.best_first import BestFirst, drawn_along_path
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback
 from jspec.verify import schemes
@@ -102,9 +103,11 @@ class CoupledTree(BestFirst):
 
         return share
 
-    def learn(self, memory: GrowthLog, feedback: Feedback) -> InverseTemperature:
+    def learn(
+        self, memory: InverseTemperature, aux: Drafted, feedback: Feedback
+    ) -> InverseTemperature:
         """Takes a Newton step on log beta for each emitted token whose parent was scored."""
-        drawn, has_drawn = memory.along_path(feedback)
+        drawn, has_drawn = drawn_along_path(aux, feedback)
         emitted = jnp.arange(feedback.emitted.shape[1]) < feedback.counts[:, None]
         hit = drawn.tokens == feedback.emitted[..., None]
         # Tokens that the draft holds impossible would make the moments 0 * inf; a node whose logits
@@ -113,7 +116,7 @@ class CoupledTree(BestFirst):
         scores = jnp.maximum(drawn.notes[0], best - _WIDEST)
         known = emitted & has_drawn & hit.any(-1) & jnp.isfinite(best[..., 0])
         steps = jax.tree.map(lambda array: jnp.moveaxis(array, 1, 0), (scores, hit, known))
-        return jax.lax.scan(_newton_step, memory.memory, steps)[0]
+        return jax.lax.scan(_newton_step, memory, steps)[0]
 
 
 def _newton_step(

@@ -68,6 +68,7 @@ class RSDS(DraftModel):
         return self.beam * (self.max_depth - 1)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
+        del memory
         frame, width = scorer.frame, self.beam
 
         def draw(logits, level):
@@ -90,7 +91,7 @@ class RSDS(DraftModel):
 
         start = beam, inherit(level.inherited, parents), level.kv
         (*_, kv), below = jax.lax.scan(deeper, start, jnp.arange(1, self.max_depth))
-        return join_levels(frame.root, first, below, kv), memory
+        return join_levels(frame.root, first, below, kv), ()
 
 
 class _Beam(NamedTuple):

@@ -64,6 +64,7 @@ class SpecTr(DraftModel):
         return self.num_chains * (self.max_depth - 1)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
+        del memory
         frame, chains = scorer.frame, self.num_chains
         level = scorer.root()
         drawn = self.scheme.draw(level.logits, self.sampling, frame, 0, chains)
@@ -85,7 +86,7 @@ class SpecTr(DraftModel):
 
         start = tokens, valid, alike, inherited, level.kv
         (*_, kv), below = jax.lax.scan(deeper, start, jnp.arange(1, self.max_depth))
-        return join_levels(frame.root, first, below, kv), memory
+        return join_levels(frame.root, first, below, kv), ()
 
 
 def _alike(tokens: Int[Array, "B K"], before: Bool[Array, "B K K"]) -> Bool[Array, "B K K"]:

@@ -36,4 +36,5 @@ class StaticTree(DraftModel):
         return templates.num_scored(self.shape)
 
     def grow(self, scorer: Scorer, memory: PyTree) -> tuple[Draft, PyTree]:
-        return templates.fill(self.shape, scorer, self.scheme.draw, self.sampling), memory
+        del memory
+        return templates.fill(self.shape, scorer, self.scheme.draw, self.sampling), ()

@@ -21,7 +21,7 @@ from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
-from jspec.drafters.ensemble.members import Members, Offer
+from jspec.drafters.ensemble.members import Members, Offer, Offers
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
     among_siblings,
@@ -47,14 +47,12 @@ class OfferedNodes:
 
 
 @struct.dataclass
-class Pending:
-    """The data that a merge keeps from a draft to the update after it."""
+class WeighedOffers(Offers):
+    """The offers of a round, with all their nodes and what was expected of them."""
 
     nodes: OfferedNodes
     probs: Float[Array, "B M"]
     """The estimated probability of each node given that its parent is accepted."""
-    own: tuple[Offer, ...]
-    """The tree of each member, and the place of its nodes in the verified tree."""
 
 
 @struct.dataclass
@@ -63,7 +61,6 @@ class BudgetedMergeState:
 
     members: tuple[PyTree, ...]
     acceptance: AcceptanceModel
-    pending: Pending | None
 
 
 @dataclass(frozen=True)
@@ -101,7 +98,6 @@ class BudgetedMerge(Members):
         return BudgetedMergeState(
             members=self.init_members(batch, slots, None if earlier is None else earlier.members),
             acceptance=fresh if earlier is None else earlier.acceptance,
-            pending=None,
         )
 
     def prefill(
@@ -112,7 +108,7 @@ class BudgetedMerge(Members):
 
     def draft(
         self, params: PyTree, state: BudgetedMergeState, frame: Frame
-    ) -> tuple[Tree, BudgetedMergeState]:
+    ) -> tuple[Tree, WeighedOffers]:
         drafts, members = self.draft_members(params, state.members, frame)
         nodes, numbers = gathered(drafts)
         scores = state.acceptance.scores(nodes.log_odds, nodes.buckets)
@@ -131,27 +127,28 @@ class BudgetedMerge(Members):
             Offer(draft, _kept_number(chosen, number))
             for draft, number in zip(drafts, numbers, strict=True)
         ]
-        pending = Pending(nodes=nodes, probs=probs, own=tuple(own))
-        return trees.kept(whole, chosen), BudgetedMergeState(members, state.acceptance, pending)
+        return trees.kept(whole, chosen), WeighedOffers(tuple(own), members, nodes, probs)
 
     def update(
-        self, params: PyTree, state: BudgetedMergeState, feedback: Feedback
+        self,
+        params: PyTree,
+        state: BudgetedMergeState,
+        aux: WeighedOffers | None,
+        feedback: Feedback,
     ) -> BudgetedMergeState:
-        pending = state.pending
-        assert pending is not None, "what is updated was drafted"
-        nodes = pending.nodes
+        members = self.update_members(params, state.members, aux, feedback)
+        nothing = state.acceptance.after_nothing()
+        if aux is None:
+            return BudgetedMergeState(members, nothing)
+        nodes = aux.nodes
 
         def learnt() -> AcceptanceModel:
             tried, taken = outcomes(
                 nodes.tokens, nodes.parents, nodes.valid, nodes.depths, feedback
             )
-            return state.acceptance.learn(nodes.buckets, pending.probs, tried, taken)
+            return state.acceptance.learn(nodes.buckets, aux.probs, tried, taken)
 
-        return BudgetedMergeState(
-            members=self.update_members(params, state.members, pending.own, feedback),
-            acceptance=if_any_drafted(nodes.valid, learnt, state.acceptance.after_nothing()),
-            pending=None,
-        )
+        return BudgetedMergeState(members, if_any_drafted(nodes.valid, learnt, nothing))
 
 
 def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Array, "B N"]:

@@ -1,8 +1,8 @@
 """Several drafters as one: the part that all ways of joining their trees share."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import jax
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
@@ -23,6 +23,16 @@ class Offer:
     tree: Tree
     number: Int[Array, "B N"]
     """The number of each node in the joint tree; past its last node if the node was left out."""
+
+
+@struct.dataclass
+class Offers:
+    """What a merge needs of a round's draft in its update."""
+
+    offers: tuple[Offer, ...]
+    """Of each member."""
+    members: tuple[PyTree, ...]
+    """What the draft of each member gave beside its tree."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +77,11 @@ class Members:
         own = (getattr(drafter, "context", None) for drafter in self.drafters)
         return min((context for context in own if context is not None), default=None)
 
+    @property
+    def follows_text(self) -> bool:
+        """Whether rests leave no gap in any member's memory."""
+        return all(getattr(drafter, "follows_text", False) for drafter in self.drafters)
+
     def init_members(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
         """The first states of all members, by their `init`."""
         states = self._each(earlier, "drafter_state")
@@ -87,34 +102,39 @@ class Members:
     def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """The admitted trees of all members and their states, by their `draft`.
+        """The admitted trees of all members, by their `draft`, and what it gave beside them.
 
         Raises:
             InputError: if what a member returned is no tree, or was sampled.
         """
         drafted, kept = [], []
         for drafter, weights, state in self._all(params, states):
-            tree, state = drafter.draft(weights, state, frame)
+            tree, aux = drafter.draft(weights, state, frame)
             check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
             admitted = admit(tree, frame.root, grammar=frame.grammar)
             drafted.append(replace(admitted, choice=None))
-            kept.append(state)
+            kept.append(aux)
         return tuple(drafted), tuple(kept)
 
     def update_members(
         self,
         params: PyTree,
         states: tuple[PyTree, ...],
-        offers: Sequence[Offer],
+        aux: Offers | None,
         feedback: Feedback,
     ) -> tuple[PyTree, ...]:
         """The states of all members after a round, by `update` with feedback on their own trees."""
+        told: list[tuple[PyTree, Feedback]] = [(None, feedback)] * len(self.drafters)
+        if aux is not None:
+            plain = feedback.tree.tokens.shape[1] == 1
+            told = [
+                (own, feedback if plain and not tells_rests(own) else own_view(offer, feedback))
+                for own, offer in zip(aux.members, aux.offers, strict=True)
+            ]
         return tuple(
-            drafter.update(weights, state, own_view(offer, feedback))
-            for (drafter, weights, state), offer in zip(
-                self._all(params, states), offers, strict=True
-            )
+            drafter.update(weights, state, *each)
+            for (drafter, weights, state), each in zip(self._all(params, states), told, strict=True)
         )
 
     def _all(self, params: PyTree, states: tuple[PyTree, ...]):
@@ -133,6 +153,16 @@ class Members:
                 "drafter"
             )
         return given
+
+
+def tells_rests(aux: PyTree) -> bool:
+    """Whether zeros in the place of what a draft gave are something else than a rest.
+
+    Offers without a node are none, and a drafter whose `aux` holds no arrays cannot tell.
+    """
+    if isinstance(aux, Offers):
+        return any(map(tells_rests, aux.members))
+    return bool(jax.tree.leaves(aux))
 
 
 def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:

@@ -1,13 +1,13 @@
 """The union of drafters' trees at one root: one method may find what another misses."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import jax.numpy as jnp
 from flax import struct
 
 from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
-from jspec.drafters.ensemble.members import Members, Offer
+from jspec.drafters.ensemble.members import Members, Offer, Offers
 from jspec.drafters.growth.union import union
 from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
@@ -15,10 +15,9 @@ from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 @struct.dataclass
 class MergeState:
-    """The memories of the members, and between draft and update their drafts."""
+    """The memories of the members."""
 
     members: tuple[PyTree, ...]
-    offers: tuple[Offer, ...] | None
 
 
 @dataclass(frozen=True)
@@ -36,13 +35,12 @@ class Merge(Members):
                 "the state of a call with the same drafter"
             )
         known = None if earlier is None else earlier.members
-        return MergeState(members=self.init_members(batch, slots, known), offers=None)
+        return MergeState(self.init_members(batch, slots, known))
 
     def prefill(self, params: PyTree, state: MergeState, chunk: PromptChunk) -> MergeState:
-        members = self.prefill_members(params, state.members, chunk)
-        return replace(state, members=members)
+        return MergeState(self.prefill_members(params, state.members, chunk))
 
-    def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, MergeState]:
+    def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, Offers]:
         drafts, members = self.draft_members(params, state.members, frame)
         whole, first = drafts[0], drafts[0].tokens.shape
         own_numbers = jnp.arange(first[1], dtype=jnp.int32)
@@ -50,12 +48,12 @@ class Merge(Members):
         for tree in drafts[1:]:
             whole, number = union(whole, tree)
             offers.append(Offer(tree, number))
-        return whole, MergeState(members=members, offers=tuple(offers))
+        return whole, Offers(tuple(offers), members)
 
-    def update(self, params: PyTree, state: MergeState, feedback: Feedback) -> MergeState:
-        assert state.offers is not None, "what is updated was drafted"
-        members = self.update_members(params, state.members, state.offers, feedback)
-        return MergeState(members=members, offers=None)
+    def update(
+        self, params: PyTree, state: MergeState, aux: Offers | None, feedback: Feedback
+    ) -> MergeState:
+        return MergeState(self.update_members(params, state.members, aux, feedback))
 
 
 def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merge | BudgetedMerge:

@@ -113,12 +113,12 @@ class MatrixDrafter(ABC):
         live = jnp.arange(chunk.read.shape[1], dtype=jnp.int32)[None] < chunk.counts[:, None]
         return self.recycle(state, chunk.read, logits, live)
 
-    def update(self, params: PyTree, state: PyTree, feedback: Feedback) -> PyTree:
+    def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:
         """The state with every verified node in the matrix, whoever drafted it, accepted or not.
 
         A row's last round teaches nothing, as published: its text goes no further.
         """
-        del params
+        del params, aux
         scored = feedback.scored
         live = scored.tree.valid & ~feedback.done[:, None]
         if feedback.sparing is not None:

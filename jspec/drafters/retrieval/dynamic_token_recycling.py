@@ -153,7 +153,7 @@ class DynamicTokenRecycling(MatrixDrafter):
 
     def draft(
         self, params: NGramTable | None, state: DynamicMatrixState, frame: Frame
-    ) -> tuple[Tree, DynamicMatrixState]:
+    ) -> tuple[Tree, None]:
         """The tree of the best nodes among all that the best nodes of each level offer."""
         batch = len(frame.root)
         self.check_state(state, batch)
@@ -187,7 +187,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             width=self.k,
             value=value,
         )
-        return trees.best(offered, self.num_speculative_tokens), state
+        return trees.best(offered, self.num_speculative_tokens), None
 
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
@@ -200,7 +200,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         return super().prefill(params, state, chunk)
 
     def update(
-        self, params: NGramTable | None, state: DynamicMatrixState, feedback: Feedback
+        self, params: NGramTable | None, state: DynamicMatrixState, aux: None, feedback: Feedback
     ) -> DynamicMatrixState:
         """The state after a round: first the acceptance model learns, then the matrix."""
         scored, emitted = feedback.scored, feedback.emitted
@@ -228,7 +228,8 @@ class DynamicTokenRecycling(MatrixDrafter):
         text = jnp.concatenate([tokens[:, :1], emitted], axis=1)
         above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]
         above = jnp.where(feedback.counts > 0, above, state.before)
-        return super().update(params, replace(state, acceptance=acceptance, before=above), feedback)
+        state = replace(state, acceptance=acceptance, before=above)
+        return super().update(params, state, aux, feedback)
 
     def _given_noise(self, offered: Candidates, feedback: Feedback) -> Candidates:
         """What was offered after the accepted nodes, given the noise of their places."""

@@ -179,9 +179,7 @@ class Lookahead:
         place = (bits % (position + length).astype(jnp.uint32)).astype(jnp.int32) - position
         return jnp.where(place >= 0, tokens[jnp.maximum(place, 0)].astype(jnp.int32), window)
 
-    def draft(
-        self, params: PyTree, state: LookaheadState, frame: Frame
-    ) -> tuple[Tree, LookaheadState]:
+    def draft(self, params: PyTree, state: LookaheadState, frame: Frame) -> tuple[Tree, None]:
         """The window's paths and the root's n-grams, as the prefixes of one tree."""
         del params
         batch = len(frame.root)
@@ -206,14 +204,16 @@ class Lookahead:
         tokens = jnp.concatenate([self._paths(state.window), jnp.pad(grams, beyond)], axis=1)
         values = jnp.concatenate([window_values, pool_values], axis=1)
         nodes = self.levels * (self.window + self.guesses) - 1
-        return top_prefixes(frame.root, tokens, values, nodes), state
+        return top_prefixes(frame.root, tokens, values, nodes), None
 
-    def update(self, params: PyTree, state: LookaheadState, feedback: Feedback) -> LookaheadState:
+    def update(
+        self, params: PyTree, state: LookaheadState, aux: None, feedback: Feedback
+    ) -> LookaheadState:
         """The state after a round: each branch's n-gram is in the pool, the window moved on by one.
 
         A column whose end was not verified, since a merge left it out, gets no new token.
         """
-        del params
+        del params, aux
         window, tree = state.window, feedback.tree
         end, verified = self._ends(window, tree)
         likeliest = feedback.output.logits.argmax(-1).astype(jnp.int32)

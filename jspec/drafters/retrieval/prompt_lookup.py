@@ -1,6 +1,7 @@
 """Prompt lookup (Saxena 2023): the tokens after an earlier occurrence of the last few."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import jax.numpy as jnp
 from flax import struct
@@ -77,6 +78,8 @@ class PromptLookup:
     whole: bool = True
     latest: bool = False
 
+    follows_text: ClassVar = True
+
     def __post_init__(self):
         check_match(self.min_match, self.max_match, None)
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
@@ -94,7 +97,7 @@ class PromptLookup:
         del params
         return state.read(chunk)
 
-    def draft(self, params: PyTree, state: TextState, frame: Frame) -> tuple[Tree, TextState]:
+    def draft(self, params: PyTree, state: TextState, frame: Frame) -> tuple[Tree, None]:
         """Compares every place of the text with its end at once, without an index."""
         del params
         self._check_state(state)
@@ -119,11 +122,11 @@ class PromptLookup:
         tree = trees.chain(self.num_speculative_tokens).fill(
             jnp.concatenate([frame.root[:, None], chain], axis=1)
         )
-        return replace(tree, valid=tree.valid.at[:, 1:].set(valid)), state
+        return replace(tree, valid=tree.valid.at[:, 1:].set(valid)), None
 
-    def update(self, params: PyTree, state: TextState, feedback: Feedback) -> TextState:
+    def update(self, params: PyTree, state: TextState, aux: None, feedback: Feedback) -> TextState:
         """The text with the round's emitted tokens added."""
-        del params
+        del params, aux
         return state.extend(feedback)
 
     def _check_state(self, state: PyTree) -> None:

@@ -11,6 +11,7 @@ Axes besides those of `jspec.types`:
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -65,6 +66,8 @@ class REST:
     max_depth: int = 10
     num_matches: int = 256
 
+    follows_text: ClassVar = True
+
     def __post_init__(self):
         check_match(self.min_match, self.max_match, _MOST)
         check_integer("max_depth", self.max_depth, 1, _MOST)
@@ -110,18 +113,18 @@ class REST:
 
     def draft(
         self, params: Datastore, state: Int[Array, "B suffix"], frame: Frame
-    ) -> tuple[Tree, Int[Array, "B suffix"]]:
+    ) -> tuple[Tree, None]:
         """Drafts the tree of continuations by the three steps of the module's docstring."""
         self._check_state(state)
         first, count, length = longest_match(params, state, self.min_match)
         follow = continuations(params, first, count, length, self.num_matches, self.max_depth)
-        return frequent_prefixes(frame.root, follow, self.num_speculative_tokens), state
+        return frequent_prefixes(frame.root, follow, self.num_speculative_tokens), None
 
     def update(
-        self, params: Datastore, state: Int[Array, "B suffix"], feedback: Feedback
+        self, params: Datastore, state: Int[Array, "B suffix"], aux: None, feedback: Feedback
     ) -> Int[Array, "B suffix"]:
         """The suffix after a round: the last tokens, the emitted ones included."""
-        del params
+        del params, aux
         return _append(state, feedback.emitted, feedback.counts)
 
     def _check_state(self, state: PyTree) -> None:

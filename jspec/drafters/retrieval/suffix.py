@@ -154,7 +154,7 @@ class Suffix:
         fresh = jnp.zeros_like(state.archived)
         return replace(state, text=text, prompt_lengths=text.lengths, archived=fresh)
 
-    def draft(self, params: PyTree, state: SuffixState, frame: Frame) -> tuple[Tree, SuffixState]:
+    def draft(self, params: PyTree, state: SuffixState, frame: Frame) -> tuple[Tree, None]:
         """Drafts the tree by the five steps of the class's docstring."""
         del params
         self._check_state(state)
@@ -165,11 +165,13 @@ class Suffix:
         weights = self._follow_probs(match)[..., None] * jnp.asarray(self.survival)[match]
         weights = jnp.where(known, weights, 0.0)
         nodes = self.num_speculative_tokens
-        return top_prefixes(frame.root, tokens, weights, nodes, self.threshold), state
+        return top_prefixes(frame.root, tokens, weights, nodes, self.threshold), None
 
-    def update(self, params: PyTree, state: SuffixState, feedback: Feedback) -> SuffixState:
+    def update(
+        self, params: PyTree, state: SuffixState, aux: None, feedback: Feedback
+    ) -> SuffixState:
         """The text with the emitted tokens; the outputs of rows that ended join the past."""
-        del params
+        del params, aux
         state = replace(state, text=state.text.extend(feedback))
         if not self.capacity:
             return state

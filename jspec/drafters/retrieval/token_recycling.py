@@ -148,9 +148,7 @@ class TokenRecycling(MatrixDrafter):
                 "a drafter with the same vocab_size, k and per_row"
             )
 
-    def draft(
-        self, params: PyTree, state: Int[Array, "R V k"], frame: Frame
-    ) -> tuple[Tree, Int[Array, "R V k"]]:
+    def draft(self, params: PyTree, state: Int[Array, "R V k"], frame: Frame) -> tuple[Tree, None]:
         """Drafts level by level, one gather each (Algorithm 1): child of rank r is M[parent, r]."""
         del params
         template = self.template
@@ -160,7 +158,7 @@ class TokenRecycling(MatrixDrafter):
             parents = tokens[:, template.parents[level]]
             children = read_cells(state, parents, template.ranks[level])
             tokens = jnp.concatenate([tokens, children], axis=1)
-        return template.fill(tokens), state
+        return template.fill(tokens), None
 
     def recycle(
         self,

@@ -38,8 +38,8 @@ class WidePlain(Autoregressive):
 
     num_nodes: int = 1
 
-    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, PyTree]:
-        return _alone(frame.root, self.num_nodes), state
+    def draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, None]:
+        return _alone(frame.root, self.num_nodes), None
 
 
 def _alone(root: Int[Array, " B"], num_nodes: int) -> Tree:

@@ -200,8 +200,8 @@ class AnotherPosition(jspec.BlockDrafter):
         table, away = params
         return super().draft(table, state, replace(frame, positions=frame.positions + away))
 
-    def update(self, params, state, feedback):
-        return super().update(params[0], state, feedback)
+    def update(self, params, state, aux, feedback):
+        return super().update(params[0], state, aux, feedback)
 
 
 TABLE = jnp.asarray(2 * np.random.default_rng(0).normal(size=(V, V)), jnp.float32)

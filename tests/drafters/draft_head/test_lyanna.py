@@ -106,7 +106,7 @@ def test_the_second_tree_is_that_of_algorithm_2(head, logits, used, threshold):
 
 def propose(head, variables, resampling, leftover, state, at, nodes=7):
     drafter = Lyanna(head, num_speculative_tokens=nodes, beam=3, resampling=resampling)
-    return jax.jit(drafter.propose)(variables, replace(state, memory=leftover), at)
+    return jax.jit(drafter.draft)(variables, replace(state, memory=leftover), at)
 
 
 @pytest.fixture(scope="module")

@@ -126,7 +126,7 @@ class Counting(jspec.RSDC):
     def init_memory(self, batch, earlier):
         return jnp.zeros((batch, self.branching[0]), jnp.int32)
 
-    def learn(self, memory, feedback):
+    def learn(self, memory, aux, feedback):
         went = feedback.verdict.counts > 1
         ranks = jnp.arange(1, memory.shape[1] + 1)
         return memory + (went[:, None] & (feedback.verdict.path[:, 1:2] == ranks))

@@ -18,7 +18,7 @@ import pytest
 import tables
 
 import jspec
-from jspec.drafters.draft_model.best_first import GrowthLog
+from jspec.drafters.draft_model.base import Drafted
 from jspec.drafters.draft_model.calibrated_dyspec import (
     AcceptanceRates,
     RateTable,
@@ -429,7 +429,7 @@ def beside_another(drafter):
     drawn = DrawnChildren(
         tokens=jnp.array([[[0, 1]]]), notes=(jnp.array([[[0.6, 0.3]]]),) * drafter_notes(drafter)
     )
-    log = GrowthLog(drafter.init_memory(1, None), drawn, jnp.array([[1, 0, 0]]))
+    memory, aux = drafter.init_memory(1, None), Drafted(None, jnp.array([[1, 0, 0]]), drawn)
     tree = jspec.Tree(
         tokens=jnp.array([[2, 0, 1]]),
         parents=jnp.array([[-1, 0, 0]]),
@@ -454,7 +454,7 @@ def beside_another(drafter):
         done=jnp.zeros(1, bool),
         merged=jspec.Scored(tree, output, verdict),
     )
-    return log.memory, drafter.learn(log, feedback)
+    return memory, drafter.learn(memory, aux, feedback)
 
 
 def drafter_notes(drafter):

@@ -38,9 +38,9 @@ class Telling:
 
     def draft(self, params, state, frame):
         tree = self.template.fill(params.tokens)
-        return tree.replace(valid=params.valid, value=params.value), state
+        return tree.replace(valid=params.valid, value=params.value), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         return state
 
 
@@ -116,7 +116,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
         params = tuple(told(d.template, rng, d is not drafters[1]) for d in drafters)
         # Distinct siblings, or a drafter's own repeats would have ranks that paths have not.
         params = tuple(_distinct(d.template, p) for d, p in zip(drafters, params, strict=True))
-        tree, state = draft(params, state, frame)
+        tree, aux = draft(params, state, frame)
         assert (tree.depth, tree.tokens.shape[1]) == (5, 7)
         rows = []
         counts = rng.integers(0, tree.depth + 2, BATCH)
@@ -137,7 +137,8 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
             text = [*path, *rng.integers(0, 4, 6)][: counts[row]]
             emitted[row, : len(text)] = text
             rows.append((offered, text))
-        state = update(params, state, feedback(tree, jnp.asarray(emitted), jnp.asarray(counts)))
+        outcome = feedback(tree, jnp.asarray(emitted), jnp.asarray(counts))
+        state = update(params, state, aux, outcome)
         beliefs = oracle.learnt(beliefs, rows)
         bias = np.asarray(state.acceptance.bias)
         np.testing.assert_allclose(bias[0], beliefs[0][None], atol=2e-3)
@@ -197,10 +198,10 @@ def test_nodes_go_to_who_is_right_and_come_back():
     draft, update = jax.jit(mixture.draft), jax.jit(mixture.update)
     for right in (1, 2, 1):
         for _ in range(60):
-            tree, state = draft(params, state, frame)
+            tree, aux = draft(params, state, frame)
             emitted = jnp.full((1, 4), right, jnp.int32)
             lesson = feedback(tree, emitted, jnp.array([4]))
-            state = update(params, state, lesson)
+            state = update(params, state, aux, lesson)
         assert (np.asarray(tree.tokens)[0, 1:] == right).all()
         assert float(tree.value[0, 3]) > 0.5
 
@@ -211,9 +212,9 @@ def test_a_row_that_has_ended_teaches_nothing():
     state = mixture.init(1, 8, None)
     frame = Frame(jnp.array([ROOT]), jnp.zeros(1, int), None, None, jnp.ones(1, bool))
     params = (Told(jnp.array([[ROOT, 1, 1]], jnp.int32), jnp.ones((1, 3), bool), None),) * 2
-    tree, drafted = jax.jit(mixture.draft)(params, state, frame)
+    tree, aux = jax.jit(mixture.draft)(params, state, frame)
     lesson = feedback(tree, jnp.zeros((1, 3), jnp.int32), jnp.array([0]))
-    after = jax.jit(mixture.update)(params, drafted, lesson)
+    after = jax.jit(mixture.update)(params, state, aux, lesson)
     np.testing.assert_array_equal(after.acceptance.bias, state.acceptance.bias)
 
 

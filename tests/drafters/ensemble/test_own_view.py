@@ -31,9 +31,9 @@ class Watching:
         steps = state[0][:, None] + jnp.arange(self.length)
         told = jnp.take_along_axis(params, steps, axis=1, mode="fill", fill_value=0)
         tokens = jnp.concatenate([frame.root[:, None], told], axis=1)
-        return trees.chain(self.length).fill(tokens), state
+        return trees.chain(self.length).fill(tokens), None
 
-    def update(self, params, state, feedback):
+    def update(self, params, state, aux, feedback):
         written, own, wrong, others, seen = state
         path, counts = feedback.verdict.path, feedback.verdict.counts
         lanes = jnp.arange(path.shape[1])

@@ -160,7 +160,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
         lengths = jnp.array([3, 2], jnp.int32)
         state = drafter.prefill(store, state, PromptChunk.whole(prompt, lengths, output(3)))
         for done in ([False, False], [False, True]):
-            tree, state = drafter.draft(store, state, frame())
+            tree, aux = drafter.draft(store, state, frame())
             width = tree.depth + 1
             counts = jnp.array([2, 1], jnp.int32)
             feedback = Feedback(
@@ -176,7 +176,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
                 done=jnp.array(done),
             )  # fmt: skip
             before = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
-            state = drafter.update(store, state, feedback)
+            state = drafter.update(store, state, aux, feedback)
             assert before == jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), state)
 
     strict = jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise")
