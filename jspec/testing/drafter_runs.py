@@ -154,12 +154,12 @@ def check_rests(subject: Subject, drafter: WatchedDrafter, params: PyTree, repor
         slots = state.cache.slots
         first = engine.prefill(prompt=prompt, lengths=lengths, slots=slots, **asked)
         read = engine.prefill(prompt=read, lengths=counts, earlier=first, **asked)
-        own, other = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
+        own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
         for row in np.flatnonzero(~own.done[-1]):
             for name in ("tokens", "parents", "valid"):
                 mine, its = (
                     np.where(log.valid[-1, row], getattr(log, name)[-1, row], 0)
-                    for log in (own, other)
+                    for log in (own, same)
                 )
                 promise(
                     np.array_equal(mine, its),
