@@ -366,6 +366,13 @@ class WithoutContext:
     vocab_size, apply, init_cache = 23, None, None
 
 
+class OfVersion01(jspec.PromptLookup):
+    """Its update takes what that of a drafter of jspec 0.1 took."""
+
+    def update(self, params, state, feedback):
+        return state
+
+
 class Unhashable(jspec.PromptLookup):
     """A drafter that cannot be a static argument."""
 
@@ -402,6 +409,10 @@ class Unhashable(jspec.PromptLookup):
         (dict(model=None), "model is None, which has no apply; pass a model"),
         (dict(model=tiny.Counted), "model is <class.*; pass a model"),
         (dict(model=WithoutContext()), "model is .*, which has no context; pass a model"),
+        (
+            dict(drafter=OfVersion01()),
+            r"whose update does not take \(params, state, aux, feedback\)",
+        ),
         (dict(drafter=Unhashable()), "drafter is .*cannot be hashed .*; it is a static argument"),
         (dict(params=None), "params is None; pass the model's weights"),
         (dict(drafter_state="x"), "drafter_state holds 'x', a str"),

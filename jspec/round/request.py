@@ -13,7 +13,7 @@ from jaxtyping import Array, Int
 
 from jspec import sampling as samplings
 from jspec._validate import seeds
-from jspec._validate.arguments import check_integer
+from jspec._validate.arguments import check_integer, takes
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import end_tokens, integers, known_values, library_of, to_array
 from jspec._xla import backend
@@ -70,6 +70,11 @@ def check_drafter(drafter: Drafter) -> None:
     """Raises InputError unless this is a drafter."""
     if isinstance(drafter, type) or not isinstance(drafter, Drafter):
         raise InputError(f"drafter is {drafter!r}; pass an instance such as jspec.PromptLookup()")
+    if not takes(drafter.update, 4):
+        raise InputError(
+            f"drafter is {drafter!r:.80}, whose update does not take (params, state, aux, "
+            "feedback); see jspec.Drafter"
+        )
     _check_static("drafter", drafter)
 
 
