@@ -1,6 +1,21 @@
-"""`python -m jspec`: the command line, where no script of it is on the path."""
+"""The command line: the script `jspec`, and `python -m jspec`."""
 
-from jspec.cli.main import main
+import sys
+
+from jspec._validate import extras
+from jspec._validate.errors import InputError
+
+
+def main() -> None:
+    """The entry point; says in a sentence which extra is missing."""
+    try:
+        extras.require("the command line", "cli", "typer", "rich", "jinja2")
+    except InputError as error:
+        sys.exit(f"jspec: {error}")
+    from jspec.cli.main import main
+
+    main()
+
 
 if __name__ == "__main__":
     main()

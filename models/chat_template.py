@@ -10,6 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from jspec._validate import extras
 from jspec._validate.errors import InputError
 from jspec.models.huggingface import settings
 
@@ -253,14 +254,10 @@ def _compiled(template: str, source: str) -> Any:
     Raises:
         InputError: if it is no Jinja template, or jinja2 is not installed.
     """
-    try:
-        import jinja2
-        from jinja2.ext import Extension, loopcontrols
-        from jinja2.sandbox import ImmutableSandboxedEnvironment
-    except ImportError as error:
-        raise InputError(
-            f"{source} needs jinja2, which is not installed; pip install jinja2"
-        ) from error
+    extras.require(source, "cli", "jinja2")
+    import jinja2
+    from jinja2.ext import Extension, loopcontrols
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
         """`{% generation %}` marks what a model is trained on; here it changes nothing."""

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, Sharding
 
+from jspec._validate import extras
 from jspec._validate.errors import InputError, unreadable
 from jspec.models import columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import settings
@@ -61,6 +62,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         >>> again == model
         True
     """
+    extras.require("a checkpoint of orbax", "train", "orbax")
     import orbax.checkpoint as ocp
 
     path = Path(folder).expanduser().resolve()
@@ -107,6 +109,7 @@ def restore(
         InputError: if the folder holds no whole checkpoint, or weights of other shapes, or if the
             mesh is refused.
     """
+    extras.require("a checkpoint of orbax", "train", "orbax")
     import orbax.checkpoint as ocp
 
     path = Path(folder).expanduser().resolve()

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from jspec._validate import plain_json
+from jspec._validate import extras, plain_json
 from jspec._validate.errors import InputError
 
 SLOW = ("tokenizer.model", "vocab.json", "spiece.model")
@@ -36,6 +36,7 @@ def read(folder: Path) -> Any:
         except BaseException as error:  # the Rust binding raises bare Exception, and its panics
             raise InputError(f"{file} is no tokenizer ({error}); download it again") from error
     elif any((folder / name).is_file() for name in SLOW):
+        extras.require(f"the tokenizer of {folder}", "transformers", "transformers")
         from transformers import AutoTokenizer
 
         try:

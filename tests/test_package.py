@@ -3,6 +3,7 @@
 import ast
 import importlib.metadata
 import importlib.resources
+import itertools
 import subprocess
 import sys
 import tomllib
@@ -71,10 +72,7 @@ def test_what_is_imported_is_declared():
         for requirement in (
             *PROJECT["dependencies"],
             # Their absence is said in a sentence.
-            *PROJECT["optional-dependencies"]["datastore"],
-            *PROJECT["optional-dependencies"]["parity"],
-            *PROJECT["optional-dependencies"]["peers"],
-            *PROJECT["optional-dependencies"]["serve"],
+            *itertools.chain(*PROJECT["optional-dependencies"].values()),
         )
     }
     declared |= {"orbax", "llama_cpp"}  # of orbax-checkpoint and llama-cpp-python

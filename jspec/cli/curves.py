@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from jspec._validate import extras
+
 
 def plot(curve: Sequence[Mapping[str, Any]], path: Path, unit: str) -> None:
     """Loss against steps, and below it the acceptance of each draft step if the curve has it.
@@ -15,6 +17,7 @@ def plot(curve: Sequence[Mapping[str, Any]], path: Path, unit: str) -> None:
         path: of the picture.
         unit: of the loss.
     """
+    extras.require("a picture", "pictures", "matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")

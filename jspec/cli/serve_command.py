@@ -1,13 +1,12 @@
 """The command `jspec serve`. The work is in `jspec.serve`, so that `--help` needs no JAX."""
 
 import os
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from jspec._validate.errors import InputError
+from jspec._validate import extras
 from jspec.cli import options
 from jspec.cli.parsers import integer
 from jspec.methods import BUNDLED
@@ -145,10 +144,7 @@ def serve(
     dtype: options.Dtype = None,
 ) -> None:
     """Serve a model over HTTP, in the words of the OpenAI API."""
-    if missing := [name for name in _NEEDED if find_spec(name) is None]:
-        raise InputError(
-            f"jspec serve needs {missing[0]}, which is not installed; pip install 'jspec[serve]'"
-        )
+    extras.require("jspec serve", "serve", *_NEEDED)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
 

@@ -1,1 +1,5 @@
 """Training of causal language models and of draft heads."""
+
+from jspec._validate import extras
+
+extras.require("training", "train", "optax", "orbax")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from jspec._validate import extras
 from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import families, header, vocabulary
@@ -26,13 +27,9 @@ def library() -> Any:
     Raises:
         InputError: if it is not installed.
     """
-    try:
-        import gguf
-    except ImportError as error:
-        raise InputError(
-            "a GGUF file is read with the package gguf, which is not installed; "
-            "pip install 'jspec[gguf]'"
-        ) from error
+    extras.require("a GGUF file", "gguf", "gguf")
+    import gguf
+
     return gguf
 
 

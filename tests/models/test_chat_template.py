@@ -145,7 +145,7 @@ def test_who_watches_can_end_a_text_that_grows_too_long(words):
 
 def test_without_jinja_it_says_what_to_install(words, monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(jspec.InputError, match="pip install jinja2"):
+    with pytest.raises(jspec.InputError, match="needs jinja2, which is not installed"):
         chat(words, CHATML + " ").render(HI)
 
 

@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+from jspec._validate import extras
 from jspec.cli.bench.settings import PLAIN
 from jspec.cli.bench.statistics import Report
 
@@ -16,6 +17,7 @@ def draw(report: Report) -> str:
     A mark is a geometric mean, the thick line reaches from the first to the third quartile of the
     prompts, the thin one from the least to the largest.
     """
+    extras.require("a picture", "pictures", "matplotlib")
     import matplotlib
 
     matplotlib.use("Agg")

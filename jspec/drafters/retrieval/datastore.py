@@ -17,6 +17,7 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int, UInt
 
+from jspec._validate import extras
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
@@ -184,13 +185,9 @@ def fingerprint(vocabulary: Mapping[str, int]) -> bytes:
 
 
 def _sorted_suffixes(corpus: UInt[np.ndarray, " corpus"]) -> Int[np.ndarray, " corpus"]:
-    try:
-        from pydivsufsort import divsufsort
-    except ImportError:
-        raise InputError(
-            "building a datastore needs pydivsufsort, which is not installed; install jspec with "
-            "its extra: pip install 'jspec[datastore]'"
-        ) from None
+    extras.require("building a datastore", "datastore", "pydivsufsort")
+    from pydivsufsort import divsufsort
+
     return divsufsort(corpus).astype(np.int32, copy=False)
 
 

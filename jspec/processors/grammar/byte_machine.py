@@ -9,11 +9,11 @@ import json
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import numpy as np
 from jaxtyping import Bool, Int
 
+from jspec._validate import extras
 from jspec._validate.errors import InputError
 from jspec.processors.grammar import process_memory
 from jspec.processors.grammar.regex_syntax import check_groups, without_anchors
@@ -103,10 +103,7 @@ def of_schema(schema: str, what: str, max_states: int, max_seconds: float) -> By
 def _machine(
     asked: dict[str, str | None], what: str, max_states: int, max_seconds: float
 ) -> ByteMachine:
-    if find_spec("outlines_core") is None:
-        raise InputError(
-            f"{what} needs outlines-core, which is not installed; pip install 'jspec[grammar]'"
-        )
+    extras.require(what, "grammar", "outlines_core")
     size = process_memory.left(_MEGABYTES * _MEGABYTE)
     try:
         ran = subprocess.run(

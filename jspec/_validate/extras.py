@@ -1,0 +1,28 @@
+"""Packages that an extra of jspec brings, and the sentence where one is missing."""
+
+from importlib.util import find_spec
+
+from jspec._validate.errors import InputError
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Refuses what needs packages that are not installed.
+
+    Args:
+        what: needs them, as a sentence begins.
+        extra: of jspec, which brings them.
+        modules: that are imported.
+
+    Raises:
+        InputError: for the first one that is not there.
+
+    Example:
+        >>> require("it", "train", "json", "no_such_one")
+        Traceback (most recent call last):
+        jspec.InputError: it needs no_such_one, which is not installed; pip install 'jspec[train]'
+    """
+    for name in modules:
+        if find_spec(name) is None:
+            raise InputError(
+                f"{what} needs {name}, which is not installed; pip install 'jspec[{extra}]'"
+            )
