@@ -98,7 +98,7 @@ def _committed(target: models.Loaded, built: Built, prompts: np.ndarray) -> tupl
     tokens = numbers = different = 0
     for row in range(len(prompts)):
         # The last of a row is of no cache, and in plain decoding another one is the last.
-        count = min(int(state.cache.lengths[row]) for state in (plain, drafted))
+        count = min(int(state.positions[row]) for state in (plain, drafted))
         written = count - prompts.shape[1] + 1
         tokens += written
         different += int((plain.out[row, :written] != drafted.out[row, :written]).sum())
@@ -114,7 +114,7 @@ def _committed(target: models.Loaded, built: Built, prompts: np.ndarray) -> tupl
 
 
 def _held(state: jspec.State) -> list[np.ndarray]:
-    return [np.asarray(leaf) for leaf in (*state.cache.keys, *state.cache.values)]
+    return [np.asarray(leaf) for leaf in (*state.memory.keys, *state.memory.values)]
 
 
 def _written(model: Any, params: Any, drafter: Any, weights: Any, prompts: np.ndarray) -> Any:

@@ -67,6 +67,8 @@ from .drafters.scripted import Script as Script
 from .drafters.scripted import Scripted as Scripted
 from .drafters.verified import Verified as Verified
 from .drafters.verified import with_verifier as with_verifier
+from .memory import KVCache as KVCache
+from .memory import TreeKV as TreeKV
 from .methods import auto as auto
 from .processors import grammar as grammar
 from .processors.grammar.stops import StopStrings as StopStrings
@@ -82,7 +84,6 @@ from .testing.tracing import TracedRound as TracedRound
 from .testing.tracing import TracedWidths as TracedWidths
 from .testing.tracing import trace as trace
 from .tree import Template as Template
-from .types import Cache as Cache
 from .types import Feedback as Feedback
 from .types import Frame as Frame
 from .types import Logprobs as Logprobs
@@ -95,7 +96,6 @@ from .types import State as State
 from .types import Stats as Stats
 from .types import Status as Status
 from .types import Tree as Tree
-from .types import TreeKV as TreeKV
 from .types import Verdict as Verdict
 from .types import WidthChoice as WidthChoice
 from .verify import proposals as proposals

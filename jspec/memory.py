@@ -1,19 +1,83 @@
-"""The target's memory: empty caches and the one write that ever happens to them."""
+"""Keys and values as a model's memory: the default, and the one write that ever happens to it.
+
+A model whose memory is this one has three lines:
+
+    def init_memory(self, batch, capacity):
+        return memory.init(batch, capacity, layers, heads, head_dim, dtype)
+
+    commit, until = staticmethod(memory.commit), staticmethod(memory.until)
+"""
 
 from dataclasses import replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Int, Num
 
-from jspec.types import Cache, Output, TreeKV
+from jspec._xla.mesh_axes import ROWS, WEIGHTS
 
 
-def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike) -> Cache:
+@struct.dataclass
+class KVCache:
+    """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
+
+    A tuple of arrays, one a layer, that XLA updates in place inside a `while_loop`. Layers that a
+    model scans share one array, in which H counts the heads of all of them. In place of an array
+    may stand several, of the same first three axes: `jspec.models.kv_int8.Rounded`.
+    """
+
+    mesh_axes: ClassVar = (ROWS, WEIGHTS)
+    """The axes of a mesh that rows and heads are split over, see `jspec._xla.mesh_axes.specs`."""
+
+    keys: tuple[Num[Array, "B _ S D"] | Any, ...]
+    values: tuple[Num[Array, "B _ S D"] | Any, ...]
+    lengths: Int[Array, " B"]
+    """The number of committed tokens per row; slots at or beyond it are never read."""
+
+    @property
+    def slots(self) -> int:
+        return jax.tree.leaves(self.keys)[0].shape[2]
+
+
+@struct.dataclass
+class TreeKV:
+    """Keys and values of tree nodes that were scored and stand in no cache: what is tentative."""
+
+    keys: tuple[Num[Array, "B _ M D"] | Any, ...]
+    values: tuple[Num[Array, "B _ M D"] | Any, ...]
+
+    def concat(self, later: "TreeKV") -> "TreeKV":
+        """These nodes, followed by later ones."""
+        return jax.tree.map(lambda *both: jnp.concatenate(both, axis=2), self, later)
+
+    def padded(self, size: int) -> "TreeKV":
+        """These nodes, with room for `size` in all."""
+
+        def pad(x: Array) -> Array:
+            return jnp.pad(x, ((0, 0), (0, 0), (0, size - x.shape[2]), (0, 0)))
+
+        return jax.tree.map(pad, self)
+
+    def put(self, later: "TreeKV", at: Int[Array, ""] | int) -> "TreeKV":
+        """These nodes, with later ones in the room from node `at` on."""
+
+        def write(old: Array, new: Array) -> Array:
+            # A tree of one level scores nothing below the root and has no room. Its loop still
+            # traces this line, though it never runs it, so the slice is cut to what fits.
+            return jax.lax.dynamic_update_slice_in_dim(old, new[:, :, : old.shape[2]], at, axis=2)
+
+        return jax.tree.map(write, self, later)
+
+
+def init(
+    batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike
+) -> KVCache:
     """An empty cache of [B, H, S, D] arrays per layer."""
     shape = (batch, heads, slots, head_dim)
-    return Cache(
+    return KVCache(
         keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
         values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
         lengths=jnp.zeros(batch, jnp.int32),
@@ -21,46 +85,46 @@ def init(batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: 
 
 
 def commit(
-    cache: Cache, output: Output | TreeKV, path: Int[Array, "B P"], counts: Int[Array, " B"]
-) -> Cache:
+    cache: KVCache, nodes: TreeKV, path: Int[Array, "B P"], counts: Int[Array, " B"]
+) -> KVCache:
     """Writes the keys and values of the first `counts` nodes of `path` behind the committed tokens.
 
-    The tree's keys and values live in `output`, never in the cache, so accepting a path is one
+    The tree's keys and values live in the output, never in the cache, so accepting a path is one
     gather from that small array and one scatter: no scratch slots, nothing to compact.
 
     Args:
         cache: the cache; read, not donated (inside a loop XLA updates it in place).
-        output: the forward that scored the nodes, or their keys and values.
+        nodes: `Output.tentative` of the forward that scored the nodes.
         path: node ids from the root.
         counts: how many of them to commit, 0 .. P; 0 leaves a row untouched.
     """
-    counts = _known_after(output, counts)
+    counts = _known_after(nodes, counts)
     step = jnp.arange(path.shape[1])
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
     slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
 
-    def write(old: tuple[Array, ...], new: tuple[Array, ...]) -> tuple[Array, ...]:
-        return tuple(_write(*layer, path, slots) for layer in zip(old, new, strict=True))
+    def write(old: Array, new: Array) -> Array:
+        return _write(old, new, path, slots)
 
-    return Cache(
-        keys=write(cache.keys, output.keys),
-        values=write(cache.values, output.values),
+    return KVCache(
+        keys=jax.tree.map(write, cache.keys, nodes.keys),
+        values=jax.tree.map(write, cache.values, nodes.values),
         lengths=cache.lengths + counts,
     )
 
 
-def until(cache: Cache, lengths: Int[Array, " B"]) -> Cache:
+def until(cache: KVCache, lengths: Int[Array, " B"]) -> KVCache:
     """The cache with no more than so many committed tokens of each row."""
     return replace(cache, lengths=jnp.minimum(cache.lengths, lengths))
 
 
 @jax.jit  # inside of a program this is a call, which XLA inlines; all layers share its trace
 def _write(
-    old: Float[Array, "B H S D"],
-    new: Float[Array, "B H N D"],
+    old: Num[Array, "B H S D"],
+    new: Num[Array, "B H N D"],
     path: Int[Array, "B P"],
     slots: Int[Array, "B P"],
-) -> Float[Array, "B H S D"]:
+) -> Num[Array, "B H S D"]:
     # Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     # And over heads: XLA for TPU lays an array out by what a scatter takes whole, and with whole
     # heads it would copy the cache into another layout and back, twice a call of `step`.
@@ -73,12 +137,12 @@ def _write(
     return scatter(old, picked, jnp.broadcast_to(slots[:, None], picked.shape[:3]))
 
 
-def _known_after(kv: Output | TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
+def _known_after(nodes: TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:
     """The counts, which are not known before the forward has read the cache.
 
     XLA writes in place only what is surely not read any more, and copies the cache otherwise. In a
     round the accepted path depends on the scores, but how long a prompt is was known before.
     """
-    last = kv.keys[-1][:, 0, -1, -1]
+    last = jax.tree.leaves(nodes.keys)[-1][:, 0, -1, -1].astype(jnp.float32)
     # Never true, which XLA does not know.
     return counts + (jnp.isnan(last) & jnp.isinf(last)).astype(counts.dtype)

@@ -1,20 +1,11 @@
 """The interfaces of a model, a drafter, a rule and a verifier. Axes as in `jspec.types`."""
 
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.types import (
-    Cache,
-    Feedback,
-    Frame,
-    Output,
-    PromptChunk,
-    PyTree,
-    Tree,
-    TreeKV,
-    Verdict,
-)
+from jspec.memory import KVCache, TreeKV
+from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree, Verdict
 
 
 class CausalLM(Protocol):
@@ -23,6 +14,9 @@ class CausalLM(Protocol):
     One with a static attribute `takes_packed` that is True takes the trees of a batch as one row of
     tokens too, with a `jspec.packed.PackedMask` as its mask: rows of a batch then share what a
     round scores (`jspec.adaptive`).
+
+    What it remembers of a text is its own: three functions make, read and extend its memory, and
+    nothing else looks into it. Keys and values as a memory are in `jspec.memory`.
     """
 
     @property
@@ -33,8 +27,17 @@ class CausalLM(Protocol):
         """The number of positions that the model can place; None if it has no bound."""
         ...
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache."""
+    def init_memory(self, batch: int, capacity: int) -> PyTree:
+        """The memory of rows without committed tokens.
+
+        A pytree of arrays, in which the rows are the first axis of every leaf: rows are copied,
+        moved and dropped along it. On a mesh they are split there; a part with a static
+        attribute `mesh_axes` names the mesh's axis for each of its first axes.
+
+        Args:
+            batch: B, the number of rows.
+            capacity: S, the most tokens that a row will hold.
+        """
         ...
 
     def apply(
@@ -43,19 +46,48 @@ class CausalLM(Protocol):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
+        memory: PyTree,
+        nodes: PyTree = None,
     ) -> Output:
-        """Scores N tokens of each row, after the committed tokens of `cache`, which is only read.
+        """Scores N tokens of each row after the committed tokens of `memory`, which is only read.
 
-        Token i attends to all `cache.lengths` slots of its row, to the nodes j with
-        `mask[b, i, j]`, and to the tokens j with `mask[b, i, M + j]`. `cache=None` is the empty
-        past, `nodes=None` is M = 0. The keys and values of the N tokens come back in the output;
-        `jspec.memory.commit` puts the accepted ones into the cache.
+        Token i comes after all committed tokens of its row, after the nodes j with `mask[b, i, j]`
+        and after the tokens j with `mask[b, i, M + j]`, itself among them: these are one path.
+        What the model must keep of the N tokens comes back as `Output.tentative`, a pytree of its
+        own; `commit` takes the accepted ones of it.
 
-        `nodes` is for draft models, which score a tree level by level; a model that only serves
-        as a target may leave the argument out.
+        `nodes` is for draft models, which score a tree level by level: `Output.tentative` of the
+        earlier levels, M nodes; None is M = 0. It then has methods `concat`, `padded` and `put` as
+        `jspec.TreeKV` has. A model that only serves as a target may leave the argument out.
         """
+        ...
+
+    def commit(
+        self,
+        memory: PyTree,
+        tentative: PyTree,
+        path: Int[Array, "B P"],
+        counts: Int[Array, " B"],
+        /,
+    ) -> PyTree:
+        """The memory after the first `counts` nodes of `path`, of the same shapes and dtypes.
+
+        Args:
+            memory: that the nodes were scored after.
+            tentative: `Output.tentative` of that forward.
+            path: nodes, each one's parent before it; entries at or beyond `counts` are not read.
+            counts: 0 .. P; 0 leaves a row as it is.
+        """
+        ...
+
+
+class CanCut(Protocol):
+    """A model whose memory can be cut back. One that has no `until` is refused where that is asked
+    for: as a draft model, and to go on from a text that was cut before a stop string.
+    """
+
+    def until(self, memory: PyTree, lengths: Int[Array, " B"], /) -> PyTree:
+        """The memory with no more than so many committed tokens of each row."""
         ...
 
 
@@ -84,8 +116,18 @@ class DraftHead(Protocol):
         """The width F of the target's states that the head reads."""
         ...
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache, for pairs."""
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
+        """An empty memory, for pairs."""
+        ...
+
+    def commit(
+        self, memory: Any, tentative: Any, path: Int[Array, "B P"], counts: Int[Array, " B"], /
+    ) -> Any:
+        """As in `CausalLM`."""
+        ...
+
+    def until(self, memory: Any, lengths: Int[Array, " B"], /) -> Any:
+        """The memory with no more than so many pairs of each row."""
         ...
 
     def apply(
@@ -95,10 +137,10 @@ class DraftHead(Protocol):
         tokens: Int[Array, "B N"] | None,
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
+        memory: KVCache | None,
         nodes: TreeKV | None = None,
     ) -> Output:
-        """Gives states and scores after N pairs of each row; cache, mask, nodes as in `CausalLM`.
+        """Gives states and scores after N pairs of each row; memory, mask, nodes as in `CausalLM`.
 
         The states read may also be some [B, N, E] that the head itself predicted; a head that can
         go on without the token takes None for it.

@@ -9,8 +9,8 @@ Axes, the same letters in all annotations; a file that needs others says which:
     Q  rows of `Tree.q`
     V  vocabulary
     E  hidden size; F, width of the states that a draft head reads
-    S  slots of the cache
-    M  nodes that were scored before, and stand in no cache
+    S  tokens that a row of the memory holds: its capacity
+    M  nodes that were scored before and are not committed
     H  key-value heads, D their size
     C  tokens of a prompt that are read at once
     T  padded length of a prompt, or of the output
@@ -52,7 +52,7 @@ class Status(IntEnum):
     LIMIT = 2
     """The row emitted as many tokens as it was allowed."""
     CAPACITY = 3
-    """The cache has no slot for the next token."""
+    """The memory has no room for the next token."""
     NAN = 4
     """The target's logits were not numbers; nothing was emitted from them."""
     STOP = 5
@@ -81,44 +81,15 @@ _MESSAGES = {
 
 
 @struct.dataclass
-class Cache:
-    """Keys and values of the committed tokens. Slot s of a row holds its token at position s.
-
-    A tuple of arrays, one a layer, that XLA updates in place inside a `while_loop`. Layers that a
-    model scans share one array, in which H counts the heads of all of them.
-    """
-
-    keys: tuple[Float[Array, "B _ S D"], ...]
-    values: tuple[Float[Array, "B _ S D"], ...]
-    lengths: Int[Array, " B"]
-    """The number of committed tokens per row; slots at or beyond it are never read."""
-
-    @property
-    def slots(self) -> int:
-        return self.keys[0].shape[2]
-
-
-@struct.dataclass
-class TreeKV:
-    """Keys and values of tree nodes that were scored before and stand in no cache."""
-
-    keys: tuple[Float[Array, "B _ M D"], ...]
-    values: tuple[Float[Array, "B _ M D"], ...]
-
-    def concat(self, later: "TreeKV") -> "TreeKV":
-        """These nodes, followed by later ones."""
-        return jax.tree.map(lambda *both: jax.numpy.concatenate(both, axis=2), self, later)
-
-
-@struct.dataclass
 class Output:
     """The result of one forward of a model over N tokens of each row."""
 
     logits: Float[Array, "B N V"]
     hidden: Float[Array, "B N E"] | None
     """Last hidden state, after the final norm (what the head reads); None if not given."""
-    keys: tuple[Float[Array, "B _ N D"], ...]
-    values: tuple[Float[Array, "B _ N D"], ...]
+    tentative: PyTree = None
+    """What the model keeps of the N tokens until some of them are committed, such as their keys and
+    values: for its own `commit`. What a drafter sees of a target's forward has None."""
 
 
 @struct.dataclass
@@ -211,7 +182,7 @@ class Frame:
     """The inputs of a draft: everything that a drafter may know of the round when it drafts."""
 
     root: Int[Array, " B"]
-    """The last emitted token, whose key and value are not in any cache yet."""
+    """The last emitted token, which is in no memory yet."""
     positions: Int[Array, " B"]
     """Position of the root in its row; the tokens before it are committed."""
     keys: jax.Array | None
@@ -434,9 +405,12 @@ class Request:
 class State:
     """The state of a generation between two rounds."""
 
-    cache: Cache
+    memory: PyTree
+    """The model's memory of the committed tokens, see `jspec.CausalLM`."""
+    positions: Int[Array, " B"]
+    """Position of the root of each row, which is the number of committed tokens."""
     root: Int[Array, " B"]
-    """Last emitted token (at first the last of the prompt); its position is `cache.lengths`."""
+    """Last emitted token (at first the last of the prompt)."""
     out: Int[Array, "B T"]
     """Emitted tokens; entries at or beyond `lengths` are 0."""
     lengths: Int[Array, " B"]
@@ -447,6 +421,8 @@ class State:
     """The drafter's memory."""
     stats: Stats
     request: Request
+    capacity: int = struct.field(pytree_node=False)
+    """S, the most tokens that a row's memory holds; static."""
     control: PyTree = None
     """A `jspec.processors.control.Progress`: what `request.control` keeps between rounds."""
 

@@ -6,13 +6,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Num
 
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
+from jspec.memory import KVCache, TreeKV
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
 from jspec.round.packed import Mask, PackedMask
-from jspec.types import Cache, TreeKV
 
 _MANY_QUERIES = 128
 """The number of queries of a head from which a loop over blocks pays on any device."""
@@ -62,7 +62,7 @@ class Past(NamedTuple):
     """Keys and values of tree nodes that were scored before."""
 
 
-def past(cache: Cache | None, nodes: TreeKV | None, array: int) -> Past:
+def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:
     """The keys and values of one layer, from the cache and from the nodes.
 
     Args:
@@ -195,8 +195,8 @@ def attend(
     if isinstance(mask, PackedMask):
         mixed = attend(
             mask.unpack(q),
-            mask.unpack_heads(k),
-            mask.unpack_heads(v),
+            unpack_heads(mask, k),
+            unpack_heads(mask, v),
             mask.seen,
             past,
             None if positions is None else mask.unpack(positions),
@@ -226,6 +226,11 @@ def attend(
     else:
         mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given)
     return mixed.reshape(*q.shape[:2], -1)
+
+
+def unpack_heads(mask: PackedMask, x: Num[Array, "1 H T D"]) -> Num[Array, "B H N D"]:
+    """`PackedMask.unpack` of what has heads in front of the nodes."""
+    return mask.unpack(x.swapaxes(1, 2)).swapaxes(1, 2)
 
 
 def _natively(

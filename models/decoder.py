@@ -1,4 +1,4 @@
-"""The base of networks of transformer blocks: their sizes, a cache of these, and their blocks."""
+"""The base of networks of transformer blocks: their sizes, a memory of these, and their blocks."""
 
 from collections.abc import Mapping
 from dataclasses import field
@@ -10,10 +10,11 @@ import jax
 import jax.numpy as jnp
 
 from jspec import memory as caches
+from jspec.memory import KVCache
 from jspec.models import streaming
 from jspec.models.attention import XLA, Implementation
 from jspec.models.columns import Fused
-from jspec.types import Cache, PyTree
+from jspec.types import PyTree
 
 
 class Decoder(nn.Module):
@@ -63,12 +64,14 @@ class Decoder(nn.Module):
     def num_layers(self) -> int:
         return self.config.num_layers
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache of `slots` tokens a row."""
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
+        """Empty keys and values of `capacity` tokens a row."""
         config = self.config
         return caches.init(
-            batch, slots, self.num_layers, config.num_kv_heads, config.head_dim, self.dtype
+            batch, capacity, self.num_layers, config.num_kv_heads, config.head_dim, self.dtype
         )
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def through(self, block: nn.Module, name: str, *arguments: Any) -> Any:
         """What a block makes of its arguments; blocks that are alike are traced once.

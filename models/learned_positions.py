@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -15,7 +16,7 @@ from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
 from jspec.models.scanning import LayeredDecoder
 from jspec.round.packed import Mask
-from jspec.types import Cache, Output, TreeKV
+from jspec.types import Output
 
 
 @dataclass(frozen=True)
@@ -102,7 +103,7 @@ class LearnedPositionDecoder(LayeredDecoder):
 
     Args:
         config: its shape.
-        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
         column_parts: devices that the columns of queries, keys and values are laid out for; see
@@ -127,7 +128,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Mask,
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         config = self.config
@@ -147,14 +148,14 @@ class LearnedPositionDecoder(LayeredDecoder):
         x = x + places[positions + config.position_offset].astype(self.dtype)
         block = Block(config, *dtypes, self.attend_by, self.column_parts, parent=None)
         blocks = [block] * config.num_layers
-        ran = self.through_layers(blocks, x, (mask,), cache, nodes)
+        ran = self.through_layers(blocks, x, (mask,), memory, nodes)
         x = ran.x
         if config.final_norm:
             x = _norm(self, "norm")(x)
         if projected:
             x = _dense(self, config.embed_size, "project_out", bias=False)(x)
         head = embed if config.tied else eight_bits.table(self, "head", *tables)
-        return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)
+        return Output(logits=unembed(x, head), hidden=x, tentative=ran.tentative)
 
 
 def _norm(module: Block | LearnedPositionDecoder, name: str) -> LayerNorm:

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec._validate.errors import InputError
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -24,7 +25,7 @@ from jspec.models.online_softmax import capped
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
 from jspec.round.packed import Mask
-from jspec.types import Cache, Output, TreeKV
+from jspec.types import Output
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class Llama(LayeredDecoder):
 
     Args:
         config: its shape.
-        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
         column_parts: devices that the columns of queries, keys and values and those of gate and up
@@ -267,7 +268,7 @@ class Llama(LayeredDecoder):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Mask,
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         config = self.config
@@ -284,7 +285,7 @@ class Llama(LayeredDecoder):
             )
             for layer in self.kinds
         ]
-        ran = self.through_layers(blocks, x, (positions, mask), cache, nodes, self.taps)
+        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps)
         norm = RMSNorm(
             config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
         )
@@ -293,4 +294,4 @@ class Llama(LayeredDecoder):
         logits = capped(unembed(x, head), config.logit_cap)
         if self.taps:
             x = jnp.concatenate(ran.tapped, axis=-1)
-        return Output(logits=logits, hidden=x, keys=ran.keys, values=ran.values)
+        return Output(logits=logits, hidden=x, tentative=ran.tentative)

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -15,7 +16,7 @@ from jspec.models.norms import LayerNorm
 from jspec.models.rope import Rope, rotate, turns
 from jspec.models.scanning import LayeredDecoder
 from jspec.round.packed import Mask
-from jspec.types import Cache, Output, TreeKV
+from jspec.types import Output
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class GPTNeoX(LayeredDecoder):
 
     Args:
         config: its shape.
-        dtype: dtype of activations and cache. Logits, softmax and norms are float32.
+        dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
         attend_by: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
@@ -102,7 +103,7 @@ class GPTNeoX(LayeredDecoder):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Mask,
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         config, dtypes = self.config, (self.dtype, self.param_dtype)
@@ -110,7 +111,7 @@ class GPTNeoX(LayeredDecoder):
         embed = eight_bits.table(self, "embed", *tables)
         x = looked_up(embed, tokens).astype(self.dtype)
         blocks = [NeoXBlock(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
-        ran = self.through_layers(blocks, x, (positions, mask), cache, nodes)
+        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes)
         x = LayerNorm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
         head = embed if config.tied else eight_bits.table(self, "head", *tables)
-        return Output(logits=unembed(x, head), hidden=x, keys=ran.keys, values=ran.values)
+        return Output(logits=unembed(x, head), hidden=x, tentative=ran.tentative)

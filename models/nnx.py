@@ -9,7 +9,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.memory import KVCache, TreeKV
+from jspec.types import Output, PyTree
 
 if TYPE_CHECKING:  # half a second of every start otherwise
     from flax import nnx
@@ -43,10 +44,12 @@ class NNXModel:
     head_dim: int
     dtype: Any
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache."""
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
+        """Empty keys and values."""
         sizes = self.num_layers, self.num_kv_heads, self.head_dim
-        return caches.init(batch, slots, *sizes, self.dtype)
+        return caches.init(batch, capacity, *sizes, self.dtype)
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(
         self,
@@ -54,12 +57,12 @@ class NNXModel:
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
+        memory: KVCache | None,
         nodes: TreeKV | None = None,
     ) -> Output:
         """The module's forward; see `jspec.protocols.CausalLM`."""
         batch, new = tokens.shape
-        cache = self.init_cache(batch, 0) if cache is None else cache
+        cache = self.init_memory(batch, 0) if memory is None else memory
         live = jnp.arange(cache.slots) < cache.lengths[:, None]
         # Slots beyond may hold anything, NaN too, which a weight of 0 would not keep out.
         held = [
@@ -77,7 +80,7 @@ class NNXModel:
 
         module = nnx.merge(self.graph, params)
         logits, keys, values = self.forward(module, tokens, positions, both, Seen(*held))
-        return Output(logits.astype(jnp.float32), None, tuple(keys), tuple(values))
+        return Output(logits.astype(jnp.float32), None, TreeKV(tuple(keys), tuple(values)))
 
 
 def from_nnx(
@@ -100,7 +103,7 @@ def from_nnx(
             mask[b, i, j]; keys and values are those of the new tokens, per layer [B, H, N, D]. A
             function of a module, so that it is the same in every call.
         vocab_size: V.
-        num_layers, num_kv_heads, head_dim: sizes of the cache.
+        num_layers, num_kv_heads, head_dim: sizes of the memory.
         context: the most positions that it can place; None: it has no bound.
         dtype: of keys and values.
 

@@ -1,6 +1,7 @@
 """Decoders whose layers run one after another, or alike ones as the steps of one scan."""
 
 from collections.abc import Hashable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -13,9 +14,11 @@ from jaxtyping import Array, Float, Num
 from jspec import memory as caches
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
-from jspec.types import Cache, PyTree, TreeKV
+from jspec.round.packed import PackedMask
+from jspec.types import PyTree
 
 
 def free() -> bool:
@@ -30,8 +33,8 @@ class Ran(NamedTuple):
     """What the layers made of the states."""
 
     x: Float[Array, "B N E"]
-    keys: tuple[Float[Array, "B _ N D"], ...]
-    values: tuple[Float[Array, "B _ N D"], ...]
+    tentative: TreeKV
+    """Keys and values of the tokens."""
     tapped: tuple[Float[Array, "B N E"], ...]
     """The states that entered the layers which were asked for."""
 
@@ -69,16 +72,16 @@ class LayeredDecoder(Decoder):
             return stacking.alike(self.kinds)
         return stacking.apart(self.num_layers)
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache of `slots` tokens a row."""
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
+        """Empty keys and values of `capacity` tokens a row."""
         config = self.config
         parts = [
             caches.init(
-                batch, slots, 1, config.num_kv_heads * len(layers), config.head_dim, self.dtype
+                batch, capacity, 1, config.num_kv_heads * len(layers), config.head_dim, self.dtype
             )
             for layers in chain.from_iterable(self.groups)
         ]
-        return Cache(
+        return KVCache(
             keys=tuple(part.keys[0] for part in parts),
             values=tuple(part.values[0] for part in parts),
             lengths=parts[0].lengths,
@@ -89,7 +92,7 @@ class LayeredDecoder(Decoder):
         blocks: Sequence[nn.Module],
         x: Float[Array, "B N E"],
         arguments: Sequence[PyTree],
-        cache: Cache | None,
+        memory: KVCache | None,
         nodes: TreeKV | None,
         taps: Sequence[int] = (),
     ) -> Ran:
@@ -99,14 +102,16 @@ class LayeredDecoder(Decoder):
             blocks: one for each layer, made with `parent=None`; called with the states, the
                 arguments and the layer's past, it gives states, keys and values.
             x: the states.
-            arguments: arrays, or trees of them, that each block gets.
-            cache: the committed tokens.
+            arguments: arrays, or trees of them, that each block gets; the mask last.
+            memory: of the committed tokens.
             nodes: the keys and values of nodes that were scored before.
             taps: layers whose inputs are handed out.
         """
         tapped, keys, values = dict[int, Array](), [], []
         for group in self.groups:
-            pasts = [attention.past(cache, nodes, len(keys) + phase) for phase in range(len(group))]
+            pasts = [
+                attention.past(memory, nodes, len(keys) + phase) for phase in range(len(group))
+            ]
             if len(group[0]) == 1:
                 layer = group[0].start
                 if layer in taps:
@@ -118,7 +123,10 @@ class LayeredDecoder(Decoder):
                 tapped |= entered
             keys += [k for k, _ in added]
             values += [v for _, v in added]
-        return Ran(x, tuple(keys), tuple(values), tuple(tapped[tap] for tap in taps))
+        kept, mask = TreeKV(tuple(keys), tuple(values)), arguments[-1]
+        if isinstance(mask, PackedMask):  # a layer gives them as one row of tokens
+            kept = jax.tree.map(partial(attention.unpack_heads, mask), kept)
+        return Ran(x, kept, tuple(tapped[tap] for tap in taps))
 
     def _scanned(
         self,

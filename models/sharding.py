@@ -18,7 +18,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
 from jspec.models import columns, eight_bits
 from jspec.models.decoder import Decoder
-from jspec.types import Cache, PyTree
+from jspec.types import PyTree
 
 Axes = tuple[str | None, ...]
 
@@ -95,7 +95,7 @@ from the last: layers stacked in front stay whole. What is not listed is whole o
 
 _ANY: dict[str, Axes] = {end: axes for table in TABLES.values() for end, axes in table.items()}
 
-_CACHE: Axes = ("rows", "heads", None, None)
+_CACHE: Axes = ("rows", "heads")
 
 
 def params(tree: PyTree, mesh: Mesh, rules: Rules = TARGET, model: Any = None) -> PyTree:
@@ -143,17 +143,22 @@ def parameter(
     return _fit(_axes(path, _ANY), shape, mesh, rules)
 
 
-def cache(tree: Cache, mesh: Mesh, rules: Rules = TARGET) -> Cache:
-    """The sharding of every array of a cache; heads are split only if they divide evenly."""
+def memory(tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> PyTree:
+    """The sharding of every array of a model's memory: by rows, keys and values by heads too.
 
-    def place(axes: Axes, leaf: Any) -> Any:
-        return _fit(axes, leaf.shape, mesh, rules)
+    Heads are split only if they divide evenly.
+    """
 
-    return Cache(
-        keys=tuple(place(_CACHE, layer) for layer in tree.keys),
-        values=tuple(place(_CACHE, layer) for layer in tree.values),
-        lengths=place(("rows",), tree.lengths),
-    )
+    def place(part: Any) -> Any:
+        axes = _CACHE if hasattr(part, "mesh_axes") else _CACHE[:1]
+
+        def split(leaf: Any) -> Any:
+            places = (*axes, *[None] * leaf.ndim)[: leaf.ndim]
+            return _fit(places, leaf.shape, mesh, rules)
+
+        return jax.tree.map(split, part)
+
+    return jax.tree.map(place, tree, is_leaf=lambda part: hasattr(part, "mesh_axes"))
 
 
 def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET) -> Any:

@@ -74,7 +74,7 @@ def plan(
             rest += size
         else:
             stacks[path] = size, len(stacking.layers_of(name) or ())
-    cache = jax.eval_shape(lambda: model.init_cache(batch, slots))
+    cache = jax.eval_shape(lambda: model.init_memory(batch, slots))
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
     host = sum(size for size, _ in stacks.values())
     found = Streams(

@@ -9,8 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import oracle
 
+from jspec import memory as caches
+from jspec.memory import TreeKV
 from jspec.testing.statistics import distance as distance
-from jspec.types import Cache, Output, TreeKV
+from jspec.types import Output
 
 
 @dataclass(frozen=True)
@@ -27,9 +29,10 @@ class Table:
     vocab_size: int
     context: int | None = None
 
-    def init_cache(self, batch, slots):
-        keys, values = (jnp.zeros((batch, 1, slots, 1)) for _ in range(2))
-        return Cache((keys,), (values,), jnp.zeros(batch, jnp.int32))
+    def init_memory(self, batch, capacity):
+        return caches.init(batch, capacity, 1, 1, 1, jnp.float32)
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(self, params, tokens, positions, mask, cache, nodes=None):
         batch, count = tokens.shape
@@ -58,7 +61,7 @@ class Table:
             for back in reversed(range(order))
         ]
         row = jnp.minimum(jnp.arange(batch), len(params) - 1)[:, None]
-        return Output(logits=params[row, *before], hidden=None, keys=own.keys, values=own.values)
+        return Output(logits=params[row, *before], hidden=None, tentative=own)
 
 
 def distributions(rng, batch, size, order, zeros=0.0):

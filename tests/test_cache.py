@@ -2,7 +2,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jspec import memory as caches
-from jspec.types import Output
+from jspec.memory import TreeKV
 
 
 def test_commit_writes_the_path_behind_the_lengths_and_nothing_else():
@@ -10,15 +10,10 @@ def test_commit_writes_the_path_behind_the_lengths_and_nothing_else():
     cache = caches.init(3, 5, layers=2, heads=2, head_dim=3, dtype=jnp.float32)
     cache = cache.replace(lengths=jnp.array([0, 2, 4]))
     kv = [rng.normal(size=(3, 2, 4, 3)) for _ in range(4)]
-    output = Output(
-        logits=jnp.zeros((3, 4, 2)),
-        hidden=None,
-        keys=tuple(map(jnp.asarray, kv[:2])),
-        values=tuple(map(jnp.asarray, kv[2:])),
-    )
+    nodes = TreeKV(tuple(map(jnp.asarray, kv[:2])), tuple(map(jnp.asarray, kv[2:])))
     path = jnp.array([[0, 2, 3], [0, 1, 3], [0, 1, 2]])
     counts = np.array([3, 0, 1])
-    after = caches.commit(cache, output, path, jnp.asarray(counts))
+    after = caches.commit(cache, nodes, path, jnp.asarray(counts))
     assert after.lengths.tolist() == [3, 2, 5]
     for layer in range(2):
         for got, new in ((after.keys, kv[layer]), (after.values, kv[2 + layer])):

@@ -80,9 +80,9 @@ def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch
             state = jspec.prefill(*target, PROMPTS, LENGTHS, max_new_tokens=LIMIT, **of(name))
             found.append(jax.device_get(state.drafter_state))
         at_once, in_pieces = found
-        np.testing.assert_array_equal(at_once.cache.lengths, in_pieces.cache.lengths)
-        live = np.arange(at_once.cache.slots) < at_once.cache.lengths[:, None]
-        for a, b in zip(at_once.cache.keys, in_pieces.cache.keys, strict=True):
+        np.testing.assert_array_equal(at_once.memory.lengths, in_pieces.memory.lengths)
+        live = np.arange(at_once.memory.slots) < at_once.memory.lengths[:, None]
+        for a, b in zip(at_once.memory.keys, in_pieces.memory.keys, strict=True):
             np.testing.assert_allclose(
                 *(np.where(live[:, None, :, None], x, 0) for x in (a, b)), atol=1e-5
             )
@@ -195,7 +195,7 @@ def test_a_turn_behind_a_stop_string_goes_on_where_the_text_ends(name, order):
     if order != [0, 1, 2, 3]:
         state = jspec.fork(state, order, drafter=of(name)["drafter"], key=5)
     state = jspec.prefill(MODEL, PARAMS, more, np.arange(4), earlier=state, **ask, **of(name))
-    np.testing.assert_array_equal(state.cache.lengths + 1, total)
+    np.testing.assert_array_equal(state.positions + 1, total)
     same(run(state, *of(name).values()), jspec.decode(MODEL, PARAMS, texts, total, **ask))
 
 
@@ -242,10 +242,19 @@ def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
     call = request.prepare(model, np.ones((1, 19_000), int), None, 9, *[None] * 5, slots)
     drafter = jspec.Autoregressive()
     program = jspec.decoding._prefill.lower(
-        *(model, params, call.arrays, model.init_cache(1, slots), drafter, None, ()),
-        *(call.size, call.chunk),
+        *(
+            model,
+            params,
+            call.arrays,
+            model.init_memory(1, slots),
+            call.arrays.lengths,
+            drafter,
+            None,
+            (),
+        ),
+        *(call.size, call.slots, call.chunk),
     ).compile()
-    cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.init_cache(1, slots)))
+    cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.init_memory(1, slots)))
     assert cache > 10e6
     assert program.memory_analysis().temp_size_in_bytes < cache / 4
 
@@ -268,7 +277,7 @@ def given_away():
         (lambda: dict(earlier=earlier(), prompt=[[1]]), "state has 4 rows and the prompt 1"),
         (lambda: dict(earlier=earlier(), slots=32), r"slots is 32 and the earlier state has 64"),
         (lambda: dict(earlier=earlier(model=tiny.model(), params=tiny.params(tiny.model()))),
-         "cache is not one of this PrefixLM"),
+         "memory is not one of this PrefixLM"),
         (lambda: dict(earlier=earlier(drafter=jspec.PromptLookup())),
          "memory of another drafter than this Autoregressive"),
         (lambda: dict(earlier=given_away()), "the earlier state was given away to a call before"),

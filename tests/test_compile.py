@@ -52,10 +52,11 @@ def _lowered(drafter, weights, slots_to_fill):
     prompt = np.ones((2, 16), int)
     call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
     arrays, empty = call.arrays, drafter.init(2, call.slots, None)
-    cache = model.init_cache(2, call.slots)
+    cache = model.init_memory(2, call.slots)
     state = jax.eval_shape(
         lambda params, arrays, cache, empty: engine._prefill(
-            model, params, arrays, cache, drafter, weights, empty, call.size, call.chunk
+            *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
+            *(call.size, call.slots, call.chunk),
         ),
         *(params, arrays, cache, empty),
     )
@@ -72,7 +73,7 @@ def _lowered(drafter, weights, slots_to_fill):
             ).tokens
         )
     ).lower(params, jnp.asarray(prompt))
-    caches = state.cache, state.drafter_state if weights is not None else ()
+    caches = state.memory, state.drafter_state if weights is not None else ()
     cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(caches))
     return cache, loop.compile(), whole.compile()
 

@@ -363,7 +363,7 @@ class LogitsAlone(tiny.Counted):
 class WithoutContext:
     """A model but for its context."""
 
-    vocab_size, apply, init_cache = 23, None, None
+    vocab_size, apply, init_memory, commit = 23, None, None, None
 
 
 class OfVersion01(jspec.PromptLookup):

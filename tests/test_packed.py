@@ -117,14 +117,15 @@ def test_one_row_of_tokens_gives_what_the_trees_give(name):
         whole = score(model, params, tree, now, cache)
         return whole, score(Told(model, shapes), params, tree, now, cache, 9)
 
-    whole, row = both(params, tree, now, state.cache)
+    whole, row = both(params, tree, now, state.memory)
     assert shapes == [(1, 9)]
     scored = np.asarray(tree.valid & ~now.done[:, None])
     assert scored.sum() == 9
+    kept = whole.tentative, row.tentative
     for one, other, axis in (
         (whole.logits, row.logits, 1),
         (whole.hidden, row.hidden, 1),
-        *((x, y, 2) for x, y in zip(whole.keys + whole.values, row.keys + row.values, strict=True)),
+        *((x, y, 2) for x, y in zip(*map(jax.tree.leaves, kept), strict=True)),
     ):
         assert one.shape == other.shape
         one, other = (np.moveaxis(np.asarray(x), axis, 1) for x in (one, other))

@@ -269,7 +269,7 @@ def test_memory_is_known_before_it_is_taken(engine):
     state = engine.init(PARAMS, COSTS)
     taken = sum(leaf.nbytes for leaf in jax.tree.leaves(state))
     assert sum(said.values()) == taken
-    assert said["cache"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.cache))
+    assert said["memory"] == sum(leaf.nbytes for leaf in jax.tree.leaves(state.memory))
 
 
 WRONG = {
@@ -281,7 +281,7 @@ WRONG = {
     ),
     "other slots": (
         lambda e, s: e.insert(s, 0, jspec.Engine(MODEL, 2, 40).prefill(PARAMS, [1])),
-        r"the arrival's \.cache.* has shape \(1, 1, 40, 1\)",
+        "the arrival's row holds 40 tokens and the engine's hold 48",
     ),
     "too long": (lambda e, s: e.prefill(PARAMS, [1] * 49), "the prompt has 49 tokens and a row"),
     "nothing": (lambda e, s: e.prefill(PARAMS, []), "the prompt is empty; pass at least one"),

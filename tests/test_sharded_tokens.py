@@ -138,7 +138,7 @@ def test_explicit_axes_give_the_same(how):
         state = jspec.fork(state, jnp.arange(4), drafter=drafter, key=0)
         while not state.done.all():
             state = jspec.step(model, split, state, drafter=drafter)
-        assert jax.typeof(state.cache.keys[0]).sharding.spec[:2] == ("data", "model")
+        assert jax.typeof(state.memory.keys[0]).sharding.spec[:2] == ("data", "model")
         np.testing.assert_array_equal(state.out[:, :LIMIT], one.tokens)
         return
 
@@ -189,7 +189,7 @@ def test_the_cache_is_made_where_it_will_lie():
     mesh = mesh_of()
     split = jax.device_put(params, sharding.params(params, mesh))
     state = jspec.prefill(model, split, sharding.batch(PROMPTS, mesh), max_new_tokens=LIMIT)
-    whole = state.cache.keys[0]
+    whole = state.memory.keys[0]
     assert whole.addressable_shards[0].data.size * 8 == whole.size
     made = jspec.decoding._empty_on(mesh, model, jspec.Autoregressive(), 4, 128)(None)[0].keys[0]
     assert made.sharding.is_equivalent_to(

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from jspec import memory as caches
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
 from jspec.models.heads.lyanna import LyannaConfig, LyannaHead
@@ -128,8 +129,10 @@ class Counted:
     def context(self):
         return self.inner.context
 
-    def init_cache(self, batch, slots):
-        return self.inner.init_cache(batch, slots)
+    def init_memory(self, batch, capacity):
+        return self.inner.init_memory(batch, capacity)
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(self, *arguments):
         self.traces.append(arguments[1].shape)

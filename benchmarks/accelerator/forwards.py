@@ -27,7 +27,7 @@ class Inputs(NamedTuple):
     tokens: Int[Array, "B N"]
     positions: Int[Array, "B N"]
     mask: Bool[Array, "B N N"]
-    cache: jspec.Cache
+    cache: jspec.KVCache
 
 
 class Forward(NamedTuple):

@@ -20,9 +20,10 @@ from benchmarks.accelerator.rounds import TOKENS_PER_ROUND, Loop, about, per_rou
 from benchmarks.accelerator.shapes import Scale
 from jspec import memory as caches
 from jspec import methods
+from jspec.memory import TreeKV
 from jspec.models import LlamaConfig, Loaded
 from jspec.protocols import Drafter
-from jspec.types import PyTree, TreeKV
+from jspec.types import PyTree
 
 SECTION = "overhead"
 METHODS = ("auto", "token_recycling", "token_recycling+suffix", "suffix", "prompt_lookup")
@@ -71,12 +72,14 @@ class HollowModel:
             key=jnp.ones((config.num_kv_heads, 1, config.head_dim), self.dtype),
         )
 
-    def init_cache(self, batch: int, slots: int) -> jspec.Cache:
+    def init_memory(self, batch: int, capacity: int) -> jspec.KVCache:
         """An empty cache of the model's shape."""
         config = self.config
         return caches.init(
-            batch, slots, config.num_layers, config.num_kv_heads, config.head_dim, self.dtype
+            batch, capacity, config.num_layers, config.num_kv_heads, config.head_dim, self.dtype
         )
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(
         self,
@@ -84,18 +87,17 @@ class HollowModel:
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: jspec.Cache | None,
+        memory: jspec.KVCache,
         nodes: TreeKV | None = None,
     ) -> jspec.Output:
         """An output of the model's shapes that costs the writing of it."""
-        del positions, mask, cache, nodes
+        del positions, mask, memory, nodes
         config, (batch, width) = self.config, tokens.shape
         key = jnp.broadcast_to(params.key, (batch, config.num_kv_heads, width, config.head_dim))
         output = jspec.Output(
             logits=params.logits[tokens % len(params.logits)],
             hidden=jnp.broadcast_to(params.state, (batch, width, config.hidden_size)),
-            keys=(key,) * config.num_layers,
-            values=(key,) * config.num_layers,
+            tentative=TreeKV((key,) * config.num_layers, (key,) * config.num_layers),
         )
         # A forward's output is written before anything reads it; a table's could be fused away.
         return jax.lax.optimization_barrier(output)

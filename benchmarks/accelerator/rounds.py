@@ -50,7 +50,8 @@ class Loop:
         state, batch = self.state, len(self.state.root)
         start = replace(
             state,
-            cache=replace(state.cache, lengths=jnp.full(batch, self.past, jnp.int32)),
+            memory=replace(state.memory, lengths=jnp.full(batch, self.past, jnp.int32)),
+            positions=jnp.full(batch, self.past, jnp.int32),
             lengths=jnp.zeros(batch, jnp.int32),
             status=jnp.zeros(batch, jnp.int32),
         )

@@ -204,14 +204,14 @@ def _normal(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
     return (0.02 * jax.random.normal(key, shape, jnp.float32)).astype(dtype)
 
 
-def random_cache(model: CausalLM, batch: int, past: int, slots: int) -> jspec.Cache:
+def random_cache(model: CausalLM, batch: int, past: int, slots: int) -> jspec.KVCache:
     """A cache of random keys and values, `past` of its slots live in every row."""
-    empty = jax.eval_shape(partial(model.init_cache, batch, slots))
+    empty = jax.eval_shape(partial(model.init_memory, batch, slots))
     leaves, structure = jax.tree.flatten((empty.keys, empty.values))
     keys = jax.random.split(jax.random.key(1), len(leaves))
     filled = [_normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
     held = structure.unflatten(filled)
-    return jspec.Cache(*held, lengths=jnp.full(batch, past, jnp.int32))
+    return jspec.KVCache(*held, lengths=jnp.full(batch, past, jnp.int32))
 
 
 def random_state(
@@ -233,11 +233,13 @@ def random_state(
     shapes = jax.eval_shape(begin, params, drafter_params)
     zeros = jax.tree.map(
         lambda leaf: jnp.zeros(leaf.shape, leaf.dtype),
-        replace(shapes, cache=None, drafter_state=None),
+        replace(shapes, memory=None, drafter_state=None),
     )
     return replace(
         zeros,
-        cache=random_cache(model, batch, past, slots),
+        memory=random_cache(model, batch, past, slots),
+        positions=jnp.full(batch, past, jnp.int32),
+        capacity=slots,
         # Its own arrays: the state is donated, and leaves may be shared.
         drafter_state=jax.tree.map(jnp.array, drafter.init(batch, slots, None)),
         request=replace(

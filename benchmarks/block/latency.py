@@ -81,7 +81,7 @@ def draft(drafter: Any, params: PyTree, features: int, vocab_size: int, context:
     states = jnp.asarray(2 * draws.normal(size=(1, context, features)), jnp.float32)
     # What a prompt's forward gives; heads read its states alone.
     logits = jnp.zeros((1, context, vocab_size), jnp.float32)
-    output = Output(logits=logits, hidden=states, keys=(), values=())
+    output = Output(logits=logits, hidden=states)
     lengths = jnp.array([context], jnp.int32)
     state = drafter.init(1, SLOTS, None)
     state = drafter.prefill(params, state, PromptChunk.whole(tokens, lengths, output))

@@ -27,13 +27,14 @@ from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import Decoding
 from jspec import memory as caches
 from jspec.drafters.draft_head.block import BlockDrafter
+from jspec.memory import KVCache, TreeKV
 from jspec.methods import BUNDLED
 from jspec.models import Loaded, heads, load
 from jspec.sampling import gumbel, row_keys
 from jspec.training import sequences
 from jspec.training.laws import observe
 from jspec.training.lm import forward
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 VARIANTS = {"likeliest paths": Unranked, "drawn independently": Independent}
 """A block head's trees that do not know the target's noise."""
@@ -52,8 +53,10 @@ class Replay:
     vocab_size: int
     context: int | None = None
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        return caches.init(batch, slots, 1, 1, 1, jnp.float32)
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
+        return caches.init(batch, capacity, 1, 1, 1, jnp.float32)
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(
         self,
@@ -61,10 +64,10 @@ class Replay:
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N N"],
-        cache: Cache | None,
+        memory: KVCache,
         nodes: TreeKV | None = None,
     ) -> Output:
-        del mask, cache, nodes
+        del mask, memory, nodes
         text, states = params["tokens"], params["hidden"]
         following = jnp.minimum(positions + 1, text.shape[1] - 1)
         following = jnp.take_along_axis(text, following, axis=1)
@@ -74,8 +77,7 @@ class Replay:
             # Far above any noise.
             logits=1e4 * jax.nn.one_hot(following, self.vocab_size, dtype=jnp.float32),
             hidden=jnp.take_along_axis(states, at, axis=1),
-            keys=(none,),
-            values=(none,),
+            tentative=TreeKV((none,), (none,)),
         )
 
 

@@ -95,7 +95,7 @@ def main(
 def cost(loaded, nodes: int, repeats: int, past: int = 96) -> float:
     """Seconds of a forward over that many nodes, in a row of 1, behind `past` tokens."""
     model: CausalLM = loaded.model
-    cache = replace(model.init_cache(1, past + nodes), lengths=jnp.array([past]))
+    cache = replace(model.init_memory(1, past + nodes), lengths=jnp.array([past]))
     tokens = jnp.asarray(np.random.default_rng(0).integers(1, model.vocab_size, (1, nodes)))
     positions = past + jnp.arange(nodes)[None]
     mask = jnp.tril(jnp.ones((1, nodes, nodes), bool))

@@ -22,8 +22,9 @@ from benchmarks.ledger import Ledger
 from jspec import round as rounds
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
+from jspec.memory import TreeKV
 from jspec.protocols import CausalLM
-from jspec.types import Frame, PyTree, State, Tree, TreeKV, Verdict
+from jspec.types import Frame, PyTree, State, Tree, Verdict
 
 PIECES = ("draft forwards", "construction", "target forward", "verification", "commit")
 
@@ -128,7 +129,7 @@ class Pieces:
         drawn, aux = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
         levels = self.levels(aux.kv)
         tree = rounds.admit(drawn, frame.root, model.vocab_size)
-        output = self.score(params, tree, frame, state.cache)
+        output = self.score(params, tree, frame, state.memory)
         verdict = self.verdict(drawn, output.logits, frame)
 
         def whole(state: State) -> State:
@@ -139,7 +140,7 @@ class Pieces:
         runs: dict[str, tuple[Callable, tuple]] = {
             "draft": (self.draft, (self.weights, state.drafter_state, frame)),
             "draft forwards": (self.forwards, (self.weights, state.drafter_state, frame, levels)),
-            "target forward": (self.score, (params, tree, frame, state.cache)),
+            "target forward": (self.score, (params, tree, frame, state.memory)),
             "verification": (self.verdict, (drawn, output.logits, frame)),
             "commit": (self.commit, (state, aux, tree, output, verdict)),
             "whole": (whole, (state,)),
@@ -184,7 +185,7 @@ class Pieces:
 
         return jax.lax.fori_loop(1, levels, deeper, (tokens, seen, level.kv))
 
-    def _score(self, params: PyTree, tree: Tree, frame: Frame, cache: jspec.Cache):
+    def _score(self, params: PyTree, tree: Tree, frame: Frame, cache: jspec.KVCache):
         return rounds.score(self.target[0], params, tree, frame, cache)
 
     def _verdict(self, tree: Tree, logits: jax.Array, frame: Frame) -> Verdict:
@@ -194,5 +195,9 @@ class Pieces:
     def _commit(self, state: State, aux: PyTree, tree: Tree, output, verdict: Verdict):
         """The state after the round: both caches, and what the method learns."""
         after, feedback = rounds.settle(state, tree, output, verdict)
+        memory = self.target[0].commit(
+            state.memory, output.tentative, verdict.path, feedback.counts
+        )
+        after = replace(after, memory=memory)
         learnt = self.method.update(self.weights, state.drafter_state, aux, feedback)
         return replace(after, drafter_state=learnt)

@@ -149,7 +149,7 @@ class Side:
     def _verify(self, state: jspec.State, tree: Tree) -> Feedback:
         target, frame = self.subject.target, rounds.frame(state)
         tree = rounds.admit(tree, frame.root, target.model.vocab_size)
-        output = rounds.score(target.model, target.params, tree, frame, state.cache)
+        output = rounds.score(target.model, target.params, tree, frame, state.memory)
         verdict = COUPLED.verifier.verdict(tree, output.logits, frame)
         _, feedback = rounds.settle(state, tree, output, verdict)
         return feedback

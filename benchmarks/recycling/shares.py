@@ -39,9 +39,9 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
 
     def settle(state, tree, output, verdict):
         after, feedback = rounds.settle(state, tree, output, verdict)
-        return after.replace(
-            drafter_state=drafter.update(None, state.drafter_state, None, feedback)
-        )
+        memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
+        learnt = drafter.update(None, state.drafter_state, None, feedback)
+        return after.replace(memory=memory, drafter_state=learnt)
 
     retrieve = jax.jit(draft)
     prepare = jax.jit(trees.ancestors)
@@ -55,12 +55,12 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
             break
         frame = rounds.frame(state)
         tree = retrieve(state.drafter_state, frame)
-        output = forward(params, tree, frame, state.cache)
+        output = forward(params, tree, frame, state.memory)
         verdict = verify(tree, output.logits, frame)
         pieces = {
             "preprocess": Piece(prepare, (tree,)),
             "retrieve": Piece(retrieve, (state.drafter_state, frame)),
-            "forward": Piece(forward, (params, tree, frame, state.cache)),
+            "forward": Piece(forward, (params, tree, frame, state.memory)),
             "verify": Piece(verify, (tree, output.logits, frame)),
             "update": Piece(update, (state, tree, output, verdict), donates=True),
         }

@@ -84,7 +84,7 @@ def _compile(model: Any, drafter: jspec.Drafter) -> dict[str, float]:
     traced = time.perf_counter()
     program = lowered.compile()
     done = time.perf_counter()
-    cache = jax.eval_shape(lambda: model.init_cache(1, _SLOTS - 200 + 128))
+    cache = jax.eval_shape(lambda: model.init_memory(1, _SLOTS - 200 + 128))
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
     temporary = program.memory_analysis().temp_size_in_bytes
     return dict(lowered=traced - began, compiled=done - traced, beside=temporary - held, cache=held)

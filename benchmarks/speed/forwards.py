@@ -19,7 +19,6 @@ from jaxtyping import Array
 from rich.table import Table
 
 from benchmarks.harness import command, console, headline, paired, record
-from jspec import memory as caches
 from jspec import models
 from jspec._xla import native
 
@@ -74,7 +73,7 @@ def _reading(params: dict) -> Callable[[], Array]:
 def _forwards(target: models.Loaded, count: int, live: int, slots: int) -> Callable[[], Array]:
     """A compiled program of forwards over a chain of tokens, each of what the one before wrote."""
     model, params = target.model, target.params
-    cache = model.init_cache(1, slots).replace(lengths=jnp.full(1, live, jnp.int32))
+    cache = model.init_memory(1, slots).replace(lengths=jnp.full(1, live, jnp.int32))
     positions = live + jnp.arange(count)[None]
     mask = jnp.tril(jnp.ones((count, count), bool))[None]
     first = jnp.zeros((1, 1), jnp.int32)
@@ -85,7 +84,7 @@ def _forwards(target: models.Loaded, count: int, live: int, slots: int) -> Calla
             output = model.apply(params, read, positions, mask, cache)
             # The first few logits say what comes next: a whole argmax would be timed too.
             read = output.logits[..., :8].argmax(-1).astype(jnp.int32)
-            held = caches.commit(cache, output, first, jnp.ones(1, jnp.int32))
+            held = model.commit(cache, output.tentative, first, jnp.ones(1, jnp.int32))
             return read, held.replace(lengths=cache.lengths)
 
         return jax.lax.fori_loop(0, _TOGETHER, body, (read, cache))[0]

@@ -101,7 +101,7 @@ def _moved(params: PyTree) -> PyTree:
 
 def _forward(model: Any, params: PyTree, nodes: int) -> Callable[[], Any]:
     """A forward over a tree of so many nodes, each the child of the root."""
-    cache = model.init_cache(1, _SLOTS).replace(lengths=jnp.full(1, _PAST, jnp.int32))
+    cache = model.init_memory(1, _SLOTS).replace(lengths=jnp.full(1, _PAST, jnp.int32))
     tokens = jnp.arange(nodes, dtype=jnp.int32)[None] % model.vocab_size
     positions = _PAST + jnp.minimum(jnp.arange(nodes), 1)[None]
     mask = (jnp.eye(nodes, dtype=bool) | (jnp.arange(nodes) == 0))[None]

@@ -18,8 +18,6 @@ from jax.core import Tracer
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Num, PyTree
 
-from jspec.types import Cache
-
 ROWS, WEIGHTS = "data", "model"
 """The axis of a mesh that the rows of a batch are split over, and that of weights."""
 
@@ -128,7 +126,7 @@ def mesh_of(arrays: PyTree) -> Mesh | None:
 
 
 def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionSpec]:
-    """How what a generation keeps is split: rows over `ROWS`, heads of caches over `WEIGHTS`.
+    """How what a generation keeps is split: rows over `ROWS`, a part with `mesh_axes` by these.
 
     Args:
         state: with rows first; what has no rows is whole on every device.
@@ -154,7 +152,7 @@ def specs(state: PyTree, axes: Mapping[str, int], batch: int) -> list[PartitionS
         )
 
     found = []
-    for part in jax.tree.leaves(state, is_leaf=lambda part: isinstance(part, Cache)):
-        names = (ROWS, WEIGHTS) if isinstance(part, Cache) else (ROWS,)
+    for part in jax.tree.leaves(state, is_leaf=lambda part: hasattr(part, "mesh_axes")):
+        names = getattr(part, "mesh_axes", (ROWS,))
         found += [spec(leaf, *names) for leaf in jax.tree.leaves(part)]
     return found

@@ -180,7 +180,7 @@ class Conversation:
                 return None
             new = new[1:]
         need = len(self._tokens) + len(new) + self._settings.max_new_tokens
-        room = state.cache.slots
+        room = state.capacity
         return new if new and (need <= room or room == self._session.target.model.context) else None
 
     def _chunks(self, known: list[int], new: list[int]) -> Iterator["Chunk"]:
@@ -210,7 +210,7 @@ class Conversation:
         """
         group, state = self._group(new), self._state
         if known and state is not None:
-            slots = state.cache.slots
+            slots = state.capacity
             arguments = self._runner.request(group) | {"earlier": state, "drafter_state": None}
         else:
             if state is not None:

@@ -118,7 +118,7 @@ def measure(
         return taken / max(int(state.stats.num_rounds.max()), 1)
 
     sizes = drafter.sizes(started.root)
-    return in_turn(sizes, batch_size, started.cache.slots, timed, repeats, progress)
+    return in_turn(sizes, batch_size, started.capacity, timed, repeats, progress)
 
 
 def asked_to_rest(state: State, resting: bool) -> State:

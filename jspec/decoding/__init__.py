@@ -29,6 +29,7 @@ from jspec.processors.history import Text
 from jspec.processors.logits import Processor
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import admit, chunked_prefill, frame, no_rounds, rehearse, score, settle, turns
+from jspec.round.cut_back import text_as_returned
 from jspec.round.request import (
     Prepared,
     PreparedArrays,
@@ -40,16 +41,7 @@ from jspec.round.request import (
 )
 from jspec.round.widths import at_chosen_width, widths_of
 from jspec.tree.admission import check_state
-from jspec.types import (
-    Cache,
-    PyTree,
-    Request,
-    Result,
-    Sampling,
-    State,
-    Status,
-    Tree,
-)
+from jspec.types import PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.verify.schemes import takes_parts, verifier_of
 
 _ENDLESS = 2**31 - 1
@@ -225,10 +217,10 @@ def prefill(
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
-        >>> state.root.tolist(), state.cache.lengths.tolist()
+        >>> state.root.tolist(), state.positions.tolist()
         ([3], [2])
         >>> state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=4, earlier=state)
-        >>> state.root.tolist(), state.cache.lengths.tolist()
+        >>> state.root.tolist(), state.positions.tolist()
         ([5], [4])
     """
     check_drafter(drafter)
@@ -240,7 +232,7 @@ def prefill(
             "of them"
         )
     if isinstance(earlier, State):
-        earlier = controls.text_as_returned(earlier, cut_back)
+        earlier = text_as_returned(model, earlier)
     call = prepare(
         model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier,
         max_draft_tokens,
@@ -279,17 +271,17 @@ def begin(
         if control is not None and control.processors:
             text = _text_of(earlier)
         check_same_memory(drafter, earlier)
-        kept = earlier.cache, earlier.drafter_state
+        kept = earlier.memory, earlier.positions, earlier.drafter_state
     else:
-        # Donated, so that a drafter's own cache is held once; the caller's arrays are copied first.
-        # Cold or hot, it is an argument: both are one program.
+        # Donated, so that memories are held once; the caller's arrays are copied first.
+        # Cold or hot, they are arguments: both are one program.
         batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
         sizes = model, drafter, batch, call.slots
         mesh = mesh_axes.mesh_of((params, call.arrays))
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
-        model, params, call.arrays, kept[0], drafter, drafter_params, kept[1], call.size,
-        call.chunk, control, text,
+        model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2], call.size,
+        call.slots, call.chunk, control, text,
     )  # fmt: skip
 
 
@@ -297,24 +289,22 @@ def begin(
 @partial(jax.jit, static_argnames=("model", "drafter", "batch", "slots"))
 def _empty(
     model: CausalLM, drafter: Drafter, batch: int, slots: int, known: PyTree
-) -> tuple[Cache, PyTree]:
-    """The memory of target and drafter before a prompt is read."""
-    return model.init_cache(batch, slots), drafter.init(batch, slots, known)
+) -> tuple[PyTree, Int[Array, " B"], PyTree]:
+    """The target's memory, positions and the drafter's memory before a prompt is read."""
+    memory, positions = model.init_memory(batch, slots), jnp.zeros(batch, jnp.int32)
+    return memory, positions, drafter.init(batch, slots, known)
 
 
 @lru_cache(maxsize=16)
 def _empty_on(
     mesh: Mesh, model: CausalLM, drafter: Drafter, batch: int, slots: int
-) -> Callable[[PyTree], tuple[Cache, PyTree]]:
+) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
     """`_empty`, made where it will lie: no single device may have room for all of it."""
     make = partial(_empty, model, drafter, batch, slots)
     shapes = jax.eval_shape(make, None)
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
     return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
-
-
-cut_back = jax.jit(automatic(controls.cut_back))
 
 
 def _text_of(earlier: State) -> Text:
@@ -366,31 +356,33 @@ def step(
 
 @partial(
     jax.jit,
-    static_argnames=("model", "drafter", "size", "chunk"),
-    donate_argnames=("cache", "drafter_state", "text"),
+    static_argnames=("model", "drafter", "size", "capacity", "chunk"),
+    donate_argnames=("memory", "drafter_state", "text"),
 )
 @automatic
 def _prefill(
     model: CausalLM,
     params: PyTree,
     call: PreparedArrays,
-    cache: Cache,
+    memory: PyTree,
+    positions: Int[Array, " B"],
     drafter: Drafter,
     drafter_params: PyTree,
     drafter_state: PyTree,
     size: int,
+    capacity: int,
     chunk: int,
     control: controls.Control | None = None,
     text: Text | None = None,
 ) -> State:
     batch = len(call.lengths)
-    known_text = None if text is None else (text, cache.lengths)
+    known_text = None if text is None else (text, positions)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
-    cache, drafter_state = vary((cache, drafter_state), call)
+    memory, positions, drafter_state = vary((memory, positions, drafter_state), call)
     last = (call.lengths - 1)[:, None]
     root = jnp.take_along_axis(call.prompt, last, axis=1)[:, 0]
-    cache, started, output = chunked_prefill.read(
-        *(model, params, call.prompt, call.lengths, cache),
+    memory, positions, started, output = chunked_prefill.read(
+        *(model, params, call.prompt, call.lengths, memory, positions, capacity),
         *(drafter, drafter_params, drafter_state, chunk),
     )
     request = Request(
@@ -403,7 +395,8 @@ def _prefill(
     )
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
-        cache=cache,
+        memory=memory,
+        positions=positions,
         root=root,
         out=jnp.zeros((batch, size), jnp.int32),
         lengths=zeros,
@@ -411,6 +404,7 @@ def _prefill(
         drafter_state=started,
         stats=no_rounds(trees.root_only(root)),
         request=request,
+        capacity=capacity,
         control=controls.begin(
             control, call.prompt, call.lengths, size, model.vocab_size, known_text
         ),
@@ -465,19 +459,20 @@ def _round(
 
     def verify(tree: Tree, state: State, aux: PyTree, tokens: int) -> State:
         now = frame(state)
-        output = score(model, params, tree, now, state.cache, tokens)
+        output = score(model, params, tree, now, state.memory, tokens)
         processed = controls.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
         state, feedback = settle(state, tree, output, verdict, processed)
+        memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         learnt = drafter.update(drafter_params, state.drafter_state, aux, feedback)
-        return replace(state, drafter_state=learnt)
+        return replace(state, memory=memory, drafter_state=learnt)
 
     return at_chosen_width(verify, admitted, tree, state, aux)
 
 
 def check_same_memory(drafter: Drafter, state: State) -> None:
     """Raises InputError if the state holds the memory of another drafter."""
-    batch, slots = len(state.root), state.cache.slots
+    batch, slots = len(state.root), state.capacity
     empty = jax.eval_shape(lambda: drafter.init(batch, slots, None))
     name = type(drafter).__name__
     try:

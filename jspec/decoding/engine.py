@@ -40,6 +40,7 @@ from jspec.processors.grammar.compile import Grammar
 from jspec.processors.grammar.stops import StopStrings
 from jspec.processors.logits import Processor, several
 from jspec.protocols import CausalLM, Drafter
+from jspec.round.cut_back import text_as_returned
 from jspec.round.request import Prepared, check_drafter, check_model, prepare
 from jspec.types import Logprobs, PyTree, Sampling, State, Stats, Status
 from jspec.verify.schemes import takes_parts
@@ -181,11 +182,11 @@ class Engine:
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
         plain = replace(one, request=replace(one.request, keys=None, control=None))
-        state = zeros(replace(plain, cache=None, drafter_state=None))
+        state = zeros(replace(plain, memory=None, drafter_state=None))
         return owned(
             replace(
                 state,
-                cache=self.model.init_cache(batch, self.slots),
+                memory=self.model.init_memory(batch, self.slots),
                 drafter_state=self.drafter.init(batch, self.slots, known),
                 request=replace(state.request, keys=keys, control=controls.spread(control, batch)),
                 status=nobody,
@@ -269,7 +270,7 @@ class Engine:
             InputError: if there is no such row.
         """
         self._check_row(row, len(state.root))
-        return row_moves.evict(state, jnp.asarray(row, jnp.int32))
+        return row_moves.evict(state, jnp.asarray(row, jnp.int32), self.model)
 
     def take(self, state: State, row: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
@@ -278,10 +279,11 @@ class Engine:
         row that was evicted there is none to go on from.
 
         Raises:
-            InputError: if there is no such row.
+            InputError: if there is no such row, or a row's text was cut at a stop string and the
+                model's memory cannot be.
         """
         self._check_row(row, len(state.root))
-        state = controls.text_as_returned(state, engine.cut_back)
+        state = text_as_returned(self.model, state)
         text = controls.text_of(state)
         bare = replace(
             state,
@@ -318,7 +320,7 @@ class Engine:
         )
 
     def memory(self, params: PyTree, drafter_params: PyTree = None) -> dict[str, int]:
-        """The bytes of a state, before it is allocated: of the cache, the drafter, and the rest.
+        """The bytes of a state, before it is allocated: memory, drafter's memory, the rest.
 
         Raises:
             InputError: as `init` does.
@@ -328,7 +330,7 @@ class Engine:
         def size(part: PyTree) -> int:
             return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(part))
 
-        parts = dict(cache=size(state.cache), drafter=size(state.drafter_state))
+        parts = dict(memory=size(state.memory), drafter=size(state.drafter_state))
         return parts | dict(rest=size(state) - sum(parts.values()))
 
     def _prepared(

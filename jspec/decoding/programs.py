@@ -251,7 +251,7 @@ def _call() -> str:
             if isinstance(call := held.get("call"), Prepared):
                 rows, slots = len(call.arrays.lengths), call.slots
             elif isinstance(state := held.get("state"), State):
-                rows, slots = len(state.root), state.cache.slots
+                rows, slots = len(state.root), state.capacity
             else:
                 continue
             return f" for a call of {rows} rows and {slots} slots"

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -67,7 +68,7 @@ def copies(
     drafter: Drafter,
 ) -> State:
     """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
-    slots = state.cache.slots
+    slots = state.capacity
     axes = memories.row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
     known = memories.take(state.drafter_state, axes, rows)
     control = controls.take(state.request.control, rows)
@@ -83,6 +84,11 @@ def check_arrival(state: State, arrival: State) -> None:
     """Raises InputError unless a state of one row fits into this one."""
     if not isinstance(arrival, State) or len(arrival.root) != 1:
         raise InputError("arrival is no state of one row; pass what Engine.prefill returns")
+    if arrival.capacity != state.capacity:
+        raise InputError(
+            f"the arrival's row holds {arrival.capacity} tokens and the engine's hold "
+            f"{state.capacity}; pass a request that this engine's prefill made"
+        )
     if jax.tree.structure(arrival) != jax.tree.structure(state):
         raise InputError(
             "the arrival holds other things than the engine's rows; pass a request that this "
@@ -112,7 +118,7 @@ def _by_row(state: State) -> PyTree:
 @automatic
 def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) -> State:
     """The state with a request in the place of a row; see `Engine.insert`."""
-    slots, name = state.cache.slots, type(drafter).__name__
+    slots, name = state.capacity, type(drafter).__name__
     axes = memories.row_axes(name, lambda batch: drafter.init(batch, slots, None))
     control = controls.put(state.request.control, row, arrival.request.control)
     arrived = replace(arrival, control=controls.placed(arrival.control, control, row))
@@ -131,15 +137,17 @@ def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) 
     )
 
 
-@partial(jax.jit, donate_argnames=("state",))
+@partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
 @automatic
-def evict(state: State, row: Int[Array, ""]) -> State:
+def evict(state: State, row: Int[Array, ""], model: Any) -> State:
     """The state with a free row; see `Engine.evict`."""
     # Without a text, nothing of the row is read any more.
     here = jnp.arange(len(state.root)) == row
+    kept = jnp.where(here, 0, state.positions)
     return replace(
         state,
-        cache=replace(state.cache, lengths=jnp.where(here, 0, state.cache.lengths)),
+        memory=model.until(state.memory, kept) if hasattr(model, "until") else state.memory,
+        positions=kept,
         lengths=jnp.where(here, 0, state.lengths),
         status=jnp.where(here, Status.FREE, state.status),
         control=controls.freed(state.control, here),

@@ -69,12 +69,13 @@ def state_of(
         InputError: if the drafter does not fit the model, as `jspec.prefill` would.
     """
     cache, memory, arrays = _arguments(model, drafter, call, mesh)
-    begin = partial(engine._prefill, model, drafter=drafter, size=call.size, chunk=call.chunk)
+    given, sizes = (params, arrays, cache, arrays.lengths), (call.size, call.slots, call.chunk)
+    begin = partial(engine._prefill, model)
     state = jax.eval_shape(
-        lambda *given: begin(
-            given[0], given[1], given[2], drafter_params=given[3], drafter_state=given[4]
+        lambda given, drafter_params, memory: begin(
+            *given, drafter, drafter_params, memory, *sizes
         ),
-        *(params, arrays, cache, drafter_params, memory),
+        *(given, drafter_params, memory),
     )
     return layout.state_of(state, cache, memory, mesh)
 
@@ -95,7 +96,17 @@ def lowered_prefill(
     """The program that reads prompts, before it is compiled."""
     cache, memory, arrays = _arguments(model, drafter, call, mesh)
     return engine._prefill.lower(
-        model, params, arrays, cache, drafter, drafter_params, memory, call.size, call.chunk
+        model,
+        params,
+        arrays,
+        cache,
+        arrays.lengths,
+        drafter,
+        drafter_params,
+        memory,
+        call.size,
+        call.slots,
+        call.chunk,
     )
 
 
@@ -163,7 +174,7 @@ def _arguments(
     def place(leaf: Any) -> Any:
         return layout.by_row(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), rows, mesh)
 
-    cache = layout.cache_of(model, rows, call.slots, mesh)
+    cache = layout.model_memory(model, rows, call.slots, mesh)
     memory = layout.memory_of(drafter, rows, call.slots, mesh)
     return cache, memory, jax.tree.map(place, call.arrays)
 

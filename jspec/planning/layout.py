@@ -13,7 +13,7 @@ from jspec._validate.errors import InputError
 from jspec._xla import rows as memories
 from jspec.models import sharding
 from jspec.protocols import CausalLM, Drafter
-from jspec.types import Cache, PyTree, State
+from jspec.types import PyTree, State
 
 AXES = ("data", "model")
 _BORROWED = "target"
@@ -94,10 +94,10 @@ def whole(tree: PyTree, mesh: Any) -> PyTree:
     return jax.tree.map(lambda leaf: with_sharding(leaf, everywhere), tree)
 
 
-def cache_of(model: CausalLM, rows: int, slots: int, mesh: Any) -> Cache:
-    """The shapes of a cache, with their shardings."""
-    shapes = jax.eval_shape(partial(model.init_cache, rows, slots))
-    return jax.tree.map(with_sharding, shapes, sharding.cache(shapes, mesh))
+def model_memory(model: CausalLM, rows: int, slots: int, mesh: Any) -> PyTree:
+    """The shapes of a model's memory, with their shardings."""
+    shapes = jax.eval_shape(partial(model.init_memory, rows, slots))
+    return jax.tree.map(with_sharding, shapes, sharding.memory(shapes, mesh))
 
 
 def memory_of(drafter: Drafter, rows: int, slots: int, mesh: Any) -> PyTree:
@@ -115,14 +115,14 @@ def memory_of(drafter: Drafter, rows: int, slots: int, mesh: Any) -> PyTree:
     return structure.unflatten(placed)
 
 
-def state_of(state: State, cache: Cache, memory: PyTree, mesh: Any) -> State:
-    """The shapes of a generation's state, with the shardings of its cache and its rows."""
+def state_of(state: State, held: PyTree, memory: PyTree, mesh: Any) -> State:
+    """The shapes of a generation's state, with the shardings of memories and rows."""
     place = partial(by_row, rows=state.root.shape[0], mesh=mesh)
-    plain = jax.tree.map(place, replace(state, cache=None, drafter_state=None))
+    plain = jax.tree.map(place, replace(state, memory=None, drafter_state=None))
     # A memory may have grown a part since `init`, in shapes that `init` tells nothing of.
     known = jax.tree.structure(memory) == jax.tree.structure(state.drafter_state)
     kept = memory if known else jax.tree.map(place, state.drafter_state)
-    return replace(plain, cache=cache, drafter_state=kept)
+    return replace(plain, memory=held, drafter_state=kept)
 
 
 def by_row(leaf: Any, rows: int, mesh: Any) -> jax.ShapeDtypeStruct:

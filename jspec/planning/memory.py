@@ -27,11 +27,11 @@ def held(setting: Setting, state: State | None = None) -> Held:
     """
     mesh = setting.mesh
     params, drafter_params = setting.placed()
-    cache = layout.per_device(layout.cache_of(setting.model, setting.rows, setting.slots, mesh))
+    cache = layout.per_device(layout.model_memory(setting.model, setting.rows, setting.slots, mesh))
     memory = layout.per_device(layout.memory_of(setting.drafter, setting.rows, setting.slots, mesh))
     rest = 0
     if state is not None:
-        plain = layout.per_device(replace(state, cache=None, drafter_state=None))
+        plain = layout.per_device(replace(state, memory=None, drafter_state=None))
         # The prompt, which is as long as a row.
         rest = plain + setting.rows // setting.data * (setting.slots + 1) * 4
     shared = {id(leaf) for leaf in jax.tree.leaves(setting.params)}
@@ -119,7 +119,7 @@ def notes_of_buckets(setting: Setting, programs: Sequence[Reached]) -> tuple[str
     slots = max(one.program.slots for one in programs if one.call == DECODE)
     if slots <= setting.slots:
         return ()
-    cache = layout.cache_of(setting.model, setting.rows, slots, setting.mesh)
+    cache = layout.model_memory(setting.model, setting.rows, slots, setting.mesh)
     note = (
         f"rows of {setting.slots} slots are those of jspec.Engine and jspec serve; jspec.decode "
         f"rounds them up to {slots}, a cache of {layout.per_device(cache) / 1e9:.3g} GB: for that "

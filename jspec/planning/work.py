@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -62,11 +62,11 @@ def score(model: CausalLM, params: PyTree, rows: int, nodes: int, slots: int, me
 
     def forward(params, cache, tokens, positions, mask):
         output = model.apply(params, tokens, positions, mask, cache)
-        return output.logits, output.hidden, output.keys, output.values
+        return output
 
     tokens = jax.ShapeDtypeStruct((rows, nodes), jnp.int32)
     mask = jax.ShapeDtypeStruct((rows, nodes, nodes), jnp.bool_)
-    cache = layout.cache_of(model, rows, _SLOTS, mesh)
+    cache = layout.model_memory(model, rows, _SLOTS, mesh)
     given = params, cache, tokens, tokens, mask
     return _work(forward, given, 1, rows * nodes, slots, mesh, _heads(model))
 
@@ -93,13 +93,13 @@ def read_prompt(
 
     def piece(params, cache, drafter_params, memory, text, positions, mask, counts):
         output = model.apply(params, text[:, :-1], positions, mask, cache)
-        chunk = PromptChunk(text, counts, positions[:, 0], output)
-        return output.keys, output.values, drafter.prefill(drafter_params, memory, chunk)
+        chunk = PromptChunk(text, counts, positions[:, 0], replace(output, tentative=None))
+        return output.tentative, drafter.prefill(drafter_params, memory, chunk)
 
     numbers = partial(jax.ShapeDtypeStruct, dtype=jnp.int32)
     mask = jax.ShapeDtypeStruct((rows, size, size), jnp.bool_)
     given = numbers((rows, size + 1)), numbers((rows, size)), mask, numbers((rows,))
-    cache = layout.cache_of(model, rows, _SLOTS, mesh)
+    cache = layout.model_memory(model, rows, _SLOTS, mesh)
     whole = params, cache, drafter_params, memory, *given
     return _work(piece, whole, 1, rows * size, slots // 2, mesh, _heads(model))
 

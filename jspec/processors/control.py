@@ -4,7 +4,7 @@ Nothing of this is computed, or takes memory, unless it was asked for: a part th
 the program.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -166,7 +166,7 @@ def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[
 
     def after(logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
         if control.processors:
-            lengths = state.cache.lengths + 1  # the root is not in the cache
+            lengths = state.positions + 1  # the root is not committed
             history = histories.of_nodes(progress.text, lengths, ends, tree)
             for processor in control.processors:
                 logits = _checked(processor, logits, processor(logits, history))
@@ -273,7 +273,7 @@ def advance(
         recorded = records.record(progress.logprobs, before.lengths, new, counts)
         progress = replace(progress, logprobs=recorded)
     if progress.text is not None:
-        text = histories.extend(progress.text, before.cache.lengths + 1, emitted, counts)
+        text = histories.extend(progress.text, before.positions + 1, emitted, counts)
         progress = replace(progress, text=text)
     if control.grammar is not None:
         states = masks.advance(control.grammar, progress.grammar, emitted, counts)
@@ -403,49 +403,6 @@ def freed(progress: Progress | None, here: Bool[Array, " B"]) -> Progress | None
             dropped=jnp.where(here, 0, stop.dropped),
         ),
     )
-
-
-def text_as_returned(
-    state: State, cut_back: Callable[[State], tuple[Array, Array, Text | None]]
-) -> State:
-    """The state with rows that end where their output does: what a stop string cut off is gone from
-    the cache, too, and from what processors read. The drafter's memory follows when it next reads.
-
-    Args:
-        state: of any rows.
-        cut_back: the function of this module, compiled.
-    """
-    if stop_of(state) is None:
-        return state
-    bare = replace(state, drafter_state=(), request=replace(state.request, control=None))
-    bare = replace(bare, cache=replace(state.cache, keys=(), values=()))
-    root, committed, text = cut_back(bare)
-    return replace(
-        state,
-        root=root,
-        cache=replace(state.cache, lengths=committed),
-        control=replace(state.control, text=text, stop=None),
-    )
-
-
-def cut_back(state: State) -> tuple[Int[Array, " B"], Int[Array, " B"], Text | None]:
-    """Where the texts of rows end as they were returned, without what a stop string cut off.
-
-    Args:
-        state: with stop strings.
-
-    Returns:
-        The last token of each row, the committed tokens before it, and what processors read.
-    """
-    progress = state.control
-    stop, text = progress.stop, progress.text
-    place = jnp.maximum(state.lengths - 1, 0)[:, None]
-    written = jnp.take_along_axis(state.out, place, axis=1)[:, 0]
-    last = jnp.where(state.lengths > 0, written, stop.begins)
-    committed = state.cache.lengths - stop.dropped
-    if text is not None:
-        text = histories.cut(text, committed + 1, stop.dropped)
-    return jnp.where(stop.dropped > 0, last, state.root), committed, text
 
 
 def text_of(state: State) -> Text | None:

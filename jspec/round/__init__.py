@@ -3,17 +3,17 @@
 frame    what a drafter may know
 admit    the drafter's tree, with what is no tree taken for absent
 score    one forward of the target over the tree
-settle   the accepted path into cache, output and statistics; what the drafter may learn
+settle   the accepted path into output and statistics; what the drafter may learn
 """
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import memory as caches
 from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec._validate.errors import InputError
@@ -25,7 +25,6 @@ from jspec.round.packed import packed
 from jspec.round.widths import cut, sizes_of, widths_of
 from jspec.tree.admission import admit, check_state, check_tree
 from jspec.types import (
-    Cache,
     Feedback,
     Frame,
     Output,
@@ -54,7 +53,7 @@ def frame(state: State) -> Frame:
     """
     return Frame(
         root=state.root,
-        positions=state.cache.lengths,
+        positions=state.positions,
         keys=state.request.keys,
         sampling=state.request.sampling,
         done=state.done,
@@ -68,7 +67,7 @@ def score(
     params: PyTree,
     tree: Tree,
     frame: Frame,
-    cache: Cache,
+    memory: PyTree,
     tokens: int | None = None,
 ) -> Output:
     """The target's forward over all nodes of a tree, each under its own ancestors.
@@ -78,7 +77,7 @@ def score(
         params: its weights.
         tree: an admitted one.
         frame: of the round.
-        cache: the committed tokens; read only.
+        memory: of the committed tokens; read only.
         tokens: the most valid nodes that all running rows have together; static. A model that
             `takes_packed` scores no more than these. None: all that there may be.
 
@@ -87,17 +86,17 @@ def score(
         >>> model = jspec.testing.PrefixLM()
         >>> state = jspec.prefill(model, model.init(), [[1, 2, 3]], max_new_tokens=4)
         >>> now, tree = jspec.round.frame(state), jspec.tree.root_only(state.root)
-        >>> jspec.round.score(model, model.init(), tree, now, state.cache).logits.shape
+        >>> jspec.round.score(model, model.init(), tree, now, state.memory).logits.shape
         (1, 1, 23)
     """
     mask = trees.ancestors(tree)
     positions = frame.positions[:, None] + mask.sum(-1, dtype=jnp.int32) - 1
     if tokens is None or tokens >= tree.tokens.size or not getattr(model, "takes_packed", False):
-        return model.apply(params, tree.tokens, positions, mask, cache)
+        return model.apply(params, tree.tokens, positions, mask, memory)
     of_rows = packed(mask, tree.valid & ~frame.done[:, None], tokens)
     row = of_rows.pack(tree.tokens), of_rows.pack(positions), of_rows
     apply: Any = model.apply
-    return of_rows.unpacked(apply(params, *row, cache))
+    return of_rows.unpacked(apply(params, *row, memory))
 
 
 def settle(
@@ -107,27 +106,28 @@ def settle(
     verdict: Verdict,
     processed: Float[Array, "B N V"] | None = None,
 ) -> tuple[State, Feedback]:
-    """Commits the accepted path, and returns the round's feedback for the drafter.
+    """Emits the accepted path, and returns the round's feedback for the drafter.
 
     Args:
-        state: before the round. What the drafter remembers is passed on as it is.
+        state: before the round. What model and drafter remember is passed on as it is: the first
+            `Feedback.counts` nodes of the path are for the model's `commit`.
         tree: what was verified.
         output: the target's forward over it.
         verdict: what was accepted.
         processed: the logits that decided; None: those of the output.
 
     Returns:
-        The state after the round but for the drafter's memory, and what its `update` gets.
+        The state after the round but for the memories, and what the drafter's `update` gets.
     """
     decided = output.logits if processed is None else processed
     emitted, counts, status = _truncate(state, tree, verdict, output.logits)
     feedback = Feedback(
         tree=tree,
-        output=output,
+        output=replace(output, tentative=None),
         verdict=verdict,
         emitted=emitted,
         counts=counts,
-        positions=state.cache.lengths,
+        positions=state.positions,
         done=status != Status.RUNNING,
         keys=state.request.keys,
         sampling=state.request.sampling,
@@ -141,7 +141,7 @@ def settle(
     width = jnp.array(stats.widths) == tree.tokens.shape[1] - 1
     after = replace(
         state,
-        cache=caches.commit(state.cache, output, verdict.path, counts),
+        positions=state.positions + counts,
         root=jnp.where(ran, last, state.root),
         out=append(state.out, state.lengths, emitted, counts),
         lengths=state.lengths + counts,
@@ -186,12 +186,9 @@ def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> 
         shape = (*leaf.shape[:axis], widest + 1, *leaf.shape[axis + 1 :])
         return jax.ShapeDtypeStruct(shape, leaf.dtype)
 
-    scored = replace(
-        jax.tree.map(lambda leaf: of_the_tree(leaf, 2), output),
-        logits=of_the_tree(output.logits, 1),
-        hidden=jax.tree.map(lambda leaf: of_the_tree(leaf, 1), output.hidden),
+    scored = jax.tree.map(
+        partial(of_the_tree, axis=1), Output(logits=output.logits, hidden=output.hidden)
     )
-
     fresh = replace(state, stats=no_rounds(tree))
 
     def taught(tree: Tree, aux: PyTree, scored: Output) -> PyTree:
@@ -230,7 +227,7 @@ def _truncate(
     tokens = tokens_of(tree, verdict)
     offered = verdict.counts - verdict.failed.astype(jnp.int32)
     left = request.limits - state.lengths
-    room = state.cache.slots - state.cache.lengths
+    room = state.capacity - state.positions
     counts = jnp.minimum(jnp.minimum(offered, left), room)
     at_eos, at_stop = controls.ends(state, tokens)
     ends = (at_eos | at_stop) & (lanes < counts[:, None])

@@ -8,6 +8,8 @@ puts every node back into its tree.
 Axes: T nodes that are scored, the rest as in `jspec.types`.
 """
 
+from dataclasses import replace
+
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Num
@@ -20,7 +22,7 @@ class PackedMask:
     """The mask of attention over the trees of a batch whose nodes come as one row.
 
     A model that `takes_packed` may get it in place of a mask [B, N, N]. Tokens and positions are
-    then [1, T], and so is all that it gives.
+    then [1, T], and so are logits and hidden states; what is tentative is tree by tree.
     """
 
     seen: Bool[Array, "B N N"]
@@ -38,17 +40,12 @@ class PackedMask:
         """Each node in its tree; 0 where it was not scored."""
         return x[0].at[self.places].get(mode="fill", fill_value=0)
 
-    def unpack_heads(self, x: Num[Array, "1 H T D"]) -> Num[Array, "B H N D"]:
-        """`unpack` of what has heads in front of the nodes."""
-        return self.unpack(x.swapaxes(1, 2)).swapaxes(1, 2)
-
     def unpacked(self, output: Output) -> Output:
-        """What a model gave for one row, tree by tree."""
-        return Output(
+        """What a model gave for one row, tree by tree, as it gave what is tentative."""
+        return replace(
+            output,
             logits=self.unpack(output.logits),
             hidden=None if output.hidden is None else self.unpack(output.hidden),
-            keys=tuple(map(self.unpack_heads, output.keys)),
-            values=tuple(map(self.unpack_heads, output.values)),
         )
 
 

@@ -44,14 +44,14 @@ class Prepared(NamedTuple):
     size: int
     """The size of the output buffer; at or above what was asked for."""
     slots: int
-    """The number of slots of the cache."""
+    """The most tokens that a row's memory holds."""
     chunk: int
     """Most tokens of a row that the target reads at once."""
 
 
 def check_model(model: CausalLM, params: PyTree) -> None:
     """Raises InputError unless these look like a model and its weights."""
-    wanted = "apply", "init_cache", "vocab_size", "context"
+    wanted = "apply", "init_memory", "commit", "vocab_size", "context"
     missing = [name for name in wanted if not hasattr(model, name)]
     if isinstance(model, type) or missing:
         without = f", which has no {missing[0]}" if missing else ""
@@ -153,7 +153,7 @@ def prepare(
         # On the host, where another length compiles nothing.
         join, root = (jnp, earlier.root) if root is None else (np, root)
         tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
-        slots, size = earlier.cache.slots, max(earlier.out.shape[1], max_new_tokens)
+        slots, size = earlier.capacity, max(earlier.out.shape[1], max_new_tokens)
         _check_room(earlier, counts, context)
     else:
         slots = _slots(slots, tokens, counts, max_new_tokens, context)
@@ -200,7 +200,7 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
     """
     lengths, limits = known_values(call.arrays.lengths), known_values(call.arrays.limits)
     longest = call.arrays.prompt.shape[1] if lengths is None else lengths
-    before = None if earlier is None else known_values(earlier.cache.lengths)
+    before = None if earlier is None else known_values(earlier.positions)
     before = 0 if before is None else before
     need = int(np.max(before + longest + (call.size if limits is None else limits)))
     need = min(need, call.slots)  # beyond, the target itself ends the row
@@ -269,7 +269,7 @@ def bucket_below(size: int) -> int:
 def _slots(
     slots: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
-    """The number of slots of a new cache: what was asked for, or a bucket for all that may come."""
+    """The capacity of a new memory: what was asked for, or a bucket for all that may come."""
     known = known_values(counts)
     longest = tokens.shape[1] if known is None else int(known.max())
     most = 2**31 - 2 if context is None else context
@@ -297,29 +297,29 @@ def _check_kept(model: CausalLM, earlier: State, batch: int, slots: int | None) 
             f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "
             "jspec.fork the state first"
         )
-    if slots not in (None, earlier.cache.slots):
+    if slots not in (None, earlier.capacity):
         raise InputError(
-            f"slots is {slots} and the earlier state has {earlier.cache.slots}, which cannot "
+            f"slots is {slots} and the earlier state has {earlier.capacity}, which cannot "
             "change; leave slots out"
         )
-    fresh = jax.eval_shape(lambda: model.init_cache(batch, earlier.cache.slots))
-    same = jax.tree.structure(fresh) == jax.tree.structure(earlier.cache) and all(
+    fresh = jax.eval_shape(lambda: model.init_memory(batch, earlier.capacity))
+    same = jax.tree.structure(fresh) == jax.tree.structure(earlier.memory) and all(
         (a.shape, a.dtype) == (b.shape, b.dtype)
-        for a, b in zip(jax.tree.leaves(fresh), jax.tree.leaves(earlier.cache), strict=True)
+        for a, b in zip(jax.tree.leaves(fresh), jax.tree.leaves(earlier.memory), strict=True)
     )
     if not same:
         raise InputError(
-            f"the earlier state's cache is not one of this {type(model).__name__}: it has other "
+            f"the earlier state's memory is not one of this {type(model).__name__}: it has other "
             "layers, heads or dtypes; pass a state that this model made"
         )
 
 
 def _check_room(earlier: State, counts: Any, context: int | None) -> None:
-    """Raises InputError unless the whole text fits the cache that holds its beginning."""
-    before, more = known_values(earlier.cache.lengths), known_values(counts)
+    """Raises InputError unless the whole text fits the memory that holds its beginning."""
+    before, more = known_values(earlier.positions), known_values(counts)
     if before is None or more is None:
         return
-    slots, total = earlier.cache.slots, before + more
+    slots, total = earlier.capacity, before + more
     row = int(total.argmax())
     if total[row] <= slots:
         return

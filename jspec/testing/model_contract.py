@@ -1,6 +1,7 @@
 """The contract of a `CausalLM` with the engine, as one function."""
 
 import copy
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +13,7 @@ from jspec._validate.errors import InputError
 from jspec.protocols import CausalLM
 from jspec.testing.model_subject import LEVELS, PARENTS, PAST, SLOTS, ModelSubject, above, text_of
 from jspec.testing.promises import Report, accepted_by_the_engine, promise
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 _ORDER = np.array([0, 1, 3, 2, 4, 5])
 """Nodes of a chain in an order of their own; the parents' places in it follow from it."""
@@ -27,12 +28,13 @@ def check_model(
 ) -> Report:
     """Checks all that jspec expects of a model, by running it on random tokens.
 
-    The promises: shapes and dtypes of `Output` and of the cache; a tree's node is scored as the end
-    of its own path by a whole forward, so that no sibling is seen and positions are those given; a
-    text in chunks is scored as the whole; slots beyond `Cache.lengths` are never read, not even
-    NaN; rows are independent; a tree by levels (`nodes=`) is scored as at once; the model is
-    static, hashable and equal to its copy; `jspec.decode` gives the tokens of a naive loop over
-    whole forwards.
+    The promises: shapes and dtypes of `Output` and of the memory, whose rows are the first axis of
+    every leaf; a tree's node is scored as the end of its own path by a whole forward, so that no
+    sibling is seen and positions are those given; a text in chunks is scored as the whole; what was
+    not committed, or was cut off, leaves no trace; a path of a tree that is committed is as its
+    text that is read; rows are independent, also in the memory; a tree by levels (`nodes=`) is
+    scored as at once; the model is static, hashable and equal to its copy; `jspec.decode` gives the
+    tokens of a naive loop over whole forwards.
 
     Args:
         model: the model under test. It needs room for 24 positions.
@@ -42,8 +44,8 @@ def check_model(
         seed: of the random tokens.
 
     Returns:
-        A `Report`. A model that takes no `nodes` serves as a target only, which is no broken
-        promise: the report says that it was skipped.
+        A `Report`. A model that takes no `nodes` serves as a target only, and one without `until`
+        cannot be cut back, which are no broken promises: the report says what was skipped.
 
     Raises:
         AssertionError: if a promise is broken. The sentence names the promise and the row and node,
@@ -78,6 +80,7 @@ def check_model(
     _check_rows(subject, whole, report)
     _check_chunks(subject, whole, report)
     _check_tree(subject, report)
+    _check_commit(subject, report)
     _check_levels(subject, report)
     with accepted_by_the_engine(type(model).__name__):
         _check_decode(subject, report)
@@ -125,35 +128,30 @@ def _check_output(subject: ModelSubject, output: Output, report: Report) -> None
         f"Output.hidden is None or of shape ({batch}, {count}, E): its shape is "
         f"{None if hidden is None else hidden.shape}",
     )
-    cache = model.init_cache(batch, SLOTS)
     promise(
-        isinstance(cache, Cache)
-        and cache.lengths.shape == (batch,)
-        and not np.asarray(cache.lengths).any()
-        and cache.lengths.dtype == jnp.int32,
-        "init_cache returns an empty jspec.Cache: its lengths are int32 zeros, one a row",
+        output.tentative is not None and bool(jax.tree.leaves(output.tentative)),
+        "Output.tentative is what commit takes of the tokens, arrays of any shape: it is "
+        f"{output.tentative!r:.40}",
     )
-    for part in ("keys", "values"):
-        kept, new = getattr(cache, part), getattr(output, part)
-        promise(
-            isinstance(kept, tuple) and isinstance(new, tuple) and len(kept) == len(new) > 0,
-            f"Output.{part} and Cache.{part} are tuples with an array for each layer: they have "
-            f"{len(new)} and {len(kept)}",
-        )
-        for layer, (slots, nodes) in enumerate(zip(kept, new, strict=True)):
-            heads, dim = slots.shape[1], slots.shape[-1]
-            promise(
-                slots.shape == (batch, heads, SLOTS, dim)
-                and nodes.shape == (batch, heads, count, dim),
-                f"{part} of layer {layer} are [B, H, S, D] in the cache and [B, H, N, D] in the "
-                f"output, with B = {batch}, S = {SLOTS}, N = {count}: they are {slots.shape} and "
-                f"{nodes.shape}",
-            )
+    few, more = (
+        jax.eval_shape(lambda n=n: model.init_memory(n, SLOTS)) for n in (batch, batch + 1)
+    )
+    leaves = [jax.tree.leaves(memory) for memory in (few, more)]
+    promise(
+        bool(leaves[0])
+        and len(leaves[0]) == len(leaves[1])
+        and all(
+            (a.shape[:1], b.shape) == ((batch,), (batch + 1, *a.shape[1:]))
+            for a, b in zip(*leaves, strict=True)
+        ),
+        "init_memory returns arrays whose first axis are the rows: of "
+        f"{batch} rows they are {[leaf.shape for leaf in leaves[0]]!r:.200}",
+    )
     promise(
         np.isfinite(np.asarray(output.logits, np.float64)).all(),
         "the logits of random tokens are numbers: some are NaN or infinite",
     )
-    report.checked.append("shapes and dtypes of Output and of the cache")
+    report.checked.append("shapes and dtypes of Output and of the memory")
 
 
 def _check_rows(subject: ModelSubject, whole: Output, report: Report) -> None:
@@ -170,30 +168,35 @@ def _check_rows(subject: ModelSubject, whole: Output, report: Report) -> None:
 
 
 def _check_chunks(subject: ModelSubject, whole: Output, report: Report) -> None:
-    """Checks the end of a text after its beginning in a cache, which is only read."""
+    """Checks the end of a text after its beginning in a memory, which is only read."""
     count = len(PARENTS)
     positions, mask = text_of((len(PAST), count))
     positions = positions + PAST[:, None]
-    cache = subject.cache()
-    found = subject.apply(subject.drafted(), positions, mask, cache)
+    found = subject.apply(subject.drafted(), positions, mask, subject.memory())
     for row, past in enumerate(PAST.tolist()):
         for node in range(count):
             subject.same(
                 found.logits[row, node],
                 whole.logits[row, past + node],
-                f"a text in chunks is scored as the whole: row {row}, token {past + node}, with "
-                f"{past} tokens in the cache",
+                f"a text in chunks is scored as the whole: row {row}, token {past + node}, after "
+                f"{past} committed tokens",
             )
-    # Numbers, as an engine may leave there; NaN would have to be looked for in every slot.
-    stale = subject.apply(subject.drafted(), positions, mask, subject.cache(1e4))
+    stale = subject.apply(subject.drafted(), positions, mask, subject.memory(stale=True))
     for row in range(len(PAST)):
         subject.same(
             stale.logits[row],
             found.logits[row],
-            f"slots at or beyond Cache.lengths are never read: with other numbers there row "
-            f"{row} changes",
+            f"tokens that are not committed{', or cut off,' if subject.can_cut else ''} leave no "
+            f"trace in the memory: with other ones row {row} changes",
         )
-    report.checked.append("a text in chunks is scored as the whole; the cache's rest is not read")
+    report.checked.append(
+        "a text in chunks is scored as the whole; what is not committed is not read"
+    )
+    if not subject.can_cut:
+        report.skipped.append(
+            "a memory that is cut back: the model has no `until`, so it serves as a target and not "
+            "as a draft model"
+        )
 
 
 def _check_tree(subject: ModelSubject, report: Report) -> None:
@@ -201,11 +204,11 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
     batch, drafted = len(PAST), subject.drafted()
     masks = np.tile(mask, (batch, 1, 1))
     positions = PAST[:, None] + mask.sum(-1) - 1
-    cache = subject.cache()
-    found = subject.apply(drafted, positions, masks, cache).logits
+    memory = subject.memory()
+    found = subject.apply(drafted, positions, masks, memory).logits
     for node in (2, 7, 9):
         changed = np.where(mask[node], drafted, (drafted + 1) % subject.model.vocab_size)
-        other = subject.apply(changed, positions, masks, cache).logits
+        other = subject.apply(changed, positions, masks, memory).logits
         for row in range(batch):
             subject.same(
                 other[row, node],
@@ -213,7 +216,7 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
                 f"the mask is honoured: row {row}, node {node} sees nodes that are not above it",
             )
     report.checked.append("the mask is honoured: siblings do not see each other")
-    _check_positions(subject, cache, report)
+    _check_positions(subject, memory, report)
     for node in range(len(PARENTS)):
         path = np.flatnonzero(mask[node])
         for row, past in enumerate(PAST.tolist()):
@@ -230,15 +233,15 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
     report.checked.append("a tree's nodes are scored as whole forwards over their paths")
 
 
-def _check_positions(subject: ModelSubject, cache: Cache, report: Report) -> None:
+def _check_positions(subject: ModelSubject, memory: PyTree, report: Report) -> None:
     """Checks a chain whose nodes stand in another order, with their positions and their mask."""
     batch, count = len(PAST), len(_ORDER)
     tokens = subject.drafted()[:, :count]
     positions, mask = text_of((batch, count))
     positions = positions + PAST[:, None]
-    straight = subject.apply(tokens, positions, mask, cache).logits
+    straight = subject.apply(tokens, positions, mask, memory).logits
     mixed = subject.apply(
-        tokens[:, _ORDER], positions[:, _ORDER], mask[:, _ORDER][:, :, _ORDER], cache
+        tokens[:, _ORDER], positions[:, _ORDER], mask[:, _ORDER][:, :, _ORDER], memory
     ).logits
     for row in range(batch):
         for place, node in enumerate(_ORDER.tolist()):
@@ -251,17 +254,63 @@ def _check_positions(subject: ModelSubject, cache: Cache, report: Report) -> Non
     report.checked.append("positions are honoured")
 
 
+def _check_commit(subject: ModelSubject, report: Report) -> None:
+    """Checks that a path of a tree is committed as its text is read, in each row its own."""
+    model, mask = subject.model, above(PARENTS)
+    drafted, batch = subject.drafted(), len(PAST)
+    positions = PAST[:, None] + mask.sum(-1) - 1
+    masks = np.tile(mask, (batch, 1, 1))
+    output = subject.apply(drafted, positions, masks, subject.memory())
+    counts = np.array([3, 0, 4])
+    path = np.tile(np.flatnonzero(mask[7]), (batch, 1))
+    held = model.commit(subject.memory(), output.tentative, jnp.asarray(path), jnp.asarray(counts))
+    _check_rows_of(subject.memory(), held, "commit returns")
+    next_token = np.full((batch, 1), 1 % model.vocab_size)
+    alone = np.ones((batch, 1, 1), bool)
+    found = subject.apply(next_token, (PAST + counts)[:, None], alone, held).logits
+    moved = jax.tree.map(lambda leaf: leaf[::-1], held)
+    mirrored = subject.apply(next_token, (PAST + counts)[::-1, None], alone, moved).logits
+    for row, (past, count) in enumerate(zip(PAST.tolist(), counts.tolist(), strict=True)):
+        text = [*subject.tokens[row, :past], *drafted[row, path[row, :count]], next_token[row, 0]]
+        padded = np.zeros((batch, subject.tokens.shape[1]), int)
+        padded[0, : len(text)] = text
+        subject.same(
+            found[row, 0],
+            subject.whole(padded).logits[0, len(text) - 1],
+            f"a committed path is as its text: row {row}, {count} nodes of {path[row].tolist()}",
+        )
+        subject.same(
+            mirrored[batch - 1 - row, 0],
+            found[row, 0],
+            f"a row of the memory goes where it is put: row {row} in place {batch - 1 - row}",
+        )
+    report.checked.append("a committed path is as its text; rows of the memory can be moved")
+
+
+def _check_rows_of(wanted: PyTree, memory: PyTree, who: str) -> None:
+    """Checks the structure, shapes and dtypes of a memory."""
+    shapes = [
+        jax.tree.map(lambda leaf: (jnp.shape(leaf), jnp.result_type(leaf)), part)
+        for part in (wanted, memory)
+    ]
+    promise(
+        jax.tree.structure(wanted) == jax.tree.structure(memory) and shapes[0] == shapes[1],
+        f"{who} a memory of the structure, shapes and dtypes that init_memory gives: they are "
+        f"{shapes[1]!r:.200} and should be {shapes[0]!r:.200}",
+    )
+
+
 def _check_levels(subject: ModelSubject, report: Report) -> None:
     mask = above(PARENTS)
     batch, drafted = len(PAST), subject.drafted()
     positions = PAST[:, None] + mask.sum(-1) - 1
-    cache = subject.cache()
-    at_once = subject.apply(drafted, positions, np.tile(mask, (batch, 1, 1)), cache).logits
+    memory = subject.memory()
+    at_once = subject.apply(drafted, positions, np.tile(mask, (batch, 1, 1)), memory).logits
     nodes, before = None, []
     for level in LEVELS:
         seen = np.tile(mask[level][:, before + level], (batch, 1, 1))
         try:
-            output = subject.apply(drafted[:, level], positions[:, level], seen, cache, nodes)
+            output = subject.apply(drafted[:, level], positions[:, level], seen, memory, nodes)
         except TypeError as error:
             if nodes is None:
                 raise
@@ -278,7 +327,7 @@ def _check_levels(subject: ModelSubject, report: Report) -> None:
                     f"a tree by levels is scored as at once: row {row}, node {node}, after the "
                     f"nodes {before}",
                 )
-        scored = TreeKV(output.keys, output.values)
+        scored: Any = output.tentative
         nodes, before = scored if nodes is None else nodes.concat(scored), before + level
     report.checked.append("a tree by levels (nodes=) is scored as at once")
 

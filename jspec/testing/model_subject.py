@@ -1,7 +1,7 @@
 """A model under test: some text, a tree behind it, and the ways to score them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
-from jspec import memory as caches
 from jspec.protocols import CausalLM
 from jspec.testing.promises import promise
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 3, 5, 8])
 """A tree with siblings at every level, children of the first and of later ones."""
@@ -38,29 +37,42 @@ class ModelSubject:
         tokens: Any,
         positions: Any,
         mask: Any,
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
+        memory: PyTree,
+        nodes: PyTree = None,
     ) -> Output:
         """One forward, compiled: the model is static."""
         arrays = [jnp.asarray(x, jnp.int32) for x in (tokens, positions)]
-        return _forward(self.model, self.params, *arrays, jnp.asarray(mask, bool), cache, nodes)
+        return _forward(self.model, self.params, *arrays, jnp.asarray(mask, bool), memory, nodes)
 
     def whole(self, tokens: Int[np.ndarray, "B T"]) -> Output:
-        """The forward of a whole text, each token after all before it, without a cache."""
-        return self.apply(tokens, *text_of(tokens.shape), None)
+        """The forward of a whole text, each token after all before it, after an empty memory."""
+        return self.apply(
+            tokens, *text_of(tokens.shape), self.model.init_memory(len(tokens), SLOTS)
+        )
 
-    def cache(self, fill: float = 0.0) -> Cache:
-        """A cache with `PAST` tokens of each row, and `fill` in all other slots."""
+    def memory(self, stale: bool = False) -> PyTree:
+        """The memory of `PAST` tokens of each row; stale: of which other tokens, which are not
+        committed, may have left traces.
+        """
         kept = self.tokens[:, : PAST.max()]
-        output = self.whole(kept)
-        empty = self.model.init_cache(len(kept), SLOTS)
-        stale = [
-            tuple(jnp.full_like(layer, fill) for layer in part)
-            for part in (empty.keys, empty.values)
-        ]
-        empty = replace(empty, keys=stale[0], values=stale[1])
+        live = np.arange(kept.shape[1]) < PAST[:, None]
+        if stale:
+            kept = np.where(live, kept, (kept + 1) % self.model.vocab_size)
+        counts = np.full_like(PAST, kept.shape[1]) if stale and self.can_cut else PAST
         path = jnp.broadcast_to(jnp.arange(kept.shape[1]), kept.shape)
-        return caches.commit(empty, output, path, jnp.asarray(PAST))
+        empty = self.model.init_memory(len(kept), SLOTS)
+        held = self.model.commit(empty, self.whole(kept).tentative, path, jnp.asarray(counts))
+        return self.until(held) if stale and self.can_cut else held
+
+    def until(self, memory: PyTree) -> PyTree:
+        """The memory, cut back to `PAST` tokens of each row."""
+        model: Any = self.model
+        return model.until(memory, jnp.asarray(PAST))
+
+    @property
+    def can_cut(self) -> bool:
+        """Whether the model's memory can be cut back."""
+        return hasattr(self.model, "until")
 
     def drafted(self) -> Int[np.ndarray, "B N"]:
         """The forward of the tree's tokens, which follow the committed ones."""
@@ -83,14 +95,9 @@ class ModelSubject:
     def bound(self) -> float:
         tolerance = self.tolerance
         if tolerance is None:
-            narrow = jnp.finfo(self.dtype).bits < 32
+            narrow = jnp.finfo(getattr(self.model, "dtype", jnp.float32)).bits < 32
             tolerance = 0.05 if narrow else 1e-4
         return tolerance * max(self.widest, 1e-3)
-
-    @property
-    def dtype(self) -> Any:
-        """The type of the cache, in which the model computes."""
-        return self.model.init_cache(1, 1).keys[0].dtype
 
 
 def _forward_of(
@@ -99,11 +106,11 @@ def _forward_of(
     tokens: Int[Array, "B N"],
     positions: Int[Array, "B N"],
     mask: Bool[Array, "B N M+N"],
-    cache: Cache | None,
-    nodes: TreeKV | None,
+    memory: PyTree,
+    nodes: PyTree,
 ) -> Output:
     earlier = () if nodes is None else (nodes,)
-    return model.apply(params, tokens, positions, mask, cache, *earlier)
+    return model.apply(params, tokens, positions, mask, memory, *earlier)
 
 
 _forward = jax.jit(_forward_of, static_argnames=("model",))

@@ -8,7 +8,8 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.memory import KVCache, TreeKV
+from jspec.types import Output, PyTree
 
 _SUMS = 509
 """Different whims that the model has; a prime, so that sums of codes spread over all of them."""
@@ -22,7 +23,7 @@ class PrefixLM:
 
     Its logits are two rows of tables: the habit of the last token, so that text repeats itself and
     drafts are often right; and a whim that is chosen by the sum of a code for each (token,
-    position) of the prefix. The sum is taken over the cache, the nodes and the mask as attention
+    position) of the prefix. The sum is taken over the memory, the nodes and the mask as attention
     takes it. One token too many, too few or in the wrong place gives another whim, so a mistake in
     what is seen or committed shows within a few tokens. The sums are integers: no rounding can make
     two forwards differ.
@@ -79,9 +80,11 @@ class PrefixLM:
             for name, table in tables.items()
         }
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache: the key of a token is its position, and its value the token."""
-        return caches.init(batch, slots, layers=1, heads=1, head_dim=1, dtype=jnp.float32)
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
+        """Keys and values: the key of a token is its position, and its value the token."""
+        return caches.init(batch, capacity, layers=1, heads=1, head_dim=1, dtype=jnp.float32)
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(
         self,
@@ -89,7 +92,7 @@ class PrefixLM:
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
+        memory: KVCache | None,
         nodes: TreeKV | None = None,
     ) -> Output:
         """Scores N tokens of each row, as `CausalLM.apply` says."""
@@ -98,10 +101,10 @@ class PrefixLM:
         held, seen = [TreeKV((keys,), (values,))], mask
         if nodes is not None:
             held = [nodes, *held]
-        if cache is not None:
-            live = jnp.arange(cache.slots) < cache.lengths[:, None]
-            live = jnp.broadcast_to(live[:, None], (batch, count, cache.slots))
-            held, seen = [cache, *held], jnp.concatenate([live, mask], axis=-1)
+        if memory is not None:
+            live = jnp.arange(memory.slots) < memory.lengths[:, None]
+            live = jnp.broadcast_to(live[:, None], (batch, count, memory.slots))
+            held, seen = [memory, *held], jnp.concatenate([live, mask], axis=-1)
         places, words = (
             jnp.concatenate([x[0][:, 0, :, 0] for x in parts], axis=1)
             for parts in ([x.keys for x in held], [x.values for x in held])
@@ -114,7 +117,7 @@ class PrefixLM:
         if self.context is not None:
             logits = jnp.where((positions < self.context)[..., None], logits, jnp.nan)
         hidden = params["habit_states"][last] + params["whim_states"][total]
-        return Output(logits=logits, hidden=hidden, keys=(keys,), values=(values,))
+        return Output(logits=logits, hidden=hidden, tentative=TreeKV((keys,), (values,)))
 
     def _codes(self, params: PyTree, places: Array, words: Array) -> Int[Array, "B N _"]:
         """The code of a token at a position; a product of two, so that neither order is alike."""

@@ -12,16 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec.drafters.resting import absent
 from jspec.protocols import CausalLM, Drafter
-from jspec.types import (
-    Cache,
-    Feedback,
-    Frame,
-    Output,
-    PromptChunk,
-    PyTree,
-    Tree,
-    TreeKV,
-)
+from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 
 NEVER = 2**31 - 1
 """The `Poisoned.start` of a row that stays as it is."""
@@ -54,8 +45,16 @@ class WatchedModel:
     def context(self) -> int | None:
         return self.inner.context
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        return self.inner.init_cache(batch, slots)
+    def init_memory(self, batch: int, capacity: int) -> PyTree:
+        return self.inner.init_memory(batch, capacity)
+
+    @property
+    def commit(self) -> Any:
+        return self.inner.commit
+
+    @property
+    def until(self) -> Any:
+        return self.inner.until  # pyright: ignore[reportAttributeAccessIssue]
 
     def apply(
         self,
@@ -63,12 +62,12 @@ class WatchedModel:
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
+        memory: PyTree,
+        nodes: PyTree = None,
     ) -> Output:
         self.traces.append(tokens.shape)
         earlier = () if nodes is None else (nodes,)
-        output = self.inner.apply(params.params, tokens, positions, mask, cache, *earlier)
+        output = self.inner.apply(params.params, tokens, positions, mask, memory, *earlier)
         bad = positions >= params.start[:, None]
 
         def spoil(array: Array) -> Array:

@@ -13,7 +13,7 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from jspec.protocols import CausalLM
 from jspec.training.laws import Observed, observe
 from jspec.training.loop import Metrics
-from jspec.types import Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 
 @struct.dataclass
@@ -158,7 +158,7 @@ class Unrolled:
             jnp.broadcast_to(causal, (rows, pairs, pairs)),
         )
         yield output
-        nodes = TreeKV(output.keys, output.values)
+        nodes = output.tentative
         hidden = jnp.take_along_axis(output.hidden, at[..., None], axis=1)
         own = jnp.eye(at.shape[1], dtype=bool)
         own = jnp.broadcast_to(own, (rows, *own.shape))
@@ -170,7 +170,7 @@ class Unrolled:
                 *(variables, hidden, following, at + step, mask, None, nodes), method="further"
             )
             yield output
-            nodes = nodes.concat(TreeKV(output.keys, output.values))
+            nodes = nodes.concat(output.tentative)
             hidden = output.hidden
 
 

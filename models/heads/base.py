@@ -6,10 +6,11 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.memory import KVCache, TreeKV
 from jspec.models.decoder import Decoder
 from jspec.models.linear import unembed
 from jspec.models.llama import LlamaConfig
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 
 class TransformerHead(Decoder):
@@ -20,7 +21,7 @@ class TransformerHead(Decoder):
 
     Args:
         config: shape of the layer; vocabulary and width are the target's.
-        dtype: dtype of activations and cache.
+        dtype: dtype of activations and memory.
         param_dtype: dtype that weights are created in.
     """
 
@@ -86,11 +87,11 @@ class TransformerHead(Decoder):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         """The steps after the first, from states that the head predicted."""
-        return self(hidden, tokens, positions, mask, cache, nodes)
+        return self(hidden, tokens, positions, mask, memory, nodes)
 
     def informed(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]

@@ -9,12 +9,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.decoder import Decoder
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
 from jspec.models.norms import RMSNorm
-from jspec.types import Cache, PyTree, TreeKV
+from jspec.types import PyTree
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,7 @@ class BlockHead(Decoder):
         params: PyTree,
         root: Int[Array, " B"],
         positions: Int[Array, " B"],
-        cache: Cache,
+        cache: KVCache,
     ) -> Float[Array, "B D E"]:
         """The states of the D tokens after each row's root, whose context is in the cache."""
         states: Any = self.apply(params, root, positions, cache, method="block")
@@ -248,7 +249,7 @@ class BlockHead(Decoder):
         return TreeKV(keys, values)
 
     def block(
-        self, root: Int[Array, " B"], positions: Int[Array, " B"], cache: Cache
+        self, root: Int[Array, " B"], positions: Int[Array, " B"], cache: KVCache
     ) -> Float[Array, "B D E"]:
         """States of one block a row, over the cached context."""
         nothing = jnp.ones((len(root), 1, 0), bool)
@@ -259,7 +260,7 @@ class BlockHead(Decoder):
         tokens: Int[Array, "B A"],
         positions: Int[Array, "B A"],
         mask: Bool[Array, "B A M"],
-        cache: Cache | None,
+        cache: KVCache | None,
         nodes: TreeKV | None,
     ) -> Float[Array, "B A D E"]:
         """States of A blocks a row that do not see each other."""

@@ -6,11 +6,12 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,13 @@ class EAGLEHead(TransformerHead):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         pair = jnp.concatenate([self.embed(tokens), hidden.astype(self.dtype)], axis=-1)
-        past = attention.past(cache, nodes, 0)
+        past = attention.past(memory, nodes, 0)
         x, k, v = self.layer(self.fuse(pair), positions, mask, past)
-        return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))
+        return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The target's scores after states, -inf for tokens that it does not score."""

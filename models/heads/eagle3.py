@@ -6,12 +6,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
 from jspec.models.norms import RMSNorm
-from jspec.types import Cache, Output, TreeKV
+from jspec.types import Output
 
 
 @dataclass(frozen=True)
@@ -66,16 +67,16 @@ class EAGLE3Head(TransformerHead):
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         x = hidden.astype(self.dtype)
         if x.shape[-1] != self.config.hidden_size:
             x = self.fuse(x)
         read = jnp.concatenate([self.token_norm(self.embed(tokens)), self.state_norm(x)], axis=-1)
-        past = attention.past(cache, nodes, 0)
+        past = attention.past(memory, nodes, 0)
         x, k, v = self.layer(x, positions, mask, past, read)
-        return Output(logits=self.logits(x), hidden=x, keys=(k,), values=(v,))
+        return Output(logits=self.logits(x), hidden=x, tentative=TreeKV((k,), (v,)))
 
     def logits(self, hidden: Float[Array, "B N E"]) -> Float[Array, "B N V"]:
         """The head's own scores, -inf for tokens that it does not score."""

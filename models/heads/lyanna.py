@@ -8,11 +8,12 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
 from jspec.models.linear import Linear, unembed
 from jspec.models.llama import Block, LlamaConfig
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 _EPS = 1e-6
 _FIRST_GAIN = 0.1
@@ -74,19 +75,19 @@ class LyannaHead(TransformerHead):
         tokens: Int[Array, "B N"] | None,
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         """`Output.logits` are the raw ones, l: the same whatever token came before."""
         x = hidden.astype(self.dtype)
         if tokens is not None and self.config.first_token:
             x = self.fuse(jnp.concatenate([self.embed(tokens), x], axis=-1))
-        past = attention.past(cache, nodes, 0)
+        past = attention.past(memory, nodes, 0)
         x, k, v = self.layer(x, positions, mask, past)
         logits = self.logits(x)
         if self.is_initializing() and tokens is not None:
             self.informed(logits, tokens)  # else `init` would make no token info
-        return Output(logits=logits, hidden=x, keys=(k,), values=(v,))
+        return Output(logits=logits, hidden=x, tentative=TreeKV((k,), (v,)))
 
     def further(
         self,
@@ -94,12 +95,12 @@ class LyannaHead(TransformerHead):
         tokens: Int[Array, "B N"] | None,
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None = None,
+        memory: KVCache | None = None,
         nodes: TreeKV | None = None,
     ) -> Output:
         """h_(i+1) = layer(h_i), whatever the tokens are."""
         del tokens
-        return self(hidden, None, positions, mask, cache, nodes)
+        return self(hidden, None, positions, mask, memory, nodes)
 
     def informed(
         self, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]

@@ -130,7 +130,7 @@ def test_all_ways_to_run_the_layers_are_one_function():
 
 def test_bytes_are_those_of_weights_and_cache():
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(TINY.params))
-    cache = TINY.model.init_cache(1, TINY.slots)
+    cache = TINY.model.init_memory(1, TINY.slots)
     slots = sum(leaf.nbytes for leaf in jax.tree.leaves((cache.keys, cache.values)))
     # Of the table of embeddings a token reads its row.
     row = 4 * TINY.config.hidden_size
@@ -157,7 +157,7 @@ def test_forced_acceptance_emits_what_it_is_told(tokens):
 def test_a_hollow_model_is_a_target_of_the_same_shapes():
     model = overhead.HollowModel(TINY.config, TINY.dtype)
     tokens, mask = np.zeros((2, 3), np.int32), np.ones((2, 3, 3), bool)
-    cache = TINY.model.init_cache(2, TINY.slots)
+    cache = TINY.model.init_memory(2, TINY.slots)
     real = jax.eval_shape(TINY.model.apply, TINY.params, tokens, tokens, mask, cache)
     hollow = jax.eval_shape(model.apply, model.init(jax.random.key(0)), tokens, tokens, mask, cache)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), hollow) == jax.tree.map(

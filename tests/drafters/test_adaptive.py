@@ -225,7 +225,7 @@ def check_the_draft_has_read_what_the_target_has(drafter):
     for state in rounds(
         drafter, PARAMS, lambda: int(rng.choice(drafter.widths)), max_new_tokens=24
     ):
-        mine, its = state.drafter_state.drafter.cache, state.cache
+        mine, its = state.drafter_state.drafter.cache, state.memory
         for row, length in enumerate(np.asarray(its.lengths) - 1):
             assert mine.lengths[row] == length
             for own, target in ((mine.keys, its.keys), (mine.values, its.values)):
@@ -402,7 +402,7 @@ def outcome(tree, path_tokens):
     path = jnp.where(jnp.arange(tree.depth + 1) < counts, jnp.arange(tree.depth + 1), 0)
     return Feedback(
         tree=tree,
-        output=Output(jnp.zeros((1, tree.depth + 1, 1)), None, (), ()),
+        output=Output(jnp.zeros((1, tree.depth + 1, 1)), None),
         verdict=Verdict(path[None].astype(jnp.int32), counts, zeros, zeros > 0),
         emitted=jnp.asarray(emitted),
         counts=counts,

@@ -274,7 +274,7 @@ def test_a_model_takes_it_and_gives_the_same_scores():
     tokens = np.arange(2 * 8).reshape(2, 8) % tiny.VOCAB
     mask = np.broadcast_to(random_tree(8), (2, 8, 8))
     positions = np.broadcast_to(mask[0].sum(-1) - 1, (2, 8))
-    cache = plain.init_cache(2, 64).replace(lengths=np.array([10, 40], np.int32))
+    cache = plain.init_memory(2, 64).replace(lengths=np.array([10, 40], np.int32))
     given = params, tokens, positions, mask, cache
     wanted = jax.jit(plain.apply)(*given).logits
     kernel = tree_model(TRITON)

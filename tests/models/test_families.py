@@ -42,7 +42,7 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant, causal):
     cache = caches.commit(
         # Stale slots are wrong on purpose: a forward that read one would show it.
         jax.tree.map(lambda array: array + 7 * (array.ndim > 1), empty(variant, batch)),
-        prompt,
+        prompt.tentative,
         every,
         jnp.asarray(PAST),
     )
@@ -79,4 +79,4 @@ def test_the_table_of_weights_is_the_module(variant):
 
 
 def empty(variant, batch: int):
-    return variant.model.init_cache(batch, SLOTS)
+    return variant.model.init_memory(batch, SLOTS)

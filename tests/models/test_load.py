@@ -129,8 +129,8 @@ def test_weights_and_computation_have_their_own_dtypes(folder, causal):
     half = jspec.models.load(folder, dtype=jnp.bfloat16)
     assert {leaf.dtype for leaf in jax.tree.leaves(mixed.params)} == {jnp.dtype("bfloat16")}
     assert {leaf.dtype for leaf in jax.tree.leaves(half.params)} == {jnp.dtype("bfloat16")}
-    assert mixed.model.init_cache(1, 4).keys[0].dtype == jnp.float32
-    assert half.model.init_cache(1, 4).keys[0].dtype == jnp.bfloat16
+    assert mixed.model.init_memory(1, 4).keys[0].dtype == jnp.float32
+    assert half.model.init_memory(1, 4).keys[0].dtype == jnp.bfloat16
     tokens = causal(np.arange(12).reshape(1, 12))
     logits = [jax.jit(m.model.apply)(m.params, *tokens, None).logits for m in (exact, mixed, half)]
     assert {array.dtype for array in logits} == {jnp.dtype("float32")}

@@ -10,7 +10,6 @@ import tiny
 from jax.sharding import AxisType, PartitionSpec
 
 import jspec
-from jspec import memory as caches
 from jspec._xla import native
 from jspec._xla.native.product import MOST_ROWS
 from jspec.models import Layer, Rope, checkpoint, sharding
@@ -35,12 +34,11 @@ def test_scanned_layers_give_the_numbers_of_the_others(causal):
     def run(model, params):
         prompt = model.apply(params, *causal(tiny.PROMPTS), None)
         every = jnp.broadcast_to(jnp.arange(8), tiny.PROMPTS.shape)
-        cache = caches.commit(model.init_cache(3, 300), prompt, every, jnp.asarray(tiny.LENGTHS))
+        kept = prompt.tentative
+        cache = model.commit(model.init_memory(3, 300), kept, every, jnp.asarray(tiny.LENGTHS))
         places = jnp.asarray(tiny.LENGTHS)[:, None] + jnp.array([0, 1, 1])
         seen = jnp.broadcast_to(jnp.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]], bool), (3, 3, 3))
-        held = jspec.types.TreeKV(
-            *(tuple(x[:, :, :1] for x in part) for part in (prompt.keys, prompt.values))
-        )
+        held = jax.tree.map(lambda x: x[:, :, :1], kept)
         whole = model.apply(params, tiny.PROMPTS[:, :3], places, seen, cache)
         later = model.apply(
             params, tiny.PROMPTS[:, 3:4], places[:, :1], seen[:, :1, :2], cache, held
@@ -114,7 +112,7 @@ def test_there_is_no_second_cache_and_no_copy_of_one_in_the_loop():
 
     program = jax.jit(generate).lower(checkpoint.shapes(model), np.ones((1, 4), np.int32)).compile()
     cache = sum(
-        x.size * 4 for x in jax.tree.leaves(jax.eval_shape(lambda: model.init_cache(1, slots)))
+        x.size * 4 for x in jax.tree.leaves(jax.eval_shape(lambda: model.init_memory(1, slots)))
     )
     assert cache > 150e6
     assert program.memory_analysis().temp_size_in_bytes < 1.25 * cache

@@ -12,7 +12,6 @@ import tiny_gguf
 from jax.sharding import AxisType, Mesh, PartitionSpec
 
 import jspec.models
-from jspec import memory as caches
 from jspec._validate.errors import InputError
 from jspec.models import columns, export, sharding
 from jspec.models.fingerprint import fingerprint
@@ -40,15 +39,15 @@ def test_the_sharded_forward_is_the_forward(name, mesh, fixtures, causal):
     prompt = forward(params, *causal(tokens), None)
     every = jnp.broadcast_to(jnp.arange(8), (4, 8))
     lengths = jnp.asarray([8, 7, 6, 5])
-    cache = caches.commit(model.init_cache(4, 16), prompt, every, lengths)
+    cache = model.commit(model.init_memory(4, 16), prompt.tentative, every, lengths)
     root = (tokens[:, :1], lengths[:, None], jnp.ones((4, 1, 1), bool))
     whole = forward(params, *root, cache)
 
-    spread = jax.device_put(cache, sharding.cache(cache, mesh))
+    spread = jax.device_put(cache, sharding.memory(cache, mesh))
     laid, split = sharding.spread(model, params, mesh)
     found = jax.jit(laid.apply)(split, *root, spread)
     np.testing.assert_allclose(found.logits, whole.logits, atol=1e-5)
-    np.testing.assert_allclose(found.keys[0], whole.keys[0], atol=1e-5)
+    np.testing.assert_allclose(found.tentative.keys[0], whole.tentative.keys[0], atol=1e-5)
 
 
 def test_weights_are_loaded_onto_their_devices(mesh, fixtures):
@@ -125,7 +124,7 @@ def test_a_mesh_may_have_one_axis(fixtures):
     mesh = jax.make_mesh((1,), ("data",), (AxisType.Auto,), devices=jax.devices()[:1])
     specs = jax.tree.leaves(sharding.params(params, mesh))
     assert all(place.is_fully_replicated for place in specs)
-    cache = sharding.cache(model.init_cache(2, 4), mesh)
+    cache = sharding.memory(model.init_memory(2, 4), mesh)
     assert cache.keys[0].spec == PartitionSpec("data", None, None, None)
 
 

@@ -66,22 +66,22 @@ def test_bytes_are_those_that_are_allocated():
         target.model, target.params, np.ones((2, 28), int), drafter=drafter, max_new_tokens=100
     )
     assert found.weights == bytes_of(target.params)
-    assert found.cache == bytes_of(state.cache)
+    assert found.cache == bytes_of(state.memory)
     assert found.drafter_state == bytes_of(state.drafter_state)
-    rest = bytes_of(replace(state, cache=None, drafter_state=None))
+    rest = bytes_of(replace(state, memory=None, drafter_state=None))
     assert found.rest == rest + 2 * 129 * 4  # and the prompt
 
 
 def test_bytes_of_a_device_are_those_of_really_sharded_arrays(mesh):
     # 23 tokens divide over nothing, 2 heads not over 4 devices.
     for model in (MODEL, tiny.model(vocab_size=24, num_kv_heads=4)):
-        params, cache = tiny.params(model), model.init_cache(4, 16)
+        params, cache = tiny.params(model), model.init_memory(4, 16)
         shapes = jax.eval_shape(lambda params=params: params)
         planned = layout.mesh_of(data=2, model=4)
         found = layout.per_device(layout.spread(shapes, planned))
         assert found == on_one_device(jax.device_put(params, sharding.params(params, mesh)))
-        found = layout.per_device(layout.cache_of(model, 4, 16, planned))
-        assert found == on_one_device(jax.device_put(cache, sharding.cache(cache, mesh)))
+        found = layout.per_device(layout.model_memory(model, 4, 16, planned))
+        assert found == on_one_device(jax.device_put(cache, sharding.memory(cache, mesh)))
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

@@ -127,8 +127,8 @@ def test_reading_beyond_the_cache_is_said():
             rest = (cache.values[0][:, 0, :, 0] * ~live).sum(-1)
             return replace(output, logits=output.logits + rest[:, None, None])
 
-    assert "slots at or beyond Cache.lengths are never read" in sentence(Summing())
-    assert "a text in chunks" in sentence(changed(beyond))
+    assert "not committed, or cut off, leave no trace" in sentence(Summing())
+    assert "not committed, or cut off, leave no trace" in sentence(changed(beyond))
 
 
 def output_of(change):
@@ -145,7 +145,7 @@ def output_of(change):
     [
         (lambda output: replace(output, logits=output.logits[:, -1]), "Output.logits are floats"),
         (lambda output: replace(output, hidden=output.hidden[0]), "Output.hidden is None or"),
-        (lambda output: replace(output, keys=output.keys * 2), "an array for each layer"),
+        (lambda output: replace(output, tentative=None), "Output.tentative is what commit takes"),
         (lambda output: replace(output, logits=output.logits * jnp.nan), "are numbers"),
     ],
 )

@@ -8,13 +8,12 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec import memory as caches
 from jspec._validate.arguments import check_number
 from jspec._validate.errors import InputError
 from jspec._xla.ragged import sequence
+from jspec.memory import KVCache
 from jspec.protocols import DraftHead, Verifier
 from jspec.types import (
-    Cache,
     Feedback,
     Frame,
     Output,
@@ -32,7 +31,7 @@ from jspec.verify.schemes import COUPLED
 class HeadState:
     """A head's memory, for a root at position t."""
 
-    cache: Cache
+    cache: KVCache
     """Keys and values of the true pairs at 0 .. t - 1, each a target's state and the next token."""
     hidden: Float[Array, "B E"]
     """The target's state at the root as the head predicts it; 0 where there is no pair yet."""
@@ -103,7 +102,7 @@ class HeadDrafter(ABC):
         del earlier
         head = self.head
         check_depth(self.depth, slots, self.context)
-        cache = head.init_cache(batch, slots)
+        cache = head.init_memory(batch, slots)
         return HeadState(
             cache=cache,
             hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
@@ -143,11 +142,11 @@ class HeadDrafter(ABC):
         """The state after `counts` more true pairs, the first of them at position `first`."""
         lanes, causal = sequence(*following.shape)
         positions = first[:, None] + lanes
-        known = caches.until(state.cache, first)
+        known = self.head.until(state.cache, first)
         own = self.head.apply(params, hidden, following, positions, causal, known)
         return replace(
             state,
-            cache=caches.commit(known, own, lanes, counts),
+            cache=self.head.commit(known, own.tentative, lanes, counts),
             hidden=_last(own, counts, state.hidden),
         )
 

@@ -19,17 +19,9 @@ from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput
+from jspec.memory import KVCache, TreeKV
 from jspec.protocols import Verifier
-from jspec.types import (
-    Cache,
-    Feedback,
-    Frame,
-    PromptChunk,
-    PyTree,
-    Sampling,
-    Tree,
-    TreeKV,
-)
+from jspec.types import Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
 from jspec.verify.proposals import Candidates
 from jspec.verify.schemes import COUPLED
 
@@ -63,7 +55,7 @@ class OnePassHead(Protocol):
         """The number d of tokens that it scores: V, or fewer."""
         ...
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
+    def init_memory(self, batch: int, capacity: int) -> KVCache:
         """An empty cache, for the context."""
         ...
 
@@ -74,7 +66,7 @@ class OnePassHead(Protocol):
         ...
 
     def draft(
-        self, params: PyTree, root: Int[Array, " B"], positions: Int[Array, " B"], cache: Cache
+        self, params: PyTree, root: Int[Array, " B"], positions: Int[Array, " B"], cache: KVCache
     ) -> Float[Array, "B D E"]:
         """The states of the D tokens after the root, given the context in the cache."""
         ...
@@ -104,7 +96,7 @@ class OnePassHead(Protocol):
 class BlockState:
     """The memory of a block drafter."""
 
-    cache: Cache
+    cache: KVCache
     """Keys and values of the target's states at all committed tokens."""
     weights: ChanceWeights
 
@@ -260,7 +252,7 @@ class BlockDrafter:
             weights = jax.tree.map(
                 lambda new, old: jnp.broadcast_to(old.mean(0), new.shape), weights, earlier.weights
             )
-        return BlockState(self.head.init_cache(batch, slots), weights)
+        return BlockState(self.head.init_memory(batch, slots), weights)
 
     def prefill(self, params: PyTree, state: BlockState, chunk: PromptChunk) -> BlockState:
         head: Any = self.head
@@ -316,7 +308,7 @@ class BlockDrafter:
         hidden: Float[Array, "B C F"],
         first: Int[Array, " B"],
         counts: Int[Array, " B"],
-    ) -> Cache:
+    ) -> KVCache:
         """The context with the first `counts` of C more states, which begin at position `first`."""
         lanes, _ = sequence(*hidden.shape[:2])
         made = self.head.read(params, hidden, first[:, None] + lanes)

@@ -17,9 +17,10 @@ from jspec.drafters.growth import best_first
 from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
+from jspec.memory import KVCache, TreeKV
 from jspec.protocols import DraftHead
 from jspec.tree import Template
-from jspec.types import Cache, Frame, PyTree, Tree, TreeKV
+from jspec.types import Frame, PyTree, Tree
 from jspec.verify.proposals import Candidates
 
 _UNSCORED = 2
@@ -46,7 +47,7 @@ class HeadScorer:
 
     head: DraftHead
     params: PyTree
-    cache: Cache
+    cache: KVCache
     hidden: Float[Array, "B E"]
     frame: Frame
     places: int
@@ -55,7 +56,7 @@ class HeadScorer:
         """The head's prediction when it read the last true pair, as the root's level."""
         batch = len(self.frame.root)
         hidden = self.hidden[:, None]
-        held = self.head.init_cache(batch, self.places)
+        held = self.head.init_memory(batch, self.places)
         return LevelOutput(
             logits=self.head.score(self.params, hidden),
             inherited=(jnp.zeros((batch, 1, self.places), bool), hidden),

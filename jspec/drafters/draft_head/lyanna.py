@@ -10,7 +10,7 @@ from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpne
 from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Resampling
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.drafters.growth import best_first
-from jspec.types import Feedback, Frame, PyTree, Tree, TreeKV
+from jspec.types import Feedback, Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)
@@ -117,6 +117,6 @@ class Lyanna(HeadDrafter):
             )
             assert output.hidden is not None, "a head predicts states"
             states.append(output.hidden[:, 0])
-            new = TreeKV(output.keys, output.values)
+            new = output.tentative
             nodes = new if nodes is None else nodes.concat(new)
         return jnp.stack(states, axis=1)

@@ -1,4 +1,4 @@
-"""A small language model that drafts: its cache, its trees and its memory between rounds."""
+"""A small language model that drafts: its trees, and its memory between rounds."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,7 +10,6 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec import memory as caches
 from jspec._validate.arguments import check_integer, check_number, takes
 from jspec._validate.errors import InputError
 from jspec._xla.ragged import sequence
@@ -18,7 +17,6 @@ from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
 from jspec.drafters.growth.scorer import Draft, Scorer
 from jspec.protocols import CausalLM, Verifier
 from jspec.types import (
-    Cache,
     Feedback,
     Frame,
     Output,
@@ -26,11 +24,10 @@ from jspec.types import (
     PyTree,
     Sampling,
     Tree,
-    TreeKV,
 )
 from jspec.verify.schemes import COUPLED, Scheme
 
-_ARGUMENTS = ("params", "tokens", "positions", "mask", "cache", "nodes")
+_ARGUMENTS = ("params", "tokens", "positions", "mask", "memory", "nodes")
 """Of a draft model's `apply`."""
 
 
@@ -38,12 +35,15 @@ _ARGUMENTS = ("params", "tokens", "positions", "mask", "cache", "nodes")
 class DraftModelState:
     """A draft model's memory.
 
-    The cache holds the tokens at positions 0 .. root - 2. The last node of an accepted path may be
-    a leaf, whose keys the draft never computed. So every round reads two tokens first, whatever was
+    The model remembers the tokens at positions 0 .. root - 2. The last node of an accepted path may
+    be a leaf, which the draft never scored. So every round reads two tokens first, whatever was
     accepted: the token before the root, and the root.
     """
 
-    cache: Cache
+    cache: PyTree
+    """The model's own memory."""
+    lengths: Int[Array, " B"]
+    """How many tokens of each row that holds."""
     previous: Int[Array, " B"]
     """The token before the root; not read while there is none."""
     memory: PyTree
@@ -54,8 +54,8 @@ class DraftModelState:
 class Drafted:
     """What a draft model needs of a round's draft in its update."""
 
-    kv: TreeKV
-    """Keys and values of the scored nodes."""
+    kv: PyTree
+    """What is tentative of the scored nodes."""
     kv_index: Int[Array, "B N"]
     """The index in `kv` of each node of the tree; not read for nodes without children."""
     grown: PyTree
@@ -107,7 +107,8 @@ class DraftModel(ABC):
 
     def __post_init__(self):
         if isinstance(self.model, type) or not all(
-            hasattr(self.model, name) for name in ("vocab_size", "context", "init_cache", "apply")
+            hasattr(self.model, name)
+            for name in ("vocab_size", "context", "init_memory", "apply", "commit")
         ):
             raise InputError(
                 f"the draft model is {self.model!r:.80}; pass a jspec.CausalLM, such as the model "
@@ -118,6 +119,11 @@ class DraftModel(ABC):
                 f"the draft model is {self.model!r:.80}, whose apply does not take "
                 f"({', '.join(_ARGUMENTS)}); a draft model scores a tree by levels, see "
                 "jspec.CausalLM"
+            )
+        if not hasattr(self.model, "until"):
+            raise InputError(
+                f"the draft model is {self.model!r:.80}, which has no method until; a "
+                "draft model's memory is cut back where a text is, see jspec.CausalLM"
             )
         if not isinstance(self.scheme, Scheme):
             raise InputError(
@@ -178,7 +184,8 @@ class DraftModel(ABC):
         if earlier is not None:
             _check_state(earlier, fresh)
         return DraftModelState(
-            cache=self.model.init_cache(batch, slots),
+            cache=self.model.init_memory(batch, slots),
+            lengths=jnp.zeros(batch, jnp.int32),
             previous=jnp.zeros(batch, jnp.int32),
             memory=fresh if earlier is None else self.init_memory(batch, earlier.memory),
         )
@@ -195,7 +202,9 @@ class DraftModel(ABC):
         read = self._read(params, state, chunk.tokens, chunk.positions)
         _check_weights(read.logits.shape[-1], self.model.vocab_size)
         order = jnp.broadcast_to(jnp.arange(chunk.read.shape[1]), chunk.read.shape)
-        return _moved_on(state, read, order, chunk.read, chunk.positions, chunk.counts)
+        return _moved_on(
+            self.model, state, read.tentative, order, chunk.read, chunk.positions, chunk.counts
+        )
 
     def draft(self, params: PyTree, state: DraftModelState, frame: Frame) -> tuple[Tree, Drafted]:
         size = NUM_FIRST + self.num_scored
@@ -207,18 +216,18 @@ class DraftModel(ABC):
         self, params: PyTree, state: DraftModelState, aux: Drafted | None, feedback: Feedback
     ) -> DraftModelState:
         # Of the token before the root, and of the accepted path but its last node, which the next
-        # round reads again: keys and values, and the place of each among them.
+        # round reads again: what is tentative, and the place of each in it.
         root = feedback.tree.tokens[:, :1]
         tokens = jnp.concatenate([root, feedback.emitted], axis=1)
         if aux is None or feedback.others:
             # What this model never scored may have been emitted: it reads that as text.
-            kv = self._read(params, state, tokens, feedback.positions)
+            kv = self._read(params, state, tokens, feedback.positions).tentative
             order = jnp.arange(tokens.shape[1] - 1, dtype=jnp.int32)
             order = jnp.broadcast_to(order, feedback.emitted.shape)
         else:
             kv, path = aux.kv, jnp.take_along_axis(aux.kv_index, feedback.verdict.path, axis=1)
             order = jnp.concatenate([jnp.zeros_like(root), path], axis=1)[:, :-1]
-        state = _moved_on(state, kv, order, tokens, feedback.positions, feedback.counts)
+        state = _moved_on(self.model, state, kv, order, tokens, feedback.positions, feedback.counts)
         if aux is None:
             return state
         return replace(state, memory=self.learn(state.memory, aux, feedback))
@@ -241,16 +250,17 @@ class DraftModel(ABC):
         tokens = jnp.concatenate([state.previous[:, None], tokens], axis=1)[:, :-2]
         lanes, causal = sequence(*tokens.shape)
         # Where the text begins, nothing stands before it.
-        known = caches.until(state.cache, first)
-        follows = (known.lengths < first)[:, None, None]
+        known = self.model.until(state.cache, first)  # pyright: ignore[reportAttributeAccessIssue]
+        follows = (state.lengths < first)[:, None, None]
         mask = causal & (follows | (lanes > 0)[:, None] | (lanes == 0)[:, :, None])
         positions = jnp.maximum(first[:, None] - 1 + lanes, 0)
         return self.model.apply(params, tokens, positions, mask, known)
 
 
 def _moved_on(
+    model: Any,
     state: DraftModelState,
-    kv: Output | TreeKV,
+    kv: PyTree,
     order: Int[Array, "B P"],
     tokens: Int[Array, "B _"],
     first: Int[Array, " B"],
@@ -259,24 +269,27 @@ def _moved_on(
     """The state after `counts` more committed tokens.
 
     Args:
+        model: the draft model.
         state: before them.
-        kv: of the token before the first, and of the tokens but the last.
+        kv: what is tentative of the token before the first, and of the tokens but the last.
         order: their places in it.
         tokens: the tokens, and maybe some more.
         first: position of the first.
         counts: how many there are.
     """
     # Without a token before the first there is one fewer to commit, and index 0 is left out; so it
-    # is behind a text that was cut, of which the cache has that token already.
-    known = caches.until(state.cache, first)
-    missing = (known.lengths == first).astype(jnp.int32)
+    # is behind a text that was cut, of which the model has that token already.
+    known, lengths = model.until(state.cache, first), jnp.minimum(state.lengths, first)
+    missing = (lengths == first).astype(jnp.int32)
     lanes = jnp.minimum(jnp.arange(order.shape[1]) + missing[:, None], order.shape[1] - 1)
     order = jnp.take_along_axis(order, lanes, axis=1)
     before_root = jnp.maximum(counts - 1, 0)[:, None]
     previous = jnp.take_along_axis(tokens, before_root, axis=1)[:, 0]
+    more = jnp.maximum(counts - missing, 0)
     return replace(
         state,
-        cache=caches.commit(known, kv, order, jnp.maximum(counts - missing, 0)),
+        cache=model.commit(known, kv, order, more),
+        lengths=lengths + more,
         previous=jnp.where(counts > 0, previous, state.previous),
     )
 

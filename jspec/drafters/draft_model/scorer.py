@@ -1,14 +1,14 @@
-"""A draft model as a scorer: the forwards of one round, and the keys and values they leave."""
+"""A draft model as a scorer: the forwards of one round, and what they leave."""
 
 from dataclasses import dataclass
+from typing import Any
 
-import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Int
 
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.protocols import CausalLM
-from jspec.types import Cache, Frame, PyTree, TreeKV
+from jspec.types import Frame, PyTree
 
 NUM_FIRST = 2
 """Tokens of the first forward in a round: the one before the root, and the root."""
@@ -24,7 +24,7 @@ class ModelScorer:
     Args:
         model: the draft model.
         params: its weights.
-        cache: keys and values of the tokens before `previous`.
+        memory: the model's, of the tokens before `previous`.
         previous: the token before the root.
         frame: of the round.
         size: nodes to make room for, the token before the root and the root among them.
@@ -32,7 +32,7 @@ class ModelScorer:
 
     model: CausalLM
     params: PyTree
-    cache: Cache
+    memory: PyTree
     previous: Int[Array, " B"]
     frame: Frame
     size: int
@@ -46,16 +46,12 @@ class ModelScorer:
         mask = jnp.array([[True, False], [True, True]]) & (
             follows[:, None, None] | jnp.eye(2, dtype=bool)
         )
-        output = self.model.apply(self.params, tokens, positions, mask, self.cache)
+        output = self.model.apply(self.params, tokens, positions, mask, self.memory)
         room = self.size - NUM_FIRST
-
-        def make_room(new: Float[Array, "B H 2 D"]) -> Float[Array, "B H M D"]:
-            return jnp.pad(new, ((0, 0), (0, 0), (0, room), (0, 0)))
-
         return LevelOutput(
             logits=output.logits[:, 1:],
             inherited=jnp.pad(mask[:, 1:], ((0, 0), (0, 0), (0, room))),
-            kv=TreeKV(*jax.tree.map(make_room, (output.keys, output.values))),
+            kv=output.tentative.padded(self.size),
         )
 
     def below(
@@ -64,10 +60,10 @@ class ModelScorer:
         kv_index: Int[Array, ""] | int,
         tokens: Int[Array, "B W"],
         inherited: Bool[Array, "B W M"],
-        kv: TreeKV,
+        kv: Any,
     ) -> LevelOutput:
         """Scores W nodes of one depth in one forward of the draft model."""
         positions = jnp.broadcast_to((self.frame.positions + level)[:, None], tokens.shape)
         mask = attention_mask(inherited)
-        output = self.model.apply(self.params, tokens, positions, mask, self.cache, kv)
+        output = self.model.apply(self.params, tokens, positions, mask, self.memory, kv)
         return LevelOutput(output.logits, *append_kv(inherited, kv, output, kv_index))

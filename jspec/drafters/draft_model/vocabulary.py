@@ -1,13 +1,14 @@
 """A draft model of a target whose vocabulary is padded to another size."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec.protocols import CausalLM
-from jspec.types import Cache, Output, PyTree, TreeKV
+from jspec.types import Output, PyTree
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,18 @@ class PaddedVocabulary:
         """The number of positions that the model can place; None if it has no bound."""
         return self.model.context
 
-    def init_cache(self, batch: int, slots: int) -> Cache:
-        """An empty cache."""
-        return self.model.init_cache(batch, slots)
+    def init_memory(self, batch: int, capacity: int) -> PyTree:
+        """The model's memory."""
+        return self.model.init_memory(batch, capacity)
+
+    @property
+    def commit(self) -> Any:
+        """The model's; see `jspec.protocols.CausalLM`."""
+        return self.model.commit
+
+    @property
+    def until(self) -> Any:
+        return self.model.until  # pyright: ignore[reportAttributeAccessIssue]
 
     def apply(
         self,
@@ -55,13 +65,13 @@ class PaddedVocabulary:
         tokens: Int[Array, "B N"],
         positions: Int[Array, "B N"],
         mask: Bool[Array, "B N M+N"],
-        cache: Cache | None,
-        nodes: TreeKV | None = None,
+        memory: PyTree,
+        nodes: PyTree = None,
     ) -> Output:
         """The model's forward; see `jspec.protocols.CausalLM`."""
         known = jnp.minimum(tokens, self.model.vocab_size - 1)
         earlier = () if nodes is None else (nodes,)
-        output = self.model.apply(params, known, positions, mask, cache, *earlier)
+        output = self.model.apply(params, known, positions, mask, memory, *earlier)
         return replace(output, logits=_resized(output.logits, self.vocab_size))
 
 

@@ -200,8 +200,6 @@ def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
         output=Output(
             logits=nodes(output.logits, 1),
             hidden=None if output.hidden is None else nodes(output.hidden, 1),
-            keys=tuple(nodes(keys, 2) for keys in output.keys),
-            values=tuple(nodes(values, 2) for values in output.values),
         ),
         verdict=replace(feedback.verdict, path=jnp.pad(path, missing)),
         emitted=jnp.pad(feedback.emitted, missing),

@@ -3,13 +3,13 @@
 W: nodes of one level that are scored together.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.types import Frame, Output, PyTree, Tree, TreeKV
+from jspec.types import Frame, Output, PyTree, Tree
 
 
 class LevelOutput(NamedTuple):
@@ -20,7 +20,7 @@ class LevelOutput(NamedTuple):
     """Arrays [B, W, ...] that each node hands on to its children, such as the mask of its
     ancestors."""
     kv: PyTree
-    """Keys and values of all nodes scored so far, or other data that the scorer keeps."""
+    """What is tentative of all nodes scored so far, or other data that the scorer keeps."""
 
 
 class Scorer(Protocol):
@@ -74,9 +74,9 @@ def attention_mask(ancestors: Bool[Array, "B W M"]) -> Bool[Array, "B W M+W"]:
 
 
 def append_kv(
-    ancestors: Bool[Array, "B W M"], kv: TreeKV, output: Output, kv_index: Int[Array, ""] | int
-) -> tuple[Bool[Array, "B W M"], TreeKV]:
-    """Writes the keys and values of W scored nodes behind those of the levels above.
+    ancestors: Bool[Array, "B W M"], kv: Any, output: Output, kv_index: Int[Array, ""] | int
+) -> tuple[Bool[Array, "B W M"], Any]:
+    """Writes what is tentative of W scored nodes behind that of the levels above.
 
     Args:
         ancestors: which entries of `kv` are each node's ancestors.
@@ -85,18 +85,12 @@ def append_kv(
         kv_index: where the first of them goes.
 
     Returns:
-        The masks that the nodes' children inherit (the ancestors and the node itself), and the new
-        keys and values.
+        The masks that the nodes' children inherit (the ancestors and the node itself), and what is
+        tentative of all.
     """
     size = ancestors.shape[-1]
-
-    def put(old: Float[Array, "B H M D"], new: Float[Array, "B H W D"]) -> Float[Array, "B H M D"]:
-        # A tree of one level scores nothing below the root and has no room. Its loop still traces
-        # this line, though it never runs it, so the slice is cut to what fits.
-        return jax.lax.dynamic_update_slice_in_dim(old, new[:, :, :size], kv_index, axis=2)
-
     own = jnp.arange(size) == kv_index + jnp.arange(ancestors.shape[1])[:, None]
-    return ancestors | own, jax.tree.map(put, kv, TreeKV(output.keys, output.values))
+    return ancestors | own, kv.put(output.tentative, kv_index)
 
 
 def inherit(inherited: PyTree, parents: Int[Array, "B W"]) -> PyTree:

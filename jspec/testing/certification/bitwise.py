@@ -10,13 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
 
-from jspec import memory as caches
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla import native
 from jspec.protocols import CausalLM
 from jspec.round import score
-from jspec.types import NO_PARENT, Cache, Frame, PyTree, Tree
+from jspec.types import NO_PARENT, Frame, PyTree, Tree
 
 
 @dataclass(frozen=True)
@@ -145,13 +144,13 @@ def _fed(
 ) -> list[np.ndarray]:
     """The logits and hidden states of each text's tokens, [T, V + F], by trees of `size` tokens."""
     found: list[list[np.ndarray]] = [[] for _ in texts]
-    cache = model.init_cache(len(texts), longest + 1)
-    done = [0] * len(texts)
+    memory, done = model.init_memory(len(texts), longest + 1), [0] * len(texts)
     while any(at < len(text) for at, text in zip(done, texts, strict=True)):
         left = [list(text[at:]) for at, text in zip(done, texts, strict=True)]
         drawn = [_tree(rest, size, model.vocab_size, draw) for rest in left]
         tokens, parents, path, counts = (np.stack(part) for part in zip(*drawn, strict=True))
-        values, cache = _step(model, params, cache, tokens, parents, path, counts)
+        held = memory, jnp.asarray(done, jnp.int32)
+        values, memory = _step(model, params, *held, tokens, parents, path, counts)
         for row, count in enumerate(counts):
             found[row].append(np.asarray(values[row, :count]))
             done[row] += int(count)
@@ -174,24 +173,25 @@ def _tree(rest: Sequence[int], size: int, vocab_size: int, draw: np.random.Gener
 def _step(
     model: CausalLM,
     params: PyTree,
-    cache: Cache,
+    memory: PyTree,
+    positions: Int[Array, " B"],
     tokens: Int[Array, "B N"],
     parents: Int[Array, "B N"],
     path: Int[Array, "B P"],
     counts: Int[Array, " B"],
-) -> tuple[Array, Cache]:
-    """One forward over trees, what it gives for their paths, and the cache behind these."""
+) -> tuple[Array, PyTree]:
+    """One forward over trees, what it gives for their paths, and the memory behind these."""
     batch, size = tokens.shape
     tree = Tree(tokens, parents, jnp.ones((batch, size), bool), depth=size - 1, width=size)
     frame = Frame(
         root=tokens[:, 0],
-        positions=cache.lengths,
+        positions=positions,
         keys=None,
         sampling=None,
         done=jnp.zeros(batch, bool),
     )
-    output = score(model, params, tree, frame, cache)
+    output = score(model, params, tree, frame, memory)
     parts = [output.logits, *([] if output.hidden is None else [output.hidden])]
     values = jnp.concatenate([part.astype(jnp.float32) for part in parts], axis=-1)
     values = jnp.take_along_axis(values, path[..., None], axis=1)
-    return values, caches.commit(cache, output, path, counts)
+    return values, model.commit(memory, output.tentative, path, counts)

@@ -15,12 +15,11 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from jspec import decoding as engine
-from jspec import memory as caches
 from jspec import tree as trees
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame, score
-from jspec.types import Cache, Frame, PyTree, State, Tree
+from jspec.types import Frame, PyTree, State, Tree
 
 _ROWS = 8
 """Texts that are scored together."""
@@ -95,7 +94,7 @@ def next_logits(
 @partial(jax.jit, static_argnames=("model", "width"))
 def _score_root(model: CausalLM, params: PyTree, state: State, width: int) -> Float[Array, "B V"]:
     tree = _alone(state.root, width)
-    return score(model, params, tree, frame(state), state.cache).logits[:, 0].astype(jnp.float32)
+    return score(model, params, tree, frame(state), state.memory).logits[:, 0].astype(jnp.float32)
 
 
 def padded(texts: Sequence[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
@@ -155,7 +154,7 @@ def replay(
         ids = np.full((len(prompts), num_tokens, min(BEST, model.vocab_size)), -1)
     behind = fed.shape[1] - num_tokens
     wanted = np.pad(ids, [(0, 0), (0, behind), (0, 0)], constant_values=-1)
-    ids, values = _replay(model, params, state.cache, fed, wanted, width, advance)
+    ids, values = _replay(model, params, state.memory, state.positions, fed, wanted, width, advance)
     return Places(np.asarray(ids)[:, :num_tokens], np.asarray(values)[:, :num_tokens])
 
 
@@ -163,7 +162,8 @@ def replay(
 def _replay(
     model: CausalLM,
     params: PyTree,
-    cache: Cache,
+    memory: PyTree,
+    positions: Int[Array, " B"],
     fed: Int[Array, "B T"],
     ids: Int[Array, "B T K"],
     width: int,
@@ -175,8 +175,8 @@ def _replay(
     def by_chunk(x: Array) -> Array:
         return jnp.moveaxis(x.reshape(batch, length // advance, advance, *x.shape[2:]), 1, 0)
 
-    def forward(cache: Cache, chunk: tuple[Array, Array]) -> tuple[Cache, tuple[Array, Array]]:
-        tokens, wanted = chunk
+    def forward(held: tuple[PyTree, Array], chunk: tuple[Array, Array]) -> tuple[Any, Any]:
+        (memory, positions), (tokens, wanted) = held, chunk
         if chain is None:
             tree = trees.root_only(tokens[:, 0])
         else:
@@ -184,21 +184,24 @@ def _replay(
             tree = replace(tree, valid=tree.valid & (jnp.arange(width) < advance))
         now = Frame(
             root=tokens[:, 0],
-            positions=cache.lengths,
+            positions=positions,
             keys=None,
             sampling=None,
             done=jnp.zeros(batch, bool),
         )
-        output = score(model, params, tree, now, cache)
+        output = score(model, params, tree, now, memory)
         path = jnp.broadcast_to(jnp.arange(advance), (batch, advance))
-        cache = caches.commit(cache, output, path, jnp.full(batch, advance))
+        memory = model.commit(memory, output.tentative, path, jnp.full(batch, advance))
         logits = output.logits[:, :advance].astype(jnp.float32)
         values, best = jax.lax.top_k(logits, wanted.shape[-1])
         known = wanted >= 0
         asked = jnp.take_along_axis(logits, jnp.maximum(wanted, 0), axis=-1)
-        return cache, (jnp.where(known, wanted, best), jnp.where(known, asked, values))
+        return (memory, positions + advance), (
+            jnp.where(known, wanted, best),
+            jnp.where(known, asked, values),
+        )
 
-    _, (best, values) = jax.lax.scan(forward, cache, (by_chunk(fed), by_chunk(ids)))
+    _, (best, values) = jax.lax.scan(forward, (memory, positions), (by_chunk(fed), by_chunk(ids)))
 
     def joined(x: Array) -> Array:
         return jnp.moveaxis(x, 0, 1).reshape(batch, length, -1)

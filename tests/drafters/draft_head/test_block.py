@@ -12,11 +12,13 @@ from blocks import plain_arrays, variables
 from oracle import block_drafter as oracle
 
 import jspec
+from jspec import memory as caches
 from jspec import sampling as samplings
 from jspec.drafters.draft_head import block_chances
 from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
+from jspec.memory import TreeKV
 from jspec.models.heads.block import BlockConfig, BlockHead
-from jspec.types import Frame, Output, PromptChunk, TreeKV
+from jspec.types import Frame, Output, PromptChunk
 
 V, E, BLOCK = tiny.VOCAB, 16, 4
 TAPS = (0, 1)
@@ -151,12 +153,14 @@ class Bigrams:
     vocab_size: int = V
     context: int | None = None
 
-    def init_cache(self, batch, slots):
-        return jspec.models.llama.Llama(tiny.draft().config).init_cache(batch, slots)
+    def init_memory(self, batch, slots):
+        return jspec.models.llama.Llama(tiny.draft().config).init_memory(batch, slots)
+
+    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
     def apply(self, params, tokens, positions, mask, cache, nodes=None):
         kv = (jnp.zeros((tokens.shape[0], 2, tokens.shape[1], 4)),)
-        return Output(params[tokens], jnp.zeros((*tokens.shape, 1)), kv, kv)
+        return Output(params[tokens], jnp.zeros((*tokens.shape, 1)), TreeKV(kv, kv))
 
 
 @dataclass(frozen=True)
@@ -169,8 +173,8 @@ class BigramHead:
     num_slots: int = 5
     num_scored: int = V
 
-    def init_cache(self, batch, slots):
-        return Bigrams().init_cache(batch, slots)
+    def init_memory(self, batch, slots):
+        return Bigrams().init_memory(batch, slots)
 
     def read(self, params, hidden, positions):
         kv = (jnp.zeros((*positions.shape[:1], 2, positions.shape[1], 4)),)

@@ -202,7 +202,7 @@ def test_a_sharper_tree_goes_deeper_and_keeps_every_token(params, variables):
         result = jspec.decode(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
         np.testing.assert_array_equal(result.tokens, plain.tokens)
         state = jspec.prefill(TARGET, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, **call)
-        at = Frame(state.root, state.cache.lengths, None, None, state.done)
+        at = Frame(state.root, state.positions, None, None, state.done)
         tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, at)
         drafted.append(int(jnp.where(tree.valid, trees.depths(tree), 0).sum()))
     assert drafted[0] < drafted[1]

@@ -120,7 +120,7 @@ def begun():
         target, tiny.params(target), tiny.PROMPTS, tiny.LENGTHS, drafter=drafter,
         drafter_params=variables, max_new_tokens=16,
     )  # fmt: skip
-    at = Frame(state.root, state.cache.lengths, None, None, state.done)
+    at = Frame(state.root, state.positions, None, None, state.done)
     return module, variables, state.drafter_state, at
 
 

@@ -104,7 +104,7 @@ def test_a_tree_holds_the_heads_tokens_and_their_joint_probability(target, forwa
         *target, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         max_new_tokens=LIMIT,
     )  # fmt: skip
-    frame = Frame(state.root, state.cache.lengths, None, None, state.done)
+    frame = Frame(state.root, state.positions, None, None, state.done)
     tree, _ = jax.jit(drafter.draft)(variables, state.drafter_state, frame)
     for row, length in enumerate(tiny.LENGTHS):
         _, hidden = forward(tiny.PROMPTS[row, : length - 1].tolist())
@@ -136,7 +136,7 @@ def test_in_sampling_the_known_noise_moves_the_tree(target):
         model, params, tiny.PROMPTS, tiny.LENGTHS, drafter=drafter, drafter_params=variables,
         **options,
     )  # fmt: skip
-    request, positions = state.request, state.cache.lengths
+    request, positions = state.request, state.positions
     frame = Frame(state.root, positions, request.keys, request.sampling, state.done)
     tree, _ = jax.jit(drafter.draft)(variables, jnp.zeros((3, 16)), frame)
     noise = jspec.sampling.gumbel(request.keys, positions, tiny.VOCAB)
@@ -163,7 +163,7 @@ def test_a_prompt_of_one_token_drafts_nothing_at_first(target):
         *target, [[4], [9]], drafter=Medusa(HEADS, SMALL), drafter_params=variables,
         max_new_tokens=6,
     )  # fmt: skip
-    frame = Frame(state.root, state.cache.lengths, None, None, state.done)
+    frame = Frame(state.root, state.positions, None, None, state.done)
     tree, _ = jax.jit(Medusa(HEADS, SMALL).draft)(variables, state.drafter_state, frame)
     np.testing.assert_array_equal(tree.valid.sum(-1), [1, 1])
     result = jspec.decode(

@@ -76,7 +76,7 @@ class WithoutNodes(tables.Table):
         (lambda: jspec.CoupledTree(MODEL, beam=4, min_gain=None), "min_gain is None; pass"),
         (
             lambda: jspec.SpeculativeDecoding(WithoutNodes(SIZE), 2),
-            r"whose apply does not take \(params, tokens, positions, mask, cache, nodes\)",
+            r"whose apply does not take \(params, tokens, positions, mask, memory, nodes\)",
         ),
         (lambda: jspec.DySpec(MODEL, beam=4, order="depth"), "order is 'depth'; pass a function"),
         (
@@ -337,7 +337,7 @@ def test_a_call_that_cannot_be(call, message):
 
 def test_a_vocabulary_that_is_padded_is_said_to_be():
     drafter = jspec.SpeculativeDecoding(tables.Table(32_000), 2)
-    seen = jspec.Output(jax.ShapeDtypeStruct((1, 3, 32_064), jnp.float32), None, (), ())
+    seen = jspec.Output(jax.ShapeDtypeStruct((1, 3, 32_064), jnp.float32), None)
     chunk = jspec.PromptChunk.whole(PROMPT[:1], np.array([3]), seen)
     with pytest.raises(
         ValueError,

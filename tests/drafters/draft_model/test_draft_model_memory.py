@@ -69,7 +69,7 @@ def test_distributions_are_kept_of_scored_nodes_alone(drafter):
         MODEL.init, jax.random.key(0), tokens, tokens, jnp.ones((batch, 2, 2), bool), None
     )
     lengths = jnp.full(batch, 2)
-    seen = Output(jax.ShapeDtypeStruct((batch, 2, VOCAB), jnp.float32), None, (), ())
+    seen = Output(jax.ShapeDtypeStruct((batch, 2, VOCAB), jnp.float32), None)
 
     def draft(weights, state, prompt):
         frame = Frame(

@@ -86,7 +86,7 @@ def grown(drafter, distributions, extra, change=lambda state: state):
 def _grown(drafter, change, table, prompt, lengths):
     batch = len(prompt)
     size = drafter.model.vocab_size
-    seen = Output(jnp.zeros((*prompt.shape, size)), None, (), ())
+    seen = Output(jnp.zeros((*prompt.shape, size)), None)
     state = drafter.init(batch, 64, None)
     state = drafter.prefill(table, state, PromptChunk.whole(prompt, lengths, seen))
     frame = Frame(
@@ -437,7 +437,7 @@ def beside_another(drafter):
         depth=1,
         width=2,
     )
-    output = jspec.Output(jnp.zeros((1, 3, 3)), None, (), ())
+    output = jspec.Output(jnp.zeros((1, 3, 3)), None)
     verdict = jspec.Verdict(
         path=jnp.array([[0, -1]]),
         counts=jnp.array([2]),

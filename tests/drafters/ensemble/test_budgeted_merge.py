@@ -90,7 +90,7 @@ def feedback(tree, emitted, counts):
     zeros = jnp.zeros_like(counts, jnp.int32)
     return Feedback(
         tree=tree,
-        output=Output(jnp.zeros((*tree.tokens.shape, 1)), None, (), ()),
+        output=Output(jnp.zeros((*tree.tokens.shape, 1)), None),
         verdict=Verdict(jnp.zeros_like(emitted), counts, zeros, zeros > 0),
         emitted=emitted,
         counts=counts,

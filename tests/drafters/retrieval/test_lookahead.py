@@ -63,7 +63,7 @@ def test_a_tree_holds_every_path_once_and_values_fall(target):
     for _ in range(8):
         state = jspec.step(*target, state, drafter=drafter)
     frame = jspec.Frame(
-        root=state.root, positions=state.cache.lengths, keys=None, sampling=None, done=state.done
+        root=state.root, positions=state.positions, keys=None, sampling=None, done=state.done
     )
     tree, _ = jax.jit(drafter.draft)(None, state.drafter_state, frame)
     assert tree.tokens.shape[1] == 3 * (3 + 4)

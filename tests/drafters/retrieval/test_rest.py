@@ -21,7 +21,7 @@ def drafted(drafter, store, texts):
         root=jnp.array([text[-1] for text in texts]), positions=lengths - 1, keys=None,
         sampling=None, done=jnp.zeros(len(texts), bool),
     )  # fmt: skip
-    output = jspec.Output(jnp.zeros((len(texts), 1, store.vocab_size)), None, (), ())
+    output = jspec.Output(jnp.zeros((len(texts), 1, store.vocab_size)), None)
 
     @jax.jit
     def tree(store):

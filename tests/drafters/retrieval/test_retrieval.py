@@ -151,7 +151,7 @@ def test_rounds_pass_under_strict_promotion(name, x64):
 
     def output(nodes):
         logits = rng.normal(size=(2, nodes, V)).astype(np.float32)
-        return Output(jnp.asarray(logits), None, (), ())
+        return Output(jnp.asarray(logits), None)
 
     def run():
         store = params(name)
