@@ -151,7 +151,7 @@ def check_rests(subject: Subject, drafter: WatchedDrafter, params: PyTree, repor
         prompt = np.asarray(asked.pop("prompt"))
         lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
         read[:, :_RESTS] = emitted[:, :_RESTS]
-        slots = state.cache.slots
+        slots = state.capacity
         first = engine.prefill(prompt=prompt, lengths=lengths, slots=slots, **asked)
         read = engine.prefill(prompt=read, lengths=counts, earlier=first, **asked)
         own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))

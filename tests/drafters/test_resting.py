@@ -145,7 +145,7 @@ def test_a_draft_model_reads_the_text_of_its_rests(name, seconds, left):
     """
     costs, longest = jspec.CostCurve.of(seconds, undrafted=0.1), []
     for state in rounds(widened(name), costs, left):
-        check_has_read(state.drafter_state.drafter.cache, state.cache)
+        check_has_read(state.drafter_state.drafter.cache, state.memory)
         longest.append(int(state.drafter_state.rests.next))
     narrow = state.stats.width_histogram[0, 0]
     if name in ("narrowest", "asleep"):
@@ -168,7 +168,7 @@ def test_a_member_reads_the_text_of_its_rests():
     )
     while not state.done.all():
         state = jspec.step(MODEL, PARAMS, state, drafter=drafter, drafter_params=params)
-        check_has_read(state.drafter_state.drafter.members[1].cache, state.cache)
+        check_has_read(state.drafter_state.drafter.members[1].cache, state.memory)
     assert state.stats.num_accepted_tokens[0] > 0
 
 
@@ -189,7 +189,7 @@ def test_a_memory_with_a_hole_is_caught():
     drafter = jspec.adaptive(Forgetful(MODEL, 2), (0, 2))
     state = next(rounds(drafter, jspec.CostCurve.of(CHEAP, undrafted=0.1), 9))
     with pytest.raises(AssertionError):
-        check_has_read(state.drafter_state.drafter.cache, state.cache)
+        check_has_read(state.drafter_state.drafter.cache, state.memory)
 
 
 @dataclass(frozen=True)
