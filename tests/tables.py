@@ -11,7 +11,7 @@ import oracle
 
 from jspec import memory as caches
 from jspec.memory import TreeKV
-from jspec.testing.statistics import distance as distance
+from jspec.testing.certification.goodness import distance as distance
 from jspec.types import Output
 
 

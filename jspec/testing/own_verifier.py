@@ -8,8 +8,8 @@ from jaxtyping import Float
 from jspec import sampling as samplings
 from jspec._xla.ragged import sequence
 from jspec.protocols import Drafter
+from jspec.testing.certification.goodness import distance
 from jspec.testing.promises import Report, consistent_stats, promise
-from jspec.testing.statistics import distance
 from jspec.testing.subject import Subject
 from jspec.types import PyTree
 

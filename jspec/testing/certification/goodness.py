@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Float, Num
 from scipy import special
 
 ALARM = 1e-4
@@ -66,7 +66,7 @@ class GTest:
         )
 
 
-def g_test(counts: Int[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTest:
+def g_test(counts: Num[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTest:
     """The G-test of how often each cell was seen; cells where fewer than 5 are expected are one.
 
     Args:
@@ -93,3 +93,24 @@ def g_test(counts: Int[np.ndarray, " C"], probs: Float[np.ndarray, " C"]) -> GTe
 def total(tests: Sequence[GTest]) -> GTest:
     """Independent tests as one."""
     return sum(tests, GTest(0.0, 0, 0))
+
+
+def distance(counts: Num[np.ndarray, "..."], probs: Float[np.ndarray, "..."]) -> float:
+    """G over its bound, which it passes once in a million runs where the distribution is right.
+
+    Args:
+        counts: how often each cell was seen.
+        probs: its probability.
+
+    Returns:
+        Above 1: the counts are not of this distribution. Infinity if an impossible cell was seen.
+
+    Example:
+        >>> import numpy as np
+        >>> distance(np.array([480, 520]), np.array([0.5, 0.5])) < 1
+        True
+    """
+    found = g_test(counts.reshape(-1), probs.reshape(-1))
+    if not found.freedom:
+        return found.statistic
+    return found.statistic / float(special.chdtri(found.freedom, 1e-6))
