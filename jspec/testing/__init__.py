@@ -3,7 +3,7 @@
 `check_drafter` and `check_model` run what they are given and raise AssertionError with a sentence
 where a promise is broken; `fuzz` drafts thousands of random trees. All three raise
 `jspec.InputError` if they are called in a wrong way, and return a `Report`. `PrefixLM` is the
-target that they use if they are given none.
+target that they use if they are given none; the memory of `RecurrentLM` is a state a row.
 
 `certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
 `Certificate`. `check_bits` compares forwards of trees with forwards of one token, bit by bit.
@@ -18,11 +18,13 @@ from jspec.testing.fuzzing import fuzz as fuzz
 from jspec.testing.model_contract import check_model as check_model
 from jspec.testing.prefix_lm import PrefixLM as PrefixLM
 from jspec.testing.promises import Report as Report
+from jspec.testing.recurrent_lm import RecurrentLM as RecurrentLM
 
 __all__ = [
     "Bits",
     "Certificate",
     "PrefixLM",
+    "RecurrentLM",
     "Report",
     "certify",
     "check_bits",
