@@ -248,7 +248,7 @@ def talk(
     conversation.prepare()
     screen = terminal.Screen()
     try:
-        _converse(conversation, screen, session.choice.method.name != "autoregressive")
+        _converse(conversation, screen, session.choice.method.drafts)
     finally:
         conversation.close()
 

@@ -71,7 +71,7 @@ def show(
     """
     screen, runner = terminal.Screen(), Runner(session, settings)
     method = session.choice.method
-    drafts = method.name != "autoregressive"
+    drafts = method.drafts
     screen.legend(drafts)
     parts = list(groups(prompts, settings))
     for group in parts:

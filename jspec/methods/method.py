@@ -63,6 +63,7 @@ class Method:
         needs_draft_model: whether it drafts with a second, smaller model.
         takes_draft_model: whether it does so if there is one, and drafts without one too.
         needs_training: whether its weights are trained for one target.
+        drafts: whether it drafts at all; plain decoding does not.
         exact: whether sampled tokens follow the target's distribution exactly.
     """
 
@@ -74,6 +75,7 @@ class Method:
     needs_draft_model: bool = False
     takes_draft_model: bool = False
     needs_training: bool = False
+    drafts: bool = True
     exact: bool = True
 
     @property

@@ -371,7 +371,12 @@ METHODS: Mapping[str, Method] = {
             ),
             takes_draft_model=True,
         ),
-        Method("autoregressive", "nothing: plain decoding", public("Autoregressive")),
+        Method(
+            "autoregressive",
+            "nothing: plain decoding",
+            public("Autoregressive"),
+            drafts=False,
+        ),
         *map(_with_widths, _FIXED),
     )
 }

@@ -47,6 +47,8 @@ class Layout(NamedTuple):
     """Names of tensors that are no parameters and yet are read."""
     copies: Mapping[str, str] = {EMBED: "embed"}
     """Tensors that are copies of the target's arrays, if they are there; by the names of these."""
+    biased: tuple[str, ...] = ()
+    """Products with a bias, of which some folders hold none."""
 
 
 def read(
@@ -94,8 +96,7 @@ def read(
         (weight.path, jax.device_put(weight.join(tensor, held))) for weight in layout.table
     )
     variables = {**params, TARGET: borrow(head, target.params)}
-    if found.kind == "eagle":
-        fuse = variables["params"]["fuse"]
+    for fuse in (part for name, part in variables["params"].items() if name in layout.biased):
         fuse.setdefault("bias", jnp.zeros(len(fuse["weight"]), held))
     if OFFSETS in found.held:
         variables["scored"] = {"ids": _scored(folder, files, head.vocab_size)}
@@ -143,7 +144,7 @@ def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> L
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
     config = EAGLEConfig(**given)
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
-    return Layout(config, list(table), (EMBED,))
+    return Layout(config, list(table), (EMBED,), biased=("fuse",))
 
 
 def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:

@@ -153,7 +153,7 @@ def _none_of(found: Mapping[str, Choice]) -> str:
 def _put(found: dict[str, Choice], choice: Choice, head: str | None) -> None:
     """Adds a method under the label of its options; those of `--head` go without saying."""
     # The baseline is there in any case.
-    if choice.method.name == "autoregressive":
+    if not choice.method.drafts:
         return
     usual = {"head": head}
     options = {
