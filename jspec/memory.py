@@ -26,7 +26,7 @@ class KVCache:
 
     A tuple of arrays, one a layer, that XLA updates in place inside a `while_loop`. Layers that a
     model scans share one array, in which H counts the heads of all of them. In place of an array
-    may stand several, of the same first three axes: `jspec.models.kv_int8.Rounded`.
+    may stand a pytree of several that have the same first three axes.
     """
 
     mesh_axes: ClassVar = (ROWS, WEIGHTS)

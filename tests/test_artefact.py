@@ -95,7 +95,10 @@ def test_what_does_not_fit_is_one_sentence(folder, tmp_path):
             generate(prompts, **changes)
     told = json.loads((folder / "artefact.json").read_text())
     for changes, said in (
-        (dict(format=0), "has format 0 and this program reads 2"),
+        (
+            dict(format=2, jspec="0.1.0"),
+            "written by jspec 0.1.0 in format 2 and this program reads",
+        ),
         (dict(calling_convention=1), "calling convention 1, and JAX .* export the model again"),
         (dict(platforms=["tpu"]), "was exported for tpu and this process runs on cpu"),
         (dict(rows=[]), r"has rows = \[\]; export the model again"),

@@ -19,7 +19,7 @@ import jax
 import jax.export
 import numpy as np
 
-FORMAT = 2
+FORMAT = 3
 """Of the folder; another number is another layout."""
 
 BOUNDS = {
@@ -130,8 +130,9 @@ def _described(place: Path) -> dict[str, Any]:
             raise ValueError(f"it holds a {type(told).__name__}")
     if told.get("format") != FORMAT:
         raise ValueError(
-            f"{file} has format {told.get('format')!r:.20} and this program reads {FORMAT}; run "
-            "the run.py that lies beside it"
+            f"{file} was written by jspec {told.get('jspec')!s:.20} in format "
+            f"{told.get('format')!r:.20} and this program reads format {FORMAT}; run the run.py "
+            "that lies beside it"
         )
     for name, entries in _NAMES.items():
         value = told.get(name)
