@@ -179,8 +179,8 @@ def _call(model, program: Program):
         return compiled.call_of(model, program.rows, SLOTS, NEW)
     sampling = jspec.Sampling(temperature=0.8, top_k=50, top_p=0.9, min_p=0.0)
     one = prepare(
-        model, np.zeros((1, SLOTS - NEW), np.int32), None, NEW, None, sampling, 0,
-        jax.random.key(0), None, slots=SLOTS,
+        model, np.zeros((1, SLOTS - NEW), np.int32), None, NEW, eos=0, sampling=sampling,
+        key=jax.random.key(0), slots=SLOTS,
     )  # fmt: skip
 
     def of_rows(leaf):

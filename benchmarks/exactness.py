@@ -38,7 +38,7 @@ class Decoding(NamedTuple):
         rows, rounds, state = [], 0, None
         for row in range(self.prompts.count):
             one = self.prompts.take([row])
-            result = self._decode(one, rows=[row], drafter_state=state, **request)
+            result = self._decode(one, ids=[row], drafter_state=state, **request)
             rows.append(result.tokens)
             rounds += int(result.stats.num_rounds[0])
             state = result.drafter_state

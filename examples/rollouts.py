@@ -52,8 +52,8 @@ def roll_out(
         max_new_tokens=max_new_tokens,
         sampling=jspec.Sampling(temperature=1.0),
         key=epoch,
-        logprobs=0,  # of the emitted tokens alone
-        logprobs_mode="processed_logprobs",  # of the distribution that they were drawn from
+        # Of the emitted tokens alone, by the distribution that they were drawn from.
+        processors=jspec.processors.logprobs(0, "processed_logprobs"),
     )
 
 

@@ -59,7 +59,7 @@ class Rows:
         return self.engine.prefill(
             self.target.params,
             job.prompt,
-            limit=job.limit,
+            limits=job.limit,
             sampling=jspec.Sampling(job.temperature),
             key=job.seed,
             eos=self.target.eos,

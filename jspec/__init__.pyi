@@ -4,6 +4,7 @@ from . import costs as costs
 from . import methods as methods
 from . import models as models
 from . import planning as planning
+from . import processors as processors
 from . import round as round
 from . import sampling as sampling
 from . import testing as testing
@@ -86,6 +87,7 @@ from .testing.tracing import trace as trace
 from .tree import Template as Template
 from .types import Feedback as Feedback
 from .types import Frame as Frame
+from .types import Limits as Limits
 from .types import Logprobs as Logprobs
 from .types import Output as Output
 from .types import PromptChunk as PromptChunk

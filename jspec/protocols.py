@@ -1,11 +1,14 @@
-"""The interfaces of a model, a drafter, a rule and a verifier. Axes as in `jspec.types`."""
+"""The interfaces of a model, a drafter, a processor, a rule and a verifier. Axes as in
+`jspec.types`.
+"""
 
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self, runtime_checkable
 
+from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec.memory import KVCache, TreeKV
-from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree, Verdict
+from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, Tree, Verdict
 
 
 class CausalLM(Protocol):
@@ -243,6 +246,141 @@ class Drafter(Protocol):
 
         Returns:
             A state of the structure, shapes and dtypes that `prefill` gave.
+        """
+        ...
+
+
+@struct.dataclass
+class Start:
+    """The rows before their first round."""
+
+    prompt: Int[Array, "B T"]
+    """Padded on the right; of a text that goes on, its last token and what follows."""
+    lengths: Int[Array, " B"]
+    committed: Int[Array, " B"]
+    """The tokens before the prompt, which were read in an earlier call."""
+    text: PyTree
+    """`LogitsProcessor.text` of that call; None if none was kept."""
+    goes_on: bool = struct.field(pytree_node=False)
+    """Whether there was an earlier call."""
+    size: int = struct.field(pytree_node=False)
+    """T of the output."""
+    vocab_size: int = struct.field(pytree_node=False)
+
+
+@struct.dataclass
+class Nodes:
+    """The nodes of a tree, at whose logits a member is asked."""
+
+    tree: Tree
+    """An admitted one."""
+    lengths: Int[Array, " B"]
+    """The tokens of each row's text, of which the root is the last."""
+    end_tokens: Int[Array, "B X"]
+    """The tokens that end a row; -1 fills up."""
+
+
+@struct.dataclass
+class Round:
+    """What a round brought."""
+
+    tokens: Int[Array, "B P"]
+    counts: Int[Array, " B"]
+    """The number of tokens; 0 in rows that had ended."""
+    path: Int[Array, "B P"]
+    """The verified nodes that the tokens come after."""
+    logits: Float[Array, "B N V"]
+    """The target's."""
+    processed: Float[Array, "B N V"]
+    """What tokens were drawn from."""
+    sampling: Sampling | None
+    lengths: Int[Array, " B"]
+    """The tokens of the text before it, of which the root is the last."""
+    begins: Int[Array, " B"]
+    """The tokens of the output before it."""
+    had_ended: Bool[Array, " B"]
+    out: Int[Array, "B T"]
+    """The output after it."""
+    ends: Int[Array, " B"]
+    """The number of its tokens."""
+    done: Bool[Array, " B"]
+
+
+@struct.dataclass
+class LogitsProcessor:
+    """What a call asks for, with what it keeps from round to round: a pytree of two parts.
+
+    `rows` has an entry for each row on the first axis of every leaf: it goes where a row goes, by
+    one `jax.tree.map`. `shared` belongs to all rows. Methods are pure and return a member of the
+    same structure; a method that is None has no part in the program.
+    """
+
+    rows: PyTree
+    shared: PyTree = None
+
+    several: ClassVar[bool] = False
+    """Whether a call may have several of the class."""
+    process: ClassVar[Any] = None
+    """(logits [B, N, V], nodes) -> logits: each node's under its own ancestors."""
+    ends: ClassVar[Any] = None
+    """(tokens [B, P]) -> [B, P], the tokens of a round that end their row with `Status.STOP`."""
+    grammar: ClassVar[Any] = None
+    """(end_tokens) -> what drafters may know of the tokens that are allowed: `Frame.grammar`."""
+    text: ClassVar[Any] = None
+    """What a later call has to know of the text, of the rows' shape; see `Start.text`."""
+    logprobs: ClassVar[Any] = None
+    """The log-probabilities of the output, for `Result.logprobs`."""
+    stop_bytes: ClassVar[Any] = None
+    """[B] for `Result.stop_bytes`."""
+    pending: ClassVar[Any] = None
+    """[B] last tokens of the output that may yet be taken back."""
+    dropped: ClassVar[Any] = None
+    """[B] tokens that were emitted and taken out of the output when the row ended."""
+    root_as_returned: ClassVar[Any] = None
+    """(out, lengths, root) -> [B], the last token of the text as it was returned."""
+
+    def joined(self, later: "LogitsProcessor") -> "LogitsProcessor | None":
+        """Both as one member, where that saves memory; None: they stay two."""
+        del later
+        return None
+
+    def begin(self, start: Start) -> Self:
+        """The member before the first round. Raises InputError if it cannot go on."""
+        del start
+        return self
+
+    def on(self) -> Bool[Array, " B"] | None:
+        """The rows in which `process` changes something: while there are none, rounds leave it out.
+        None: all rows.
+        """
+        return None
+
+    def advance(self, round: Round) -> Self:
+        """The member after a round."""
+        del round
+        return self
+
+    def cut(self, there: Bool[Array, "B T"]) -> Self:
+        """The member when the output has lost what is not `there`."""
+        del there
+        return self
+
+    def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
+        """The member when the text has no more than `lengths` tokens: it lost so many."""
+        del lengths, dropped
+        return self
+
+
+class Asked(Protocol):
+    """What stands in `processors=` of a call, such as `jspec.processors.min_tokens(3)`."""
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
+        """The member for B rows, of NumPy arrays. Raises InputError for values out of range."""
+        ...
+
+    def row(self, given: Any) -> "Asked":
+        """What one row asks for by `given`, in the shapes of this one, which an `Engine` was made
+        with; None: nothing. Raises InputError if there is no room for it.
         """
         ...
 

@@ -23,12 +23,14 @@ draft, one forward of the target over it, one verdict and one commit. All data s
 file, so that axes are read beside the legend.
 """
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Any
 
 import jax
 import numpy as np
 from flax import struct
+from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
 PyTree = Any
@@ -178,6 +180,29 @@ class Sampling:
 
 
 @struct.dataclass
+class Limits:
+    """Where rows end besides at `eos`, and how much is drafted for them: numbers for all rows, or
+    arrays [B]. New numbers never recompile.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> limits = Limits(new_tokens=[2, 5], draft_tokens=0)
+        >>> ask = dict(max_new_tokens=8, limits=limits)
+        >>> jspec.decode(model, model.init(), [[1, 2], [3, 4]], **ask).lengths.tolist()
+        [2, 5]
+    """
+
+    new_tokens: ArrayLike | None = None
+    """Most tokens that a row emits, 0 .. `max_new_tokens`; None: as many as `max_new_tokens`."""
+    draft_tokens: ArrayLike | None = None
+    """Most drafted nodes of a row that a round verifies, those of largest value or else the first;
+    0 is plain decoding. None: all."""
+    stop_token_ids: ArrayLike | Sequence[int] | None = None
+    """Token or tokens that end a row with `Status.STOP`, or [B, X] with -1 filling up."""
+
+
+@struct.dataclass
 class Frame:
     """The inputs of a draft: everything that a drafter may know of the round when it drafts."""
 
@@ -196,8 +221,8 @@ class Frame:
     max_draft_tokens: Int[Array, " B"] | None = None
     """Most drafted nodes of each row that the round verifies; None: all of them."""
     grammar: PyTree = None
-    """Where the text stands in its grammar, a `jspec.grammar.masks.Standing`; None: there is none.
-    Drafted nodes that it does not allow are taken for absent."""
+    """Where the text stands in its grammar, such as a `jspec.grammar.masks.Standing`; None: in
+    none. Drafted nodes that it does not allow are taken for absent."""
 
 
 @struct.dataclass
@@ -368,7 +393,8 @@ class Logprobs:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> result = jspec.decode(
-        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4, logprobs=2
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4,
+        ...     processors=jspec.processors.logprobs(2),
         ... )
         >>> result.logprobs.top_tokens.shape
         (1, 4, 2)
@@ -392,13 +418,20 @@ class Request:
     """The largest number of tokens to emit, per row."""
     eos: Int[Array, "B X"]
     """End tokens; -1 fills up and ends nothing."""
+    stop_tokens: Int[Array, "B X"] | None
+    """Tokens that end a row with `Status.STOP`; -1 fills up. None: there are none."""
     sampling: Sampling | None
     keys: jax.Array | None
     """The random keys [B], `fold_in(key, row_id)`; None if the call was given no key."""
     max_draft_tokens: Int[Array, " B"] | None = None
     """Most drafted nodes of each row that a round verifies; None: all of them."""
-    control: PyTree = None
-    """A `jspec.processors.control.Control`: what else was asked for; None: nothing."""
+
+    @property
+    def end_tokens(self) -> Int[Array, "B X"]:
+        """The tokens that end a row, whichever its status then is."""
+        if self.stop_tokens is None:
+            return self.eos
+        return jax.numpy.concatenate([self.eos, self.stop_tokens], axis=1)
 
 
 @struct.dataclass
@@ -423,8 +456,9 @@ class State:
     request: Request
     capacity: int = struct.field(pytree_node=False)
     """S, the most tokens that a row's memory holds; static."""
-    control: PyTree = None
-    """A `jspec.processors.control.Progress`: what `request.control` keeps between rounds."""
+    processors: tuple[PyTree, ...] = ()
+    """What was asked for beside tokens, from left to right: each a
+    `jspec.protocols.LogitsProcessor`, with what it keeps between rounds."""
 
     @property
     def done(self) -> Bool[Array, " B"]:

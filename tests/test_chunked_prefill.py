@@ -9,6 +9,7 @@ from contract.methods import DRAFTERS, OF_A_RULE_OF_THEIR_OWN
 
 import jspec
 from jspec._xla import rows
+from jspec.round import processing as controls
 from jspec.round import request
 from jspec.testing import PrefixLM
 
@@ -118,17 +119,20 @@ def test_copies_of_a_row_are_under_the_same_control():
 
     def ask(rows):
         return ASK | dict(
-            sampling=jspec.Sampling(0.9), eos=22, logprobs=2, stop_token_ids=7,
-            processors=[jspec.processors.repetition_penalty(np.array([1.0, 1.3, 2.0, 1.0])[rows])],
-            grammar=[[bound, free, free, free][row] for row in rows],
-            stop=[[None, None, stop, None][row] for row in rows],
+            sampling=jspec.Sampling(0.9), eos=22, limits=jspec.Limits(stop_token_ids=7),
+            processors=[
+                jspec.processors.repetition_penalty(np.array([1.0, 1.3, 2.0, 1.0])[rows]),
+                [[bound, free, free, free][row] for row in rows],
+                [[None, None, stop, None][row] for row in rows],
+                jspec.processors.logprobs(2),
+            ],
         )  # fmt: skip
 
     wanted = jspec.decode(MODEL, PARAMS, PROMPTS[places], LENGTHS[places], **ask(places))
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ask([0, 1, 2, 3]))
     state = run(jspec.fork(state, places, key=5), *of("autoregressive").values())
     same(state, wanted)
-    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], state.control.logprobs)
+    recorded = jax.tree.map(lambda leaf: leaf[:, :LIMIT], controls.logprobs(state))
     for ours, theirs in zip(*map(jax.tree.leaves, (recorded, wanted.logprobs)), strict=True):
         np.testing.assert_array_equal(ours, theirs)
     without = jspec.prefill(MODEL, PARAMS, PROMPTS[:3], max_new_tokens=LIMIT)
@@ -154,13 +158,14 @@ def stopped(name):
     strings = [b"".join(texts[0][4:6]), b"".join(texts[1][:2]), None, texts[3][part][1:]]
     strings[3] += b"".join(texts[3][part + 1 : part + 2])
     stop = [one and jspec.stop_strings(one.decode(), SPELLED) for one in strings]
-    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, slots=64, stop=stop, **ask, **of(name))
+    ask |= dict(processors=[*ask["processors"], stop])
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, slots=64, **ask, **of(name))
     state = run(state, *of(name).values())
     assert [jspec.Status(status).name for status in state.status.tolist()] == [
         "STOP", "STOP", "LIMIT", "STOP",
     ]  # fmt: skip
-    assert state.lengths[1] == 0 and state.control.stop.stop_bytes[3] > 0
-    assert (state.control.stop.dropped[jnp.array([0, 1, 3])] > 0).all()
+    assert state.lengths[1] == 0 and controls.first(state, "stop_bytes")[3] > 0
+    assert (controls.first(state, "dropped")[jnp.array([0, 1, 3])] > 0).all()
     return state
 
 
@@ -239,7 +244,7 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
 def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
     model = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
     params, slots = tiny.params(model), 20_000
-    call = request.prepare(model, np.ones((1, 19_000), int), None, 9, *[None] * 5, slots)
+    call = request.prepare(model, np.ones((1, 19_000), int), None, 9, slots=slots)
     drafter = jspec.Autoregressive()
     program = jspec.decoding._prefill.lower(
         *(

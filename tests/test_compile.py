@@ -33,7 +33,7 @@ def test_ten_calls_of_a_bucket_trace_once():
             sampling=jspec.Sampling(temperature=0.1 * call, top_p=1 - 0.05 * call, top_k=call),
             key=call,
             eos=[call],
-            rows=rng.integers(0, 99, 2),
+            ids=rng.integers(0, 99, 2),
         )
         state = result.drafter_state
     # One prefill and one loop.
@@ -50,7 +50,7 @@ MODEL = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
 def _lowered(drafter, weights, slots_to_fill):
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
-    call = prepare(model, prompt, None, slots_to_fill, None, None, None, None, None)
+    call = prepare(model, prompt, None, slots_to_fill)
     arrays, empty = call.arrays, drafter.init(2, call.slots, None)
     cache = model.init_memory(2, call.slots)
     state = jax.eval_shape(

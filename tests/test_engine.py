@@ -25,7 +25,7 @@ def test_a_sampled_token_is_the_argmax_of_its_distribution_and_its_noise(target,
     settings = Sampling(temperature=0.9, top_k=6, top_p=0.95, min_p=0.02)
     result = jspec.decode(
         *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=LIMIT, sampling=settings, key=3,
-        rows=[5, 0, 11],
+        ids=[5, 0, 11],
     )  # fmt: skip
     keys = samplings.row_keys(jax.random.key(3), jnp.array([5, 0, 11]))
     for row, length in enumerate(tiny.LENGTHS):
@@ -184,7 +184,7 @@ def test_generators_that_do_not_draw_per_key_are_not_drawn_from(target):
     drafted = jspec.decode(
         *target, tiny.PROMPTS, tiny.LENGTHS, drafter=jspec.TokenRecycling(tiny.VOCAB), **options
     )
-    alone = jspec.decode(*target, tiny.PROMPTS[1:], tiny.LENGTHS[1:], rows=[1, 2], **options)
+    alone = jspec.decode(*target, tiny.PROMPTS[1:], tiny.LENGTHS[1:], ids=[1, 2], **options)
     assert drafted.tokens.tolist() == plain.tokens.tolist()
     assert alone.tokens.tolist() == plain.tokens[1:].tolist()
 
@@ -212,7 +212,7 @@ def test_the_dtype_of_ids_and_limits_is_nothing_to_the_tokens(target, dtype):
     def call(dtype):
         return jspec.decode(
             *target, tiny.PROMPTS, tiny.LENGTHS, max_new_tokens=200, key=0, sampling=Sampling(),
-            limits=jnp.array([6, 3, 6], dtype), rows=jnp.array([0, 1, 2], dtype),
+            limits=jnp.array([6, 3, 6], dtype), ids=jnp.array([0, 1, 2], dtype),
         )  # fmt: skip
 
     got, want = call(dtype), call(jnp.int32)
@@ -397,7 +397,7 @@ class Unhashable(jspec.PromptLookup):
         (dict(prompt=[[1, 2], [3]]), "prompt is .*lists of equal length: shorter rows padded"),
         (dict(model=LogitsAlone()), "LogitsAlone.apply returned no jspec.Output; return one"),
         (dict(lengths=[2.0]), "lengths is .*pass integers"),
-        (dict(rows=[2**32]), r"rows\[0\] is 4294967296, outside"),
+        (dict(ids=[2**32]), r"ids\[0\] is 4294967296, outside"),
         (dict(eos="a"), "eos is 'a'"),
         (dict(eos=2.5), "eos is 2.5; pass token ids"),
         (dict(key="a"), "key is 'a'; pass one"),

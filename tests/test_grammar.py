@@ -39,7 +39,11 @@ CALL = dict(
 
 
 def on_device(made):
-    return jax.tree.map(jnp.asarray, masks.prepare(made, 1, SIZE, np.array([[EOS]])))
+    return jax.tree.map(jnp.asarray, masks.prepare([made], SIZE, np.array([[EOS]])))
+
+
+def of_nodes(grammars, tree):
+    return masks.of_nodes(grammars.automata, grammars.rows.states, tree, np.array([[EOS, -1]]))
 
 
 def next_logits(text):
@@ -71,7 +75,7 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask(turn):
     order = [(row + turn) % 3 for row in range(3)]
     texts = [None if place == 2 else LISTS[place] for place in order]
     given = [None if place == 2 else GRAMMARS[place] for place in order]
-    result = jspec.decode(MODEL, WEIGHTS, **CALL, drafter=DRAFTER, grammar=given)
+    result = jspec.decode(MODEL, WEIGHTS, **CALL, drafter=DRAFTER, processors=[given])
     check(result, texts)
     assert int(result.stats.num_accepted_tokens.sum()) > 0
 
@@ -94,11 +98,11 @@ def test_tokens_are_those_of_plain_decoding_under_the_mask(turn):
 )
 def test_they_are_the_same_for_other_drafters(drafter, params):
     result = jspec.decode(
-        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, grammar=GRAMMARS
+        MODEL, WEIGHTS, **CALL, drafter=drafter, drafter_params=params, processors=[GRAMMARS]
     )
     check(result, LISTS)
-    states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, grammar=GRAMMARS[0]))
-    assert states.control.grammar.shape == (3,)
+    states = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=GRAMMARS[0]))
+    assert states.processors[0].rows.states.shape == (3,)
 
 
 @pytest.mark.slow
@@ -113,7 +117,7 @@ def test_rejection_sampling_has_the_masked_distribution(scheme):
         model, tables.logits(target), np.array([[1]] * rows), max_new_tokens=4, eos=3, key=0,
         drafter=jspec.SpeculativeDecoding(model, 2, scheme=getattr(jspec.schemes, scheme)),
         drafter_params=tables.logits(0.5 * target + 0.5 * draft), sampling=jspec.Sampling(),
-        grammar=choices(texts, tokens),
+        processors=choices(texts, tokens),
     )  # fmt: skip
     assert (result.status == Status.EOS).all()
     assert int(result.stats.num_accepted_tokens.sum()) > rows / 10
@@ -143,9 +147,9 @@ def test_a_node_has_the_state_of_its_own_path():
     """The negative control too: a node's mask is not its parent's."""
     grammars = on_device(GRAMMARS[0])
     tree = jspec.tree.chain(3).fill(np.array([[0, 0, 5, 3]]))  # root, a, bc, d
-    states, allowed = masks.of_nodes(grammars, masks.begin(grammars), tree, np.array([[EOS, -1]]))
+    states, allowed = of_nodes(grammars, tree)
     logits = np.zeros((1, 4, SIZE), np.float32)
-    found = np.asarray(masks.masked(grammars, states, logits, np.array([[EOS, -1]])))
+    found = np.asarray(masks.masked(grammars.automata, states, logits, np.array([[EOS, -1]])))
     assert allowed.all()
     known = {text.encode() for text in LISTS[0]}
     for node, output in enumerate([[], [0], [0, 5], [0, 5, 3]]):
@@ -153,7 +157,7 @@ def test_a_node_has_the_state_of_its_own_path():
         np.testing.assert_array_equal(found[0, node], want)
     assert (found[0, 0] != found[0, 1]).any() and (found[0, 1] != found[0, 2]).any()
     wrong = tree.replace(tokens=np.array([[0, 0, 6, 3]]))  # "acd" is nowhere
-    _, allowed = masks.of_nodes(grammars, masks.begin(grammars), wrong, np.array([[EOS, -1]]))
+    _, allowed = of_nodes(grammars, wrong)
     assert allowed.tolist() == [[True, True, False, False]]
 
 
@@ -196,12 +200,12 @@ def test_classes_have_the_columns_of_their_tokens():
         (lambda: json_schema("[]", TOKENS), "pass an object"),
         (lambda: regex(3, TOKENS), "the regular expression is 3; pass text"),
         (
-            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, grammar=GRAMMARS[0]),
+            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, processors=GRAMMARS[0]),
             "row 0 has a grammar and no end token",
         ),
         (
-            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, eos=22, grammar="a|b"),
-            r"grammar is 'a\|b'; pass one Grammar",
+            lambda: jspec.decode(MODEL, WEIGHTS, [[1]], max_new_tokens=4, eos=22, processors="a|b"),
+            r"processors is 'a\|b'; pass what jspec.processors, jspec.grammar",
         ),
     ],
 )
@@ -233,11 +237,10 @@ def test_a_regular_expression_allows_what_matches_it(pattern):
     for output in [[], [0], [5], [0, 5], [5, 0, 5], [0, 0, 0], [0, 3], [9], [7, 0], [1]]:
         if not any(word.startswith("".join(TEXTS[t] for t in output)) for word in words):
             continue
-        states = masks.advance(
-            grammars, masks.begin(grammars), np.array([output + [0] * (4 - len(output))]),
-            np.array([len(output)]),
-        )  # fmt: skip
-        found = masks.masked(grammars, states[:, None], logits, np.array([[EOS]]))
+        states = grammars.rows.states
+        for token in output:
+            states = masks.step(grammars.automata, states, np.array([token]))
+        found = masks.masked(grammars.automata, states[:, None], logits, np.array([[EOS]]))
         want = oracle.grammar(logits[0, 0], output, TOKENS, known, [EOS])
         np.testing.assert_array_equal(found[0, 0], want)
 
@@ -261,7 +264,7 @@ def test_what_a_schema_allows_parses_and_fits():
     weights = np.random.default_rng(0).normal(size=(1, size, size)).astype(np.float32)
     call = dict(
         prompt=[[65]] * 6, max_new_tokens=120, eos=size - 1, key=1, sampling=jspec.Sampling(),
-        grammar=json_schema(SCHEMA, ASCII),
+        processors=json_schema(SCHEMA, ASCII),
     )  # fmt: skip
     plain = jspec.decode(model, weights, **call)
     drafted = jspec.decode(model, weights, **call, drafter=jspec.JumpForward())

@@ -8,6 +8,8 @@ import tables
 import tiny
 
 import jspec
+from jspec.processors import logprobs
+from jspec.round import processing as controls
 
 SIZE, LIMIT = 23, 12
 MODEL = tables.Table(SIZE, context=64)
@@ -56,7 +58,7 @@ def processed(logits, row):
     ("mode", "wanted"), [("raw_logprobs", raw), ("processed_logprobs", processed)]
 )
 def test_they_are_those_of_a_plain_forward(mode, wanted):
-    result = jspec.decode(MODEL, WEIGHTS, **CALL, logprobs=3, logprobs_mode=mode)
+    result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3, mode))
     assert int(result.stats.num_accepted_tokens.sum()) > 0
     found = jax.device_get(result.logprobs)
     for row in range(3):
@@ -71,7 +73,7 @@ def test_they_are_those_of_a_plain_forward(mode, wanted):
 
 def test_raw_ones_are_not_those_drawn_from():
     """The two differ where temperature or filters do anything, so neither test passes for both."""
-    result = jspec.decode(MODEL, WEIGHTS, **CALL, logprobs=3)
+    result = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
     found = np.asarray(result.logprobs.emitted)
     gaps = [
         abs(found[row, place] - want[token])
@@ -82,9 +84,9 @@ def test_raw_ones_are_not_those_drawn_from():
 
 
 def test_chunks_have_those_of_their_tokens():
-    whole = jspec.decode(MODEL, WEIGHTS, **CALL, logprobs=3)
+    whole = jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(3))
     rows = [[], [], []]
-    for chunk in jspec.stream(MODEL, WEIGHTS, **CALL, logprobs=3):
+    for chunk in jspec.stream(MODEL, WEIGHTS, **CALL, processors=logprobs(3)):
         for row, tokens in enumerate(chunk.tokens):
             rows[row] += zip(
                 chunk.logprobs.emitted[row, : len(tokens)].tolist(),
@@ -99,20 +101,20 @@ def test_chunks_have_those_of_their_tokens():
 
 def test_none_are_kept_where_none_are_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL))
-    assert state.control is None
-    state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, logprobs=0))
-    assert state.control.logprobs.top is None
+    assert state.processors == ()
+    state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, **CALL, processors=logprobs()))
+    assert controls.logprobs(state).top is None
     with pytest.raises(jspec.InputError, match="logprobs is 24; pass an integer in 0"):
-        jspec.decode(MODEL, WEIGHTS, **CALL, logprobs=24)
-    with pytest.raises(jspec.InputError, match="logprobs_mode is 'logits'; pass 'raw_logprobs'"):
-        jspec.decode(MODEL, WEIGHTS, **CALL, logprobs=1, logprobs_mode="logits")
+        jspec.decode(MODEL, WEIGHTS, **CALL, processors=logprobs(24))
+    with pytest.raises(jspec.InputError, match="mode is 'logits'; pass 'raw_logprobs'"):
+        logprobs(1, "logits")
 
 
 @pytest.mark.slow
 def test_a_drafter_with_a_rule_of_its_own_has_them_too(target, next_logits):
     drafter = jspec.SpeculativeDecoding(tiny.draft(), 3, scheme=jspec.schemes.RECURSIVE)
     call = CALL | dict(drafter=drafter, drafter_params=tiny.params(tiny.draft()))
-    result = jspec.decode(*target, **call, logprobs=0)
+    result = jspec.decode(*target, **call, processors=logprobs())
     for row, length in enumerate(tiny.LENGTHS):
         text = tiny.PROMPTS[row, :length].tolist()
         for place, token in enumerate(result.tokens[row, : result.lengths[row]].tolist()):

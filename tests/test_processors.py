@@ -12,9 +12,9 @@ import tables
 import tiny
 
 import jspec
+from jspec import processors
 from jspec import sampling as samplings
 from jspec.processors import history as histories
-from jspec.processors import logits as processors
 from jspec.types import Status
 
 SIZE, LIMIT, ROWS = 23, 16, 3
@@ -136,7 +136,8 @@ def differences(history, logits, prompts, pasts, settings):
     """Nodes whose logits are not those of the definition."""
     found = jnp.asarray(logits)
     for processor in made(settings):
-        found = processor.applied(ROWS, SIZE)(found, history)
+        one = processor.init(ROWS, SIZE, None)
+        found = one.functions[0].function(found, history, one.rows.values[0])
     wrong = []
     for (row, node), past in pasts.items():
         want = of_row(settings, row)(logits[row, node], prompts[row], past)
@@ -183,8 +184,8 @@ def test_the_whole_table_of_counts_is_that_of_the_text(nodes):
 )
 def test_neutral_values_are_known_to_change_nothing(make, neutral, other):
     given = [neutral, other] if make is processors.logit_bias else np.array([neutral, other])
-    made = make(given).applied(2, SIZE)
-    assert made.is_on(made.values).tolist() == [False, True]
+    made = make(given).init(2, SIZE, None)
+    assert made.on().tolist() == [False, True]
 
 
 # A fourth row may emit nothing at all: it ends, and harms no other.
@@ -307,7 +308,7 @@ def repeat_last(logits, history, strength):
 @pytest.mark.parametrize(
     ("listed", "said"),
     [
-        ([lambda logits: logits], "processors holds <function"),
+        ([lambda logits: logits], "pass what jspec.processors, jspec.grammar"),
         (
             [processors.own(lambda logits, history, values: logits[:1])],
             "a processor returns logits",

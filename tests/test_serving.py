@@ -9,9 +9,10 @@ import tiny
 
 import jspec
 from jspec import decoding as engines
+from jspec import processors
 from jspec.decoding import engine as serving
 from jspec.decoding import rows as row_moves
-from jspec.processors import logits as processors
+from jspec.processors import grammar
 from jspec.testing.prefix_lm import PrefixLM
 from jspec.types import Status
 
@@ -24,6 +25,7 @@ PROCESSORS = (
     processors.logit_bias({}),
     processors.min_tokens(0),
 )
+ROOM, STOP_ROOM = (kind(states=24, classes=24) for kind in (grammar.Room, grammar.StopRoom))
 BOUND = jspec.grammar.choices(["abab", "cdc", "a"], LETTERS)
 STOPS = [
     jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
@@ -36,10 +38,9 @@ COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 0.02, 8: 0.021
 
 @pytest.fixture(scope="module")
 def engine():
-    room = jspec.grammar.Room(states=24, classes=24)
     return jspec.Engine(
-        MODEL, num_rows=3, slots=SLOTS, drafter=DRAFTER, processors=PROCESSORS, grammar=room,
-        stop=room, logprobs=2,
+        MODEL, num_rows=3, slots=SLOTS, drafter=DRAFTER,
+        processors=[*PROCESSORS, ROOM, STOP_ROOM, processors.logprobs(2)],
     )  # fmt: skip
 
 
@@ -55,21 +56,25 @@ def requests(count, seed=0):
         few = rng.integers(0, 22, size=4)
         asked.append(dict(
             prompt=np.resize(few, int(rng.integers(1, 14))),
-            limit=int(rng.integers(0 if number == 3 else 1, LIMIT)),
+            limits=jspec.Limits(
+                int(rng.integers(0 if number == 3 else 1, LIMIT)),
+            ),
             sampling=jspec.Sampling(0.9, top_p=rng.uniform(0.5, 1)) if number % 3 else None,
-            row=int(rng.integers(1000)),
-            max_draft_tokens=[None, 0, 2, 5][number % 4],
+            id=int(rng.integers(1000)),
             eos=END if number % 2 else [END, int(rng.integers(22))],
-            stop_token_ids=[int(rng.integers(22))] if number % 4 == 1 else None,
+            stops=[int(rng.integers(22))] if number % 4 == 1 else None,
             processors=[
                 processors.repetition_penalty(float(rng.choice([1.0, 1.4]))),
                 processors.logit_bias({int(few[0]): -1.5} if number % 5 == 2 else {}),
                 processors.min_tokens(int(rng.integers(3))),
+                BOUND if number % 3 == 1 else None,
+                STOPS[number % 2] if number % 3 != 2 else None,
+                processors.logprobs(2) if reads_logprobs(number) else None,
             ],
-            grammar=BOUND if number % 3 == 1 else None,
-            stop=STOPS[number % 2] if number % 3 != 2 else None,
-            logprobs=reads_logprobs(number),
         ))  # fmt: skip
+        most = [None, 0, 2, 5][number % 4]
+        new, stops = asked[-1]["limits"].new_tokens, asked[-1].pop("stops")
+        asked[-1]["limits"] = jspec.Limits(new, most, stops)
     return asked
 
 
@@ -80,8 +85,8 @@ def alone(asked):
     for row, one in enumerate(asked):
         prompt[row, : len(one["prompt"])] = one["prompt"]
 
-    def filled(name):
-        listed = [np.atleast_1d([] if one[name] is None else one[name]) for one in asked]
+    def filled(given):
+        listed = [np.atleast_1d([] if one is None else one) for one in given]
         return np.array([np.pad(some, (0, 4 - len(some)), constant_values=-1) for some in listed])
 
     def of(name):
@@ -89,22 +94,26 @@ def alone(asked):
 
     return jspec.decode(
         MODEL, PARAMS, prompt, lengths, max_new_tokens=LIMIT,
-        limits=[one["limit"] for one in asked],
+        limits=jspec.Limits(
+            [one["limits"].new_tokens for one in asked], None,
+            filled([one["limits"].stop_token_ids for one in asked]).astype(int),
+        ),
         sampling=jspec.Sampling(
             np.array([value or 0.0 for value in of("temperature")]),
             top_p=np.array([value or 1.0 for value in of("top_p")]),
         ),
-        key=7, rows=[one["row"] for one in asked],
-        eos=filled("eos").astype(int), stop_token_ids=filled("stop_token_ids").astype(int),
+        key=7, ids=[one["id"] for one in asked],
+        eos=filled([one["eos"] for one in asked]).astype(int),
         processors=[
             processors.repetition_penalty(
                 np.array([one["processors"][0].values for one in asked])
             ),
             processors.logit_bias([one["processors"][1].values for one in asked]),
             processors.min_tokens(np.array([one["processors"][2].values for one in asked])),
+            [one["processors"][3] for one in asked],
+            [one["processors"][4] for one in asked],
+            processors.logprobs(2),
         ],
-        grammar=[one["grammar"] for one in asked], stop=[one["stop"] for one in asked],
-        logprobs=2,
     )  # fmt: skip
 
 
@@ -189,7 +198,7 @@ def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for
 
 
 def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
-    changed = [*asked[:5], asked[5] | dict(row=asked[5]["row"] + 1), *asked[6:]]
+    changed = [*asked[:5], asked[5] | dict(id=asked[5]["id"] + 1), *asked[6:]]
     with pytest.raises(AssertionError):
         equal(serve(engine, changed, np.random.default_rng(0)), wanted)
 
@@ -198,8 +207,8 @@ def test_what_a_drafter_knows_of_a_row_goes_with_it(engine):
     """The rounds are those of the text alone: looked up in it, and in no other row's."""
     drafter = jspec.PromptLookup(num_speculative_tokens=4)
     engine = jspec.Engine(MODEL, num_rows=2, slots=SLOTS, drafter=drafter)
-    ask = dict(prompt=np.resize([3, 1, 4], 11), limit=20)
-    other = engine.prefill(PARAMS, np.resize([9, 8], 9), limit=20)
+    ask = dict(prompt=np.resize([3, 1, 4], 11), limits=20)
+    other = engine.prefill(PARAMS, np.resize([9, 8], 9), limits=20)
     state = engine.insert(engine.init(PARAMS), 0, other)
     state, _ = engine.step(PARAMS, state, rounds=2)
     state = engine.insert(state, 1, engine.prefill(PARAMS, **ask))
@@ -215,11 +224,11 @@ def test_what_a_drafter_knows_of_a_row_goes_with_it(engine):
 def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine):
     """What `take` copies is gone on from, also by several requests, and stays as it was."""
     read_by = partial(engine.prefill, PARAMS, drafter_params=COSTS)
-    begun = read_by([5, 3, 9, 1], limit=0, processors=PROCESSORS)
-    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:]]
+    begun = read_by([5, 3, 9, 1], limits=0)
+    penalty = [processors.repetition_penalty(1.6), *PROCESSORS[1:], None, None, None]
     state = engine.init(PARAMS, COSTS)
     for row, rest in enumerate(([7, 2], [4])):
-        whole = dict(limit=6, processors=penalty, sampling=jspec.Sampling(1.0), key=row, row=row)
+        whole = dict(limits=6, processors=penalty, sampling=jspec.Sampling(1.0), key=row, id=row)
         arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
         state = engine.insert(state, row, arrival)
         state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
@@ -227,7 +236,7 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
         assert news.tokens[row].tolist() == news.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
     answer = state.out[1, :6].tolist()
-    turn = dict(limit=5, processors=penalty)
+    turn = dict(limits=5, processors=penalty)
     state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
     state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
     state, news = engine.step(PARAMS, state, drafter_params=COSTS)
@@ -240,7 +249,7 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
     for waiting, ran in ((False, 9), (True, 3)):
         state = plain.init(PARAMS)
         for row, limit in enumerate((3, 9)):
-            state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limit=limit))
+            state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limits=limit))
         state, news = plain.step(PARAMS, state, rounds=20, until_one_ends=waiting)
         assert news.counts.tolist() == [3, ran]
         if waiting:  # and goes on, though that row is still there
@@ -254,10 +263,11 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
 @pytest.mark.slow
 def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
     """And so are masks and penalties, which the other tests would miss."""
-    one = asked[2] | dict(limit=LIMIT, eos=[], stop=None, stop_token_ids=None)
+    one = asked[2] | dict(limits=jspec.Limits(LIMIT, 2), eos=[])
     for reads in (False, True):
+        own = [*one["processors"][:4], None, processors.logprobs(2) if reads else None]
         state = engine.insert(
-            engine.init(PARAMS, COSTS), 1, read(engine, one | {"logprobs": reads})
+            engine.init(PARAMS, COSTS), 1, read(engine, one | {"processors": own})
         )
         _, news = engine.step(PARAMS, state, drafter_params=COSTS, rounds=2)
         taken = np.asarray(news.logprobs.emitted[1, : int(news.counts[1])])
@@ -290,20 +300,20 @@ WRONG = {
     "64 bits of an end": (lambda e, s: e.prefill(PARAMS, [1], eos=2**32 + 3), "eos holds"),
     "two rows": (lambda e, s: e.prefill(PARAMS, [[1], [2]]), r"prompt has shape \(2, 1\)"),
     "no grammar": (
-        lambda e, s: e.prefill(PARAMS, [1], grammar=BOUND, eos=END),
-        "the request has grammar= and the engine has no room for it",
+        lambda e, s: e.prefill(PARAMS, [1], processors=BOUND, eos=END),
+        "the request has 1 processors and the engine 0; pass one for each",
     ),
     "many end tokens": (
         lambda e, s: e.prefill(PARAMS, [1], eos=list(range(9))),
         "eos has 9 tokens and a row has room for 8; make the engine with num_end_tokens=9",
     ),
     "width": (
-        lambda e, s: e.prefill(PARAMS, [1], max_draft_tokens=-1),
-        r"max_draft_tokens\[0\] is -1, outside 0",
+        lambda e, s: e.prefill(PARAMS, [1], jspec.Limits(draft_tokens=-1)),
+        r"draft_tokens\[0\] is -1, outside 0",
     ),
     "limit": (
-        lambda e, s: e.prefill(PARAMS, [1], limit=49),
-        "limit is 49; pass an integer in 0 .. 48",
+        lambda e, s: e.prefill(PARAMS, [1], limits=49),
+        "limits is 49; pass an integer in 0 .. 48",
     ),
     "rounds": (lambda e, s: e.step(PARAMS, s, rounds=0), "rounds is 0"),
     "weights": (lambda e, s: e.init(None), "params is None"),
@@ -329,14 +339,16 @@ def test_processors_of_a_request_are_the_engines():
     large = [processors.logit_bias(dict.fromkeys(range(9), 1.0))]
     with pytest.raises(jspec.InputError, match=r"has shape .*12.* has room for .*8"):
         engine.prefill(PARAMS, [1], processors=large)
-    with pytest.raises(jspec.InputError, match="processor 0 is min_tokens and the engine has bias"):
+    with pytest.raises(jspec.InputError, match="a processor is min_tokens and the engine has bias"):
         engine.prefill(PARAMS, [1], processors=[processors.min_tokens(2)])
 
 
 def test_what_is_too_large_for_its_room_is_refused(engine):
     many = jspec.grammar.choices(["abcdefghijklmnopqrstu" * 2], LETTERS)
     with pytest.raises(jspec.InputError, match=r"has 4\d states and a row has room for 24"):
-        engine.prefill(PARAMS, [1], drafter_params=COSTS, grammar=many, eos=END)
+        engine.prefill(
+            PARAMS, [1], drafter_params=COSTS, processors=[*PROCESSORS, many, None, None], eos=END
+        )
     with pytest.raises(jspec.InputError, match="slots is 49"):
         jspec.Engine(MODEL, 2, 49)
     with pytest.raises(jspec.InputError, match="drafter is <class"):
@@ -344,10 +356,10 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
     with pytest.raises(jspec.InputError, match="num_rows is 0"):
         jspec.Engine(MODEL, 0, 9)
     for asked, said in (
-        (dict(stop="x"), "stop is 'x'; pass a jspec.grammar.Room"),
-        (dict(logprobs=-1), "logprobs is -1; pass an integer in 0 .. 23"),
-        (dict(logprobs_mode="x"), "logprobs_mode is 'x'"),
-        (dict(processors=5), "processors is 5; pass one of jspec.processors, or a list of them"),
+        (dict(processors=STOPS[0]), r"holds stop strings, \('e', 'h', 'o'\); give it jspec.gramma"),
+        (dict(processors=BOUND), "holds Grammar of .*; give it jspec.grammar.Room"),
+        (dict(processors=[[None]]), "each request its own; a list has no place in an engine"),
+        (dict(processors=5), "processors is 5; pass what jspec.processors, jspec.grammar and"),
     ):
         with pytest.raises(jspec.InputError, match=said):
             jspec.Engine(MODEL, 2, 9, **asked)
@@ -358,11 +370,11 @@ def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends():
     """However much it is: tokens without a text go on waiting with those before them."""
     texts = [b"a", b"b", b"c"] + [None] * 20
     stop = jspec.stop_strings("ab", texts)
-    engine = jspec.Engine(MODEL, 1, SLOTS, stop=jspec.grammar.Room(3, 4))
+    engine = jspec.Engine(MODEL, 1, SLOTS, processors=grammar.StopRoom(3, 4))
     for key in range(3, 9):
-        ask = dict(sampling=jspec.Sampling(1.0), key=key, stop=stop)
+        ask = dict(sampling=jspec.Sampling(1.0), key=key, processors=stop)
         state = engine.insert(
-            engine.init(PARAMS), 0, engine.prefill(PARAMS, [3, 4], limit=40, **ask)
+            engine.init(PARAMS), 0, engine.prefill(PARAMS, [3, 4], limits=40, **ask)
         )
         told = []
         while not state.done.all():
@@ -376,20 +388,21 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned():
     """A next turn goes on from there, under penalties that count what is left."""
     penalties = [jspec.processors.repetition_penalty(1.5)]
     engine = jspec.Engine(
-        MODEL, 2, SLOTS, processors=penalties, stop=jspec.grammar.Room(states=64, classes=24)
+        MODEL, 2, SLOTS, processors=[*penalties, grammar.StopRoom(states=64, classes=24)]
     )
     ask = dict(processors=penalties, max_new_tokens=8)
     whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], **ask).tokens[0].tolist()
     for kept in (0, 3):
         text = b"".join(LETTERS[token] for token in whole[kept : kept + 2]).decode()
-        stop = jspec.stop_strings([text], LETTERS)
-        state = engine.insert(engine.init(PARAMS), 1, engine.prefill(PARAMS, [1, 2, 3], stop=stop))
+        own = [*penalties, jspec.stop_strings([text], LETTERS)]
+        arrival = engine.prefill(PARAMS, [1, 2, 3], processors=own)
+        state = engine.insert(engine.init(PARAMS), 1, arrival)
         while not state.done.all():
             state, _ = engine.step(PARAMS, state, rounds=4)
         assert state.lengths.tolist() == [0, kept]
         assert jspec.Status(int(state.status[1])) == Status.STOP
         taken = engine.take(state, 1)
-        state = engine.insert(state, 0, engine.prefill(PARAMS, [4, 5], limit=8, earlier=taken))
+        state = engine.insert(state, 0, engine.prefill(PARAMS, [4, 5], limits=8, earlier=taken))
         while not state.done.all():
             state, _ = engine.step(PARAMS, state, rounds=4)
         want = jspec.decode(MODEL, PARAMS, [[1, 2, 3, *whole[:kept], 4, 5]], **ask)
@@ -398,13 +411,14 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned():
 
 def test_a_row_that_left_waits_for_no_stop_string():
     """Its last tokens may have been the beginning of one, and are told to nobody."""
-    engine = jspec.Engine(MODEL, 2, SLOTS, stop=jspec.grammar.Room(states=64, classes=24))
+    engine = jspec.Engine(MODEL, 2, SLOTS, processors=grammar.StopRoom(states=64, classes=24))
     whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=8).tokens[0]
     # The output is the stop string but for its last token, which never comes.
     never = (int(whole[4]) + 1) % 22
     text = b"".join(LETTERS[int(token)] for token in [*whole[:4], never]).decode()
     stop = jspec.stop_strings([text], LETTERS)
-    state = engine.insert(engine.init(PARAMS), 0, engine.prefill(PARAMS, [1, 2, 3], stop=stop))
+    arrival = engine.prefill(PARAMS, [1, 2, 3], processors=stop)
+    state = engine.insert(engine.init(PARAMS), 0, arrival)
     state = engine.insert(state, 1, engine.prefill(PARAMS, [4, 5]))
     state, news = engine.step(PARAMS, state, rounds=3)
     assert news.counts.tolist() == [0, 3] and state.lengths.tolist() == [3, 3]
@@ -423,7 +437,7 @@ def test_a_real_models_rows(tmp_path):
     state = engine.init(params, weights)
     for row, length in ((1, 8), (0, 2)):
         prompt = tiny.PROMPTS[1 - row, :length]
-        arrival = engine.prefill(params, prompt, drafter_params=weights, limit=12)
+        arrival = engine.prefill(params, prompt, drafter_params=weights, limits=12)
         state = engine.insert(state, row, arrival)
         state, _ = engine.step(params, state, drafter_params=weights, rounds=1)
     state, news = engine.step(params, state, drafter_params=weights, rounds=20)
@@ -450,7 +464,9 @@ def test_a_row_verifies_as_many_nodes_as_it_asked_for(valued):
     ask = dict(prompt=[[1, 2, 1, 2, 1]] * 3, max_new_tokens=12)
     plain = jspec.decode(MODEL, PARAMS, **ask)
     drafter = jspec.PromptLookup(num_speculative_tokens=4)
-    cut = jspec.decode(MODEL, PARAMS, drafter=drafter, max_draft_tokens=[0, 1, 4], **ask)
+    cut = jspec.decode(
+        MODEL, PARAMS, drafter=drafter, limits=jspec.Limits(draft_tokens=[0, 1, 4]), **ask
+    )
     assert (cut.tokens == plain.tokens).all()
     drafted, drafts = cut.stats.num_draft_tokens, cut.stats.num_drafts
     assert drafted[0] == 0 < drafted[1] == drafts[1]
@@ -460,8 +476,9 @@ def test_a_row_verifies_as_many_nodes_as_it_asked_for(valued):
 def test_draws_that_are_verified_together_have_no_width_of_a_row():
     model = tiny.model()
     drafter = jspec.RSDC.published(tiny.draft(), branching=(2, 1))
-    with pytest.raises(jspec.InputError, match="max_draft_tokens came with RSDC, whose draws"):
+    with pytest.raises(jspec.InputError, match="draft_tokens came with RSDC, whose draws"):
         jspec.prefill(
-            model, tiny.params(model), [[1]], drafter=drafter, max_draft_tokens=2, key=0,
-            drafter_params=tiny.params(tiny.draft()), sampling=jspec.Sampling(),
+            model, tiny.params(model), [[1]], drafter=drafter, key=0,
+            limits=jspec.Limits(draft_tokens=2), drafter_params=tiny.params(tiny.draft()),
+            sampling=jspec.Sampling(),
         )  # fmt: skip

@@ -21,7 +21,7 @@ WEIGHTS = tables.logits(PROBS)
 DRAFTER = jspec.PromptLookup(num_speculative_tokens=3, whole=False)
 CALL = dict(
     prompt=[[0], [1], [2], [3]], max_new_tokens=LIMIT, drafter=DRAFTER, eos=EOS, key=0,
-    sampling=jspec.Sampling(temperature=np.array([0.0, 1.0, 1.5, 1.0])), logprobs=2,
+    sampling=jspec.Sampling(temperature=np.array([0.0, 1.0, 1.5, 1.0])),
 )  # fmt: skip
 
 
@@ -49,6 +49,10 @@ def free(**options):
     return jspec.decode(MODEL, WEIGHTS, **CALL, **options)
 
 
+def asking(*stop, **call):
+    return dict(CALL, **call, processors=[*stop, jspec.processors.logprobs(2)])
+
+
 CASES = {
     "one": ["ca"],
     "borders": ["bcda", "dd"],
@@ -63,9 +67,8 @@ def test_the_output_is_cut_before_the_first_stop_string(name):
     strings = CASES[name]
     made = stop_strings(strings, TOKENS)
     for key in range(3):
-        call = CALL | dict(key=key)
-        whole = jspec.decode(MODEL, WEIGHTS, **call, stop=_NEVER)
-        found = jspec.decode(MODEL, WEIGHTS, **call, stop=made)
+        whole = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER) | dict(key=key))
+        found = jspec.decode(MODEL, WEIGHTS, **asking(made) | dict(key=key))
         for row in range(ROWS):
             count, plain = int(found.lengths[row]), int(whole.lengths[row])
             kept, _, beyond, stopped = cut(
@@ -90,10 +93,10 @@ def test_a_stream_never_takes_a_token_back():
     made = stop_strings(["bcda", "aab", "cab"], TOKENS)
     stopped = 0
     for key in range(6):
-        call = CALL | dict(key=key)
-        whole = jspec.decode(MODEL, WEIGHTS, **call, stop=made)
+        call = asking(made) | dict(key=key)
+        whole = jspec.decode(MODEL, WEIGHTS, **call)
         rows = [[] for _ in range(ROWS)]
-        for chunk in jspec.stream(MODEL, WEIGHTS, **call, stop=made):
+        for chunk in jspec.stream(MODEL, WEIGHTS, **call):
             for row, tokens in enumerate(chunk.tokens):
                 rows[row] += tokens
                 assert len(chunk.drafted[row]) == len(tokens)
@@ -105,12 +108,12 @@ def test_a_stream_never_takes_a_token_back():
 
 def test_a_stop_comes_before_a_limit():
     """The token that completes it is the last that the limit allows."""
-    long = jspec.decode(MODEL, WEIGHTS, **CALL, stop=_NEVER)
+    long = jspec.decode(MODEL, WEIGHTS, **asking(_NEVER))
     row = next(row for row in range(ROWS) if max(long.tokens[row, :3].tolist()) < len(TEXTS))
     text = "".join(TEXTS[token] for token in long.tokens[row, :3].tolist())
     limits, stop = np.full(ROWS, LIMIT), [None] * ROWS
     limits[row], stop[row] = 3, stop_strings(text, TOKENS)
-    found = jspec.decode(MODEL, WEIGHTS, **CALL, limits=limits, stop=stop)
+    found = jspec.decode(MODEL, WEIGHTS, **asking(stop), limits=limits)
     assert found.status[row] == Status.STOP and int(found.lengths[row]) == 0
     others = [other for other in range(ROWS) if other != row]
     assert found.tokens[np.array(others)].tolist() == long.tokens[np.array(others)].tolist()
@@ -120,7 +123,7 @@ def test_stop_tokens_end_a_row():
     whole = jspec.decode(MODEL, WEIGHTS, **CALL)
     third = [int(row[2]) for row in whole.tokens]
     found = jspec.decode(
-        MODEL, WEIGHTS, **CALL, stop_token_ids=np.array(third)[:, None], limits=[14, 14, 3, 14]
+        MODEL, WEIGHTS, **CALL, limits=jspec.Limits([14, 14, 3, 14], None, np.array(third)[:, None])
     )
     for row in range(ROWS):
         first = whole.tokens[row].tolist().index(third[row]) + 1
@@ -137,9 +140,12 @@ def test_stop_tokens_end_a_row():
         (lambda: stop_strings([3], TOKENS), "a stop string is 3"),
         (lambda: stop_strings("a", "letters"), "tokenizer is 'letters'; pass a tokenizers.Tokeniz"),
         (lambda: stop_strings("a", ["a"]), "the vocabulary has 'a'; pass the bytes of each token"),
-        (lambda: free(stop="a"), "stop is 'a'; pass one StopStrings, or a list"),
-        (lambda: free(stop=[None]), r"stop is \[None\]; pass one StopStrings, or a list"),
-        (lambda: free(stop_token_ids=SIZE), r"stop_token_ids holds 19, outside the vocabulary"),
+        (lambda: free(processors="a"), "processors is 'a'; pass what jspec.processors"),
+        (lambda: free(processors=[[_NEVER]]), "holds 1 stop strings for 4 rows; pass one for all"),
+        (
+            lambda: free(limits=jspec.Limits(stop_token_ids=SIZE)),
+            r"stop_token_ids holds 19, outside the vocabulary",
+        ),
     ],
 )
 def test_what_is_none_is_refused(call, said):
@@ -149,7 +155,7 @@ def test_what_is_none_is_refused(call, said):
 
 def test_nothing_is_kept_where_nothing_is_asked_for():
     state = jax.eval_shape(lambda: jspec.prefill(MODEL, WEIGHTS, [[1]], max_new_tokens=3))
-    assert state.control is None and state.request.control is None
+    assert state.processors == () and state.request.stop_tokens is None
 
 
 def test_long_stop_strings_are_refused_before_their_automaton_is_built(monkeypatch):

@@ -32,7 +32,7 @@ def generate(target):
     def call(params, prompt, lengths, rows, key):
         result = jspec.decode(
             model, params, prompt, lengths, drafter=drafter, max_new_tokens=LIMIT,
-            sampling=SAMPLING, key=key, rows=rows,
+            sampling=SAMPLING, key=key, ids=rows,
         )  # fmt: skip
         return result.tokens, result.lengths
 
@@ -99,7 +99,7 @@ def test_shard_map_finds_no_fault_with_any_drafter(target, name):
     def call(params, weights, prompt, lengths, ids):
         return jspec.decode(
             target[0], params, prompt, lengths, drafter=drafter, drafter_params=weights,
-            max_new_tokens=6, sampling=SAMPLING, key=0, rows=ids,
+            max_new_tokens=6, sampling=SAMPLING, key=0, ids=ids,
         ).tokens  # fmt: skip
 
     sharded = jax.shard_map(

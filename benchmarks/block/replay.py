@@ -156,7 +156,7 @@ def main(
                                 one.wanted,
                                 sampling=jspec.Sampling(one.temperature),
                                 key=seed,
-                                rows=np.array(one.numbers, np.int32),
+                                ids=np.array(one.numbers, np.int32),
                             )
                         ledger.add(**key, histogram=found.histogram.tolist())
                     told.append(ledger.find(**key)[-1] | {"labels": one.labels})

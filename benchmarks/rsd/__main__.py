@@ -105,7 +105,7 @@ class Bench:
             prompts,
             sampling=jspec.Sampling(temperature=temperatures, top_p=top_ps),
             key=seed,
-            rows=np.tile(np.arange(each), len(TEMPERATURES)),
+            ids=np.tile(np.arange(each), len(TEMPERATURES)),
         )
         calls = counted.rounds.reshape(len(rows), -1)
         tokens = counted.tokens.reshape(len(rows), -1)

@@ -167,16 +167,16 @@ def _batch(
         sampling=jspec.Sampling(*map(each, ("temperature", "top_k", "top_p", "min_p"))),
         eos=target.eos,
         key=seed,
-        rows=np.zeros(size, np.int32),
+        ids=np.zeros(size, np.int32),
         processors=[
             processors.repetition_penalty(each("repetition_penalty")),
             processors.frequency_penalty(each("frequency_penalty")),
             processors.presence_penalty(each("presence_penalty")),
             processors.logit_bias([row.logit_bias for row in rows]),
             processors.min_tokens(each("min_tokens")),
+            grammars + [None] * (missing - len(forms)) + [*forms],
+            stopped + [None] * (missing - len(stops)) + [*stops],
         ],
-        grammar=grammars + [None] * (missing - len(forms)) + [*forms],
-        stop=stopped + [None] * (missing - len(stops)) + [*stops],
     )
     texts, stop_bytes = [], result.stop_bytes
     assert stop_bytes is not None, "some rows have stop strings"

@@ -19,7 +19,7 @@ from jspec.drafters.adaptive import Adaptive
 from jspec.methods.grammars import with_jump_forward
 from jspec.methods.registry import METHODS
 from jspec.serve import launch
-from jspec.serve.device import processors_of
+from jspec.serve.device import given
 from jspec.serve.jobs import RowSettings
 from jspec.sessions import session as sessions
 from jspec.sessions.method_choice import Choice
@@ -85,8 +85,7 @@ class Rows:
             drafter_params=self._weights,
             sampling=jspec.Sampling(0.0),
             key=0,
-            processors=processors_of(RowSettings()),
-            logprobs=False,
+            processors=given(self._engine.processors, RowSettings()),
         )
 
     def request(self) -> float:

@@ -38,7 +38,7 @@ def to_key(key: jax.Array | int | None) -> jax.Array | None:
     else:
         raise InputError(
             f"key is {key!r:.80}; pass one jax.random.key(seed) or a seed of at most 64 bits, and "
-            "leave the rows' own keys to `rows`"
+            "leave the rows' own keys to `ids`"
         )
     made = jax.random.wrap_key_data(words[:2], impl=_GENERATOR)
     for word in words[2:]:

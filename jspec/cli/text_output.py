@@ -81,7 +81,7 @@ def show(
     screen = terminal.Screen(sys.stderr)
     plain = None
     if compare and drafts:
-        plain = Runner(session, settings, plain=True, control=runner.control)
+        plain = Runner(session, settings, plain=True, processors=runner.processors)
         if sys.stderr.isatty():
             print("Measuring plain decoding too; --no-compare leaves it out.", file=sys.stderr)
     timings, repeats = measure([runner] if plain is None else [runner, plain], parts)
@@ -253,10 +253,10 @@ def _pieces(
 
 def _stop_bytes(state: "State", count: int) -> list[int]:
     """The bytes that stop strings have of each row's last token."""
-    from jspec.processors.control import stop_of
+    from jspec.round.processing import first
 
-    stop = stop_of(state)
-    return [0] * count if stop is None else stop.stop_bytes[:count].tolist()
+    stop_bytes = first(state, "stop_bytes")
+    return [0] * count if stop_bytes is None else stop_bytes[:count].tolist()
 
 
 def _without_end(pieces: list[Piece], num_bytes: int) -> list[Piece]:

@@ -6,6 +6,7 @@ The sentence of the project is `_round`; everything else here prepares it or rep
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -22,13 +23,9 @@ from jspec._xla.in_place import owned
 from jspec._xla.manual_axes import vary
 from jspec._xla.one_graph import Jitted
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.processors import control as controls
-from jspec.processors.grammar.compile import Grammar
-from jspec.processors.grammar.stops import StopStrings
-from jspec.processors.history import Text
-from jspec.processors.logits import Processor
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start
 from jspec.round import admit, chunked_prefill, frame, no_rounds, rehearse, score, settle, turns
+from jspec.round import processing as controls
 from jspec.round.cut_back import text_as_returned
 from jspec.round.request import (
     Prepared,
@@ -41,7 +38,7 @@ from jspec.round.request import (
 )
 from jspec.round.widths import at_chosen_width, widths_of
 from jspec.tree.admission import check_state
-from jspec.types import PyTree, Request, Result, Sampling, State, Status, Tree
+from jspec.types import Limits, PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.verify.schemes import takes_parts, verifier_of
 
 _ENDLESS = 2**31 - 1
@@ -57,18 +54,12 @@ def decode(
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
     max_new_tokens: int = 128,
-    limits: ArrayLike | None = None,
-    max_draft_tokens: ArrayLike | None = None,
-    sampling: Sampling | None = None,
     eos: int | Sequence[int] | ArrayLike | None = None,
+    limits: Limits | ArrayLike | None = None,
+    sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    rows: ArrayLike | None = None,
-    processors: Sequence[Processor] = (),
-    grammar: Grammar | Sequence[Grammar | None] | None = None,
-    stop: StopStrings | Sequence[StopStrings | None] | None = None,
-    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
-    logprobs: int | None = None,
-    logprobs_mode: str = "raw_logprobs",
+    ids: ArrayLike | None = None,
+    processors: Any = (),
 ) -> Result:
     """Generates tokens for a batch of prompts; a drafter changes the speed, never the tokens'
     distribution.
@@ -86,28 +77,19 @@ def decode(
         drafter_params: the drafter's weights, if it has any.
         drafter_state: `Result.drafter_state` of an earlier call, for a hot start.
         max_new_tokens: size of the output; static.
-        limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens.
-        max_draft_tokens: [B] most drafted nodes of a row that a round verifies, those of largest
-            value or else the first; 0 is plain decoding. None: all.
-        sampling: None is greedy.
         eos: token or tokens that end a row, or [B, X] with -1 filling up.
+        limits: [B] most tokens to emit per row, 0 .. max_new_tokens; None: max_new_tokens. Or a
+            `jspec.Limits`, which has drafted tokens and stop tokens too.
+        sampling: None is greedy.
         key: a random key or a seed; needed for sampling. Not consumed: the token at a position
             depends on (key, row id, position) and the model alone, so the same key gives the
             same tokens, with every drafter under the default rule.
-        rows: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or
-            `pmap` pass the global ids.
-        processors: change the logits of every node, left to right, before temperature and
-            filters; see `jspec.processors`.
-        grammar: what the output may hold, see `jspec.grammar`; or a list with one or None for each
-            row. It masks what the processors left; end tokens are allowed where the text is whole.
-        stop: texts that end a row, from `jspec.stop_strings`, or a list with one or None for each
-            row. The output is cut before the text.
-        stop_token_ids: tokens that end a row with status STOP, in the form of `eos`.
-        logprobs: None: none are kept. Otherwise `Result.logprobs` has the log-probability of each
-            emitted token and of so many likeliest ones at its place; static.
-        logprobs_mode: "raw_logprobs": of the model alone. "processed_logprobs": of the
-            distribution that tokens are drawn from, after processors, temperature and filters; the
-            last two are left out in greedy rows. As in vLLM; static.
+        ids: [B] ids of the rows for their randomness; None: 0 .. B-1. Under `shard_map` or `pmap`
+            pass the global ids.
+        processors: what else is asked for, one or a list: the members of `jspec.processors`, which
+            change the logits of every node before temperature and filters, from left to right, or
+            record log-probabilities; a grammar of `jspec.grammar`; `jspec.stop_strings`. A list
+            among them has a grammar, or stop strings, or None for each row.
 
     Raises:
         InputError: if an argument is out of range or does not fit, before anything is compiled.
@@ -126,10 +108,8 @@ def decode(
     """
     state = prefill(
         model, params, prompt, lengths, drafter=drafter, drafter_params=drafter_params,
-        drafter_state=drafter_state, max_new_tokens=max_new_tokens, limits=limits,
-        max_draft_tokens=max_draft_tokens, sampling=sampling, eos=eos, key=key, rows=rows,
-        processors=processors, grammar=grammar, stop=stop, stop_token_ids=stop_token_ids,
-        logprobs=logprobs, logprobs_mode=logprobs_mode,
+        drafter_state=drafter_state, max_new_tokens=max_new_tokens, eos=eos, limits=limits,
+        sampling=sampling, key=key, ids=ids, processors=processors,
     )  # fmt: skip
     return finish(model, params, state, drafter, drafter_params, max_new_tokens)
 
@@ -159,10 +139,8 @@ def finish(
         status=state.status,
         stats=state.stats,
         drafter_state=state.drafter_state,
-        logprobs=jax.tree.map(
-            lambda values: values[:, :max_new_tokens], controls.logprobs_of(state)
-        ),
-        stop_bytes=None if (stopped := controls.stop_of(state)) is None else stopped.stop_bytes,
+        logprobs=jax.tree.map(lambda values: values[:, :max_new_tokens], controls.logprobs(state)),
+        stop_bytes=controls.first(state, "stop_bytes"),
     )
 
 
@@ -176,18 +154,12 @@ def prefill(
     drafter_params: PyTree = None,
     drafter_state: PyTree = None,
     max_new_tokens: int = 128,
-    limits: ArrayLike | None = None,
-    max_draft_tokens: ArrayLike | None = None,
-    sampling: Sampling | None = None,
     eos: int | Sequence[int] | ArrayLike | None = None,
+    limits: Limits | ArrayLike | None = None,
+    sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
-    rows: ArrayLike | None = None,
-    processors: Sequence[Processor] = (),
-    grammar: Grammar | Sequence[Grammar | None] | None = None,
-    stop: StopStrings | Sequence[StopStrings | None] | None = None,
-    stop_token_ids: int | Sequence[int] | ArrayLike | None = None,
-    logprobs: int | None = None,
-    logprobs_mode: str = "raw_logprobs",
+    ids: ArrayLike | None = None,
+    processors: Any = (),
     slots: int | None = None,
     earlier: State | None = None,
 ) -> State:
@@ -234,22 +206,19 @@ def prefill(
     if isinstance(earlier, State):
         earlier = text_as_returned(model, earlier)
     call = prepare(
-        model, prompt, lengths, max_new_tokens, limits, sampling, eos, key, rows, slots, earlier,
-        max_draft_tokens,
+        model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
+        ids=ids, slots=slots, earlier=earlier,
     )  # fmt: skip
-    control = controls.prepare(
-        model.vocab_size, len(call.arrays.lengths), eos=call.arrays.eos, processors=processors,
-        grammar=grammar, stop=stop, stop_token_ids=stop_token_ids, logprobs=logprobs,
-        logprobs_mode=logprobs_mode,
-    )  # fmt: skip
-    return begin(model, params, call, control, drafter, drafter_params, drafter_state, earlier)
+    asked = controls.several(processors)
+    members = controls.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
+    return begin(model, params, call, members, drafter, drafter_params, drafter_state, earlier)
 
 
 def begin(
     model: CausalLM,
     params: PyTree,
     call: Prepared,
-    control: controls.Control | None,
+    processors: tuple[LogitsProcessor, ...],
     drafter: Drafter,
     drafter_params: PyTree,
     drafter_state: PyTree,
@@ -262,14 +231,13 @@ def begin(
     check_context(getattr(drafter, "context", None), call, earlier)
     if call.arrays.max_draft_tokens is not None and not takes_parts(drafter):
         raise InputError(
-            f"max_draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
+            f"draft_tokens came with {type(drafter).__name__}, whose draws have a verifier of "
             "their own: a part of them would not be lossless; leave it out, or give the drafter "
             "scheme=jspec.schemes.COUPLED"
         )
     text = None
     if earlier is not None:
-        if control is not None and control.processors:
-            text = _text_of(earlier)
+        text = controls.first(earlier, "text") if processors else None
         check_same_memory(drafter, earlier)
         kept = earlier.memory, earlier.positions, earlier.drafter_state
     else:
@@ -281,7 +249,7 @@ def begin(
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
         model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2], call.size,
-        call.slots, call.chunk, control, text,
+        call.slots, call.chunk, processors, text, earlier is not None,
     )  # fmt: skip
 
 
@@ -305,17 +273,6 @@ def _empty_on(
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
     return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
-
-
-def _text_of(earlier: State) -> Text:
-    """What processors read of an earlier state's text."""
-    text = controls.text_of(earlier)
-    if text is None:
-        raise InputError(
-            "processors came with an earlier state that had none, whose text they would not see; "
-            "give them to the earlier call too, or pass the whole text as one prompt"
-        )
-    return text
 
 
 def step(
@@ -356,7 +313,7 @@ def step(
 
 @partial(
     jax.jit,
-    static_argnames=("model", "drafter", "size", "capacity", "chunk"),
+    static_argnames=("model", "drafter", "size", "capacity", "chunk", "goes_on"),
     donate_argnames=("memory", "drafter_state", "text"),
 )
 @automatic
@@ -372,11 +329,12 @@ def _prefill(
     size: int,
     capacity: int,
     chunk: int,
-    control: controls.Control | None = None,
-    text: Text | None = None,
+    processors: tuple[LogitsProcessor, ...] = (),
+    text: PyTree = None,
+    goes_on: bool = False,
 ) -> State:
     batch = len(call.lengths)
-    known_text = None if text is None else (text, positions)
+    start = Start(call.prompt, call.lengths, positions, text, goes_on, size, model.vocab_size)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
     memory, positions, drafter_state = vary((memory, positions, drafter_state), call)
     last = (call.lengths - 1)[:, None]
@@ -388,10 +346,10 @@ def _prefill(
     request = Request(
         limits=call.limits,
         eos=call.eos,
+        stop_tokens=call.stop_tokens,
         sampling=call.sampling,
-        keys=None if call.key is None else samplings.row_keys(call.key, call.rows),
+        keys=None if call.key is None else samplings.row_keys(call.key, call.ids),
         max_draft_tokens=call.max_draft_tokens,
-        control=control,
     )
     zeros = jnp.zeros(batch, jnp.int32)
     state = State(
@@ -405,9 +363,7 @@ def _prefill(
         stats=no_rounds(trees.root_only(root)),
         request=request,
         capacity=capacity,
-        control=controls.begin(
-            control, call.prompt, call.lengths, size, model.vocab_size, known_text
-        ),
+        processors=tuple(member.begin(start) for member in processors),
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.

@@ -14,7 +14,7 @@ function serves all rows and all requests.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -33,16 +33,11 @@ from jspec._xla.in_place import owned
 from jspec._xla.one_graph import Jitted
 from jspec.decoding import rows as row_moves
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.processors import control as controls
-from jspec.processors import logprobs as records
-from jspec.processors.grammar.automaton import Room
-from jspec.processors.grammar.compile import Grammar
-from jspec.processors.grammar.stops import StopStrings
-from jspec.processors.logits import Processor, several
-from jspec.protocols import CausalLM, Drafter
+from jspec.protocols import CausalLM, Drafter, LogitsProcessor
+from jspec.round import processing as controls
 from jspec.round.cut_back import text_as_returned
 from jspec.round.request import Prepared, check_drafter, check_model, prepare
-from jspec.types import Logprobs, PyTree, Sampling, State, Stats, Status
+from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
 from jspec.verify.schemes import takes_parts
 
 
@@ -67,29 +62,13 @@ class News:
     """As in `Result`; None if there is no room for stop strings."""
 
 
-class _Asked(NamedTuple):
-    """What a request asks for, beside its prompt; see `Engine.prefill`."""
-
-    limit: Any = None
-    max_draft_tokens: Any = None
-    sampling: Sampling | None = None
-    key: jax.Array | int | None = None
-    row: Any = 0
-    eos: int | Sequence[int] | None = None
-    stop_token_ids: int | Sequence[int] | None = None
-    processors: Sequence[Processor] | None = None
-    grammar: Grammar | None = None
-    stop: StopStrings | None = None
-    logprobs: bool = True
-
-
 @dataclass(frozen=True, eq=False)
 class Engine:
     """A batch of rows that come and go. Pure: the state is passed in, and out.
 
     Everything that a request may ask for has its place from the start, so that no request compiles
     anything: a processor that one of them needs is given here, with a neutral value and with room,
-    and a request gives its own values.
+    and a request gives its own in the same place.
 
     The drafter's memory is a row's own where it has an entry for each row: that comes with the
     request and goes with it. What rows share stays, and learns from all of them.
@@ -99,23 +78,20 @@ class Engine:
         num_rows: B, the rows that decode together.
         slots: most tokens that a row holds, prompt and output.
         drafter: proposes the trees.
-        processors: change the logits of every row, see `jspec.processors`; one, or several. A
-            request's processors are of the same functions, in the same order.
-        grammar: room for the grammar of a row; None: no request has one.
-        stop: room for the stop strings of a row; None: no request has any.
+        processors: what a request may ask for beside tokens, one or several: members of
+            `jspec.processors` with neutral values, a `jspec.grammar.Room` for a grammar, a
+            `jspec.grammar.StopRoom` for stop strings, `jspec.processors.logprobs`.
         num_end_tokens: room for the end tokens of a row, and for its stop tokens.
-        logprobs: as in `decode`, for all rows.
-        logprobs_mode: as in `decode`.
 
     Raises:
-        InputError: if a number is out of range, or a room is none.
+        InputError: if a number is out of range, or a processor is none.
 
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> engine, params = jspec.Engine(model, num_rows=2, slots=16), model.init()
         >>> state = engine.init(params)
-        >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], limit=4))
+        >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], limits=4))
         >>> while not state.done.all():
         ...     state, news = engine.step(params, state, rounds=2)
         >>> jspec.Status(int(news.status[1])).name, jspec.Status(int(news.status[0])).name
@@ -130,12 +106,8 @@ class Engine:
     num_rows: int
     slots: int
     drafter: Drafter = Autoregressive()  # noqa: RUF009 (frozen)
-    processors: Sequence[Processor] = ()
-    grammar: Room | None = None
-    stop: Room | None = None
+    processors: Any = ()
     num_end_tokens: int = 8
-    logprobs: int | None = None
-    logprobs_mode: str = "raw_logprobs"
 
     def __post_init__(self):
         check_model(self.model, ())
@@ -145,12 +117,15 @@ class Engine:
         most = 2**31 - 2 if context is None else context
         check_integer("slots", self.slots, 2, most, "what the model's context holds")
         check_integer("num_end_tokens", self.num_end_tokens, 1, None)
-        for name in ("grammar", "stop"):
-            room = getattr(self, name)
-            if room is not None and not isinstance(room, Room):
-                raise InputError(f"{name} is {room!r:.80}; pass a jspec.grammar.Room, or None")
-        records.asked(self.logprobs, self.logprobs_mode, self.model.vocab_size)
-        object.__setattr__(self, "processors", several(self.processors))
+        asked = controls.several(self.processors)
+        for one in asked:
+            if one is None or isinstance(one, list | tuple):
+                raise InputError(
+                    f"processors holds {one!r:.60}; give an engine what makes room, and each "
+                    "request its own; a list has no place in an engine"
+                )
+            one.row(one)  # refuses what makes no room
+        object.__setattr__(self, "processors", asked)
 
     def init(
         self, params: PyTree, drafter_params: PyTree = None, drafter_state: PyTree = None
@@ -166,7 +141,7 @@ class Engine:
             InputError: if the model, the drafter and the rest do not fit together.
         """
         check_model(self.model, params)
-        batch, control = self.num_rows, self._prepared([0], _Asked())[1]
+        batch, (call, members) = self.num_rows, self._prepared([0])
         one = jax.eval_shape(
             lambda params, drafter_params: self.prefill(params, [0], drafter_params=drafter_params),
             params,
@@ -181,15 +156,18 @@ class Engine:
         # for the rows as they are at first and as a step leaves them.
         nobody = jnp.full(batch, int(Status.FREE), jnp.int32)
         keys = samplings.row_keys(jax.random.key(0), jnp.arange(batch))
-        plain = replace(one, request=replace(one.request, keys=None, control=None))
+        plain = replace(one, request=replace(one.request, keys=None), processors=())
         state = zeros(replace(plain, memory=None, drafter_state=None))
         return owned(
             replace(
                 state,
                 memory=self.model.init_memory(batch, self.slots),
                 drafter_state=self.drafter.init(batch, self.slots, known),
-                request=replace(state.request, keys=keys, control=controls.spread(control, batch)),
+                request=replace(state.request, keys=keys),
                 status=nobody,
+                processors=row_moves.repeated(
+                    members, call.arrays, call.size, self.model.vocab_size, batch
+                ),
             )
         )
 
@@ -197,19 +175,14 @@ class Engine:
         self,
         params: PyTree,
         prompt: Sequence[int] | ArrayLike,
+        limits: Limits | int | None = None,
         *,
         drafter_params: PyTree = None,
-        limit: int | None = None,
-        max_draft_tokens: int | None = None,
+        eos: int | Sequence[int] | None = None,
         sampling: Sampling | None = None,
         key: jax.Array | int | None = None,
-        row: int = 0,
-        eos: int | Sequence[int] | None = None,
-        stop_token_ids: int | Sequence[int] | None = None,
-        processors: Sequence[Processor] | None = None,
-        grammar: Grammar | None = None,
-        stop: StopStrings | None = None,
-        logprobs: bool = True,
+        id: int = 0,
+        processors: Any = None,
         earlier: State | None = None,
     ) -> State:
         """A request whose prompt is read: a state of one row, for `insert`.
@@ -217,20 +190,16 @@ class Engine:
         Args:
             params: the model's weights.
             prompt: [T] token ids.
+            limits: most tokens to emit, or a `jspec.Limits` of one row; None: as many as the row
+                holds.
             drafter_params: the drafter's weights, if it has any.
-            limit: most tokens to emit; None: as many as the row holds.
-            max_draft_tokens: most drafted nodes of the row that a round verifies; 0 is plain
-                decoding. None: all.
+            eos: as in `decode`.
             sampling: None is greedy.
             key: a random key or a seed; needed for sampling.
-            row: the id of the row for its randomness, wherever it will stand.
-            eos: as in `decode`.
-            stop_token_ids: as in `decode`.
-            processors: of the engine's functions; None: the engine's own.
-            grammar: what the output may hold.
-            stop: texts that end the row.
-            logprobs: whether the row's log-probabilities are read, if the engine keeps any: rounds
-                in which nobody reads them are shorter, and leave zeros.
+            id: of the request for its randomness, wherever it will stand.
+            processors: one for each of the engine's, or None for what is not asked for: of the same
+                function, a grammar, stop strings. None: the engine's own, and nothing for rooms.
+                Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
             earlier: a state of one row, of `prefill` or `take`; donated. The prompt goes on where
                 its text ends, and may be empty: a long prompt can be read in pieces, a beginning
                 that requests share once.
@@ -239,13 +208,12 @@ class Engine:
             InputError: if an argument is out of range, or the engine has no room for it.
         """
         check_model(self.model, params)
-        asked = _Asked(
-            limit, max_draft_tokens, sampling, key, row, eos, stop_token_ids, processors, grammar,
-            stop, logprobs,
+        call, members = self._prepared(
+            prompt, limits, eos, sampling, key, id, self.processors if processors is None
+            else controls.several(processors), earlier,
         )  # fmt: skip
-        call, control = self._prepared(prompt, asked, earlier)
         return engine.begin(
-            self.model, params, call, control, self.drafter, drafter_params, None, earlier
+            self.model, params, call, members, self.drafter, drafter_params, None, earlier
         )
 
     def insert(self, state: State, row: int | Int[Array, ""], arrival: State) -> State:
@@ -283,14 +251,8 @@ class Engine:
                 model's memory cannot be.
         """
         self._check_row(row, len(state.root))
-        state = text_as_returned(self.model, state)
-        text = controls.text_of(state)
-        bare = replace(
-            state,
-            request=replace(state.request, control=None),
-            control=None if text is None else controls.Progress(text=text),
-        )
-        return row_moves.copies(bare, jnp.asarray(row, jnp.int32)[None], None, None, self.drafter)
+        state = controls.with_text(text_as_returned(self.model, state))
+        return row_moves.copies(state, jnp.asarray(row, jnp.int32)[None], None, None, self.drafter)
 
     def step(
         self,
@@ -334,8 +296,16 @@ class Engine:
         return parts | dict(rest=size(state) - sum(parts.values()))
 
     def _prepared(
-        self, prompt: Any, asked: "_Asked", earlier: State | None = None
-    ) -> tuple[Prepared, controls.Control | None]:
+        self,
+        prompt: Any,
+        limits: Any = None,
+        eos: Any = None,
+        sampling: Sampling | None = None,
+        key: Any = None,
+        id: Any = 0,
+        asked: Sequence[Any] = (),
+        earlier: State | None = None,
+    ) -> tuple[Prepared, tuple[LogitsProcessor, ...]]:
         """The checked arguments of a request, in the shapes that all requests have."""
         tokens = np.asarray(to_array(prompt, "prompt"))
         if tokens.ndim != 1 or (tokens.size and tokens.dtype.kind not in "iu"):
@@ -356,43 +326,34 @@ class Engine:
                 f"the prompt has {count} tokens and a row holds {self.slots}; shorten it, or make "
                 "the engine with more slots"
             )
-        for name in ("grammar", "stop"):
-            if getattr(asked, name) is not None and getattr(self, name) is None:
-                raise InputError(
-                    f"the request has {name}= and the engine has no room for it; make the engine "
-                    f"with {name}=jspec.grammar.Room(..)"
-                )
-        most = asked.max_draft_tokens
-        if most is None and takes_parts(self.drafter):
-            most = 2**31 - 1
-        greedy = asked.sampling is None
-        if asked.limit is not None:
-            check_integer("limit", asked.limit, 0, self.slots, "what a row holds")
+        limits = limits if isinstance(limits, Limits) else Limits(limits)
+        new, drafted = limits.new_tokens, limits.draft_tokens
+        if drafted is None and takes_parts(self.drafter):
+            drafted = 2**31 - 1
+        if new is not None:
+            check_integer("limits", new, 0, self.slots, "what a row holds")
         call = prepare(
             self.model,
             np.pad(tokens, (0, max(1 - count, 0)))[None],
             np.array([count]),
             self.slots,
-            np.array([self.slots if asked.limit is None else asked.limit]),
+            eos=self._filled(eos, "eos"),
+            limits=Limits(new, drafted, self._filled(limits.stop_token_ids, "stop_token_ids")),
             # Rows of all kinds stand side by side: a greedy one has temperature 0.
-            Sampling(temperature=0.0) if greedy else asked.sampling,
-            self._filled(asked.eos, "eos"),
-            0 if greedy and asked.key is None else asked.key,
-            np.array([asked.row]),
-            None if earlier is not None else self.slots,
-            earlier,
-            None if most is None else np.array([most]),
+            sampling=Sampling(temperature=0.0) if sampling is None else sampling,
+            key=0 if sampling is None and key is None else key,
+            ids=np.array([id]),
+            slots=None if earlier is not None else self.slots,
+            earlier=earlier,
         )
-        processors = self.processors if asked.processors is None else asked.processors
-        self._check_processors(processors)
-        control = controls.prepare(
-            self.model.vocab_size, 1, eos=call.arrays.eos, processors=processors,
-            grammar=asked.grammar, stop=asked.stop,
-            stop_token_ids=self._filled(asked.stop_token_ids, "stop_token_ids"),
-            logprobs=self.logprobs, logprobs_mode=self.logprobs_mode,
-            grammar_room=self.grammar, stop_room=self.stop, reads_logprobs=asked.logprobs,
-        )  # fmt: skip
-        return call, control
+        if len(asked) not in (0, len(self.processors)) or (asked and not self.processors):
+            raise InputError(
+                f"the request has {len(asked)} processors and the engine {len(self.processors)}; "
+                "pass one for each of the engine's, or None where nothing is asked for"
+            )
+        rows = zip(self.processors, asked or self.processors, strict=True)
+        fitted = [own.row(its) for own, its in rows]
+        return call, controls.prepare(fitted, 1, self.model.vocab_size, call.end_tokens)
 
     def _filled(self, tokens: int | Sequence[int] | None, name: str) -> np.ndarray:
         """End tokens, as many for every request."""
@@ -407,30 +368,6 @@ class Engine:
             )
         # Of 64 bits, so that what is no token is found to be none.
         return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
-
-    def _check_processors(self, given: Sequence[Processor]) -> None:
-        """Raises InputError unless these are the engine's functions, with values of its shapes."""
-        if len(given) != len(self.processors):
-            raise InputError(
-                f"the request has {len(given)} processors and the engine {len(self.processors)}; "
-                "pass the engine's, with neutral values where nothing is asked for"
-            )
-        for place, (own, its) in enumerate(zip(self.processors, given, strict=True)):
-            if not isinstance(its, Processor) or its.function is not own.function:
-                name, wanted = (getattr(one, "name", one) for one in (its, own))
-                raise InputError(
-                    f"processor {place} is {name} and the engine has {wanted} there; pass the "
-                    "engine's processors in its order"
-                )
-            shapes = [
-                jax.tree.map(np.shape, one.applied(1, self.model.vocab_size).values)
-                for one in (its, own)
-            ]
-            if shapes[0] != shapes[1]:
-                raise InputError(
-                    f"the value of {its.name} has shape {shapes[0]} and the engine's has room for "
-                    f"{shapes[1]}; give the engine's more room"
-                )
 
     def _check_row(self, row: Any, batch: int) -> None:
         if not isinstance(row, jax.Array):
@@ -448,15 +385,16 @@ def _step(
     rounds: int,
     until_one_ends: Bool[Array, ""],
 ) -> tuple[State, News]:
-    told = _told(state)
+    told = controls.certain(state)
     after = engine.decode_rounds(
         model, params, state, drafter, drafter_params, rounds, until_one_ends
     )
-    size, stop = after.out.shape[1], controls.stop_of(after)
+    size, stop_bytes = after.out.shape[1], controls.first(after, "stop_bytes")
     # Any number of tokens may have waited for the end of a stop string: some have no text.
-    most = size if stop is not None else min(size, rounds * after.stats.histogram.shape[1])
+    waited = controls.first(after, "pending") is not None
+    most = size if waited else min(size, rounds * after.stats.histogram.shape[1])
     lanes = jnp.arange(most, dtype=jnp.int32)
-    counts = _told(after) - told
+    counts = controls.certain(after) - told
     places = jnp.minimum(told[:, None] + lanes, size - 1)
     there = lanes < counts[:, None]
 
@@ -470,13 +408,9 @@ def _step(
         counts=counts,
         status=after.status,
         stats=after.stats,
-        logprobs=jax.tree.map(new, controls.logprobs_of(after)),
-        stop_bytes=None if stop is None else stop.stop_bytes,
+        logprobs=jax.tree.map(new, controls.logprobs(after)),
+        stop_bytes=None
+        if stop_bytes is None
+        else jnp.where(after.status == Status.FREE, 0, stop_bytes),
     )
     return after, news
-
-
-def _told(state: State) -> Int[Array, " B"]:
-    """The tokens of each row that cannot turn out to be of a stop string any more."""
-    stop = controls.stop_of(state)
-    return state.lengths if stop is None else state.lengths - stop.pending

@@ -1,5 +1,6 @@
 """Rows of a state are copied, put into another, and freed; which row it is, is data."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,9 +16,8 @@ from jspec._xla import rows as memories
 from jspec._xla.explicit_axes import automatic
 from jspec.decoding import check_same_memory
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.processors import control as controls
-from jspec.protocols import Drafter
-from jspec.round.request import check_fork
+from jspec.protocols import Drafter, LogitsProcessor, Start
+from jspec.round.request import PreparedArrays, check_fork
 from jspec.types import PyTree, State, Status
 
 
@@ -71,13 +71,26 @@ def copies(
     slots = state.capacity
     axes = memories.row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
     known = memories.take(state.drafter_state, axes, rows)
-    control = controls.take(state.request.control, rows)
-    # All else has an entry for each row.
-    plain = replace(state, drafter_state=(), request=replace(state.request, control=None))
-    taken = jax.tree.map(lambda leaf: leaf[rows], plain)
+    # Copied, or both states would hold one array, which the next step donates.
+    shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
+    taken = jax.tree.map(lambda leaf: leaf[rows], by_row(state))
     keys = taken.request.keys if key is None or ids is None else samplings.row_keys(key, ids)
-    request = replace(taken.request, keys=keys, control=control)
-    return replace(taken, drafter_state=known, request=request)
+    taken = replace(taken, drafter_state=known, request=replace(taken.request, keys=keys))
+    return _joined(taken, shared)
+
+
+def by_row(state: State) -> State:
+    """All of a state that has an entry for each row, on the first axis of every leaf: without what
+    rows share, and without the drafter's memory.
+    """
+    members = tuple(replace(member, shared=None) for member in state.processors)
+    return replace(state, drafter_state=(), processors=members)
+
+
+def _joined(rows: State, shared: Sequence[PyTree]) -> State:
+    """A state of its rows and of what they share."""
+    pairs = zip(rows.processors, shared, strict=True)
+    return replace(rows, processors=tuple(replace(one, shared=whole) for one, whole in pairs))
 
 
 def check_arrival(state: State, arrival: State) -> None:
@@ -94,24 +107,15 @@ def check_arrival(state: State, arrival: State) -> None:
             "the arrival holds other things than the engine's rows; pass a request that this "
             "engine's prefill made"
         )
-    own, its = jax.tree.leaves(_by_row(state)), jax.tree.leaves(_by_row(arrival))
+    own, its = jax.tree.leaves(by_row(state)), jax.tree.leaves(by_row(arrival))
     for number, (leaf, new) in enumerate(zip(own, its, strict=True)):
         if (new.shape, new.dtype) != ((1, *leaf.shape[1:]), leaf.dtype):
-            path, _ = jax.tree.leaves_with_path(_by_row(state))[number]
+            path, _ = jax.tree.leaves_with_path(by_row(state))[number]
             raise InputError(
                 f"the arrival's {jax.tree_util.keystr(path)} has shape {new.shape} of {new.dtype} "
                 f"and the engine's rows have {leaf.shape[1:]} of {leaf.dtype}; pass a request that "
                 "this engine's prefill made, and give its processors room"
             )
-
-
-def _by_row(state: State) -> PyTree:
-    """All of a state that has an entry for each row on the first axis."""
-    control = state.request.control
-    own = None
-    if control is not None:
-        own = control.processors, control.stop_tokens, control.reads_logprobs
-    return replace(state, drafter_state=(), request=replace(state.request, control=own))
 
 
 @partial(jax.jit, static_argnames=("drafter",), donate_argnames=("state",))
@@ -120,21 +124,34 @@ def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) 
     """The state with a request in the place of a row; see `Engine.insert`."""
     slots, name = state.capacity, type(drafter).__name__
     axes = memories.row_axes(name, lambda batch: drafter.init(batch, slots, None))
-    control = controls.put(state.request.control, row, arrival.request.control)
-    arrived = replace(arrival, control=controls.placed(arrival.control, control, row))
 
     def write(leaf: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)
 
-    def plain(state: State) -> State:
-        return replace(state, drafter_state=(), request=replace(state.request, control=None))
-
-    after = jax.tree.map(write, plain(state), plain(arrived))
-    return replace(
-        after,
-        drafter_state=memories.put(state.drafter_state, axes, row, arrival.drafter_state),
-        request=replace(after.request, control=control),
+    after = jax.tree.map(write, by_row(state), by_row(arrival))
+    known = memories.put(state.drafter_state, axes, row, arrival.drafter_state)
+    return _joined(
+        replace(after, drafter_state=known), [member.shared for member in state.processors]
     )
+
+
+@partial(jax.jit, static_argnames=("size", "vocab_size", "batch"))
+def repeated(
+    processors: tuple[LogitsProcessor, ...],
+    call: PreparedArrays,
+    size: int,
+    vocab_size: int,
+    batch: int,
+) -> tuple[LogitsProcessor, ...]:
+    """The members of one row for so many rows, before their first round."""
+
+    def all_rows(part: PyTree) -> Any:
+        return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
+
+    prompt, lengths = all_rows((call.prompt, call.lengths))
+    start = Start(prompt, lengths, 0 * lengths, None, False, size, vocab_size)
+    members = (replace(member, rows=all_rows(member.rows)) for member in processors)
+    return tuple(member.begin(start) for member in members)
 
 
 @partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
@@ -150,5 +167,4 @@ def evict(state: State, row: Int[Array, ""], model: Any) -> State:
         positions=kept,
         lengths=jnp.where(here, 0, state.lengths),
         status=jnp.where(here, Status.FREE, state.status),
-        control=controls.freed(state.control, here),
     )

@@ -10,8 +10,8 @@ from jax.typing import ArrayLike
 
 from jspec.decoding import prefill, step
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.processors.control import logprobs_of, stop_of
 from jspec.protocols import CausalLM, Drafter
+from jspec.round.processing import certain, logprobs
 from jspec.types import Logprobs, PyTree, State
 
 
@@ -86,19 +86,18 @@ def chunks(state: State, advance: Callable[[State], State]) -> Iterator[Chunk]:
     confirmed: list[list[bool]] = [[] for _ in seen]
     while not jax.device_get(state.done).all():
         state = advance(state)
-        out, lengths, stop = jax.device_get((state.out, state.lengths, stop_of(state)))
+        # What may yet turn out to be of a stop string waits for the next rounds.
+        out, lengths, ends = jax.device_get((state.out, state.lengths, certain(state)))
         for row, length in zip(confirmed, lengths.tolist(), strict=True):
             new = length - len(row)
             row += [True] * (new - 1) + [False] * min(new, 1)
             del row[length:]
-        # What may yet turn out to be of a stop string waits for the next rounds.
-        ends = lengths if stop is None else lengths - stop.pending
         parts = [slice(*places) for places in zip(seen, ends, strict=True)]
         yield Chunk(
             tokens=[row[part].tolist() for row, part in zip(out, parts, strict=True)],
             drafted=[row[part] for row, part in zip(confirmed, parts, strict=True)],
             state=state,
-            logprobs=_between(logprobs_of(state), seen, ends),
+            logprobs=_between(logprobs(state), seen, ends),
         )
         seen = ends
 

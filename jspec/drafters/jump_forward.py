@@ -33,7 +33,7 @@ class JumpForward:
         >>> letters = [bytes([97 + token]) for token in range(22)] + [None]
         >>> result = jspec.decode(
         ...     model, model.init(), [[1, 2, 3]], max_new_tokens=8, eos=22,
-        ...     grammar=jspec.grammar.choices(["abcde", "bcd"], letters),
+        ...     processors=[jspec.grammar.choices(["abcde", "bcd"], letters)],
         ...     drafter=jspec.JumpForward(),
         ... )
         >>> text = result.tokens[0, : result.lengths[0] - 1].tolist()
@@ -70,7 +70,7 @@ class JumpForward:
                 token = standing.forced(states)
                 there.append(there[-1] & (token >= 0))
                 tokens.append(jnp.maximum(token, 0))
-                states = standing.grammars.step(states, tokens[-1])
+                states = standing.step(states, tokens[-1])
         tree = trees.chain(self.num_speculative_tokens).fill(jnp.stack(tokens, axis=1))
         valid = jnp.stack(there, axis=1)
         chances = _CHANCE ** jnp.arange(valid.shape[1], dtype=jnp.float32)

@@ -51,7 +51,7 @@ class Compiled:
 def call_of(model: CausalLM, rows: int, slots: int, max_new_tokens: int) -> Prepared:
     """The shapes of a greedy call of `jspec.decode` whose prompts fill the cache."""
     tokens = np.zeros((1, slots - max_new_tokens), np.int32)
-    one = prepare(model, tokens, None, max_new_tokens, None, None, 0, None, None, slots=slots)
+    one = prepare(model, tokens, None, max_new_tokens, eos=0, slots=slots)
     # Of one row, so that a plan of many needs no memory for their prompts.
     arrays = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), one.arrays

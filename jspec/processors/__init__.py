@@ -1,5 +1,6 @@
-"""Logits processors; grammars, stop strings and log-probabilities lie beside them."""
+"""Logits processors and log-probabilities; grammars and stop strings lie beside them."""
 
+from jspec.processors.log_probabilities import logprobs
 from jspec.processors.logits import (
     History,
     Processor,
@@ -20,6 +21,7 @@ __all__ = [
     "banned_tokens",
     "frequency_penalty",
     "logit_bias",
+    "logprobs",
     "min_tokens",
     "own",
     "presence_penalty",

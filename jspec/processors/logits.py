@@ -8,10 +8,11 @@ What a processor needs to know are arrays with a row for each prompt, so other v
 nothing, and neutral ones switch it off in a row.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
-from typing import Any
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -23,7 +24,9 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.arguments import check_integer, check_number
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, library_of, reals, to_array
-from jspec.processors.history import History
+from jspec.processors import history as histories
+from jspec.processors.history import History, Text
+from jspec.protocols import LogitsProcessor, Nodes, Round, Start
 from jspec.types import PyTree
 
 __all__ = [
@@ -44,19 +47,87 @@ _STEP = 4
 """Lists are filled up to multiples of it: lists of other lengths are then mostly one program."""
 
 
-@struct.dataclass
-class Applied:
-    """A processor as the loop runs it, with arrays for its values."""
+@dataclass(frozen=True)
+class Function:
+    """The part of a processor that is in the program; its values are data."""
 
-    function: Callable[[Logits, History, PyTree], Logits] = struct.field(pytree_node=False)
-    values: PyTree
-    is_on: Callable[[PyTree], Bool[Array, " B"]] | None = struct.field(
-        pytree_node=False, default=None
-    )
+    function: Callable[[Logits, History, PyTree], Logits]
+    is_on: Callable[[PyTree], Bool[Array, " B"]] | None
     """The rows in which the values change anything; None: all."""
 
-    def __call__(self, logits: Logits, history: History) -> Array:
-        return self.function(logits, history, self.values)
+
+@struct.dataclass
+class TextRows:
+    """What functions of the text need of rows."""
+
+    values: tuple[PyTree, ...]
+    text: Text | None
+
+
+@struct.dataclass
+class Functions(LogitsProcessor):
+    """Functions one behind the other, with the text that all of them read."""
+
+    rows: TextRows
+    shared: None = None
+    functions: tuple[Function, ...] = struct.field(pytree_node=False, default=())
+
+    several = True
+
+    @property
+    def text(self) -> Text | None:
+        return self.rows.text
+
+    def joined(self, later: LogitsProcessor) -> "Functions | None":
+        """One text is enough for all."""
+        if not isinstance(later, Functions):
+            return None
+        rows = replace(self.rows, values=self.rows.values + later.rows.values)
+        return replace(self, rows=rows, functions=self.functions + later.functions)
+
+    def begin(self, start: Start) -> Self:
+        """With the text of the prompt, and of what stood before it."""
+        if not start.goes_on:
+            text = histories.begin(start.prompt, start.lengths, start.size, start.vocab_size)
+        elif start.text is None:
+            raise InputError(
+                "processors came with an earlier state that had none, whose text they would not "
+                "see; give them to the earlier call too, or pass the whole text as one prompt"
+            )
+        else:
+            text = histories.go_on(start.text, start.committed, start.prompt, start.lengths)
+        return self._with(text)
+
+    def on(self) -> Bool[Array, " B"] | None:
+        """The rows in which some function changes anything."""
+        found = []
+        for one, values in zip(self.functions, self.rows.values, strict=True):
+            if one.is_on is None:
+                return None
+            found.append(one.is_on(values))
+        return functools.reduce(jnp.logical_or, found)
+
+    def process(self, logits: Logits, nodes: Nodes) -> Logits:
+        """The functions, from left to right."""
+        history = histories.of_nodes(self._text, nodes.lengths, nodes.end_tokens, nodes.tree)
+        for one, values in zip(self.functions, self.rows.values, strict=True):
+            logits = _checked(one, logits, one.function(logits, history, values))
+        return logits
+
+    def advance(self, round: Round) -> Self:
+        """With the round's tokens in the text."""
+        return self._with(histories.extend(self._text, round.lengths, round.tokens, round.counts))
+
+    def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
+        return self._with(histories.cut(self._text, lengths, dropped))
+
+    @property
+    def _text(self) -> Text:
+        assert self.rows.text is not None, "it has begun"
+        return self.rows.text
+
+    def _with(self, text: Text) -> Self:
+        return replace(self, rows=replace(self.rows, text=text))
 
 
 @dataclass(frozen=True)
@@ -83,13 +154,47 @@ class Processor:
         """That of its function."""
         return getattr(self.function, "__name__", repr(self.function)).lstrip("_")
 
-    def applied(self, batch: int, vocab_size: int) -> Applied:
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> Functions:
         """The processor for B rows and V tokens.
 
         Raises:
             InputError: if a value is out of range, or not one for each row.
         """
-        return Applied(self.function, self.prepare(self.values, batch, vocab_size), self.is_on)
+        del end_tokens
+        values = self.prepare(self.values, batch, vocab_size)
+        return Functions(TextRows((values,), None), functions=(self._function,))
+
+    def row(self, given: Any) -> "_OfARow":
+        """A row's values of the same function; None: the engine's own, which are neutral."""
+        its = self if given is None else given
+        if not isinstance(its, Processor) or its.function is not self.function:
+            raise InputError(
+                f"a processor is {getattr(its, 'name', its)!s:.60} and the engine has {self.name} "
+                "there; pass the engine's processors in its order"
+            )
+        return _OfARow(its, self)
+
+    @property
+    def _function(self) -> Function:
+        return Function(self.function, self.is_on)
+
+
+@dataclass(frozen=True)
+class _OfARow:
+    """A row's processor in the shapes of an engine's."""
+
+    its: Processor
+    engines: Processor
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> Functions:
+        made, room = (one.init(batch, vocab_size, end_tokens) for one in (self.its, self.engines))
+        shapes = [jax.tree.map(np.shape, one.rows.values[0]) for one in (made, room)]
+        if shapes[0] != shapes[1]:
+            raise InputError(
+                f"the value of {self.its.name} has shape {shapes[0]} and the engine's has room for "
+                f"{shapes[1]}; give the engine's more room"
+            )
+        return made
 
 
 def own(function: Callable[[Logits, History, PyTree], Logits], values: PyTree = ()) -> Processor:
@@ -373,20 +478,6 @@ def _any_per_row(values: PyTree, batch: int, vocab_size: int) -> PyTree:
     return jax.tree.map(leaf, values)
 
 
-def several(given: Any) -> tuple[Processor, ...]:
-    """The processors of an argument: one, or a list of them.
-
-    Raises:
-        InputError: if it is something else.
-    """
-    listed = (given,) if isinstance(given, Processor) else given
-    if isinstance(listed, str) or not isinstance(listed, Iterable):
-        raise InputError(
-            f"processors is {given!r:.80}; pass one of jspec.processors, or a list of them"
-        )
-    return tuple(listed)
-
-
 def _listed(name: str, value: Any, what: str) -> list[Any]:
     """The entries of a list, or of an array."""
     value = value.tolist() if hasattr(value, "tolist") else value
@@ -420,3 +511,14 @@ def _token(name: str, token: Any, vocab_size: int) -> int:
 
 def _filled(count: int) -> int:
     return max(_STEP, -(-count // _STEP) * _STEP)
+
+
+def _checked(one: Function, before: Array, after: Any) -> Array:
+    """What a function returned, if it is logits."""
+    if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
+        name = getattr(one.function, "__name__", "a processor")
+        raise InputError(
+            f"{name} returned {jnp.shape(after)} of {getattr(after, 'dtype', type(after))}; a "
+            f"processor returns logits, {before.shape} of {before.dtype}"
+        )
+    return after

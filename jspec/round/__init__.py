@@ -19,8 +19,8 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec._xla.ragged import append
-from jspec.processors import control as controls
 from jspec.protocols import CausalLM, Drafter
+from jspec.round import processing as controls
 from jspec.round.packed import packed
 from jspec.round.widths import cut, sizes_of, widths_of
 from jspec.tree.admission import admit, check_state, check_tree
@@ -58,7 +58,7 @@ def frame(state: State) -> Frame:
         sampling=state.request.sampling,
         done=state.done,
         max_draft_tokens=state.request.max_draft_tokens,
-        grammar=controls.standing_of(state),
+        grammar=controls.grammar(state),
     )
 
 
@@ -269,7 +269,7 @@ def _are_numbers(
     state: State, logits: Float[Array, "B N V"], verdict: Verdict
 ) -> Bool[Array, " B"]:
     """True where the target itself gave a distribution at the end of the path."""
-    if state.request.control is None:  # nothing else can have failed
+    if not state.processors:  # nothing else can have failed
         return jnp.zeros_like(state.done)
     last = jnp.take_along_axis(verdict.path, verdict.counts[:, None] - 1, axis=1)
     at = jnp.take_along_axis(logits, last[..., None], axis=1)[:, 0]

@@ -3,16 +3,13 @@
 from dataclasses import replace
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Int
 
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import known_values
 from jspec._xla.explicit_axes import automatic
-from jspec.processors import control as controls
-from jspec.processors import history as histories
-from jspec.processors.history import Text
 from jspec.protocols import CausalLM
+from jspec.round import processing
 from jspec.types import State
 
 
@@ -24,10 +21,9 @@ def text_as_returned(model: CausalLM, state: State) -> State:
     Raises:
         InputError: if something was cut off, and the model's memory cannot be cut back.
     """
-    if controls.stop_of(state) is None:
+    if processing.first(state, "dropped") is None:
         return state
-    bare = replace(state, memory=(), drafter_state=(), request=replace(state.request, control=None))
-    root, committed, text = _ends_of(bare)
+    text, committed = _ends_of(replace(state, memory=(), drafter_state=()))
     cut = getattr(model, "until", None)
     if cut is None and (
         (same := known_values(committed == state.positions)) is None or not same.all()
@@ -40,29 +36,21 @@ def text_as_returned(model: CausalLM, state: State) -> State:
         state,
         memory=state.memory if cut is None else cut(state.memory, committed),
         positions=committed,
-        root=root,
-        control=replace(state.control, text=text, stop=None),
+        root=text.root,
+        processors=text.processors,
     )
 
 
-def _ends(state: State) -> tuple[Int[Array, " B"], Int[Array, " B"], Text | None]:
-    """Where the texts of rows end as they were returned, without what a stop string cut off.
-
-    Args:
-        state: with stop strings.
-
-    Returns:
-        The last token of each row, the committed tokens before it, and what processors read.
+def _ends(state: State) -> tuple[State, Int[Array, " B"]]:
+    """The state with the roots of texts as they were returned and the processors that keep them,
+    and the committed tokens before the roots.
     """
-    progress = state.control
-    stop, text = progress.stop, progress.text
-    place = jnp.maximum(state.lengths - 1, 0)[:, None]
-    written = jnp.take_along_axis(state.out, place, axis=1)[:, 0]
-    last = jnp.where(state.lengths > 0, written, stop.begins)
-    committed = state.positions - stop.dropped
-    if text is not None:
-        text = histories.cut(text, committed + 1, stop.dropped)
-    return jnp.where(stop.dropped > 0, last, state.root), committed, text
+    (member,) = (one for one in state.processors if one.dropped is not None)
+    root = member.root_as_returned(state.out, state.lengths, state.root)
+    committed = state.positions - member.dropped
+    kept = processing.with_text(state).processors
+    rewound = tuple(one.rewound(committed + 1, member.dropped) for one in kept)
+    return replace(state, root=root, processors=rewound), committed
 
 
 _ends_of = jax.jit(automatic(_ends))

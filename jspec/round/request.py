@@ -18,7 +18,7 @@ from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import end_tokens, integers, known_values, library_of, to_array
 from jspec._xla import backend
 from jspec.protocols import CausalLM, Drafter
-from jspec.types import PyTree, Sampling, State
+from jspec.types import Limits, PyTree, Sampling, State
 
 
 class PreparedArrays(NamedTuple):
@@ -28,9 +28,10 @@ class PreparedArrays(NamedTuple):
     lengths: Int[Array, " B"]
     limits: Int[Array, " B"]
     eos: Int[Array, "B X"]
+    stop_tokens: Int[Array, "B X"] | None
     sampling: Sampling | None
     key: jax.Array | None
-    rows: Int[Array, " B"]
+    ids: Int[Array, " B"]
     max_draft_tokens: Int[Array, " B"] | None = None
 
 
@@ -47,6 +48,14 @@ class Prepared(NamedTuple):
     """The most tokens that a row's memory holds."""
     chunk: int
     """Most tokens of a row that the target reads at once."""
+
+    @property
+    def end_tokens(self) -> Any:
+        """The tokens that end rows, of all kinds: [B, X]."""
+        eos, stop_tokens = self.arrays.eos, self.arrays.stop_tokens
+        if stop_tokens is None:
+            return eos
+        return library_of(eos).concatenate([eos, stop_tokens], axis=1)
 
 
 def check_model(model: CausalLM, params: PyTree) -> None:
@@ -104,14 +113,14 @@ def prepare(
     prompt: ArrayLike,
     lengths: ArrayLike | None,
     max_new_tokens: int,
-    limits: ArrayLike | None,
-    sampling: Sampling | None,
-    eos: int | Sequence[int] | ArrayLike | None,
-    key: jax.Array | int | None,
-    rows: ArrayLike | None,
+    *,
+    eos: int | Sequence[int] | ArrayLike | None = None,
+    limits: Limits | ArrayLike | None = None,
+    sampling: Sampling | None = None,
+    key: jax.Array | int | None = None,
+    ids: ArrayLike | None = None,
     slots: int | None = None,
     earlier: State | None = None,
-    max_draft_tokens: ArrayLike | None = None,
 ) -> Prepared:
     """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
     where they are known; inside a caller's `jit`, lengths, limits and settings are clamped to their
@@ -120,6 +129,7 @@ def prepare(
     Raises:
         InputError: in one sentence, with the value, the bound and the fix.
     """
+    limits = limits if isinstance(limits, Limits) else Limits(limits)
     tokens = to_array(prompt, "prompt", ": shorter rows padded on the right, lengths= beside them")
     if tokens.ndim != 2 or 0 in tokens.shape or not jnp.issubdtype(tokens.dtype, jnp.integer):
         raise InputError(
@@ -140,9 +150,8 @@ def prepare(
     counts = integers(given, batch, "lengths", least, longest, why)
     _check_tokens(tokens, counts, model.vocab_size)
     why = "max_new_tokens; raise it or lower the limits"
-    allowed = integers(
-        max_new_tokens if limits is None else limits, batch, "limits", 0, max_new_tokens, why
-    )
+    most_new = max_new_tokens if limits.new_tokens is None else limits.new_tokens
+    allowed = integers(most_new, batch, "limits", 0, max_new_tokens, why)
     if sampling is not None and key is None:
         raise InputError("sampling needs a key and key is None; pass key=jax.random.key(0)")
 
@@ -171,20 +180,23 @@ def prepare(
         lengths=counts,
         limits=allowed,
         eos=end_tokens(eos, batch, model.vocab_size, "eos"),
+        stop_tokens=None
+        if limits.stop_token_ids is None
+        else end_tokens(limits.stop_token_ids, batch, model.vocab_size, "stop_token_ids"),
         sampling=samplings.by_row(sampling, batch),
         key=seeds.to_key(key),
-        rows=integers(
-            np.arange(batch) if rows is None else rows,
+        ids=integers(
+            np.arange(batch) if ids is None else ids,
             batch,
-            "rows",
+            "ids",
             -(2**31),
             2**31 - 1,
             "an id of 32 bits; two rows of the same id draw the same noise",
         ),
         max_draft_tokens=None
-        if max_draft_tokens is None
+        if limits.draft_tokens is None
         else integers(
-            max_draft_tokens, batch, "max_draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
+            limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
         ),
     )
     return Prepared(arrays, size, slots, chunk)

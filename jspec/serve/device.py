@@ -7,14 +7,15 @@ from typing import Any
 
 import jax
 
+from jspec import processors
 from jspec.costs import metrics
 from jspec.costs.measuring import asked_to_rest, in_turn
 from jspec.decoding.engine import Engine
 from jspec.drafters.adaptive import Adaptive
 from jspec.drafters.cost_curve import CostCurve
-from jspec.processors import logits as processors
+from jspec.processors.grammar import Room, StopRoom
 from jspec.serve.jobs import Piece, RowSettings, TokenLogprobs
-from jspec.types import PyTree, Sampling, Stats
+from jspec.types import Limits, PyTree, Sampling, Stats
 
 NUM_BIASES = 300
 """Most tokens of a `logit_bias`, as in the OpenAI API; all requests are filled up to them, so that
@@ -32,7 +33,7 @@ class EngineDevice:
     """Rows of an engine.
 
     Args:
-        engine: a `jspec.Engine` with the processors of `processors_of`.
+        engine: a `jspec.Engine` with the processors of `processors_of`, or none of them, and rooms.
         params: the model's weights.
         drafter_params: the drafter's.
         eos: the model's end tokens.
@@ -172,17 +173,29 @@ class EngineDevice:
 
     def _arguments(self, asked: RowSettings) -> dict[str, Any]:
         return dict(
-            limit=asked.limit,
+            limits=Limits(asked.limit, None, list(asked.stop_token_ids)),
             sampling=Sampling(asked.temperature, asked.top_k, asked.top_p, asked.min_p),
             key=asked.seed,
-            row=asked.row,
+            id=asked.row,
             eos=None if asked.ignore_eos else self._eos,
-            processors=processors_of(asked) if self.engine.processors else (),
-            grammar=asked.grammar,
-            stop=asked.stop,
-            stop_token_ids=list(asked.stop_token_ids),
-            logprobs=asked.logprobs,
+            processors=given(self.engine.processors, asked),
         )
+
+
+def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
+    """What a row asks for in each of the places of an engine's processors; None: nothing."""
+    own = iter(processors_of(asked))
+
+    def at(place: Any) -> Any:
+        if isinstance(place, processors.Processor):
+            return next(own)
+        if isinstance(place, Room):
+            return asked.grammar
+        if isinstance(place, StopRoom):
+            return asked.stop
+        return place if asked.logprobs else None
+
+    return [at(place) for place in places]
 
 
 def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:

@@ -288,7 +288,8 @@ def device_of(
     import jspec
     from jspec._validate.arguments import check_integer
     from jspec.methods.grammars import with_jump_forward
-    from jspec.processors.grammar import Room
+    from jspec.processors import logprobs
+    from jspec.processors.grammar import Room, StopRoom
     from jspec.serve.device import NUM_STOP_TOKENS, EngineDevice, processors_of
     from jspec.serve.jobs import RowSettings
     from jspec.sessions.memory_file import MemoryFile
@@ -298,23 +299,23 @@ def device_of(
     slots = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
     check_integer("--max-model-len", slots, 2, context, "the model's context")
     drafter, weights = built.drafter, built.drafter_params
-    grammar = None
+    processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
     if settings.grammar_states:
-        grammar = Room(states=settings.grammar_states, classes=settings.grammar_classes)
+        processors.append(Room(states=settings.grammar_states, classes=settings.grammar_classes))
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
         if getattr(drafter, "needs_costs", False):
             drafter, weights = with_jump_forward(drafter, weights)
+    processors.append(StopRoom(states=settings.stop_states, classes=settings.stop_classes))
+    if settings.max_logprobs >= 0:
+        processors.append(logprobs(settings.max_logprobs))
     engine = jspec.Engine(
         built.model,
         settings.rows,
         slots,
         drafter=drafter,
-        processors=processors_of(RowSettings()) if settings.penalties else (),
-        grammar=grammar,
-        stop=Room(states=settings.stop_states, classes=settings.stop_classes),
+        processors=processors,
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),
-        logprobs=None if settings.max_logprobs < 0 else settings.max_logprobs,
     )
     memory = None if settings.memory is None else MemoryFile(settings.memory, target, drafter)
     known = None if memory is None else memory.read()

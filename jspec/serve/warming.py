@@ -44,7 +44,7 @@ def choose_widths(device: EngineDevice, session: "Session") -> None:
         batch_size=engine.num_rows, sampled=True,
     )  # fmt: skip
     # What requests may ask for has its place in every round.
-    asked = f"serve-greedy-{engine.logprobs}-{len(engine.processors)}"
+    asked = f"serve-greedy-{len(engine.processors)}"
     text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.slots // 2)
     device.goes_by(
         round_costs.kept(where, f"{engine.slots}-{asked}", lambda: device.costs(text.tolist()))

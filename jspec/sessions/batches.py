@@ -63,13 +63,13 @@ class Runner:
         session: Session,
         settings: RunSettings,
         plain: bool = False,
-        control: dict[str, Any] | None = None,
+        processors: list[Any] | None = None,
         alone: AbstractContextManager[Any] = nullcontext(),
     ):
         """A runner; `plain` leaves the session's drafter out, for a comparison.
 
-        `control` is that of another runner: to make a grammar again takes its time. `alone` is a
-        context in which nothing else runs, while rounds are timed.
+        `processors` are those of another runner: to make a grammar again takes its time. `alone` is
+        a context in which nothing else runs, while rounds are timed.
         """
         from jspec.drafters.autoregressive import Autoregressive
         from jspec.methods.grammars import with_jump_forward
@@ -78,8 +78,9 @@ class Runner:
         self._settings = settings
         self._drafter: Drafter = Autoregressive() if plain else session.built.drafter
         self._params: PyTree = None if plain else session.built.drafter_params
-        self.control = settings.control.arguments(session.target) if control is None else control
-        """The arguments of `settings.control`."""
+        own = settings.control.processors
+        self.processors = own(session.target) if processors is None else processors
+        """The processors of `settings.control`."""
         if not plain and settings.control.has_grammar:
             self._drafter, self._params = with_jump_forward(self._drafter, self._params)
         self._costs = RoundCosts(session, settings, alone)
@@ -155,9 +156,9 @@ class Runner:
             sampling=settings.sampling,
             eos=None if settings.ignore_eos else target.eos,
             key=settings.seed,
-            rows=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
+            ids=np.array([*group.rows, *[0] * (len(limits) - len(group.rows))], np.int32),
         )
-        return call | self.control | {"drafter_state": self._state}
+        return call | {"processors": self.processors, "drafter_state": self._state}
 
     def keep(self, state: "PyTree") -> None:
         """Takes over the drafter's memory of a run that was streamed."""

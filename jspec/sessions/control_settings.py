@@ -72,8 +72,8 @@ class ControlSettings:
     def has_grammar(self) -> bool:
         return self.json_schema is not None or self.regex is not None or bool(self.choices)
 
-    def arguments(self, target: "Loaded") -> dict[str, Any]:
-        """The arguments of `jspec.decode`, without those that change nothing.
+    def processors(self, target: "Loaded") -> list[Any]:
+        """The `processors` of `jspec.decode`, without those that change nothing.
 
         Args:
             target: the model, for its tokenizer.
@@ -81,11 +81,11 @@ class ControlSettings:
         Raises:
             InputError: if the grammar cannot be made.
         """
+        from jspec import processors
         from jspec.processors import grammar
-        from jspec.processors import logits as processors
         from jspec.processors.grammar.stops import stop_strings
 
-        made = []
+        made: list[Any] = []
         if self.repetition_penalty != 1:
             made.append(processors.repetition_penalty(self.repetition_penalty))
         if self.frequency_penalty != 0:
@@ -96,18 +96,17 @@ class ControlSettings:
             made.append(processors.logit_bias(bias))
         if self.min_tokens:
             made.append(processors.min_tokens(self.min_tokens))
-        call: dict[str, Any] = {"processors": made} if made else {}
         if self.json_schema is not None:
-            call["grammar"] = grammar.json_schema(self._schema(), target.tokenizer)
+            made.append(grammar.json_schema(self._schema(), target.tokenizer))
         if self.regex is not None:
-            call["grammar"] = grammar.regex(self.regex, target.tokenizer)
+            made.append(grammar.regex(self.regex, target.tokenizer))
         if self.choices:
-            call["grammar"] = grammar.choices(list(self.choices), target.tokenizer)
+            made.append(grammar.choices(list(self.choices), target.tokenizer))
         if self.stop:
-            call["stop"] = stop_strings(list(self.stop), target.tokenizer)
+            made.append(stop_strings(list(self.stop), target.tokenizer))
         if self.logprobs is not None:
-            call["logprobs"] = self.logprobs
-        return call
+            made.append(processors.logprobs(self.logprobs))
+        return made
 
     def _bias(self) -> dict[int, float]:
         if self.logit_bias is None:

@@ -211,7 +211,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
 def _check_jit(subject: Subject, drafter: Drafter, params: PyTree, report: Report) -> None:
     """Checks a greedy call without a key under a caller's jit: traced, and not compiled."""
-    asked = subject.request(eos=None, rows=None)
+    asked = subject.request(eos=None, ids=None)
     arrays = {name: asked.pop(name) for name in ("params", "prompt", "lengths", "limits")}
 
     def shape(**other: Any) -> Any:

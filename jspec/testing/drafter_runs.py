@@ -18,7 +18,7 @@ from jspec.types import PyTree, Result, State
 
 _RESTS = 3
 """Rounds in a row in which the drafter is not asked."""
-_PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "rows")
+_PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "ids")
 
 
 def _insides(log: Log, row: int) -> Iterator[int]:

@@ -38,7 +38,7 @@ def check_own_verifier(
     rows = np.arange(subject.batch)
     for call in range(_CALLS):
         ids = rows + subject.batch * (call + 1)
-        result = subject.run(drafter, params, rows=ids, limits=np.ones_like(rows))
+        result = subject.run(drafter, params, ids=ids, limits=np.ones_like(rows))
         counts[rows, np.asarray(result.tokens)[:, 0]] += 1
     for row in np.flatnonzero(~greedy):
         far = distance(counts[row], probs[row])

@@ -57,7 +57,7 @@ class Subject:
             lengths=self.lengths[order],
             sampling=Sampling(temperature=temperature, top_k=top_k, top_p=top_p),
             key=_KEY,
-            rows=np.asarray(order),
+            ids=np.asarray(order),
             limits=np.full(len(order), self.max_new_tokens),
             eos=np.full((len(order), 1), -1),
             max_new_tokens=self.max_new_tokens,

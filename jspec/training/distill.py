@@ -177,7 +177,7 @@ def write(
         sampling=Sampling(jnp.asarray(temperatures)),
         eos=tuple(eos) or None,
         key=recipe.seed,
-        rows=numbers,
+        ids=numbers,
     )
     done = jax.device_get((result.tokens, result.lengths, result.status))
     written = []

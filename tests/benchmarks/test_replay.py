@@ -24,7 +24,7 @@ def test_rounds_are_those_of_decoding(temperature):
     variables = tiny.variables(head)
     drafter = BlockDrafter(head, num_speculative_tokens=6, beam=3, num_candidates=8)
     prompts = Prompts(tiny.PROMPTS, tiny.LENGTHS)
-    request = dict(sampling=jspec.Sampling(temperature), key=3, rows=np.array([4, 9, 2], np.int32))
+    request = dict(sampling=jspec.Sampling(temperature), key=3, ids=np.array([4, 9, 2], np.int32))
     real = Decoding(model, params, drafter, variables, 16).count(prompts, WANTED, **request)
     size = tiny.PROMPTS.shape[1] + 16 + DEEPEST
     text = np.zeros((3, size), np.int32)

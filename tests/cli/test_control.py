@@ -36,8 +36,11 @@ def test_all_of_it_reaches_decode(records, folder):
     ]
     want = jspec.decode(
         loaded.model, loaded.params, [loaded.tokenizer.encode("Once upon").ids], eos=loaded.eos,
-        max_new_tokens=12, processors=processors, logprobs=2, drafter=jspec.JumpForward(),
-        grammar=jspec.grammar.choices(["She said", "She slept"], loaded.tokenizer),
+        max_new_tokens=12, drafter=jspec.JumpForward(),
+        processors=[
+            *processors, jspec.grammar.choices(["She said", "She slept"], loaded.tokenizer),
+            jspec.processors.logprobs(2),
+        ],
     )  # fmt: skip
     assert record["tokens"] == want.tokens[0, : want.lengths[0]].tolist()
     assert record["text"] in ("She said", "She slept") and record["finish_reason"] == "stop"
@@ -91,4 +94,4 @@ def test_what_is_none_is_refused_before_anything_is_loaded(command, arguments, s
 
 
 def test_nothing_is_asked_for_by_default(folder):
-    assert ControlSettings().arguments(jspec.models.load(folder)) == {}
+    assert ControlSettings().processors(jspec.models.load(folder)) == []

@@ -53,7 +53,7 @@ def test_decode_compiles_what_is_listed():
 def serve(engine):
     state = engine.init(PARAMS)
     for prompt in ([1, 2, 3], list(range(17)) * 8):
-        state = engine.insert(state, 1, engine.prefill(PARAMS, prompt, limit=4))
+        state = engine.insert(state, 1, engine.prefill(PARAMS, prompt, limits=4))
         state, _ = engine.step(PARAMS, state)
     engine.prefill(PARAMS, [4], earlier=engine.take(state, 1))
     return engine.evict(state, 1)

@@ -78,7 +78,7 @@ def test_rows_are_what_decode_gives_alone():
             sampling=jspec.Sampling(start.temperature),
             eos=eos,
             key=0,
-            rows=np.array([start.row]),
+            ids=np.array([start.row]),
         )
         assert tokens == [*start.prompt, *alone.tokens[0, : alone.lengths[0]].tolist()]
         assert finish == ("stop" if tokens[-1] == 7 else "length")

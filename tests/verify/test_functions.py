@@ -57,9 +57,8 @@ def by_own_engine(verify, rounds=9, **given):
 def test_the_coupled_rule_alone_gives_the_tokens_of_decode(given):
     lengths = [len(prompt) for prompt in PROMPTS]
     padded = [prompt + [0] * (3 - len(prompt)) for prompt in PROMPTS]
-    named = {"rows" if name == "ids" else name: value for name, value in given.items()}
     wanted = jspec.decode(
-        tables.Table(SIZE), LOGITS[None], padded, lengths, max_new_tokens=60, **named
+        tables.Table(SIZE), LOGITS[None], padded, lengths, max_new_tokens=60, **given
     )
     found = by_own_engine(jspec.verify.coupled, **given)
     for row, tokens in enumerate(found):

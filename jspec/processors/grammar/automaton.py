@@ -10,15 +10,12 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
-from jspec._xla.manual_axes import vary
-from jspec.types import PyTree
 
 NONE = -1
 """The entry of a table where a token leads nowhere."""
@@ -42,7 +39,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Room:
-    """The room for the automaton of one row, where rows come and go (`jspec.Engine`); static.
+    """The room for an automaton of one row, where rows come and go (`jspec.Engine`); static.
 
     Args:
         states: most states.
@@ -199,28 +196,72 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 
 @struct.dataclass
-class Automata:
-    """Token automata of all rows in one table. State 0 is that of rows that have none."""
+class Tables:
+    """Token automata one behind the other. Of state 0, that of rows without one, every token leads
+    back to it. Where each row has a table of its own, table and values have B in front.
+    """
 
-    table: Int[Array, "states classes"]
+    table: Int[Array, "*own states classes"]
     classes: Int[Array, "automata V"]
-    which: Int[Array, " B"]
-    """The automaton of each row."""
-    starts: Int[Array, " B"]
-    """The first state of each row."""
-    room: Room | None = struct.field(pytree_node=False, default=None)
-    """The part of the table that each row has, one after the other behind state 0; None: rows may
-    share."""
+    values: dict[str, Any]
+    """Of each state, [states]."""
+    sizes: Int[Array, "automata V"] | None
+    """The bytes of each token; None: nobody asks."""
+
+
+@struct.dataclass
+class AutomatonRows:
+    """What belongs to rows of token automata."""
+
+    states: Int[Array, " B"]
+    which: Int[Array, " B"] | None = None
+    """The automaton of each row, where rows may share; None: each has its own."""
+    own: Tables | None = None
+    """The tables of rows that come and go; None: they are shared."""
+
+
+@struct.dataclass
+class Automata:
+    """Token automata of all rows."""
+
+    tables: Tables
+    which: Int[Array, " B"] | None
+
+    @staticmethod
+    def of(rows: AutomatonRows, shared: Tables | None) -> "Automata":
+        """Of the two parts of a member."""
+        tables = rows.own if shared is None else shared
+        assert tables is not None, "they are shared, or of the rows"
+        return Automata(tables, rows.which)
 
     def step(self, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
         """The states after one token each; -1 where it leads nowhere."""
-        which = self.which.reshape(-1, *[1] * (tokens.ndim - 1))
-        return self.table[states, self.classes[which, tokens]]
+        return self._at(self.tables.table, states, self._of_tokens(self.tables.classes, tokens))
+
+    def value(self, name: str, states: Int[Array, "B *S"]) -> Array:
+        """A value of the states."""
+        return self._at(self.tables.values[name], states)
+
+    def sizes(self, tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
+        """The bytes of tokens."""
+        assert self.tables.sizes is not None, "they were asked for"
+        return self._of_tokens(self.tables.sizes, tokens)
 
     def leads(self, states: Int[Array, "B N"]) -> Bool[Array, "B N V"]:
         """Which tokens lead somewhere."""
-        somewhere = self.table[states] >= 0
-        return jax.vmap(lambda row, column: row[:, column])(somewhere, self.classes[self.which])
+        somewhere, classes = self._at(self.tables.table, states) >= 0, self.tables.classes
+        classes = classes if self.which is None else classes[self.which]
+        return jax.vmap(lambda row, column: row[:, column])(somewhere, classes)
+
+    def _at(self, leaf: Array, *places: Array) -> Array:
+        if self.which is None:  # over rows, not indexed by them: their tables may be on devices
+            return jax.vmap(lambda own, *at: own[at])(leaf, *places)
+        return leaf[places]
+
+    def _of_tokens(self, leaf: Array, tokens: Int[Array, "B *S"]) -> Array:
+        if self.which is None:
+            return jax.vmap(lambda own, at: own[at])(leaf, tokens)
+        return leaf[self.which.reshape(-1, *[1] * (tokens.ndim - 1)), tokens]
 
 
 class HasAutomaton(Protocol):
@@ -228,6 +269,8 @@ class HasAutomaton(Protocol):
 
     @property
     def automaton(self) -> TokenAutomaton: ...
+    @property
+    def sizes(self) -> Int[np.ndarray, " V"] | None: ...
 
 
 def stack(
@@ -235,33 +278,40 @@ def stack(
     vocab_size: int,
     free: Mapping[str, int | bool],
     room: Room | None = None,
-) -> tuple[Automata, dict[str, Any]]:
-    """The automata of rows in one table.
+    sized: bool = False,
+) -> tuple[AutomatonRows, Tables | None]:
+    """The automata of rows as the two parts of a member: of the rows, and shared.
 
     Args:
         rows: one for each row, or None; one that several rows have is held once.
         vocab_size: V. Tokens that an automaton does not know lead nowhere.
         free: names of values [states] that these have, and the values in rows that have none.
-        room: of a row, for a single row that may come to others; None: as much as is needed.
-
-    Returns:
-        The table, and the values of its states. Without a room sizes are rounded up, so that
-        automata of like sizes are one program.
+        room: of a row, for a single row that may come to others; None: as much as is needed, and
+            sizes are rounded up, so that automata of like sizes are one program.
+        sized: whether the bytes of tokens are asked for.
 
     Raises:
         InputError: if an automaton is larger than the room.
     """
-    if room is not None and all(row is None for row in rows):
-        return _nobodys(len(rows), vocab_size, tuple(free.items()), room)
-    return _stacked(rows, vocab_size, free, room)
+    if room is None:
+        return _stacked(rows, vocab_size, free, None, sized)
+    if all(row is None for row in rows):
+        known = _nobodys(len(rows), vocab_size, tuple(free.items()), room, sized)
+    else:
+        known = _stacked(rows, vocab_size, free, room, sized)
+    of_rows, tables = known
+    # The table of a row goes where the row goes.
+    values = {name: leaf[None] for name, leaf in tables.values.items()}
+    own = replace(tables, table=tables.table[None], values=values)
+    return AutomatonRows(of_rows.states, None, own), None
 
 
 @lru_cache(maxsize=16)
 def _nobodys(
-    count: int, vocab_size: int, free: tuple[tuple[str, int | bool], ...], room: Room
-) -> tuple[Automata, dict[str, Any]]:
+    count: int, vocab_size: int, free: tuple[tuple[str, int | bool], ...], room: Room, sized: bool
+) -> tuple[AutomatonRows, Tables]:
     """Those of rows that have none, made once: most requests have none."""
-    known = _stacked([None] * count, vocab_size, dict(free), room)
+    known = _stacked([None] * count, vocab_size, dict(free), room, sized)
     for leaf in jax.tree.leaves(known):
         leaf.setflags(write=False)
     return known
@@ -272,8 +322,9 @@ def _stacked(
     vocab_size: int,
     free: Mapping[str, int | bool],
     room: Room | None,
-) -> tuple[Automata, dict[str, Any]]:
-    """See `stack`."""
+    sized: bool,
+) -> tuple[AutomatonRows, Tables]:
+    """See `stack`, with tables that are shared."""
     distinct = list({id(one): one for one in rows if one is not None}.values())
     parts = [one.automaton for one in distinct]
     ends = np.cumsum([1, *(len(part.table) for part in parts)])
@@ -296,89 +347,18 @@ def _stacked(
         classes[number, : len(part.classes)] = part.classes[:vocab_size]
         for name in free:
             values[name][states] = getattr(one, name)
+    sizes: Any = None
+    if sized:
+        sizes = np.zeros(classes.shape, np.int32)
+        for number, one in enumerate(distinct):
+            assert one.sizes is not None, "they were asked for"
+            sizes[number, : len(one.sizes)] = one.sizes[:vocab_size]
     place = {id(one): number for number, one in enumerate(distinct)}
-    which = np.array([place.get(id(row), 0) for row in rows], np.int32)
-    starts = np.array([offsets.get(id(row), FREE) for row in rows], np.int32)
+    which: Any = np.array([place.get(id(row), 0) for row in rows], np.int32)
+    starts: Any = np.array([offsets.get(id(row), FREE) for row in rows], np.int32)
     # Host arrays, which the program takes as they are.
-    arrays: dict[str, Any] = dict(table=table, classes=classes, which=which, starts=starts)
-    return Automata(**arrays, room=room), values
-
-
-def spread(automata: Automata, values: PyTree, batch: int) -> tuple[Automata, PyTree]:
-    """Room for the automata of so many rows, none of which has one.
-
-    Args:
-        automata: of a single row, stacked with a room.
-        values: of its states, the first of them those of rows that have none.
-        batch: B.
-    """
-    room, nothing = _room_of(automata), jnp.zeros(batch, jnp.int32)
-    size = 1 + batch * room.states
-
-    def of_states(leaf: Array, fill: Any) -> Array:
-        return jnp.full((size, *leaf.shape[1:]), fill, jnp.result_type(leaf))
-
-    table = of_states(automata.table, NONE).at[FREE].set(FREE)
-    return (
-        Automata(
-            table=table,
-            classes=jnp.zeros((batch, automata.classes.shape[1]), jnp.int32),
-            which=jnp.arange(batch, dtype=jnp.int32),
-            starts=nothing,
-            room=room,
-        ),
-        jax.tree.map(lambda leaf: of_states(leaf, leaf[0]), values),
-    )
-
-
-def put(
-    automata: Automata, values: PyTree, row: Int[Array, ""], one: Automata, its_values: PyTree
-) -> tuple[Automata, PyTree]:
-    """The automata with that of a single row in the place of a row's.
-
-    Args:
-        automata: of all rows.
-        values: of its states.
-        row: which one.
-        one: of a single row, stacked with the same room.
-        its_values: of its states.
-    """
-    room = _room_of(automata)
-
-    def write(leaf: Array, new: Array, place: Array) -> Array:
-        return jax.lax.dynamic_update_slice_in_dim(leaf, jnp.asarray(new), place, axis=0)
-
-    def written(turn: Array, held: PyTree) -> PyTree:
-        # Of the loop's number, which is 0, so that XLA makes none of it before the loop.
-        place = row + turn
-        first = 1 + place * room.states
-        table, classes, known = held
-        return (
-            write(table, moved(jnp.asarray(one.table)[1:], place, room), first),
-            write(classes, one.classes, place),
-            jax.tree.map(
-                lambda leaf, new: write(leaf, jnp.asarray(new)[1:], first), known, its_values
-            ),
-        )
-
-    # In most requests there is none, whose part nobody reads. A loop writes in place where a
-    # condition would copy.
-    held = automata.table, automata.classes, values
-    times = (jnp.asarray(one.starts)[0] != FREE).astype(jnp.int32)
-    held = vary(held, (held, row, one, its_values))
-    table, classes, known = jax.lax.fori_loop(0, times, written, held)
-    starts = write(automata.starts, moved(one.starts, row, room), row)
-    return replace(automata, table=table, classes=classes, starts=starts), known
-
-
-def moved(states: Int[Array, "*S"], row: Int[Array, ""], room: Room) -> Int[Array, "*S"]:
-    """States of a single row's automaton, as they are called in the place of a row."""
-    return jnp.where(states > FREE, states + row * room.states, states)
-
-
-def _room_of(automata: Automata) -> Room:
-    assert automata.room is not None, "it was stacked with a room"
-    return automata.room
+    arrays: dict[str, Any] = dict(table=table, classes=classes, values=values, sizes=sizes)
+    return AutomatonRows(starts, which), Tables(**arrays)
 
 
 def _check_room(room: Room, num_states: int, num_classes: int) -> None:
@@ -391,27 +371,6 @@ def _check_room(room: Room, num_states: int, num_classes: int) -> None:
                 f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
                 f"or the room: Room({what}={need})"
             )
-
-
-def per_row(name: str, value: Any, batch: int, kind: type) -> list[Any] | None:
-    """One of `kind`, or None, for each row; None if no row has one.
-
-    Raises:
-        InputError: if it is neither one nor a list for all rows.
-    """
-    if value is None or isinstance(value, kind):
-        rows = [value] * batch
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        rows = list(value)
-    else:
-        rows = [value]
-    wrong = [row for row in rows if row is not None and not isinstance(row, kind)]
-    if wrong or len(rows) != batch:
-        raise InputError(
-            f"{name} is {value!r:.80}; pass one {kind.__name__}, or a list with one or None for "
-            f"each of {batch} rows"
-        )
-    return None if all(row is None for row in rows) else rows
 
 
 def _rounded(count: int) -> int:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,30 +12,8 @@ from jspec.processors.grammar import byte_machine, references
 from jspec.processors.grammar import schema as schemas
 from jspec.processors.grammar.automaton import NONE, Bounds, TokenAutomaton, read_tokens
 from jspec.processors.grammar.byte_machine import ByteMachine
+from jspec.processors.grammar.masks import END, Grammar
 from jspec.processors.grammar.spelling import token_bytes
-
-END = -2
-"""The entry of `Grammar.forced` that stands for an end token."""
-
-
-@dataclass(frozen=True, eq=False)
-class Grammar:
-    """A set of texts, as an automaton that reads tokens. `regex`, `json_schema` and `choices` make
-    one; a call reuses it, and so can many.
-    """
-
-    what: str
-    """The words for it."""
-    automaton: TokenAutomaton
-    accepting: Bool[np.ndarray, " states"]
-    """Whether the text is whole: an end token is allowed."""
-    forced: Int[np.ndarray, " states"]
-    """The token that is drafted: the longest that spells what the grammar forces; -2: an end token,
-    -1: none."""
-
-    def __repr__(self) -> str:
-        states, classes = self.automaton.table.shape
-        return f"Grammar of {self.what}: {states} states, {classes} classes of tokens"
 
 
 def regex(

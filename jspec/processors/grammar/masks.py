@@ -1,6 +1,8 @@
 """Grammars in the loop: the state of a node is one look-up from its parent's, its mask one row."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
 import jax
 import jax.numpy as jnp
@@ -11,66 +13,176 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import known_values
 from jspec.processors.grammar import automaton
-from jspec.processors.grammar.automaton import Automata, Room, per_row, stack
-from jspec.processors.grammar.compile import END, Grammar
+from jspec.processors.grammar.automaton import (
+    Automata,
+    AutomatonRows,
+    Tables,
+    TokenAutomaton,
+    stack,
+)
+from jspec.protocols import LogitsProcessor, Nodes, Round
 from jspec.types import Tree
+
+END = -2
+"""The entry of `Grammar.forced` that stands for an end token."""
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """A set of texts, as an automaton that reads tokens: one of the `processors` of a call.
+
+    `regex`, `json_schema` and `choices` make one; a call reuses it, and so can many.
+
+    It masks what the processors before it left; end tokens are allowed where the text is whole.
+    """
+
+    what: str
+    """The words for it."""
+    automaton: TokenAutomaton
+    accepting: Bool[np.ndarray, " states"]
+    """Whether the text is whole: an end token is allowed."""
+    forced: Int[np.ndarray, " states"]
+    """The token that is drafted: the longest that spells what the grammar forces; -2: an end token,
+    -1: none."""
+    sizes = None
+
+    def __repr__(self) -> str:
+        states, classes = self.automaton.table.shape
+        return f"Grammar of {self.what}: {states} states, {classes} classes of tokens"
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
+        """That of all rows. Raises InputError if a row has no end token."""
+        return prepare([self] * batch, vocab_size, end_tokens)
+
+    @staticmethod
+    def by_row(rows: Sequence["Grammar | None"]) -> "_ByRow":
+        """One or None for each row."""
+        return _ByRow(rows)
+
+    def row(self, given: Any) -> "_ByRow":
+        """None: an engine's rows have a `Room`."""
+        raise InputError(
+            f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Room(states, "
+            "classes), and each request its grammar"
+        )
+
+
+@dataclass(frozen=True)
+class Room(automaton.Room):
+    """The room for the grammar of one row, where rows come and go: one of the `processors` of a
+    `jspec.Engine`. Static.
+
+    Args:
+        states: most states.
+        classes: most classes of tokens: those that no state tells apart are one.
+
+    Raises:
+        InputError: if there is room for nothing.
+
+    Example:
+        >>> Room(states=512, classes=256).megabytes
+        0.5
+    """
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
+        """Rows without a grammar."""
+        return prepare([None] * batch, vocab_size, end_tokens, self)
+
+    def row(self, given: Any) -> "_ByRow":
+        """The grammar of a row, in this room."""
+        if not (given is None or given is self or isinstance(given, Grammar)):
+            raise InputError(
+                f"processors holds {given!r:.80} where the engine has room for a grammar; pass a "
+                "Grammar, or None"
+            )
+        return _ByRow([given if isinstance(given, Grammar) else None], self)
+
+
+@dataclass(frozen=True)
+class _ByRow:
+    """The grammars of rows, of which each has one or none."""
+
+    rows: Sequence[Grammar | None]
+    room: Room | None = None
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
+        if len(self.rows) != batch:
+            raise InputError(
+                f"processors holds {len(self.rows)} grammars for {batch} rows; pass one Grammar, "
+                "or a list with one or None for each row"
+            )
+        return prepare(self.rows, vocab_size, end_tokens, self.room)
 
 
 @struct.dataclass
-class Grammars:
-    """The grammars of all rows, constant while a call runs."""
+class Grammars(LogitsProcessor):
+    """The grammars of all rows, and where their texts stand in them."""
 
-    automata: Automata
-    accepting: Bool[Array, " states"]
-    forced: Int[Array, " states"]
+    rows: AutomatonRows
+    shared: Tables | None = None
 
-    def step(self, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]) -> Int[Array, "B *S"]:
-        """The states after one token each. Behind what is not allowed, and behind an end token,
-        anything is: nothing is ever emitted there.
-        """
-        return jnp.maximum(self.automata.step(states, tokens), 0)
+    @property
+    def automata(self) -> Automata:
+        return Automata.of(self.rows, self.shared)
+
+    def on(self) -> Bool[Array, " B"]:
+        """The rows that have a grammar, by their states."""
+        return self.rows.states != automaton.FREE
+
+    def process(self, logits: Float[Array, "B N V"], nodes: Nodes) -> Float[Array, "B N V"]:
+        """The logits with -inf for what is not allowed."""
+        states, _ = of_nodes(self.automata, self.rows.states, nodes.tree, nodes.end_tokens)
+        return masked(self.automata, states, logits, nodes.end_tokens)
+
+    def grammar(self, end_tokens: Int[Array, "B X"]) -> "Standing":
+        return Standing(self.automata, self.rows.states, end_tokens)
+
+    def advance(self, round: Round) -> Self:
+        """Behind the round's tokens."""
+        states = self.rows.states
+        for place in range(round.tokens.shape[1]):
+            after = step(self.automata, states, round.tokens[:, place])
+            states = jnp.where(place < round.counts, after, states)
+        return replace(self, rows=replace(self.rows, states=states))
 
 
 @struct.dataclass
 class Standing:
     """Where the text of each row stands in its grammar: what a drafter may know of it."""
 
-    grammars: Grammars
+    automata: Automata
     states: Int[Array, " B"]
     end_tokens: Int[Array, "B X"]
 
     def forced(self, states: Int[Array, " B"]) -> Int[Array, " B"]:
         """The token that the grammar forces in a state of each row; -1 if there is none."""
-        token = self.grammars.forced[states]
+        token = self.automata.value("forced", states)
         return jnp.where(token == END, self.end_tokens.max(-1), token)
+
+    def step(self, states: Int[Array, " B"], tokens: Int[Array, " B"]) -> Int[Array, " B"]:
+        """The states after one token each."""
+        return step(self.automata, states, tokens)
 
     def allows(self, tree: Tree) -> Bool[Array, "B N"]:
         """The nodes of a tree that the grammar allows, with all above them."""
-        _, allowed = of_nodes(self.grammars, self.states, tree, self.end_tokens)
+        _, allowed = of_nodes(self.automata, self.states, tree, self.end_tokens)
         return allowed
 
 
 def prepare(
-    grammar: Any, batch: int, vocab_size: int, end_tokens: Any, room: Room | None = None
-) -> Grammars | None:
-    """The checked argument `grammar` of `decode`: a `Grammar`, or one or None for each row.
+    rows: Sequence[Grammar | None], vocab_size: int, end_tokens: Any, room: Room | None = None
+) -> Grammars:
+    """The grammars of rows.
 
     Args:
-        grammar: what was given.
-        batch: B.
+        rows: one for each row, or None.
         vocab_size: V.
         end_tokens: [B, X], of all kinds.
         room: for the grammar of a single row that may come to others, whether it has one or not.
 
     Raises:
-        InputError: if it is something else, a row with a grammar has no end token, or there is no
-            room for it.
+        InputError: if a row with a grammar has no end token, or there is no room for it.
     """
-    rows = per_row("grammar", grammar, batch, Grammar)
-    if rows is None:
-        if room is None:
-            return None
-        rows = [None] * batch
     known = known_values(end_tokens)
     if known is not None:
         endless = (known < 0).all(-1) & np.array([row is not None for row in rows])
@@ -79,56 +191,25 @@ def prepare(
                 f"row {int(endless.argmax())} has a grammar and no end token, so that it could not "
                 "end; pass eos=, the model's end token"
             )
-    automata, values = stack(rows, vocab_size, {"accepting": True, "forced": -1}, room)
-    return Grammars(automata, values["accepting"], values["forced"])
+    return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, room))
 
 
-def begin(grammars: Grammars) -> Int[Array, " B"]:
-    """The states of the rows before their first token."""
-    return jnp.asarray(grammars.automata.starts)
-
-
-def have_one(states: Int[Array, " B"]) -> Bool[Array, " B"]:
-    """The rows that have a grammar, by their states."""
-    return states != automaton.FREE
-
-
-def spread(grammars: Grammars, batch: int) -> Grammars:
-    """Room for the grammars of so many rows; see `automaton.spread`."""
-    values = grammars.accepting, grammars.forced
-    automata, (accepting, forced) = automaton.spread(grammars.automata, values, batch)
-    return Grammars(automata, accepting, forced)
-
-
-def put(grammars: Grammars, row: Int[Array, ""], one: Grammars) -> Grammars:
-    """The grammars with that of a single row in the place of a row's; see `automaton.put`."""
-    values, its_values = ((part.accepting, part.forced) for part in (grammars, one))
-    automata, (accepting, forced) = automaton.put(
-        grammars.automata, values, row, one.automata, its_values
-    )
-    return Grammars(automata, accepting, forced)
-
-
-def advance(
-    grammars: Grammars,
-    states: Int[Array, " B"],
-    tokens: Int[Array, "B P"],
-    counts: Int[Array, " B"],
-) -> Int[Array, " B"]:
-    """The states after the first `counts` tokens."""
-    for place in range(tokens.shape[1]):
-        after = grammars.step(states, tokens[:, place])
-        states = jnp.where(place < counts, after, states)
-    return states
+def step(
+    automata: Automata, states: Int[Array, "B *S"], tokens: Int[Array, "B *S"]
+) -> Int[Array, "B *S"]:
+    """The states after one token each. Behind what is not allowed, and behind an end token,
+    anything is: nothing is ever emitted there.
+    """
+    return jnp.maximum(automata.step(states, tokens), 0)
 
 
 def of_nodes(
-    grammars: Grammars, states: Int[Array, " B"], tree: Tree, end_tokens: Int[Array, "B X"]
+    automata: Automata, states: Int[Array, " B"], tree: Tree, end_tokens: Int[Array, "B X"]
 ) -> tuple[Int[Array, "B N"], Bool[Array, "B N"]]:
     """The states of a tree's nodes, and which of them the grammar allows with all above them.
 
     Args:
-        grammars: of the call.
+        automata: of the rows.
         states: of the roots.
         tree: an admitted one.
         end_tokens: of the rows.
@@ -140,28 +221,27 @@ def of_nodes(
     allowed = jnp.ones(tree.tokens.shape, bool)
     for _ in range(tree.depth):
         before = jnp.take_along_axis(at, above, axis=1)
-        after = grammars.automata.step(before, tree.tokens)
-        fits = jnp.where(ends, grammars.accepting[before], after >= 0)
+        after = automata.step(before, tree.tokens)
+        fits = jnp.where(ends, automata.value("accepting", before), after >= 0)
         at = jnp.where(root, states[:, None], jnp.maximum(after, 0))
         allowed = root | (fits & jnp.take_along_axis(allowed, above, axis=1))
     return at, allowed
 
 
 def masked(
-    grammars: Grammars,
+    automata: Automata,
     states: Int[Array, "B N"],
     logits: Float[Array, "B N V"],
     end_tokens: Int[Array, "B X"],
 ) -> Float[Array, "B N V"]:
     """The logits with -inf for what is not allowed. End tokens are allowed in accepting states."""
-    kept = jnp.where(grammars.automata.leads(states), logits, -jnp.inf)
+    kept = jnp.where(automata.leads(states), logits, -jnp.inf)
     size = logits.shape[-1]
     place = jnp.where(end_tokens < 0, size, end_tokens)
 
-    def write(kept, logits, states, place):
+    def write(kept, logits, whole, place):
         ends = logits[:, jnp.minimum(place, size - 1)]
-        fits = grammars.accepting[states][:, None]
-        return kept.at[:, place].set(jnp.where(fits, ends, -jnp.inf), mode="drop")
+        return kept.at[:, place].set(jnp.where(whole[:, None], ends, -jnp.inf), mode="drop")
 
     # Over rows, not indexed by them: a sharded batch then writes without communication.
-    return jax.vmap(write)(kept, logits, states, place)
+    return jax.vmap(write)(kept, logits, automata.value("accepting", states), place)

@@ -6,10 +6,9 @@ with; its token automaton says so after every token, wherever tokens begin and e
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Self
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import struct
@@ -19,21 +18,22 @@ from jspec._validate.errors import InputError
 from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
     Automata,
+    AutomatonRows,
     Bounds,
-    Room,
+    Tables,
     TokenAutomaton,
-    per_row,
     read_tokens,
     stack,
 )
 from jspec.processors.grammar.spelling import token_bytes
+from jspec.protocols import LogitsProcessor, Round, Start
 
 _LONGEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class StopStrings:
-    """Texts that end a row. Made by `stop_strings`."""
+    """Texts that end a row: one of the `processors` of a call. Made by `stop_strings`."""
 
     strings: tuple[str, ...]
     automaton: TokenAutomaton
@@ -44,11 +44,70 @@ class StopStrings:
     sizes: Int[np.ndarray, " V"]
     """The bytes of each token."""
 
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
+        """Those of all rows."""
+        return prepare([self] * batch, vocab_size)
+
+    @staticmethod
+    def by_row(rows: Sequence["StopStrings | None"]) -> "_ByRow":
+        """One or None for each row."""
+        return _ByRow(rows)
+
+    def row(self, given: Any) -> "_ByRow":
+        """None: an engine's rows have a `StopRoom`."""
+        raise InputError(
+            f"processors of an engine holds stop strings, {self.strings!r:.80}; give it "
+            "jspec.grammar.StopRoom(states, classes), and each request its strings"
+        )
+
+
+@dataclass(frozen=True)
+class StopRoom(automaton.Room):
+    """The room for the stop strings of one row, where rows come and go: one of the `processors` of
+    a `jspec.Engine`. Static.
+
+    Args:
+        states: most states.
+        classes: most classes of tokens: those that no state tells apart are one.
+
+    Raises:
+        InputError: if there is room for nothing.
+    """
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
+        """Rows without stop strings."""
+        return prepare([None] * batch, vocab_size, self)
+
+    def row(self, given: Any) -> "_ByRow":
+        """The stop strings of a row, in this room."""
+        if not (given is None or given is self or isinstance(given, StopStrings)):
+            raise InputError(
+                f"processors holds {given!r:.80} where the engine has room for stop strings; pass "
+                "what jspec.stop_strings makes, or None"
+            )
+        return _ByRow([given if isinstance(given, StopStrings) else None], self)
+
+
+@dataclass(frozen=True)
+class _ByRow:
+    """The stop strings of rows, of which each has some or none."""
+
+    rows: Sequence[StopStrings | None]
+    room: StopRoom | None = None
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
+        if len(self.rows) != batch:
+            raise InputError(
+                f"processors holds {len(self.rows)} stop strings for {batch} rows; pass one for "
+                "all, or a list with one or None for each row"
+            )
+        return prepare(self.rows, vocab_size, self.room)
+
 
 def stop_strings(
     strings: str | Sequence[str], tokenizer: Any, *, max_states: int = 20_000
 ) -> StopStrings:
-    """Texts that end a row as soon as its output has one of them, for `stop` of `decode`.
+    """Texts that end a row as soon as its output has one of them, for `processors` of `decode`.
 
     The one that is complete first ends the row, and of several the longest. The output is cut
     before it: tokens of which all is part of the stop string, or behind it, are no longer there.
@@ -74,7 +133,7 @@ def stop_strings(
         if not isinstance(string, str) or not 0 < len(string.encode()) <= _LONGEST:
             raise InputError(f"a stop string is {string!r:.80}; pass text of 1 .. {_LONGEST} bytes")
     if not listed:
-        raise InputError("there are no stop strings; pass at least one, or leave stop=None")
+        raise InputError("there are no stop strings; pass at least one, or leave them out")
     tokens = token_bytes(tokenizer)
     longest = max((len(text or b"") for text in tokens), default=0)
     step, held, complete = _machine([string.encode() for string in listed], longest, max_states)
@@ -140,20 +199,10 @@ def _machine(
 
 
 @struct.dataclass
-class Stops:
-    """The stop strings of all rows, constant while a call runs."""
+class StopRows:
+    """What stop strings keep of rows."""
 
-    automata: Automata
-    held: Int[Array, " states"]
-    complete: Bool[Array, " states"]
-    sizes: Int[Array, "automata V"]
-
-
-@struct.dataclass
-class StopProgress:
-    """What stop strings keep from round to round."""
-
-    states: Int[Array, " B"]
+    automaton: AutomatonRows
     pending: Int[Array, " B"]
     """The last tokens of the output that may yet turn out to be of a stop string."""
     stop_bytes: Int[Array, " B"]
@@ -165,115 +214,100 @@ class StopProgress:
     """The token before the output."""
 
 
-def prepare(stop: Any, batch: int, vocab_size: int, room: Room | None = None) -> Stops | None:
-    """The checked argument `stop` of `decode`: a `StopStrings`, or one or None for each row.
+@struct.dataclass
+class Stops(LogitsProcessor):
+    """The stop strings of all rows."""
+
+    rows: StopRows
+    shared: Tables | None = None
+
+    @property
+    def automata(self) -> Automata:
+        return Automata.of(self.rows.automaton, self.shared)
+
+    @property
+    def pending(self) -> Int[Array, " B"]:
+        return self.rows.pending
+
+    @property
+    def stop_bytes(self) -> Int[Array, " B"]:
+        return self.rows.stop_bytes
+
+    @property
+    def dropped(self) -> Int[Array, " B"]:
+        return self.rows.dropped
+
+    def begin(self, start: Start) -> Self:
+        """Before the output, which comes behind the last token of the prompt."""
+        root = jnp.take_along_axis(start.prompt, (start.lengths - 1)[:, None], axis=1)[:, 0]
+        return replace(self, rows=replace(self.rows, begins=root))
+
+    def root_as_returned(
+        self, out: Int[Array, "B T"], lengths: Int[Array, " B"], root: Int[Array, " B"]
+    ) -> Int[Array, " B"]:
+        place = jnp.maximum(lengths - 1, 0)[:, None]
+        written = jnp.take_along_axis(out, place, axis=1)[:, 0]
+        last = jnp.where(lengths > 0, written, self.rows.begins)
+        return jnp.where(self.dropped > 0, last, root)
+
+    def follow(self, tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
+        """The states after each of the tokens."""
+        states, found = self.rows.automaton.states, []
+        for place in range(tokens.shape[1]):
+            after = self.automata.step(states, tokens[:, place])
+            # A token without text changes nothing.
+            states = jnp.where(after < 0, states, after)
+            found.append(states)
+        return jnp.stack(found, axis=1)
+
+    def ends(self, tokens: Int[Array, "B P"]) -> Bool[Array, "B P"]:
+        """The tokens behind which a stop string is complete."""
+        return self.automata.value("complete", self.follow(tokens))
+
+    def advance(self, round: Round) -> Self:
+        """Behind the round's tokens; `dropped` says which of them a stop string takes back."""
+        begun = self.rows.automaton.states[:, None]
+        passed = jnp.concatenate([begun, self.follow(round.tokens)], axis=1)
+        states = jnp.take_along_axis(passed, round.counts[:, None], axis=1)[:, 0]
+        held = self.automata.value("held", states)[:, None]
+        complete = self.automata.value("complete", states) & (round.counts > 0)
+        place = jnp.arange(round.out.shape[1], dtype=jnp.int32)
+        there = place < round.ends[:, None]
+        sizes = jnp.where(there, self.automata.sizes(round.out), 0)
+        # The bytes from the begin, and from the end, of each token to the end of the text.
+        begins = jnp.cumsum(sizes[:, ::-1], axis=1)[:, ::-1]
+        ends = begins - sizes
+        touched = there & (ends < held)
+        inside = touched & (begins <= held)
+
+        def from_the_end(tokens: Bool[Array, "B T"]) -> Int[Array, " B"]:
+            return jnp.where(tokens, round.ends[:, None] - place, 0).max(-1)
+
+        beyond = held[:, 0] - jnp.where(inside, sizes, 0).sum(-1)
+        rows = StopRows(
+            automaton=replace(self.rows.automaton, states=states),
+            pending=jnp.where(round.done, 0, from_the_end(touched)),
+            stop_bytes=jnp.where(complete, beyond, self.stop_bytes).astype(jnp.int32),
+            dropped=jnp.where(complete, from_the_end(inside), self.dropped),
+            begins=self.rows.begins,
+        )
+        return replace(self, rows=rows)
+
+
+def prepare(
+    rows: Sequence[StopStrings | None], vocab_size: int, room: StopRoom | None = None
+) -> Stops:
+    """The stop strings of rows.
 
     Args:
-        stop: what was given.
-        batch: B.
+        rows: those of each row, or None.
         vocab_size: V.
         room: for those of a single row that may come to others, whether it has any or not.
 
     Raises:
-        InputError: if it is something else, or there is no room for it.
+        InputError: if there is no room for them.
     """
-    rows = per_row("stop", stop, batch, StopStrings)
-    if rows is None:
-        if room is None:
-            return None
-        rows = [None] * batch
-    automata, values = stack(rows, vocab_size, {"held": 0, "complete": False}, room)
-    sizes: Any = np.zeros(automata.classes.shape, np.int32)
-    for row, one in zip(automata.which, rows, strict=True):
-        if one is not None:
-            sizes[row, : len(one.sizes)] = one.sizes[:vocab_size]
-    return Stops(automata, values["held"], values["complete"], sizes)
-
-
-def spread(stops: Stops, batch: int) -> Stops:
-    """Room for the stop strings of so many rows; see `automaton.spread`."""
-    automata, (held, complete) = automaton.spread(
-        stops.automata, (stops.held, stops.complete), batch
-    )
-    return Stops(automata, held, complete, jnp.zeros_like(automata.classes))
-
-
-def put(stops: Stops, row: Int[Array, ""], one: Stops) -> Stops:
-    """The stop strings with those of a single row in the place of a row's; see `automaton.put`."""
-    values, its_values = ((part.held, part.complete) for part in (stops, one))
-    automata, (held, complete) = automaton.put(
-        stops.automata, values, row, one.automata, its_values
-    )
-    sizes = jax.lax.dynamic_update_slice_in_dim(stops.sizes, one.sizes, row, axis=0)
-    return Stops(automata, held, complete, sizes)
-
-
-def begin(stops: Stops, root: Int[Array, " B"]) -> StopProgress:
-    """What is kept before the first round, which begins with this token of each row."""
-    zeros = jnp.zeros_like(jnp.asarray(stops.automata.starts))
-    return StopProgress(
-        states=zeros + stops.automata.starts,
-        pending=zeros,
-        stop_bytes=zeros,
-        dropped=zeros,
-        begins=root,
-    )
-
-
-def follow(stops: Stops, states: Int[Array, " B"], tokens: Int[Array, "B P"]) -> Int[Array, "B P"]:
-    """The states after each of the tokens."""
-    found = []
-    for place in range(tokens.shape[1]):
-        after = stops.automata.step(states, tokens[:, place])
-        # A token without text changes nothing.
-        states = jnp.where(after < 0, states, after)
-        found.append(states)
-    return jnp.stack(found, axis=1)
-
-
-def advance(
-    stops: Stops,
-    known: StopProgress,
-    tokens: Int[Array, "B P"],
-    counts: Int[Array, " B"],
-    out: Int[Array, "B T"],
-    lengths: Int[Array, " B"],
-    done: Bool[Array, " B"],
-) -> tuple[StopProgress, Int[Array, " B"]]:
-    """What is kept after a round, and the tokens of each row that remain.
-
-    Args:
-        stops: of the call.
-        known: before the round.
-        tokens: of the round.
-        counts: how many they are; 0 in rows that had ended.
-        out: the output with them.
-        lengths: its tokens.
-        done: rows that have ended, in this round or before.
-    """
-    passed = jnp.concatenate([known.states[:, None], follow(stops, known.states, tokens)], axis=1)
-    states = jnp.take_along_axis(passed, counts[:, None], axis=1)[:, 0]
-    held = stops.held[states][:, None]
-    complete = stops.complete[states] & (counts > 0)
-    place = jnp.arange(out.shape[1], dtype=jnp.int32)
-    there = place < lengths[:, None]
-    sizes = jnp.where(there, stops.sizes[stops.automata.which[:, None], out], 0)
-    # The bytes from the begin, and from the end, of each token to the end of the text.
-    begins = jnp.cumsum(sizes[:, ::-1], axis=1)[:, ::-1]
-    ends = begins - sizes
-    touched = there & (ends < held)
-    inside = touched & (begins <= held)
-
-    def from_the_end(tokens: Bool[Array, "B T"]) -> Int[Array, " B"]:
-        return jnp.where(tokens, lengths[:, None] - place, 0).max(-1)
-
-    dropped = jnp.where(complete, from_the_end(inside), 0)
-    beyond = held[:, 0] - jnp.where(inside, sizes, 0).sum(-1)
-    after = StopProgress(
-        states=states,
-        pending=jnp.where(done, 0, from_the_end(touched)),
-        stop_bytes=jnp.where(complete, beyond, known.stop_bytes).astype(jnp.int32),
-        dropped=jnp.where(complete, dropped, known.dropped),
-        begins=known.begins,
-    )
-    return after, lengths - dropped
+    free = {"held": 0, "complete": False}
+    of_rows, tables = stack(rows, vocab_size, free, room, sized=True)
+    zeros: Any = np.zeros(len(rows), np.int32)
+    return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros), tables)

@@ -83,7 +83,7 @@ class Subject:
             sampling=sampling,
             eos=self.eos,
             key=self.key,
-            rows=np.array(filled, np.int32),
+            ids=np.array(filled, np.int32),
         )
 
     def run(

@@ -1,0 +1,188 @@
+"""Log-probabilities of emitted tokens, from the logits of nodes that were verified anyway."""
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec import sampling as samplings
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
+from jspec._xla.ragged import append
+from jspec.protocols import LogitsProcessor, Round, Start
+from jspec.types import Logprobs, Sampling
+
+RAW = "raw_logprobs"
+"""Of the model alone."""
+PROCESSED = "processed_logprobs"
+"""Of the distribution that tokens are drawn from: after processors, grammar, temperature and
+filters. In greedy rows temperature and filters are left out, as they leave one token."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Which log-probabilities are recorded; see `logprobs`."""
+
+    num_top: int
+    mode: str
+    read: bool | None = None
+    """Whether someone reads them, in an engine of which rows differ in that."""
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Recorded":
+        """Of B rows. Raises InputError if the vocabulary has fewer tokens."""
+        del end_tokens
+        check_integer("logprobs", self.num_top, 0, vocab_size, "the vocabulary")
+        read: Any = None if self.read is None else np.full(batch, self.read)
+        return Recorded(RecordedRows(None, read), num_top=int(self.num_top), mode=self.mode)
+
+    def row(self, given: Any) -> "Asked":
+        """Of one row: they are kept of all rows, and are 0 where nobody reads them."""
+        if given is not None and (
+            not isinstance(given, Asked) or (given.num_top, given.mode) != (self.num_top, self.mode)
+        ):
+            raise InputError(
+                f"processors holds {given!r:.80} where the engine has logprobs({self.num_top}, "
+                f"{self.mode!r}); pass the engine's, or None"
+            )
+        return replace(self, read=given is not None)
+
+
+def logprobs(num_top: int = 0, mode: str = RAW) -> Asked:
+    """Records the log-probability of each emitted token, and the likeliest tokens at its place, in
+    `Result.logprobs`. Changes nothing.
+
+    Args:
+        num_top: so many likeliest tokens.
+        mode: "raw_logprobs": of the model alone. "processed_logprobs": of the distribution that
+            tokens are drawn from, after processors, temperature and filters; the last two are left
+            out in greedy rows. As in vLLM.
+
+    Raises:
+        InputError: if the number is below 0, or the mode none of the two; at the call, if the
+            vocabulary has fewer tokens.
+
+    Example:
+        >>> import jspec
+        >>> model = jspec.testing.PrefixLM()
+        >>> result = jspec.decode(
+        ...     model, model.init(), [[1, 2, 3]], max_new_tokens=4,
+        ...     processors=jspec.processors.logprobs(2),
+        ... )
+        >>> result.logprobs.top.shape
+        (1, 4, 2)
+    """
+    check_integer("logprobs", num_top, 0, None)
+    if mode not in (RAW, PROCESSED):
+        raise InputError(f"mode is {mode!r:.40}; pass {RAW!r} or {PROCESSED!r}")
+    return Asked(num_top, mode)
+
+
+@struct.dataclass
+class RecordedRows:
+    """What is recorded of rows."""
+
+    logprobs: Logprobs | None
+    read: Bool[Array, " B"] | None
+    """The rows whose log-probabilities someone reads; None: all."""
+
+
+@struct.dataclass
+class Recorded(LogitsProcessor):
+    """The log-probabilities of the output."""
+
+    rows: RecordedRows
+    shared: None = None
+    num_top: int = struct.field(pytree_node=False, default=0)
+    mode: str = struct.field(pytree_node=False, default=RAW)
+
+    @property
+    def logprobs(self) -> Logprobs | None:
+        return self.rows.logprobs
+
+    def begin(self, start: Start) -> Self:
+        """With room for the whole output."""
+        return self._with(empty(self.num_top, len(start.lengths), start.size))
+
+    def advance(self, round: Round) -> Self:
+        """With those of the round's tokens."""
+        raw, read = self.mode == RAW, self.rows.read
+
+        def of_this() -> Logprobs:
+            deciding = round.logits if raw else round.processed
+            at = jnp.take_along_axis(deciding, round.path[..., None], axis=1)
+            found = scores(at, None if raw else round.sampling)
+            return vary(of_round(self.num_top, found, round.tokens), round)
+
+        if read is None:
+            new = of_this()
+        else:
+            # Passes over the vocabulary, so they wait until someone reads what they give.
+            shapes = jax.eval_shape(of_this)
+            nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), shapes)
+            reading = (read & ~round.had_ended).any()
+            new = jax.lax.cond(reading, of_this, lambda: vary(nothing, round))
+        assert self.rows.logprobs is not None, "it has begun"
+        return self._with(record(self.rows.logprobs, round.begins, new, round.counts))
+
+    def cut(self, there: Bool[Array, "B T"]) -> Self:
+        def kept(values: Array) -> Array:
+            return jnp.where(there.reshape(*there.shape, *[1] * (values.ndim - 2)), values, 0)
+
+        return self._with(jax.tree.map(kept, self.rows.logprobs))
+
+    def _with(self, known: Logprobs) -> Self:
+        return replace(self, rows=replace(self.rows, logprobs=known))
+
+
+def empty(num_top: int, batch: int, size: int) -> Logprobs:
+    """Room for the log-probabilities of `size` tokens a row."""
+    top = (batch, size, num_top)
+    return Logprobs(
+        emitted=jnp.zeros(top[:2], jnp.float32),
+        top_tokens=jnp.zeros(top, jnp.int32) if num_top else None,
+        top=jnp.zeros(top, jnp.float32) if num_top else None,
+    )
+
+
+def of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
+    """Those of a round's tokens.
+
+    Args:
+        num_top: the number of likeliest tokens at each place.
+        scores: log-probabilities of the token after each node of the path.
+        emitted: the round's tokens.
+    """
+    own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
+    if not num_top:
+        return Logprobs(own, None, None)
+    values, tokens = samplings.top_k(scores, num_top)
+    return Logprobs(own, tokens, values)
+
+
+def record(
+    known: Logprobs, lengths: Int[Array, " B"], new: Logprobs, counts: Int[Array, " B"]
+) -> Logprobs:
+    """Adds those of a round.
+
+    Args:
+        known: before the round.
+        lengths: tokens of each row before the round.
+        new: of the round, see `of_round`.
+        counts: how many they are.
+    """
+    return jax.tree.map(lambda buffer, new: append(buffer, lengths, new, counts), known, new)
+
+
+def scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:
+    """The log-probabilities that logits stand for; those drawn from, if `sampling` is given."""
+    plain = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
+    if sampling is None:
+        return plain
+    drawn = jnp.log(samplings.node_probabilities(logits, sampling))
+    greedy = jnp.asarray(sampling.temperature) == 0
+    return jnp.where(greedy[:, None, None], plain, drawn)

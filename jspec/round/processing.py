@@ -1,0 +1,213 @@
+"""The processors of a call: what it asks for beside tokens, prepared, applied, and advanced.
+
+Penalties, grammars, stop strings and log-probabilities are members of one protocol,
+`jspec.protocols.LogitsProcessor`. None of them is known here: a state carries a tuple of members,
+and what a call does not ask for is not in the program.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
+from jspec.protocols import LogitsProcessor, Nodes, Round
+from jspec.types import Logprobs, PyTree, State, Tree
+
+
+def several(given: Any) -> tuple[Any, ...]:
+    """The entries of `processors=`: one, or a list of them.
+
+    Raises:
+        InputError: if one is something else.
+    """
+    listed = given if isinstance(given, list | tuple) else [given]
+    for one in listed:
+        rows = one if isinstance(one, list | tuple) else [one]
+        if not all(row is None or (hasattr(row, "init") and hasattr(row, "row")) for row in rows):
+            raise InputError(
+                f"processors is {given!r:.80}; pass what jspec.processors, jspec.grammar and "
+                "jspec.stop_strings make, or a list of these"
+            )
+    return tuple(listed)
+
+
+def prepare(
+    asked: Sequence[Any], batch: int, vocab_size: int, end_tokens: Int[Array, "B X"]
+) -> tuple[LogitsProcessor, ...]:
+    """The members of a call, from left to right.
+
+    Args:
+        asked: of `several`. A list among them has one or None for each row, all of a kind.
+        batch: B.
+        vocab_size: V.
+        end_tokens: of the rows, of all kinds.
+
+    Raises:
+        InputError: in one sentence, with the value, the bound and the fix.
+    """
+    members: list[LogitsProcessor] = []
+    for one in asked:
+        if isinstance(one, list | tuple):
+            one = _by_row(one)
+        if one is None:
+            continue
+        member = one.init(batch, vocab_size, end_tokens)
+        before = members[-1] if members else None
+        if before is not None and (both := before.joined(member)) is not None:
+            members[-1] = both
+            continue
+        if not member.several and any(type(other) is type(member) for other in members):
+            raise InputError(
+                f"processors has two entries like {one!r:.60}; pass one, such as one grammar or "
+                "all stop strings together"
+            )
+        members.append(member)
+    return tuple(members)
+
+
+def _by_row(rows: Sequence[Any]) -> Any:
+    """What rows ask for of which each has its own, or None."""
+    kinds = {type(row) for row in rows if row is not None}
+    if not kinds:
+        return None
+    (kind, *others) = kinds
+    if others or not hasattr(kind, "by_row"):
+        raise InputError(
+            f"processors holds the list {rows!r:.80}; a list has a grammar, or stop strings, or "
+            "None for each row; other processors take arrays [B]"
+        )
+    return kind.by_row(rows)
+
+
+def processed(state: State, tree: Tree, logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
+    """The logits that decide, each node's under its own ancestors; the same ones if nothing was
+    asked for.
+
+    Args:
+        state: before the round.
+        tree: what is verified.
+        logits: the target's.
+
+    Raises:
+        InputError: if a processor returns something else than logits.
+    """
+    members = [one for one in state.processors if one.process is not None]
+    if not members:
+        return logits
+    # The root is not committed.
+    nodes = Nodes(tree, state.positions + 1, state.request.end_tokens)
+
+    def after(logits: Float[Array, "B N V"]) -> Float[Array, "B N V"]:
+        for member in members:
+            logits = member.process(logits, nodes)
+        return logits
+
+    wide = logits.astype(jnp.float32)
+    changed = jnp.zeros_like(state.done)
+    for member in members:
+        if (on := member.on()) is None:
+            return after(wide)
+        changed |= on
+    # Passes over all logits of all nodes, so they wait until some row asks for one.
+    like = tree, state
+    return jax.lax.cond(
+        (changed & ~state.done).any(),
+        lambda logits: vary(after(logits), *like),
+        lambda logits: vary(logits, *like),
+        wide,
+    )
+
+
+def first(state: State, name: str) -> Any:
+    """What the members of a state say under a name: that of the first that says something."""
+    said = (getattr(one, name) for one in state.processors)
+    return next((value for value in said if value is not None), None)
+
+
+def grammar(state: State) -> PyTree:
+    """`Frame.grammar`; None if every token is allowed."""
+    found = first(state, "grammar")
+    return None if found is None else found(state.request.end_tokens)
+
+
+def logprobs(state: State) -> Logprobs | None:
+    """The log-probabilities of the output buffer; None if nobody asked for them."""
+    return first(state, "logprobs")
+
+
+def ends(state: State, tokens: Int[Array, "B P"]) -> tuple[Bool[Array, "B P"], Bool[Array, "B P"]]:
+    """Which of a round's tokens are end tokens, and which end a row otherwise.
+
+    Args:
+        state: before the round.
+        tokens: of the round, those beyond its end included.
+    """
+
+    def are(listed: Int[Array, "B X"]) -> Bool[Array, "B P"]:
+        return (tokens[:, :, None] == listed[:, None, :]).any(-1)
+
+    stopped = jnp.zeros(tokens.shape, bool)
+    if (stop_tokens := state.request.stop_tokens) is not None:
+        stopped |= are(stop_tokens)
+    for member in state.processors:
+        if member.ends is not None:
+            stopped |= member.ends(tokens)
+    return are(state.request.eos), stopped
+
+
+def advance(
+    before: State,
+    after: State,
+    logits: Float[Array, "B N V"],
+    processed: Float[Array, "B N V"],
+    path: Int[Array, "B P"],
+    emitted: Int[Array, "B P"],
+    counts: Int[Array, " B"],
+) -> State:
+    """The state after a round with its members, and without tokens that were taken back.
+
+    Args:
+        before: the state before the round.
+        after: the state after it, but for `State.processors`.
+        logits: the target's.
+        processed: what tokens were drawn from.
+        path: the verified nodes that the tokens come after.
+        emitted: the round's tokens.
+        counts: how many they are.
+    """
+    if not before.processors:
+        return after
+    round = Round(
+        tokens=emitted, counts=counts, path=path, logits=logits, processed=processed,
+        sampling=before.request.sampling, lengths=before.positions + 1,
+        begins=before.lengths, had_ended=before.done,
+        out=after.out, ends=after.lengths, done=after.done,
+    )  # fmt: skip
+    members = tuple(member.advance(round) for member in before.processors)
+    for old, new in zip(before.processors, members, strict=True):
+        if new.dropped is None:
+            continue
+        # A row drops tokens once, when it ends.
+        lengths = after.lengths - (new.dropped - old.dropped)
+        there = jnp.arange(after.out.shape[1]) < lengths[:, None]
+        after = replace(after, out=jnp.where(there, after.out, 0), lengths=lengths)
+        members = tuple(member.cut(there) for member in members)
+    return replace(after, processors=members)
+
+
+def certain(state: State) -> Int[Array, " B"]:
+    """The tokens of each row's output that nothing can take back any more."""
+    pending = first(state, "pending")
+    # A row that was freed waits for nothing.
+    return state.lengths if pending is None else jnp.maximum(state.lengths - pending, 0)
+
+
+def with_text(state: State) -> State:
+    """The state with no members but those that keep the text for a later call."""
+    kept = tuple(one for one in state.processors if one.text is not None)
+    return replace(state, processors=kept)
