@@ -2,12 +2,18 @@
 
 import json
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import compiling
+import jax
+import numpy as np
 import pytest
+
+import jspec
+from jspec import models
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 SCRIPTS = sorted(EXAMPLES.glob("*.py"))
@@ -17,6 +23,7 @@ QUICKSTART = "quickstart.py"
 def test_they_are_all_here():
     assert {path.name for path in SCRIPTS} >= {
         QUICKSTART,
+        "speculative_decoding_in_150_lines.py",
         "batches_and_streaming.py",
         "your_own_drafter.py",
         "sharded_decoding.py",
@@ -39,6 +46,30 @@ def test_a_script_runs(script, tmp_path):
     assert run.returncode == 0, run.stderr[-3000:]
     assert run.stdout.strip()
     assert not list(tmp_path.iterdir()), "an example leaves no files behind"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_150_lines_write_the_tokens_of_decode(temperature):
+    path = EXAMPLES / "speculative_decoding_in_150_lines.py"
+    assert len(path.read_text("utf-8").splitlines()) <= 150
+    own = runpy.run_path(str(path))
+    target = models.load("jspec-800k")
+    text = "Question: Tom has 3 apples and buys 4 more. Tom has 3 apples and"
+    ids = target.tokenizer.encode(text).ids
+    repeated = [7] * len(ids)  # the branches of its first tree have nothing to differ in
+    for seed, prompt in enumerate((ids, repeated)):
+        sampling = jspec.Sampling(temperature) if temperature else None
+        whole = jspec.decode(
+            target.model, target.params, [prompt], sampling=sampling, key=seed, max_new_tokens=64
+        )
+        for depth in (0, 4):
+            state = own["generate"](
+                target.params["params"], np.array(prompt), jax.random.key(seed), temperature,
+                depth=depth,
+            )  # fmt: skip
+            written = state.text[len(prompt) : len(prompt) + 64]
+            np.testing.assert_array_equal(written, whole.tokens[0])
+            assert (state.rounds < 64) == (depth > 0)
 
 
 def cells(text: str) -> list[tuple[str, str]]:
