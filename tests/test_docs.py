@@ -23,8 +23,8 @@ DIRECTIVES = {
 }
 # Pages whose programs compile for longer than a few seconds.
 LONG = {
-    "choosing-a-drafter.md", "control.md", "index.md", "plans.md", "sharding.md", "trace.md",
-    "widths.md", "your-own-drafter.md", "your-own-model.md",
+    "choosing-a-drafter.md", "control.md", "index.md", "plans.md", "sharding.md", "widths.md",
+    "your-own-drafter.md", "your-own-model.md", "command-line.md",
 }  # fmt: skip
 
 
