@@ -260,9 +260,7 @@ class Start:
     committed: Int[Array, " B"]
     """The tokens before the prompt, which were read in an earlier call."""
     text: PyTree
-    """`LogitsProcessor.text` of that call; None if none was kept."""
-    goes_on: bool = struct.field(pytree_node=False)
-    """Whether there was an earlier call."""
+    """`LogitsProcessor.text` of that call; None: there was none."""
     size: int = struct.field(pytree_node=False)
     """T of the output."""
     vocab_size: int = struct.field(pytree_node=False)
@@ -326,6 +324,8 @@ class LogitsProcessor:
     """(tokens [B, P]) -> [B, P], the tokens of a round that end their row with `Status.STOP`."""
     grammar: ClassVar[Any] = None
     """(end_tokens) -> what drafters may know of the tokens that are allowed: `Frame.grammar`."""
+    reads_text: ClassVar[bool] = False
+    """Whether `begin` needs `Start.text` of a text that goes on."""
     text: ClassVar[Any] = None
     """What a later call has to know of the text, of the rows' shape; see `Start.text`."""
     logprobs: ClassVar[Any] = None

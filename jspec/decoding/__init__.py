@@ -237,7 +237,8 @@ def begin(
         )
     text = None
     if earlier is not None:
-        text = controls.first(earlier, "text") if processors else None
+        if any(member.reads_text for member in processors):
+            text = _text_of(earlier)
         check_same_memory(drafter, earlier)
         kept = earlier.memory, earlier.positions, earlier.drafter_state
     else:
@@ -249,7 +250,7 @@ def begin(
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
         model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2], call.size,
-        call.slots, call.chunk, processors, text, earlier is not None,
+        call.slots, call.chunk, processors, text,
     )  # fmt: skip
 
 
@@ -273,6 +274,17 @@ def _empty_on(
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
     return lambda known: jax.tree.unflatten(jax.tree.structure(shapes), flat(known))
+
+
+def _text_of(earlier: State) -> PyTree:
+    """What processors read of an earlier state's text."""
+    text = controls.first(earlier, "text")
+    if text is None:
+        raise InputError(
+            "processors came with an earlier state that had none, whose text they would not see; "
+            "give them to the earlier call too, or pass the whole text as one prompt"
+        )
+    return text
 
 
 def step(
@@ -313,7 +325,7 @@ def step(
 
 @partial(
     jax.jit,
-    static_argnames=("model", "drafter", "size", "capacity", "chunk", "goes_on"),
+    static_argnames=("model", "drafter", "size", "capacity", "chunk"),
     donate_argnames=("memory", "drafter_state", "text"),
 )
 @automatic
@@ -331,10 +343,9 @@ def _prefill(
     chunk: int,
     processors: tuple[LogitsProcessor, ...] = (),
     text: PyTree = None,
-    goes_on: bool = False,
 ) -> State:
     batch = len(call.lengths)
-    start = Start(call.prompt, call.lengths, positions, text, goes_on, size, model.vocab_size)
+    start = Start(call.prompt, call.lengths, positions, text, size, model.vocab_size)
     # Under `shard_map` all that belongs to the call varies as its rows do, constants too.
     memory, positions, drafter_state = vary((memory, positions, drafter_state), call)
     last = (call.lengths - 1)[:, None]

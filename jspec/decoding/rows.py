@@ -149,7 +149,7 @@ def repeated(
         return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf), batch, axis=0), part)
 
     prompt, lengths = all_rows((call.prompt, call.lengths))
-    start = Start(prompt, lengths, 0 * lengths, None, False, size, vocab_size)
+    start = Start(prompt, lengths, 0 * lengths, None, size, vocab_size)
     members = (replace(member, rows=all_rows(member.rows)) for member in processors)
     return tuple(member.begin(start) for member in members)
 

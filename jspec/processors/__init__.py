@@ -1,5 +1,6 @@
 """Logits processors and log-probabilities; grammars and stop strings lie beside them."""
 
+from jspec.processors import grammar
 from jspec.processors.log_probabilities import logprobs
 from jspec.processors.logits import (
     History,
@@ -20,6 +21,7 @@ __all__ = [
     "banned_sequences",
     "banned_tokens",
     "frequency_penalty",
+    "grammar",
     "logit_bias",
     "logprobs",
     "min_tokens",

@@ -73,6 +73,7 @@ class Functions(LogitsProcessor):
     functions: tuple[Function, ...] = struct.field(pytree_node=False, default=())
 
     several = True
+    reads_text = True
 
     @property
     def text(self) -> Text | None:
@@ -87,13 +88,8 @@ class Functions(LogitsProcessor):
 
     def begin(self, start: Start) -> Self:
         """With the text of the prompt, and of what stood before it."""
-        if not start.goes_on:
+        if start.text is None:
             text = histories.begin(start.prompt, start.lengths, start.size, start.vocab_size)
-        elif start.text is None:
-            raise InputError(
-                "processors came with an earlier state that had none, whose text they would not "
-                "see; give them to the earlier call too, or pass the whole text as one prompt"
-            )
         else:
             text = histories.go_on(start.text, start.committed, start.prompt, start.lengths)
         return self._with(text)
