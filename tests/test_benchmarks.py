@@ -43,6 +43,15 @@ def test_the_readme_lists_every_command():
     assert set(listed) == set(COMMANDS)
 
 
+def test_the_picture_has_the_figures_of_the_results(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT))
+    picture = importlib.import_module("benchmarks.picture")
+    gains, singles = picture.speedups(picture.RESULTS.read_text("utf-8"))
+    assert len(gains) == 12 and singles[0] < min(gains.values())
+    picture.main(tmp_path / "drawn.svg")
+    assert (tmp_path / "drawn.svg").read_text("utf-8") == picture.OUT.read_text("utf-8")
+
+
 def test_no_page_names_a_command_that_is_not_there():
     folders = ("benchmarks", "jspec", "models", "docs", "examples")
     pages = [page for name in folders for page in (ROOT / name).rglob("*")]

@@ -26,7 +26,7 @@ def test_the_program_runs_and_gives_the_tokens_of_plain_decoding(capsys):
 
 
 def test_it_is_short():
-    assert len(TEXT.splitlines()) <= 160
+    assert len(TEXT.splitlines()) <= 110
 
 
 def test_it_has_the_two_commands():
