@@ -53,8 +53,8 @@ SLACK = 1.05
 class Program(NamedTuple):
     """A method's rounds, and the most that one of them may be; see `Launches`.
 
-    Rounds of several widths are counted together, and a rest. Where rounds are one graph nothing is
-    launched and nothing waited for.
+    Rounds of several widths are counted together, and a back-off. Where rounds are one graph
+    nothing is launched and nothing waited for.
     """
 
     method: str
@@ -80,9 +80,9 @@ PROGRAMS = {
     "token_recycling": Program("token_recycling", 94, 2, 1, 43),
     # The visit of the root, and the loop of those below it.
     "token_recycling, sampled": Program("token_recycling", 291, 4, 3, 44, sampled=True),
-    # A round has one of three widths, or is a rest in a loop of its own: all four are counted.
+    # A round has one of three widths, or is a back-off in a loop of its own: all four are counted.
     "auto": Program("auto", 749, 4, 2, 34),
-    "auto, at rest": Program("auto at rest", 119, 2, 1, 1),
+    "auto, in back-off": Program("auto in back-off", 119, 2, 1, 1),
     "auto, 63 nodes": Program("auto of 63", 315, 2, 1, 34),
     # Their trees stop growing where it does not pay: a wait a level.
     "eagle2": Program("eagle2", 214, 8, 3, 32),
@@ -164,12 +164,12 @@ def _built(method: str, target: models.Loaded) -> Built:
         return methods.build(method, target, draft=draft)
     name, _, part = method.partition(" ")
     built = methods.build(name, target)
-    if part == "at rest":  # the loop of the rests alone
-        asleep = replace(built.drafter, widths=(0,), awake=False)
-        return built._replace(drafter=asleep)
+    if part == "in back-off":  # the loop of the back-off alone
+        backed_off = replace(built.drafter, widths=(0,), drafting=False)
+        return built._replace(drafter=backed_off)
     if part:  # and of rounds of the largest width
         widths = built.drafter.widths[-1:]
-        return built._replace(drafter=replace(built.drafter, widths=widths, awake=True))
+        return built._replace(drafter=replace(built.drafter, widths=widths, drafting=True))
     return built
 
 

@@ -180,7 +180,7 @@ class Drafter(Protocol):
       its children from distributions that it reports (`Tree.q`) has it. Without it, or with None,
       the coupled rule decides, which is lossless for any proposal.
     - `context`: the longest row that it can read, in tokens; None if there is no bound.
-    - `follows_text`: True if rests leave no gap in its memory: after rounds in which it was not
+    - `follows_text`: True if back-offs leave no gap in its memory: after rounds in which it was not
       asked, it drafts as one whose `prefill` has read the same text.
     - `needs_costs`: True if its params are a `jspec.AdaptiveParams`, with the time of rounds.
     """
@@ -239,9 +239,9 @@ class Drafter(Protocol):
         Args:
             params: the drafter's weights.
             state: what `prefill` or the last `update` gave.
-            aux: what `draft` gave. None in a rest, a round in which the drafter was not asked:
+            aux: what `draft` gave. None in a back-off, a round in which the drafter was not asked:
                 `feedback.tree` is then the root alone. A drafter whose `aux` holds no arrays
-                cannot tell a rest from a round that verified none of its nodes.
+                cannot tell a back-off from a round that verified none of its nodes.
             feedback: what became of the tree, and all that was verified beside it.
 
         Returns:

@@ -326,9 +326,9 @@ class Feedback:
     calls it learns from the output."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
-    sparing: Bool[Array, ""] | None = None
-    """True in most rounds of a long rest, see `jspec.drafters.resting`: what takes long to learn,
-    such as a pass over the vocabulary, may be left out. None: in no round."""
+    skip_expensive_updates: Bool[Array, ""] | None = None
+    """True in most rounds of a long back-off, see `jspec.drafters.backoff`: what takes long to
+    learn, such as a pass over the vocabulary, may be left out. None: in no round."""
 
     @property
     def scored(self) -> Scored:

@@ -20,7 +20,7 @@ MODEL = PrefixLM(vocab_size=tiny.VOCAB)
 PARAMS = MODEL.init()
 ASK: dict[str, Any] = dict(prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=40)
 DRAWN: dict[str, Any] = dict(sampling=jspec.Sampling(0.8, top_k=9, top_p=0.9), key=3)
-# Drafts that cost three quarters of a round and save little: now and then the drafter rests.
+# Drafts that cost three quarters of a round and save little: now and then the drafter backs off.
 DEAR = jspec.CostCurve.of({3: 1.0, 9: 1.1, 21: 1.3}, undrafted=0.25)
 MERGED = jspec.merge(
     jspec.DynamicTokenRecycling(tiny.VOCAB, 6, max_depth=3, beam=3, k=3),
@@ -29,7 +29,7 @@ MERGED = jspec.merge(
 )
 METHODS = {
     "token_recycling": (jspec.TokenRecycling(tiny.VOCAB), None),
-    "widths and rests": (
+    "widths and back-offs": (
         jspec.adaptive(MERGED, (0, 2, 6)),
         jspec.AdaptiveParams(None, DEAR),
     ),
@@ -77,8 +77,8 @@ def test_a_generation_is_the_same(by_gpu_ways, name, drawn):
             np.testing.assert_array_equal(one, other)
 
 
-def test_there_are_rests_and_drafts(by_gpu_ways):
+def test_there_are_back_offs_and_drafts(by_gpu_ways):
     """Or else the loops that take turns would not have been compared."""
-    stats = by_gpu_ways[0]["widths and rests", False].stats
+    stats = by_gpu_ways[0]["widths and back-offs", False].stats
     rounds, drafted = stats.histogram.sum(), stats.num_drafts.sum()
     assert 0 < drafted < rounds

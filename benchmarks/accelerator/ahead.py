@@ -168,7 +168,7 @@ def _first(
         for kind, width in kinds.items():
             given = target.model, target.params, batch, 1 + width, scale.slots, layout.mesh_of()
             count = counts[kind]
-            assert count is not None, "who rests has a count of it"
+            assert count is not None, "who backs off has a count of it"
             found[kind] = work.score(*given).seconds(device) + count.seconds
         return found
 

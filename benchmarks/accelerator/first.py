@@ -15,7 +15,7 @@ from benchmarks.accelerator.rounds import Loop, about, per_round
 from benchmarks.accelerator.shapes import Scale
 from jspec import methods
 from jspec.costs import CostCurve
-from jspec.costs.measuring import asked_to_rest
+from jspec.costs.measuring import set_backoff
 from jspec.drafters.adaptive import Adaptive, AdaptiveParams
 from jspec.methods import Built
 from jspec.models import Loaded
@@ -82,7 +82,7 @@ def _row(
     for kind, width in widths(drafter, loop.state).items():
         if isinstance(drafter, Adaptive):
             params = _only(params, drafter, loop.state, width)
-            loop.state = asked_to_rest(loop.state, kind == REST)
+            loop.state = set_backoff(loop.state, kind == REST)
         seconds[kind] = per_round({kind: (loop, params)}, scale)[kind]["seconds"]
     launched = loop.program.rounds
     return {

@@ -1,4 +1,4 @@
-"""What a server's round takes beside plain decoding: in a rest, with a draft, at each width.
+"""What a server's round takes beside plain decoding: in a back-off, with a draft, at each width.
 
 python -m benchmarks.serving.rounds                        # the bundled jspec-7m, 8 rows
 """
@@ -14,7 +14,7 @@ import typer
 
 import jspec
 from benchmarks.harness import command, console, headline
-from jspec.costs.measuring import asked_to_rest
+from jspec.costs.measuring import set_backoff
 from jspec.drafters.adaptive import Adaptive
 from jspec.methods.grammars import with_jump_forward
 from jspec.methods.registry import METHODS
@@ -42,7 +42,7 @@ def main(
     plain, other = (Rows(model, name, rows, room) for name in (PLAIN, method))
     ways: dict[str, Callable[[], float]] = {
         PLAIN: lambda: plain.round(0, False),
-        "in a rest": lambda: other.round(0, True),
+        "in a back-off": lambda: other.round(0, True),
     }
     for width in other.widths:
         ways[f"drafted, width {width}"] = lambda width=width: other.round(width, False)
@@ -95,7 +95,7 @@ class Rows:
         jax.block_until_ready(self._state.root)
         return time.perf_counter() - began
 
-    def round(self, width: int, resting: bool) -> float:
+    def round(self, width: int, in_backoff: bool) -> float:
         """Seconds of a round when all rows have come: the least of some calls."""
         arrival, least, weights = self._arrival(), [], self._weights
         rows = self._engine.num_rows
@@ -106,7 +106,7 @@ class Rows:
             if len(self.widths) > 1:
                 points = {rows * (1 + one): 1.0 if one == width else _FAR for one in self.widths}
                 weights = replace(weights, costs=jspec.CostCurve.of(points))
-                state = asked_to_rest(state, resting)
+                state = set_backoff(state, in_backoff)
             jax.block_until_ready(state.root)
             began = time.perf_counter()
             self._state, news = self._engine.step(

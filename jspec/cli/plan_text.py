@@ -172,7 +172,7 @@ def _about_rounds(planned: Plan) -> str:
             f"{_milliseconds(launching.drafted[-1])} of a round that drafts"
         )
         if len(launching.drafted) > 1:
-            launched += f", {_milliseconds(launching.rest)} of one that rests"
+            launched += f", {_milliseconds(launching.rest)} of one that backs off"
     return (
         f"Predicted and not measured: a roofline of {device.flops / 1e12:g} TFLOP/s, "
         f"{device.bandwidth / 1e9:g} GB/s of memory and {device.link / 1e9:g} GB/s to other "
@@ -225,7 +225,7 @@ def _launched(rounds: Rounds, widths: Sequence[int]) -> list[str]:
         f"A round of width {width} that drafts: {_in_words(each)}."
         for width, each in zip(widths, rounds.widths, strict=True)
     ]
-    rest = [] if rounds.rest is None else [f"A round that rests: {_in_words(rounds.rest)}."]
+    rest = [] if rounds.rest is None else [f"A round that backs off: {_in_words(rounds.rest)}."]
     return lines + rest
 
 

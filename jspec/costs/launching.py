@@ -58,8 +58,10 @@ def plain(params: PyTree) -> float:
     return seconds(kernels + _OF_AN_ARRAY * _arrays(params), launched, waits)
 
 
-def rest() -> float:
-    """About the seconds that a round of a drafter which chooses its width, and rests, has more."""
+def backoff() -> float:
+    """About the seconds that a round of a drafter which chooses its width, and backs off, has
+    more.
+    """
     return seconds(*_REST)
 
 

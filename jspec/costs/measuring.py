@@ -29,7 +29,7 @@ _AGAIN = 3
 _OUT_OF_ORDER = 0.05
 """The share by which less may seem to take longer than more before all is timed again."""
 _ENDLESS = 2**30
-"""Rounds of a rest that outlasts every measurement."""
+"""Rounds of a back-off that outlasts every measurement."""
 
 
 def measure(
@@ -48,9 +48,9 @@ def measure(
     """Measures the seconds of a round at each width of a drafter: draft, forward, verdict, update.
 
     The program is the one that decodes: a curve in which one width alone is cheap makes every round
-    take it, and a drafter that rests drafts nothing. So nothing is compiled that a call of the same
-    shapes would not compile. The widths take turns, and the least of their times counts:
-    other work on the machine only adds to them.
+    take it, and a drafter that backs off drafts nothing. So nothing is compiled that a call of the
+    same shapes would not compile. The widths take turns, and the least of their times counts: other
+    work on the machine only adds to them.
 
     Args:
         model: the target.
@@ -106,8 +106,8 @@ def measure(
         max_new_tokens=max_new_tokens, **request,
     )  # fmt: skip
 
-    def timed(curve: CostCurve, resting: bool, rounds: int) -> float:
-        begun = asked_to_rest(started, resting)
+    def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
+        begun = set_backoff(started, in_backoff)
         state: State = jax.block_until_ready(jax.tree.map(jnp.copy, begun))
         begin = time.perf_counter()
         state = decode_rounds(
@@ -121,11 +121,11 @@ def measure(
     return in_turn(sizes, batch_size, started.capacity, timed, repeats, progress)
 
 
-def asked_to_rest(state: State, resting: bool) -> State:
-    """A state whose drafter rests in all rounds that follow, or in none of the next ones."""
-    rests = state.drafter_state.rests
-    left = np.full(rests.left.shape, _ENDLESS if resting else 0, np.int32)
-    known = replace(state.drafter_state, rests=replace(rests, left=jnp.asarray(left)))
+def set_backoff(state: State, in_backoff: bool) -> State:
+    """A state whose drafter backs off in all rounds that follow, or in none of the next ones."""
+    backoff = state.drafter_state.backoff
+    left = np.full(backoff.left.shape, _ENDLESS if in_backoff else 0, np.int32)
+    known = replace(state.drafter_state, backoff=replace(backoff, left=jnp.asarray(left)))
     return replace(state, drafter_state=known)
 
 
@@ -140,15 +140,17 @@ def in_turn(
     """The curve of rounds that are timed in turn, the least of their times each.
 
     Other work on the machine only adds to them. So where less seems to take longer than more, a
-    rest than a draft or a narrow round than a wide one, all are timed again, up to three times as
-    often as was asked; and what is still out of order is taken to last no longer than what is more.
+    back-off than a draft or a narrow round than a wide one, all are timed again, up to three times
+    as often as was asked; and what is still out of order is taken to last no longer than what is
+    more.
 
     Args:
         sizes: of `Adaptive.sizes`. Rounds that have no room for all rows are not timed.
         batch_size: rows, all of them running.
         slots: of a row's cache.
-        timed: gives the seconds of a round, of (curve, resting, rounds): with a curve in which one
-            width alone is cheap, whether the drafter rests, and how many rounds to time together.
+        timed: gives the seconds of a round, of (curve, in_backoff, rounds): with a curve in which
+            one width alone is cheap, whether the drafter backs off, and how many rounds to time
+            together.
         repeats: times that each width is timed.
         progress: is told (done, all) after each timing.
     """
@@ -160,9 +162,9 @@ def in_turn(
     for turn in range(2 + _AGAIN * repeats):
         if turn >= 2 + repeats and (np.diff(least) > -_OUT_OF_ORDER * least[1:]).all():
             break
-        for place, (point, resting) in enumerate(ways):
+        for place, (point, in_backoff) in enumerate(ways):
             curve = CostCurve.of(dict.fromkeys(points, _OUT_OF_REACH) | {point: 1.0})
-            seconds = timed(curve, resting, rounds)
+            seconds = timed(curve, in_backoff, rounds)
             if turn > 1:  # the first compiles, the second tells how many rounds to time
                 least[place] = min(least[place], seconds)
             elif turn == 1:

@@ -46,12 +46,12 @@ def prior(params: PyTree, device: Any = None) -> CostCurve:
     if known.platform != "cpu":
         free = int(known.flops / known.bandwidth)
         points = [1, free, 8 * free]
-    drafting = resting = 0.0
+    drafting = in_backoff = 0.0
     if known.platform == "gpu":
         plain = launching.plain(params)
-        drafting, resting = plain + launching.draft(), plain + launching.rest()
+        drafting, in_backoff = plain + launching.draft(), plain + launching.backoff()
 
     # Two operations for each weight of 16 bits; one of 32 bits takes twice as long.
     forwards = {tokens: seconds(known, tokens, tokens * size, size) for tokens in points}
     drafted = {tokens: taken + drafting for tokens, taken in forwards.items()}
-    return CostCurve.of(drafted, undrafted=forwards[1] + resting)
+    return CostCurve.of(drafted, undrafted=forwards[1] + in_backoff)

@@ -16,7 +16,7 @@ The chances are learnt from the emitted tokens, as those of a merge are. They ju
 offered, verified or not: a drafter that was left out is taken up again as soon as it would have
 been right, and nothing has to be tried at a loss.
 
-Drafting takes time too, whether or not the draft is verified: see `jspec.drafters.resting`.
+Drafting takes time too, whether or not the draft is verified: see `jspec.drafters.backoff`.
 
 What the last rounds of a row accepted says more about its next one than a hundred rounds of other
 text: beside the calibration that all rows share, each row has an offset that forgets in ten rounds.
@@ -39,6 +39,7 @@ from jspec import tree as trees
 from jspec._validate.arguments import check_integer, check_number
 from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
+from jspec.drafters.backoff import Backoff, absent, draft_unless, if_any_drafted, update_unless
 from jspec.drafters.cost_curve import CostCurve
 from jspec.drafters.ensemble.members import Offer, own_view
 from jspec.drafters.growth.calibration import (
@@ -48,7 +49,6 @@ from jspec.drafters.growth.calibration import (
     outcomes,
 )
 from jspec.drafters.growth.union import check_deterministic
-from jspec.drafters.resting import Rests, absent, draft_unless, if_any_drafted, update_unless
 from jspec.protocols import Drafter, Verifier
 from jspec.round.packed import largest_together
 from jspec.round.widths import kept_nodes
@@ -97,7 +97,7 @@ class Offered:
     """What the drafter gave beside its tree."""
     chosen: Int[Array, ""] | None = None
     """Which of the rounds was chosen."""
-    resting: Bool[Array, ""] | None = None
+    in_backoff: Bool[Array, ""] | None = None
     """Whether the drafter was not asked, and all of this is zeros; None: it always is."""
 
 
@@ -118,7 +118,7 @@ class AdaptiveState:
     """The fading number of verified tokens that were expected to be accepted."""
     accepted: Float[Array, ""]
     """That of those that were."""
-    rests: Rests
+    backoff: Backoff
 
     @property
     def trust(self) -> Float[Array, ""]:
@@ -139,8 +139,8 @@ class Adaptive:
     drafter: Drafter
     widths: tuple[int, ...]
     share: float = 1.0
-    awake: bool | None = field(default=None, repr=False)
-    """Whether the drafter is asked in every round, or in none; None: if its rests are over."""
+    drafting: bool | None = field(default=None, repr=False)
+    """Whether the drafter is asked in every round, or in none; None: unless it backs off."""
 
     needs_costs: ClassVar = True
 
@@ -198,7 +198,7 @@ class Adaptive:
 
     @property
     def follows_text(self) -> bool:
-        """Whether rests leave no gap in the drafter's memory."""
+        """Whether back-offs leave no gap in the drafter's memory."""
         return getattr(self.drafter, "follows_text", False)
 
     @property
@@ -207,8 +207,8 @@ class Adaptive:
         return self.widths[-1] == 0
 
     @property
-    def may_rest(self) -> bool:
-        """Whether there are rests: where plain decoding is no choice, they would gain nothing."""
+    def may_back_off(self) -> bool:
+        """Whether it ever backs off: where plain decoding is no choice, that would gain nothing."""
         return self.widths[0] == 0 and not self.is_plain
 
     def narrowest(self) -> "Adaptive":
@@ -227,16 +227,16 @@ class Adaptive:
 
     @property
     def turns(self) -> tuple[tuple["Adaptive", Callable[[AdaptiveState], Bool[Array, ""]]], ...]:
-        """A drafter for rests and one for all other rounds, and when each has its turn.
+        """A drafter for back-offs and one for all other rounds, and when each has its turn.
 
-        Empty where there are no rests. Together they draft as this one does.
+        Empty where there are no back-offs. Together they draft as this one does.
         """
-        if not self.may_rest:
+        if not self.may_back_off:
             return ()
-        asleep = replace(self, widths=self.widths[:1], awake=False)
+        backed_off = replace(self, widths=self.widths[:1], drafting=False)
         return (
-            (asleep, lambda state: ~state.rests.over),
-            (replace(self, awake=True), lambda state: state.rests.over),
+            (backed_off, lambda state: ~state.backoff.over),
+            (replace(self, drafting=True), lambda state: state.backoff.over),
         )
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> AdaptiveState:
@@ -255,7 +255,7 @@ class Adaptive:
             vocab_sizes=jnp.zeros(batch, jnp.int32),
             expected=jnp.float32(_PRIOR) if earlier is None else earlier.expected,
             accepted=jnp.float32(_PRIOR) if earlier is None else earlier.accepted,
-            rests=Rests.none() if earlier is None else earlier.rests,
+            backoff=Backoff.init() if earlier is None else earlier.backoff,
         )
 
     def prefill(self, params: PyTree, state: AdaptiveState, chunk: PromptChunk) -> AdaptiveState:
@@ -270,20 +270,20 @@ class Adaptive:
         """The drafter's tree with calibrated values, and the choice of a width."""
         _check_params(params)
         # What is traced once serves all.
-        offer = partial(_offered, replace(self, awake=None), params, state, frame)
-        asleep, resting = self.is_plain or self.awake is False, None
-        if asleep:
+        offer = partial(_offered, replace(self, drafting=None), params, state, frame)
+        backed_off, in_backoff = self.is_plain or self.drafting is False, None
+        if backed_off:
             offered = absent(offer)
-        elif self.awake or not self.may_rest:
+        elif self.drafting or not self.may_back_off:
             offered = offer()
         else:
-            # All that reads the draft goes with it: in a rest a round shall be plain decoding.
-            resting = ~state.rests.over
-            offered = draft_unless(resting, offer, state.drafter, frame)
+            # All that reads the draft goes with it: in a back-off a round shall be plain decoding.
+            in_backoff = ~state.backoff.over
+            offered = draft_unless(in_backoff, offer, state.drafter, frame)
         choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
-        if resting is not None:
-            choice = replace(choice, index=jnp.where(resting, 0, choice.index))
-        aux = None if asleep else replace(offered, chosen=choice.index, resting=resting)
+        if in_backoff is not None:
+            choice = replace(choice, index=jnp.where(in_backoff, 0, choice.index))
+        aux = None if backed_off else replace(offered, chosen=choice.index, in_backoff=in_backoff)
         return replace(offered.tree, choice=choice), aux
 
     def update(
@@ -294,8 +294,10 @@ class Adaptive:
         feedback: Feedback,
     ) -> AdaptiveState:
         # Who is asked in every round learns from every round.
-        if self.awake is False or (self.may_rest and not self.awake):
-            feedback = replace(feedback, sparing=state.rests.sparing)
+        if self.drafting is False or (self.may_back_off and not self.drafting):
+            feedback = replace(
+                feedback, skip_expensive_updates=state.backoff.skip_expensive_updates
+            )
         # A round without drafted nodes shows nothing: what was learnt of others fades.
         shown = replace(
             state,
@@ -308,7 +310,7 @@ class Adaptive:
             return replace(
                 shown,
                 drafter=self.drafter.update(params.drafter, state.drafter, None, feedback),
-                rests=state.rests.shorter() if self.awake is False else state.rests,
+                backoff=state.backoff.count_down() if self.drafting is False else state.backoff,
             )
         tree, width = aux.tree, feedback.tree.tokens.shape[1] - 1
         own = own_view(_places(tree, width), feedback, others=False)
@@ -328,7 +330,7 @@ class Adaptive:
             shown,
             offsets=shown.offsets + _STEP_SIZE * surplus,
             drafter=update_unless(
-                None if width else aux.resting,
+                None if width else aux.in_backoff,
                 *(self.drafter, params.drafter, state.drafter, aux.inner, own, feedback),
             ),
             acceptance=acceptance,
@@ -341,14 +343,14 @@ class Adaptive:
                 expected=shown.expected + jnp.where(ran, gain, 0.0).sum(),
                 accepted=shown.accepted + jnp.where(ran, taken, 0.0).sum(),
             )
-        if not self.may_rest:
+        if not self.may_back_off:
             return shown
-        return replace(shown, rests=self._rests_after(params.costs, state, aux, feedback))
+        return replace(shown, backoff=self._backoff_after(params.costs, state, aux, feedback))
 
-    def _rests_after(
+    def _backoff_after(
         self, costs: CostCurve, state: AdaptiveState, aux: Offered, feedback: Feedback
-    ) -> Rests:
-        """The rests after a round, by what its draft saved."""
+    ) -> Backoff:
+        """The back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         running = ran.sum(dtype=jnp.int32)
         seconds, fits = self._seconds(costs, state.slots, feedback.counts, running)
@@ -363,7 +365,7 @@ class Adaptive:
         # What one row's round has really given says little of its draft, the mean of many says
         # more: a refused draft costs many times what drafting does.
         tokens = expected + (1 - 1 / rows) * (counts.sum() / rows - expected)
-        return state.rests.after(tokens * plain - seconds[aux.chosen], drafting)
+        return state.backoff.after(tokens * plain - seconds[aux.chosen], drafting)
 
     def _choose(
         self, gains: Float[Array, "B R"], costs: CostCurve, slots: Int[Array, ""], frame: Frame

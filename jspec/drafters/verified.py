@@ -24,7 +24,7 @@ class Verified:
 
     @property
     def follows_text(self) -> bool:
-        """Whether rests leave no gap in the drafter's memory."""
+        """Whether back-offs leave no gap in the drafter's memory."""
         return getattr(self.drafter, "follows_text", False)
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:

@@ -31,7 +31,7 @@ class Launches:
     """Of one round, as far as the program says it.
 
     A loop of known length counts as often as it runs, any other once; of the branches of a
-    conditional the one that has most counts, or in a rest the one that has least.
+    conditional the one that has most counts, or in a back-off the one that has least.
     """
 
     kernels: int = 0
@@ -98,7 +98,7 @@ class Rounds:
     """The launches of the rounds of one program."""
 
     each: Launches
-    """Of every width once, and of a rest, as if a round ran them all."""
+    """Of every width once, and of a back-off, as if a round ran them all."""
     widths: tuple[Launches, ...]
     """Of a round of each width, rising, with a draft; of a program of one width that alone."""
     rest: Launches | None

@@ -46,7 +46,8 @@ class Launching:
     drafted: tuple[float, ...]
     """Of each width of the drafter, rising, with a draft."""
     rest: float
-    """Of the smallest width without a draft; as in plain decoding if the drafter never rests."""
+    """Of the smallest width without a draft; as in plain decoding if the drafter never backs
+    off."""
     source: str
     """"estimated", or "compiled": from what XLA compiled; empty where there are none."""
 
@@ -106,7 +107,7 @@ class Plan:
     def costs(self) -> CostCurve:
         """The predicted cost curve, for `jspec.AdaptiveParams`.
 
-        A round of width 0 drafts; what it takes in a rest is the curve's `undrafted`.
+        A round of width 0 drafts; what it takes in a back-off is the curve's `undrafted`.
         """
         setting, drafted = self.setting, dict(zip(self.widths, self.launching.drafted, strict=True))
         points = {
@@ -267,7 +268,7 @@ def _launching(setting: Setting, widths: tuple[int, ...]) -> Launching:
     plain = launching.plain(setting.params)
     drafts = plain + launching.draft() if widths[-1] else plain
     # Who has one width, and that of more than no node, drafts in every round.
-    rest = plain + launching.rest() if len(widths) > 1 else plain
+    rest = plain + launching.backoff() if len(widths) > 1 else plain
     return Launching(plain, (drafts,) * len(widths), rest, ESTIMATED)
 
 

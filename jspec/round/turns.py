@@ -1,8 +1,8 @@
 """Rounds of several kinds: each kind in a loop of its own, which runs while it has its turn.
 
 Where all kinds share the body of one loop, each difference between them is a condition, for which
-the host of a GPU waits, and arrays that stand for what a kind has not. In a loop of its own a rest
-is plain decoding, and waits for nothing but whether there is another one. On other devices
+the host of a GPU waits, and arrays that stand for what a kind has not. In a loop of its own a
+back-off is plain decoding, and waits for nothing but whether there is another one. On other devices
 conditions cost nothing, and the program is smaller with one body.
 """
 
@@ -33,8 +33,8 @@ def repeated(
         round_of: runs a round of a drafter.
         carry: a pair, of which the state is the first.
         drafter: one that has `turns` is taken for several: pairs of a drafter and of a function of
-            the memory that says whether it has its turn, a rest's first. One of them always has,
-            and together they draft as the one does.
+            the memory that says whether it has its turn, a back-off's first. One of them always
+            has, and together they draft as the one does.
     """
     turns = getattr(drafter, "turns", ()) if backend.platform() == "gpu" else ()
     if not turns:

@@ -9,7 +9,7 @@ import jax
 
 from jspec import processors
 from jspec.costs import metrics
-from jspec.costs.measuring import asked_to_rest, in_turn
+from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.drafters.adaptive import Adaptive
 from jspec.drafters.cost_curve import CostCurve
@@ -149,12 +149,12 @@ class EngineDevice:
         settings = RowSettings(slots - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
-        def timed(curve: CostCurve, resting: bool, rounds: int) -> float:
+        def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
             del rounds  # as many as in every call
             for row in range(self.num_rows):
                 self.insert(row, arrival)
             known = replace(self._drafter_params, costs=curve)
-            state = jax.block_until_ready(asked_to_rest(self._state, resting))
+            state = jax.block_until_ready(set_backoff(self._state, in_backoff))
             began = time.perf_counter()
             self._state, news = self.engine.step(
                 self._params, state, drafter_params=known, rounds=self._rounds

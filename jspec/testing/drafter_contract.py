@@ -16,12 +16,12 @@ from jspec.drafters.verified import with_verifier
 from jspec.protocols import CausalLM, Drafter
 from jspec.round.request import prepare
 from jspec.testing.drafter_runs import (
+    check_backoff,
     check_comes_and_goes,
     check_cuts,
     check_goes_on,
     check_hot_start,
     check_nan,
-    check_rests,
     check_rows,
 )
 from jspec.testing.own_verifier import check_own_verifier
@@ -131,7 +131,7 @@ def check_drafter(
         check_nan(subject, watched, params, report)
         check_hot_start(subject, watched, params, first, report)
         check_goes_on(subject, watched, params, report)
-        check_rests(subject, watched, params, report)
+        check_backoff(subject, watched, params, report)
         check_comes_and_goes(subject, watched, params, report)
         _check_jit(subject, drafter, params, report)
         if in_merge:

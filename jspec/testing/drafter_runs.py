@@ -13,10 +13,10 @@ from jspec.protocols import Drafter
 from jspec.round.request import prepare
 from jspec.testing.promises import Report, consistent_stats, promise, same_tokens
 from jspec.testing.subject import Subject
-from jspec.testing.watch import NEVER, Log, Resting, WatchedDrafter, drafted, traced
+from jspec.testing.watch import NEVER, BackingOff, Log, WatchedDrafter, drafted, traced
 from jspec.types import PyTree, Result, State
 
-_RESTS = 3
+_BACKOFF = 3
 """Rounds in a row in which the drafter is not asked."""
 _PREPARED = ("model", "max_new_tokens", "limits", "sampling", "eos", "key", "ids")
 
@@ -129,12 +129,14 @@ def check_goes_on(
     report.checked.append(what)
 
 
-def check_rests(subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report) -> None:
+def check_backoff(
+    subject: Subject, drafter: WatchedDrafter, params: PyTree, report: Report
+) -> None:
     """Checks rounds in which the drafter is not asked, and what it drafts after them."""
     what = "rounds in which it is not asked change no token"
     asked = subject.request(drafter=drafter, drafter_params=params)
-    model, weights, resting = asked["model"], asked["params"], Resting(drafter)
-    other: dict[str, Any] = asked | dict(drafter=resting)
+    model, weights, in_backoff = asked["model"], asked["params"], BackingOff(drafter)
+    other: dict[str, Any] = asked | dict(drafter=in_backoff)
     del other["params"], other["drafter_params"]
     jax.eval_shape(  # its memory keeps its structure, shapes and dtypes
         lambda weights, own: engine.prefill(params=weights, drafter_params=own, **other),
@@ -144,13 +146,13 @@ def check_rests(subject: Subject, drafter: WatchedDrafter, params: PyTree, repor
     def rounds(state: State, count: int, drafter: Drafter = drafter) -> State:
         return engine.decode_rounds(model, weights, state, drafter, params, count)
 
-    state = rounds(engine.prefill(**asked), _RESTS, resting)
+    state = rounds(engine.prefill(**asked), _BACKOFF, in_backoff)
     emitted, counts = (np.asarray(array) for array in (state.out, state.lengths))
     state = rounds(state, 1)
     if getattr(drafter.inner, "follows_text", False):
         prompt = np.asarray(asked.pop("prompt"))
         lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
-        read[:, :_RESTS] = emitted[:, :_RESTS]
+        read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
         slots = state.capacity
         first = engine.prefill(prompt=prompt, lengths=lengths, slots=slots, **asked)
         read = engine.prefill(prompt=read, lengths=counts, earlier=first, **asked)
@@ -163,13 +165,13 @@ def check_rests(subject: Subject, drafter: WatchedDrafter, params: PyTree, repor
                 )
                 promise(
                     np.array_equal(mine, its),
-                    f"rests leave no gap in a memory that follows the text: row {row}, after "
-                    f"{_RESTS} rounds in which it was not asked: {name} of its tree should be "
+                    f"back-offs leave no gap in a memory that follows the text: row {row}, after "
+                    f"{_BACKOFF} rounds in which it was not asked: {name} of its tree should be "
                     f"those after the same text as a prompt, {its.tolist()}, and are "
                     f"{mine.tolist()}",
                 )
-        report.checked.append("rests leave no gap in its memory")
-    state = rounds(rounds(state, _RESTS, resting), 2**31 - 1)
+        report.checked.append("back-offs leave no gap in its memory")
+    state = rounds(rounds(state, _BACKOFF, in_backoff), 2**31 - 1)
     same_tokens(result_of(state, subject), subject.plain(), what)
     report.checked.append(what)
 

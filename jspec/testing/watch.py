@@ -10,7 +10,7 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec.drafters.resting import absent
+from jspec.drafters.backoff import absent
 from jspec.protocols import CausalLM, Drafter
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 
@@ -186,7 +186,7 @@ class WatchedDrafter:
 
 
 @dataclass(frozen=True)
-class Resting:
+class BackingOff:
     """A drafter that nobody asks; it goes on with the memory and the trees of the one inside."""
 
     inner: Drafter

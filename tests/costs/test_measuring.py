@@ -42,21 +42,21 @@ def test_every_width_is_timed_and_nothing_more_is_compiled():
 
 
 @pytest.mark.parametrize(
-    ("rest_is_slow_for", "turns", "rest"),
+    ("backoff_is_slow_for", "turns", "rest"),
     [
         (0, 5, 1.0),  # nothing is out of order
         (6, 7, 1.0),  # two more turns, and the seventh finds what it takes
-        (99, 11, 2.0),  # it stays so: a rest takes no longer than a draft
+        (99, 11, 2.0),  # it stays so: a back-off takes no longer than a draft
     ],
 )
-def test_what_seems_to_take_longer_than_more_is_timed_again(rest_is_slow_for, turns, rest):
+def test_what_seems_to_take_longer_than_more_is_timed_again(backoff_is_slow_for, turns, rest):
     true, asked = {(2, True): 1.0, (2, False): 2.0, (8, False): 5.0}, []
 
-    def timed(curve, resting, rounds):
+    def timed(curve, in_backoff, rounds):
         point = min((2, 8), key=lambda point: float(curve.at([point])[0]))
-        asked.append((point, resting))
-        busy = resting and asked.count((2, True)) <= rest_is_slow_for
-        return true[point, resting] + (7.0 if busy else 0.0)
+        asked.append((point, in_backoff))
+        busy = in_backoff and asked.count((2, True)) <= backoff_is_slow_for
+        return true[point, in_backoff] + (7.0 if busy else 0.0)
 
     curve = in_turn(((0, 1), (0, 2), (3, 8)), 2, 64, timed, repeats=3)
     assert len(asked) == 3 * turns

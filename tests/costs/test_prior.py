@@ -49,8 +49,8 @@ def test_an_accelerator_scores_a_tree_in_the_time_of_a_token():
 def test_on_a_gpu_a_draft_and_a_rest_cost_launches():
     found = prior(PARAMS, SimpleNamespace(platform="gpu"))
     drafted, rest = float(found.at([1])[0]), float(found.without_draft())
-    assert drafted - rest == pytest.approx(launching.draft() - launching.rest(), rel=1e-4)
-    assert rest > launching.plain(PARAMS) + launching.rest()
+    assert drafted - rest == pytest.approx(launching.draft() - launching.backoff(), rel=1e-4)
+    assert rest > launching.plain(PARAMS) + launching.backoff()
     # A layer more is as many arrays more, in a stack of layers as by itself.
     stack = {"params": {"layers_0:3:1": {"kernel": np.zeros((3, 4, 4))}}}
     single = {"params": {f"layers_{n}": {"kernel": np.zeros((4, 4))} for n in range(3)}}

@@ -35,9 +35,9 @@ def only(width, drafter, batch=BATCH):
 
 
 def rounds(
-    drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None, rest=None, **request
+    drafter, weights, next_width, model=MODEL, params=PARAMS, prompt=None, backoff=None, **request
 ):
-    """The states after each round, the width of each forced, and whether the drafter rests."""
+    """The states after each round, the width of each forced, and whether the drafter backs off."""
     prompt, lengths = (tiny.PROMPTS, tiny.LENGTHS) if prompt is None else (prompt, None)
     first = jspec.AdaptiveParams(weights, only(0, drafter, len(prompt)))
     state = jspec.prefill(
@@ -45,10 +45,10 @@ def rounds(
     )
     while not state.done.all():
         forced = jspec.AdaptiveParams(weights, only(next_width(), drafter, len(prompt)))
-        if rest is not None:
+        if backoff is not None:
             memory = state.drafter_state
-            rests = replace(memory.rests, left=jnp.int32(rest()))
-            state = replace(state, drafter_state=replace(memory, rests=rests))
+            waits = replace(memory.backoff, left=jnp.int32(backoff()))
+            state = replace(state, drafter_state=replace(memory, backoff=waits))
         state = jspec.step(model, params, state, drafter=drafter, drafter_params=forced)
         yield state
 
@@ -102,14 +102,16 @@ def test_widths_at_random_change_no_token(name, sampling):
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
-    rests = np.random.default_rng(7).integers(0, 2, 99).tolist()
+    backed_off = np.random.default_rng(7).integers(0, 2, 99).tolist()
 
     def next_width():
         width = int(rng.choice(drafter.widths))
-        chosen.append(0 if rests[-1] else width)  # a rest is plain decoding, whatever it costs
+        chosen.append(
+            0 if backed_off[-1] else width
+        )  # a back-off is plain decoding, whatever it costs
         return width
 
-    for last in rounds(drafter, weights, next_width, rest=rests.pop, **ask):
+    for last in rounds(drafter, weights, next_width, backoff=backed_off.pop, **ask):
         state = last
         programs = programs or decode_rounds._cache_size()
     assert decode_rounds._cache_size() == programs, "another curve compiled something"
@@ -156,7 +158,7 @@ def test_rounds_of_the_narrowest_width_alone_go_on_with_the_same_state(name):
         number += 1
         known = drafter if number % 3 == 0 else small
         state = jspec.step(MODEL, PARAMS, state, drafter=known, drafter_params=params)
-        assert int(state.drafter_state.rests.left) == 0, "a draft that was not made tired it"
+        assert int(state.drafter_state.backoff.left) == 0, "a draft that was not made set it back"
     np.testing.assert_array_equal(state.out[:, :24], plain.tokens)
     stats = state.stats
     assert stats.widths == (0, 2, 5)

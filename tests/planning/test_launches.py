@@ -164,7 +164,7 @@ def test_branches_of_equal_width_are_one_width_with_the_launches_of_the_larger()
 
 
 def test_where_there_are_no_rests_the_smallest_width_stands_for_one(tmp_path):
-    """A drafter that is asked in every round has no loop for rests."""
+    """A drafter that is asked in every round has no loop for back-offs."""
     lines = SWITCH.splitlines(keepends=True)
     alone = "".join(lines[:4] + [line[4:] if line[0] == " " else line for line in lines[13:]])
     found = switched(tmp_path, alone)

@@ -309,7 +309,7 @@ def test_launches_count_in_the_rounds_of_a_gpu():
     launched = [each.seconds - time for each, time in zip(found.rounds, times, strict=True)]
     drafts = found.launching.drafted
     np.testing.assert_allclose(launched, [found.launching.plain, *drafts[1:]])
-    # Of a round that rests more than in plain decoding, and less than of one that drafts.
+    # Of a round that backs off more than in plain decoding, and less than of one that drafts.
     curve = found.costs
     rest, narrow = float(curve.without_draft()), float(curve.at([1])[0])
     assert times[0] + found.launching.plain < rest < narrow

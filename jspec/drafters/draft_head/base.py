@@ -93,7 +93,7 @@ class HeadDrafter(ABC):
         return memory
 
     def learn(self, memory: PyTree, aux: PyTree | None, feedback: Feedback) -> PyTree:
-        """The method's own memory after a round; `aux` is what `draft` gave, None in a rest."""
+        """The method's own memory after a round; `aux` is what `draft` gave, None in a back-off."""
         del aux, feedback
         return memory
 

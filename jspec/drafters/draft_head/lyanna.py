@@ -78,7 +78,7 @@ class Lyanna(HeadDrafter):
     def learn(self, memory: PyTree, aux: ChainCache | None, feedback: Feedback) -> PyTree:
         if self.resampling is None:
             return ()
-        if aux is None:  # no chain is of the text that a rest emitted
+        if aux is None:  # no chain is of the text that a back-off emitted
             return memory.spent_where(feedback.counts > 0)
         return self.resampling.learn(aux, feedback)
 

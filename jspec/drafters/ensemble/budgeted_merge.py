@@ -21,6 +21,7 @@ from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
+from jspec.drafters.backoff import if_any_drafted
 from jspec.drafters.ensemble.members import Members, Offer, Offers
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
@@ -28,7 +29,6 @@ from jspec.drafters.growth.calibration import (
     features,
     outcomes,
 )
-from jspec.drafters.resting import if_any_drafted
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 
 

@@ -79,7 +79,7 @@ class Members:
 
     @property
     def follows_text(self) -> bool:
-        """Whether rests leave no gap in any member's memory."""
+        """Whether back-offs leave no gap in any member's memory."""
         return all(getattr(drafter, "follows_text", False) for drafter in self.drafters)
 
     def init_members(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
@@ -129,7 +129,7 @@ class Members:
         if aux is not None:
             plain = feedback.tree.tokens.shape[1] == 1
             told = [
-                (own, feedback if plain and not tells_rests(own) else own_view(offer, feedback))
+                (own, feedback if plain and not knows_backoff(own) else own_view(offer, feedback))
                 for own, offer in zip(aux.members, aux.offers, strict=True)
             ]
         return tuple(
@@ -155,13 +155,13 @@ class Members:
         return given
 
 
-def tells_rests(aux: PyTree) -> bool:
-    """Whether zeros in the place of what a draft gave are something else than a rest.
+def knows_backoff(aux: PyTree) -> bool:
+    """Whether zeros in the place of what a draft gave are something else than a back-off.
 
     Offers without a node are none, and a drafter whose `aux` holds no arrays cannot tell.
     """
     if isinstance(aux, Offers):
-        return any(map(tells_rests, aux.members))
+        return any(map(knows_backoff, aux.members))
     return bool(jax.tree.leaves(aux))
 
 

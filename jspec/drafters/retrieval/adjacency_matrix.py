@@ -121,6 +121,6 @@ class MatrixDrafter(ABC):
         del params, aux
         scored = feedback.scored
         live = scored.tree.valid & ~feedback.done[:, None]
-        if feedback.sparing is not None:
-            live &= ~feedback.sparing
+        if feedback.skip_expensive_updates is not None:
+            live &= ~feedback.skip_expensive_updates
         return self.recycle(state, scored.tree.tokens, scored.output.logits, live)

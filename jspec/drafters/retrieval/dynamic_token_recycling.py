@@ -19,8 +19,8 @@ from jspec._validate.arguments import check_integer, check_number
 from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
+from jspec.drafters.backoff import learn_unless
 from jspec.drafters.growth.calibration import AcceptanceModel
-from jspec.drafters.resting import unless_sparing
 from jspec.drafters.retrieval import deciding_noise
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
 from jspec.drafters.retrieval.candidates import (
@@ -223,7 +223,7 @@ class DynamicTokenRecycling(MatrixDrafter):
                 offered.tokens == emitted[:, : path.shape[1], None],
             )
 
-        acceptance = unless_sparing(feedback.sparing, learnt, state.acceptance)
+        acceptance = learn_unless(feedback.skip_expensive_updates, learnt, state.acceptance)
         # The new root is the last of what was emitted; above it stands the one before, or the root.
         text = jnp.concatenate([tokens[:, :1], emitted], axis=1)
         above = _of_nodes(text, jnp.maximum(feedback.counts - 1, 0)[:, None])[:, 0]

@@ -1,4 +1,4 @@
-"""Drafters that rest while their drafts are not worth the time that drafting takes."""
+"""Drafters that back off while their drafts are not worth the time that drafting takes."""
 
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
@@ -9,40 +9,40 @@ import numpy as np
 import pytest
 
 import jspec
-from jspec.drafters.resting import Rests, draft_unless
+from jspec.drafters.backoff import Backoff, draft_unless
 
 MODEL = jspec.testing.PrefixLM()
 PARAMS = MODEL.init()
 PROMPT = [[1, 2, 3, 1, 2, 4]]
 
 
-def test_rests_grow_and_end():
+def test_back_offs_grow_and_end():
     """Of 300 rounds that save nothing few are drafted; one that saves ends all that."""
-    rests, asked = Rests.none(), []
+    backoff, asked = Backoff.init(), []
     for _ in range(300):
-        asked.append(bool(rests.over))
-        rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
+        asked.append(bool(backoff.over))
+        backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
     assert sum(asked) < 45 and sum(asked[200:]) < 10
     longest = max(len(run) for run in "".join("x" if now else "." for now in asked).split("x"))
     assert longest == 64
-    while not rests.over:
-        rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
-    rests = rests.after(jnp.float32(9.0), jnp.float32(1.0))
-    assert rests.over and rests.next == 1
+    while not backoff.over:
+        backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
+    backoff = backoff.after(jnp.float32(9.0), jnp.float32(1.0))
+    assert backoff.over and backoff.next == 1
 
 
-def test_long_rests_spare_three_rounds_of_four():
-    rests, spared, left = Rests.none(), [], []
+def test_long_back_offs_skip_three_rounds_of_four():
+    backoff, skipped, left = Backoff.init(), [], []
     for _ in range(300):
-        spared.append(bool(rests.sparing))
-        left.append(int(rests.left))
-        rests = rests.after(jnp.float32(-1.0), jnp.float32(1.0))
-    assert not any(spared[: left.index(16)]), "short rests learn from every round"
-    long = spared[left.index(64) : left.index(64) + 64]
-    assert sum(long) == 48 and not rests.none().sparing
+        skipped.append(bool(backoff.skip_expensive_updates))
+        left.append(int(backoff.left))
+        backoff = backoff.after(jnp.float32(-1.0), jnp.float32(1.0))
+    assert not any(skipped[: left.index(16)]), "short back-offs learn from every round"
+    long = skipped[left.index(64) : left.index(64) + 64]
+    assert sum(long) == 48 and not backoff.init().skip_expensive_updates
 
 
-def test_a_spared_round_leaves_a_matrix_as_it_was():
+def test_a_skipped_round_leaves_a_matrix_as_it_was():
     drafter = jspec.DynamicTokenRecycling(23, num_speculative_tokens=2, k=2)
     rng = np.random.default_rng(0)
     state, logits = drafter.init(1, 0, None), jnp.asarray(rng.normal(size=(1, 1, 23)), jnp.float32)
@@ -52,10 +52,10 @@ def test_a_spared_round_leaves_a_matrix_as_it_was():
         output=SimpleNamespace(logits=logits),
         verdict=SimpleNamespace(path=jnp.array([[0]])),
     )
-    for sparing in (None, jnp.bool_(False), jnp.bool_(True)):
+    for skip_expensive_updates in (None, jnp.bool_(False), jnp.bool_(True)):
         told = SimpleNamespace(
             scored=scored,
-            sparing=sparing,
+            skip_expensive_updates=skip_expensive_updates,
             done=jnp.array([False]),
             emitted=jnp.array([[7]]),
             counts=jnp.array([1]),
@@ -67,15 +67,15 @@ def test_a_spared_round_leaves_a_matrix_as_it_was():
         assert after.before.tolist() == [5]
         learnt = replace(after, before=state.before)
         same = all(map(np.array_equal, jax.tree.leaves(learnt), jax.tree.leaves(state)))
-        assert same == bool(sparing)
+        assert same == bool(skip_expensive_updates)
 
 
 @pytest.mark.parametrize(("saved", "cost"), [(0.1, 1.0), (0.0, 0.0), (-1.0, 0.0), (-0.1, 1.0)])
-def test_what_pays_or_costs_nothing_never_rests(saved, cost):
-    rests = Rests.none()
+def test_what_pays_or_costs_nothing_never_backs_off(saved, cost):
+    backoff = Backoff.init()
     for _ in range(50):
-        rests = rests.after(jnp.float32(saved), jnp.float32(cost))
-        assert rests.over
+        backoff = backoff.after(jnp.float32(saved), jnp.float32(cost))
+        assert backoff.over
 
 
 def test_a_rest_drafts_nothing():
@@ -86,19 +86,20 @@ def test_a_rest_drafts_nothing():
     def draft():
         return drafter.draft(None, state.drafter_state, now)[0]
 
-    for resting in (False, True):
-        tree = draft_unless(jnp.bool_(resting), draft, state.drafter_state)
-        wanted = jax.tree.map(jnp.zeros_like, draft()) if resting else draft()
+    for in_backoff in (False, True):
+        tree = draft_unless(jnp.bool_(in_backoff), draft, state.drafter_state)
+        wanted = jax.tree.map(jnp.zeros_like, draft()) if in_backoff else draft()
         jax.tree.map(np.testing.assert_array_equal, tree, wanted)
 
 
 def rounds(drafter, costs, left=0):
-    """The states of a generation whose draft model is the target, which may begin with a rest."""
+    """The states of a generation whose draft model is the target, which may begin with a
+    back-off."""
     ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(PARAMS, costs))
     state = jspec.prefill(MODEL, PARAMS, PROMPT, max_new_tokens=24, **ask)
     memory = state.drafter_state
-    rests = replace(memory.rests, left=jnp.int32(left))
-    state = replace(state, drafter_state=replace(memory, rests=rests))
+    backoff = replace(memory.backoff, left=jnp.int32(left))
+    state = replace(state, drafter_state=replace(memory, backoff=backoff))
     while not state.done.all():
         state = jspec.step(MODEL, PARAMS, state, **ask)
         yield state
@@ -122,7 +123,7 @@ def widened(name):
     return {
         "chain": drafter,
         "narrowest": drafter.narrowest(),
-        "asleep": replace(drafter, widths=(0,), awake=False),
+        "backed off": replace(drafter, widths=(0,), drafting=False),
         "tree": jspec.adaptive(jspec.CoupledTree(MODEL, 4, max_depth=2, beam=2), (0, 2)),
         "merged": jspec.adaptive(jspec.merge(jspec.PromptLookup(num_speculative_tokens=2), CHAIN),
                                  (0, 2)),
@@ -136,27 +137,27 @@ def widened(name):
         ("chain", DEAR, 0),
         ("tree", CHEAP, 5),
         ("narrowest", CHEAP, 0),
-        ("asleep", CHEAP, 99),
+        ("backed off", CHEAP, 99),
     ],
 )
-def test_a_draft_model_reads_the_text_of_its_rests(name, seconds, left):
-    """Its memory is that of the target's text, after rests that were forced and that came of costs,
-    and the draft after them is right.
+def test_a_draft_model_reads_the_text_of_its_back_offs(name, seconds, left):
+    """Its memory is that of the target's text, after back-offs that were forced and that came of
+    costs, and the draft after them is right.
     """
     costs, longest = jspec.CostCurve.of(seconds, undrafted=0.1), []
     for state in rounds(widened(name), costs, left):
         check_has_read(state.drafter_state.drafter.cache, state.memory)
-        longest.append(int(state.drafter_state.rests.next))
+        longest.append(int(state.drafter_state.backoff.next))
     narrow = state.stats.width_histogram[0, 0]
-    if name in ("narrowest", "asleep"):
+    if name in ("narrowest", "backed off"):
         assert narrow == 24
     elif seconds is CHEAP:
         assert narrow >= left and state.stats.num_accepted_tokens[0] >= 6
     else:
-        assert max(longest) > 1 and narrow > 9, "there were rests"
+        assert max(longest) > 1 and narrow > 9, "there were back-offs"
 
 
-def test_a_member_reads_the_text_of_its_rests():
+def test_a_member_reads_the_text_of_its_back_offs():
     drafter = widened("merged")
     params = jspec.AdaptiveParams((None, PARAMS), jspec.CostCurve.of(CHEAP, undrafted=0.1))
     state = jspec.prefill(
@@ -164,7 +165,7 @@ def test_a_member_reads_the_text_of_its_rests():
     )
     memory = state.drafter_state
     state = replace(
-        state, drafter_state=replace(memory, rests=replace(memory.rests, left=jnp.int32(5)))
+        state, drafter_state=replace(memory, backoff=replace(memory.backoff, left=jnp.int32(5)))
     )
     while not state.done.all():
         state = jspec.step(MODEL, PARAMS, state, drafter=drafter, drafter_params=params)
@@ -174,7 +175,7 @@ def test_a_member_reads_the_text_of_its_rests():
 
 @dataclass(frozen=True)
 class Forgetful(jspec.SpeculativeDecoding):
-    """Commits zeros in a rest, as if a draft had been made."""
+    """Commits zeros in a back-off, as if a draft had been made."""
 
     def update(self, params, state, aux, feedback):
         after = super().update(params, state, aux, feedback)
@@ -207,7 +208,7 @@ class Learns:
         return replace(tree, value=jnp.full((len(frame.root), 3), 1e-6)), None
 
     def update(self, params, state, aux, feedback):
-        assert feedback.sparing is None, "who drafts in every round learns from every round"
+        assert feedback.skip_expensive_updates is None, "it learns from every round"
         return state
 
 
@@ -217,11 +218,11 @@ def test_where_plain_decoding_is_no_choice_every_round_is_learnt_from():
     ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
     result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
     assert result.stats.num_draft_tokens[0] >= 39
-    assert result.drafter_state.rests.next == 1
+    assert result.drafter_state.backoff.next == 1
 
 
 def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
-    """Costs decide: the same drafter never rests where drafting takes no time."""
+    """Costs decide: the same drafter never backs off where drafting takes no time."""
     drafter = jspec.adaptive(jspec.PromptLookup(num_speculative_tokens=2), (0, 2))
     plain = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40)
     for undrafted, rested in ((0.1, True), (1.0, False)):
@@ -229,7 +230,7 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
         ask = dict(drafter=drafter, drafter_params=jspec.AdaptiveParams(None, costs))
         result = jspec.decode(MODEL, PARAMS, PROMPT, max_new_tokens=40, **ask)
         np.testing.assert_array_equal(result.tokens, plain.tokens)
-        assert (int(result.drafter_state.rests.next) > 1) == rested
+        assert (int(result.drafter_state.backoff.next) > 1) == rested
 
 
 @dataclass(frozen=True)
@@ -260,4 +261,4 @@ def test_one_refused_draft_is_luck_and_many_are_none():
             drafter_params=jspec.AdaptiveParams(None, costs),
         )  # fmt: skip
         assert result.stats.num_draft_tokens[0] == 2 and result.stats.num_accepted_tokens[0] == 0
-        assert (float(result.drafter_state.rests.saved) < 0) == tires
+        assert (float(result.drafter_state.backoff.saved) < 0) == tires
