@@ -108,8 +108,9 @@ class WidthChoice:
     seconds: Float[Array, " W"]
     """The time that a round takes, at each width."""
     widths: tuple[int, ...] = struct.field(pytree_node=False)
-    """The ladder: rising numbers of drafted nodes, the root never counted; 0 is plain decoding. A
-    width that stands there twice is that of rounds of fewer and of more tokens."""
+    """Speculation-length buckets: rising numbers of drafted nodes, the root never counted; 0 is
+    plain decoding. A width that stands there twice is that of rounds of fewer and of more
+    tokens."""
     tokens: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
     """The most nodes that each round scores in all running rows together, their roots among them:
     those of largest value. A round that has no room for the roots is not taken, and one has room

@@ -159,7 +159,7 @@ INNER = {
 
 
 @pytest.mark.parametrize(
-    ("name", "share"),
+    ("name", "token_budget"),
     [
         ("matrix and lookup", 0.3),
         pytest.param("matrix and lookup", 0.6, marks=pytest.mark.slow),
@@ -167,7 +167,7 @@ INNER = {
         pytest.param("head", 0.6, marks=pytest.mark.slow),
     ],
 )
-def test_shared_rounds_change_no_token(name, share):
+def test_token_budgets_change_no_token(name, token_budget):
     """Rows end one by one, and what they no longer need the others get. Some rounds that are asked
     for have no room for all roots."""
     inner, weights = INNER[name]
@@ -176,8 +176,8 @@ def test_shared_rounds_change_no_token(name, share):
     ask = dict(sampling=MIXED, key=5, max_new_tokens=24, limits=[24, 6, 15])
     plain = jspec.decode(model, params, tiny.PROMPTS, tiny.LENGTHS, **ask)
     result = jspec.decode(
-        model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=AtRandom(inner, (0, 2, 5), share),
-        drafter_params=jspec.AdaptiveParams(weights, COSTS),
+        model, params, tiny.PROMPTS, tiny.LENGTHS, **ask, drafter=AtRandom(inner, (0, 2, 5),
+        token_budget), drafter_params=jspec.AdaptiveParams(weights, COSTS),
     )  # fmt: skip
     np.testing.assert_array_equal(result.tokens, plain.tokens)
     np.testing.assert_array_equal(result.lengths, plain.lengths)
@@ -195,9 +195,11 @@ def shared(model, drafter):
     )
 
 
-@pytest.mark.parametrize(("share", "batch", "rows"), [(0.07, 100, 7), (0.3, 10, 3), (0.31, 10, 4)])
-def test_a_share_is_rounded_up_to_whole_rows(share, batch, rows):
-    drafter = AtRandom(INNER["matrix and lookup"][0], (0, 3), share)
+@pytest.mark.parametrize(
+    ("token_budget", "batch", "rows"), [(0.07, 100, 7), (0.3, 10, 3), (0.31, 10, 4)]
+)
+def test_a_token_budget_is_rounded_up_to_whole_rows(token_budget, batch, rows):
+    drafter = AtRandom(INNER["matrix and lookup"][0], (0, 3), token_budget)
     assert drafter.sizes(jnp.zeros(batch))[0] == (0, rows)
 
 
@@ -225,7 +227,7 @@ def test_rows_get_nodes_where_they_are_worth_most():
     text = jspec.decode(model, params, prompt, max_new_tokens=40).tokens
     script = jspec.Script(text, jnp.array([4]))
     wrong = replace(script, tokens=text.at[1:].set((text[1:] + 1) % tiny.VOCAB))
-    drafter = jspec.adaptive(jspec.Scripted(tiny.VOCAB, trees.chain(4)), (0, 4), share=0.25)
+    drafter = jspec.adaptive(jspec.Scripted(tiny.VOCAB, trees.chain(4)), (0, 4), token_budget=0.25)
     costs = jspec.AdaptiveParams(wrong, jspec.CostCurve.of({4: 1.0, 5: 1.05, 100: 100.0}))
     given = dict(drafter=drafter, drafter_params=costs)
     state = jspec.prefill(model, params, prompt, max_new_tokens=40, **given)
@@ -238,6 +240,8 @@ def test_rows_get_nodes_where_they_are_worth_most():
 
 def test_what_does_not_fit_is_one_sentence():
     lookup = jspec.PromptLookup(num_speculative_tokens=3)
-    for share in (-0.1, 1.5, float("nan"), "half"):
-        with pytest.raises(jspec._validate.errors.InputError, match=r"share is .*; pass a number"):
-            jspec.adaptive(lookup, (0, 3), share)
+    for token_budget in (-0.1, 1.5, float("nan"), "half"):
+        with pytest.raises(
+            jspec._validate.errors.InputError, match=r"token_budget is .*; pass a number"
+        ):
+            jspec.adaptive(lookup, (0, 3), token_budget)

@@ -50,8 +50,8 @@ def main(
     out: options.Out = None,
 ) -> None:
     """Decodes the same prompts with each width fixed, and with widths chosen for each curve."""
-    ladder = ladder_of(widths)
-    times = [curve_of(text, ladder) for text in curve]
+    buckets = widths_of(widths)
+    times = [curve_of(text, buckets) for text in curve]
     subject = model_pairs.subject(model, questions, prompts, classes)
     asked = list(chosen(subject, count, prompt_tokens, longest))
     kinds = [kind for kind, _ in asked]
@@ -65,7 +65,7 @@ def main(
         longest=longest, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
     )  # fmt: skip
     rows: list[dict[str, Any]] = []
-    for name, few, taken in contenders(ladder, times):
+    for name, few, taken in contenders(buckets, times):
         one = dict(about, drafter=name, widths=[*few], curve=taken and [*taken])
         if not ledger.find(**one):
             with console.status(name):
@@ -73,10 +73,10 @@ def main(
             ledger.add(**one, **found)
         rows.append(ledger.find(**one)[-1])
     for curve_times in times:
-        console.print(table(rows, kinds, dict(zip(ladder, curve_times, strict=True))))
+        console.print(table(rows, kinds, dict(zip(buckets, curve_times, strict=True))))
 
 
-def ladder_of(text: str) -> tuple[int, ...]:
+def widths_of(text: str) -> tuple[int, ...]:
     """The widths of an option.
 
     Raises:
@@ -85,14 +85,14 @@ def ladder_of(text: str) -> tuple[int, ...]:
     given = text.split(",")
     if not all(one.strip().isdecimal() for one in given):
         raise InputError(f"widths is {text!r}; give numbers of drafted nodes, such as 0,3,7,15")
-    ladder = tuple(int(one) for one in given)
-    check_integer("the first of widths", ladder[0], 0, 0, "plain decoding")
-    if len(ladder) < 2 or tuple(sorted(set(ladder))) != ladder:
+    buckets = tuple(int(one) for one in given)
+    check_integer("the first of widths", buckets[0], 0, 0, "plain decoding")
+    if len(buckets) < 2 or tuple(sorted(set(buckets))) != buckets:
         raise InputError(f"widths is {text!r}; give two or more, each above the one before")
-    return ladder
+    return buckets
 
 
-def curve_of(text: str, ladder: Sequence[int]) -> tuple[float, ...]:
+def curve_of(text: str, buckets: Sequence[int]) -> tuple[float, ...]:
     """What a round of each width takes.
 
     Raises:
@@ -102,21 +102,21 @@ def curve_of(text: str, ladder: Sequence[int]) -> tuple[float, ...]:
         times = tuple(float(one) for one in text.split(","))
     except ValueError:
         raise InputError(f"curve is {text!r}; give numbers, such as {FLAT}") from None
-    if len(times) != len(ladder):
-        raise InputError(f"curve is {text!r}; give one number for each of {len(ladder)} widths")
+    if len(times) != len(buckets):
+        raise InputError(f"curve is {text!r}; give one number for each of {len(buckets)} widths")
     for one in times:
         check_number("a number of the curve", one, 0, None, above_low=True)
     return times
 
 
 def contenders(
-    ladder: Sequence[int], curves: Sequence[tuple[float, ...]]
+    buckets: Sequence[int], curves: Sequence[tuple[float, ...]]
 ) -> Iterator[tuple[str, tuple[int, ...], tuple[float, ...] | None]]:
     """Name, widths and curve of all that is compared: each width by itself, and each choice."""
-    for width in ladder[1:]:
+    for width in buckets[1:]:
         yield f"{width} nodes in every round", (width,), None
     for times in curves:
-        yield f"chosen, {', '.join(map('{:g}'.format, times))}", tuple(ladder), times
+        yield f"chosen, {', '.join(map('{:g}'.format, times))}", tuple(buckets), times
 
 
 def counted(

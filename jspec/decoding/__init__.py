@@ -302,7 +302,7 @@ def step(
         params: its weights.
         state: of `prefill`, or of the round before.
         drafter: the one that `prefill` was given, or one that keeps the same memory and whose
-            rounds have widths of the same ladder, as `Adaptive.narrowest` has.
+            rounds have some of the same widths, as `Adaptive.narrowest` has.
         drafter_params: its weights.
 
     Raises:

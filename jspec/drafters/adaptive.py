@@ -1,4 +1,4 @@
-"""Any drafter, with the width of every round chosen by what it is worth and what it costs.
+"""Chooses the width of every round by expected accepted tokens and cost, for any drafter.
 
 A round of width w verifies w drafted nodes. It is expected to emit 1 + E(w) tokens, where E(w) sums
 up the w largest chances that the target accepts a node, and it takes t(w) seconds. The drafter
@@ -9,8 +9,8 @@ offers its whole tree, and the round verifies the w best nodes of it, for the w 
 For the largest sum of tokens, rows that are drafted for badly would wait in every round for those
 that are drafted for well, and at the end the batch for them; in this mean the gain of one row makes
 up for less. w = 0 is plain decoding, so that a drafter which is wrong costs no more than its draft.
-The widths are a static ladder with one program for each; the choice among them is data, and so is
-t.
+The widths are static (speculation-length buckets), with one program for each; the choice among them
+is data, and so is t.
 
 The chances are learnt from the emitted tokens, as those of a merge are. They judge all that was
 offered, verified or not: a drafter that was left out is taken up again as soon as it would have
@@ -138,7 +138,7 @@ class Adaptive:
 
     drafter: Drafter
     widths: tuple[int, ...]
-    share: float = 1.0
+    token_budget: float = 1.0
     drafting: bool | None = field(default=None, repr=False)
     """Whether the drafter is asked in every round, or in none; None: unless it backs off."""
 
@@ -162,24 +162,25 @@ class Adaptive:
             raise InputError(
                 f"widths is {self.widths}; give rising numbers of drafted nodes, such as (0, 3, 7)"
             )
-        check_number("share", self.share, 0, 1)
+        check_number("token_budget", self.token_budget, 0, 1)
 
     def sizes(self, root: Num[Array, " B"]) -> tuple[tuple[int, int], ...]:
         """The (width, tokens) of each round that there may be, the latter of all rows together.
 
         Args:
             root: the last tokens of the rows, of which only the number is read, and whether they
-                lie on several devices: there each row has its own width, as if `share` was 1.
+                lie on several devices: there each row has its own width, as if `token_budget` was
+                1.
 
         Example:
             >>> import jspec
-            >>> drafter = jspec.adaptive(jspec.PromptLookup(), widths=(0, 3, 7), share=0.25)
+            >>> drafter = jspec.adaptive(jspec.PromptLookup(), widths=(0, 3, 7), token_budget=0.25)
             >>> drafter.sizes(jnp.zeros(1)), drafter.sizes(jnp.zeros(8))
             (((0, 1), (3, 4), (7, 8)), ((0, 2), (0, 8), (3, 8), (7, 16)))
         """
         batch = len(root)
         # 0.07 of 100 rows are 7, and 7.000000000000001 in floats.
-        part = max(ceil(round(self.share * batch, 6)), 1)
+        part = max(ceil(round(self.token_budget * batch, 6)), 1)
         rows = batch if mesh_axes.rows_are_split(root) else part
         narrowest = self.widths[0]
         # Whatever is drafted, there is a round in which all rows have room.
@@ -215,7 +216,7 @@ class Adaptive:
         """The same drafter, whose rounds have the narrowest of its widths alone.
 
         It goes on with the same memory and the same states, from round to round. Its program is
-        a fraction of the whole ladder's: one for the time in which that is compiled. Where the
+        a fraction of that of all widths: one for the time in which that is compiled. Where the
         narrowest width is plain decoding, nothing is drafted; the drafter learns all the same.
 
         Example:
@@ -466,8 +467,8 @@ def _places(tree: Tree, width: int) -> Offer:
     return Offer(tree, place.astype(jnp.int32))
 
 
-def adaptive(drafter: Drafter, widths: Sequence[int], share: float = 1.0) -> Adaptive:
-    """The drafter, with the width of every round chosen by worth and cost.
+def adaptive(drafter: Drafter, widths: Sequence[int], token_budget: float = 1.0) -> Adaptive:
+    """Makes a drafter whose rounds have the width of the most expected tokens for their time.
 
     Each round verifies those nodes of the drafter's tree that are likeliest to be accepted, as many
     as make the most tokens for their time. The tokens stay those of plain decoding. jspec's own.
@@ -480,9 +481,10 @@ def adaptive(drafter: Drafter, widths: Sequence[int], share: float = 1.0) -> Ada
         drafter: of deterministic proposals, as members of `jspec.merge` are.
         widths: rising numbers of drafted nodes that a round may verify of a row; 0 is plain
             decoding.
-        share: the share of a batch's rows, rounded up and at least one, that can have the width of
-            a round: so many nodes are verified in all, those that are likeliest to be accepted, in
-            whichever row they stand. 1: each row has as many as the others.
+        token_budget: the tokens that a round verifies (vLLM's `max_num_batched_tokens`), as a
+            fraction of those of all rows at its width: those of so many rows, rounded up and at
+            least one. The nodes that are likeliest to be accepted are taken, in whichever row they
+            stand. 1: each row has as many as the others.
 
     Raises:
         InputError: if the drafter draws by a rule of its own, or the widths do not rise. While a
@@ -497,4 +499,4 @@ def adaptive(drafter: Drafter, widths: Sequence[int], share: float = 1.0) -> Ada
         raise InputError(
             f"widths is {widths!r:.80}; give rising numbers of drafted nodes, such as (0, 3, 7)"
         )
-    return Adaptive(drafter, tuple(widths), share)
+    return Adaptive(drafter, tuple(widths), token_budget)

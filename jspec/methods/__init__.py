@@ -61,7 +61,7 @@ def describe(name: str) -> Method:
         >>> methods.describe("coupled_tree").needs_draft_model
         True
         >>> [option.name for option in methods.describe("rsd_c").options]
-        ['branching', 'scheme', 'draft_temperature', 'widths', 'share']
+        ['branching', 'scheme', 'draft_temperature', 'widths', 'token_budget']
     """
     if name not in METHODS:
         raise unknown("method", name, METHODS)

@@ -316,14 +316,14 @@ def widened(make: Maker) -> Maker:
     def made(
         models: Models,
         widths: tuple[int, ...] | None = None,
-        share: float | None = None,
+        token_budget: float | None = None,
         **options: Any,
     ) -> Built:
         if widths is None:
-            if share is not None:
+            if token_budget is not None:
                 raise InputError(
-                    f"share is {share:g} and came without widths, of which it is a share; give "
-                    "widths such as [0, 3, 7], or leave it out"
+                    f"token_budget is {token_budget:g} and came without widths, of whose tokens it "
+                    "is a fraction; give widths such as [0, 3, 7], or leave it out"
                 )
             return make(models, **options)
         from jspec.costs.prior import prior
@@ -332,7 +332,7 @@ def widened(make: Maker) -> Maker:
         built = make(models, **options)
         costs = prior(models.target.params)
         params = AdaptiveParams(built.drafter_params, costs)
-        drafter = adaptive(built.drafter, widths, 1.0 if share is None else share)
+        drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
         return Built(built.model, drafter, params)
 
     return made

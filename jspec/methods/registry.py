@@ -81,16 +81,16 @@ _WIDTHS = Option(
     Several(Integer(0, 1024), "[0, 3, 7, 15]"),
     "drafted nodes that a round may verify; each round as many as pay",
 )
-_SHARE = Option(
-    "share",
+_TOKEN_BUDGET = Option(
+    "token_budget",
     Number(0, 1),
-    "share of a batch's rows that can have the width of a round; the likeliest nodes of all",
+    "tokens that a round verifies, as a fraction of all rows at its width; the likeliest first",
 )
 
 
 def _with_widths(method: Method) -> Method:
     """The method, with the option to choose the width of every round."""
-    options = (*method.options, _WIDTHS, _SHARE)
+    options = (*method.options, _WIDTHS, _TOKEN_BUDGET)
     return replace(method, make=builders.widened(method.make), options=options)
 
 
@@ -365,7 +365,7 @@ METHODS: Mapping[str, Method] = {
             ),
             options=(
                 _WIDTHS,
-                _SHARE,
+                _TOKEN_BUDGET,
                 replace(_HEAD, help="drafts beside the others"),
                 *_RECOMMENDED.options,
             ),

@@ -6,12 +6,12 @@ import pytest
 import jspec
 from benchmarks.speed import widths
 
-LADDER, TIMES = (0, 3, 7), {0: 1.0, 3: 1.5, 7: 2.0}
+WIDTHS, TIMES = (0, 3, 7), {0: 1.0, 3: 1.5, 7: 2.0}
 CHOSEN = [[1, 2, 0], [0, 1, 1]]
 ROWS = [
     {"widths": [3], "curve": None, "tokens": [6, 8], "rounds": [[4], [2]]},
     {"widths": [7], "curve": None, "tokens": [6, 8], "rounds": [[3], [2]]},
-    {"widths": [*LADDER], "curve": [1.0, 1.5, 2.0], "tokens": [6, 8], "rounds": CHOSEN},
+    {"widths": [*WIDTHS], "curve": [1.0, 1.5, 2.0], "tokens": [6, 8], "rounds": CHOSEN},
 ]
 
 
@@ -34,18 +34,18 @@ def test_a_choice_is_compared_with_the_best_fixed_width_of_each_class():
 @pytest.mark.parametrize("given", ["0", "3,7", "0,7,3", "0,3,3", "0,x", ""])
 def test_what_is_no_ladder_is_refused(given):
     with pytest.raises(jspec.InputError, match=r"widths is|the first of widths is 3"):
-        widths.ladder_of(given)
+        widths.widths_of(given)
 
 
 @pytest.mark.parametrize("given", ["1,2", "1,2,x", "1,0,2", "1,nan,2"])
 def test_what_is_no_curve_is_refused(given):
     with pytest.raises(jspec.InputError, match="curve"):
-        widths.curve_of(given, LADDER)
+        widths.curve_of(given, WIDTHS)
 
 
 def test_each_width_and_each_choice_is_a_contender():
     curves = [(1.0, 1.1, 1.2), (1.0, 2.0, 3.0)]
-    found = list(widths.contenders(LADDER, curves))
+    found = list(widths.contenders(WIDTHS, curves))
     assert [(few, curve) for _, few, curve in found] == [
-        ((3,), None), ((7,), None), (LADDER, curves[0]), (LADDER, curves[1])
+        ((3,), None), ((7,), None), (WIDTHS, curves[0]), (WIDTHS, curves[1])
     ]  # fmt: skip
