@@ -92,11 +92,11 @@ def after(distributions, context):
 
 def joint(probs, size, depth):
     """[V, .., V] distribution of the first tokens."""
-    chances = np.ones((size,) * depth)
+    probabilities = np.ones((size,) * depth)
     for sequence in itertools.product(range(size), repeat=depth):
         for i, token in enumerate(sequence):
-            chances[sequence] *= probs(sequence[:i])[token]
-    return chances
+            probabilities[sequence] *= probs(sequence[:i])[token]
+    return probabilities
 
 
 def tree_of(tree, row):

@@ -132,14 +132,14 @@ def test_rejection_sampling_has_the_masked_distribution(scheme):
     counts, wanted = np.zeros((4,) * 4), np.zeros((4,) * 4)
     np.add.at(counts, tuple(np.asarray(result.tokens).T), 1)
     for path in itertools.product(range(4), repeat=4):
-        chance, output = 1.0, []
+        probability, output = 1.0, []
         for token in path:
             ended = 3 in output
-            chance *= float(token == 0) if ended else probs(output)[token]
+            probability *= float(token == 0) if ended else probs(output)[token]
             output.append(token)
-            if not chance:
+            if not probability:
                 break
-        wanted[path] = chance
+        wanted[path] = probability
     assert tables.distance(counts, wanted) < 1
 
 

@@ -50,9 +50,10 @@ def joint(p, prefix=()):
 
 def error(trees, rule, p, q):
     """Largest error of the joint distribution over all trees, each with its probability."""
-    assert sum(chance for _, chance in trees) == pytest.approx(1, abs=EXACT)
+    assert sum(probability for _, probability in trees) == pytest.approx(1, abs=EXACT)
     probs = sum(
-        chance * oracle.walk_distribution(tree, rule, p, q, DEPTH) for tree, chance in trees
+        probability * oracle.walk_distribution(tree, rule, p, q, DEPTH)
+        for tree, probability in trees
     )
     return np.abs(probs - joint(p)).max()
 
@@ -72,7 +73,7 @@ def sequences(q, num):
         for sequence in itertools.product(range(VOCAB), repeat=DEPTH)
     ]
     return [
-        ([sequence for sequence, _ in drawn], np.prod([chance for _, chance in drawn]))
+        ([sequence for sequence, _ in drawn], np.prod([probability for _, probability in drawn]))
         for drawn in itertools.product([pair for pair in single if pair[1] > 0], repeat=num)
     ]
 
@@ -96,7 +97,7 @@ def changed(trees, change):
         children = oracle.children_of(tree)
         return oracle.tree_of(lambda prefix: change(prefix, children.get(prefix, [])))
 
-    return [(rebuilt(tree), chance) for tree, chance in trees]
+    return [(rebuilt(tree), probability) for tree, probability in trees]
 
 
 # ---- by hand -------------------------------------------------------------------------------------
@@ -325,7 +326,10 @@ def test_trees_come_as_often_as_the_sum_over_orders_says():
         seen[tuple(tokens), tuple(parents)] += 1
     # Chi-squared; its mean is the number of trees less one, its deviation the root of twice that.
     freedom = len(trees) - 1
-    far = sum((seen[tree] - runs * chance) ** 2 / (runs * chance) for tree, chance in trees.items())
+    far = sum(
+        (seen[tree] - runs * probability) ** 2 / (runs * probability)
+        for tree, probability in trees.items()
+    )
     assert abs(far - freedom) < 4 * np.sqrt(2 * freedom)
 
 

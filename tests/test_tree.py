@@ -45,7 +45,8 @@ def test_ancestors_and_depths_are_those_of_a_loop(nodes):
 
 @pytest.mark.parametrize("depth", [1, 4, 24])
 def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
-    """A GPU follows paths, a CPU goes level by level; a child's chance is no larger on either."""
+    """A GPU follows paths, a CPU goes level by level; a child's probability is no larger on
+    either."""
     rng = np.random.default_rng(depth)
     parents = np.full((2, 60), -1)
     level = np.zeros((2, 60), int)
@@ -54,7 +55,7 @@ def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
             above = rng.choice(np.flatnonzero(level[row, :node] < depth)[-3:])
             parents[row, node], level[row, node] = above, level[row, above] + 1
     assert level.max() == depth
-    # Chances of exactly one, below which rounding alone could raise a product.
+    # Probabilities of exactly one, below which rounding alone could raise a product.
     probs = np.where(rng.random((2, 60)) < 0.3, 1, rng.random((2, 60))).astype(np.float32)
     probs[:, 0] = 1
     paths = [[lineage(parents[row], node) for node in range(60)] for row in range(2)]
@@ -63,7 +64,7 @@ def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
     given = jnp.asarray(parents), probs
     for by in (trees._by_levels, trees._by_paths):
         np.testing.assert_array_equal(by(*given, jnp.minimum, depth), least)
-    found = np.asarray(trees.chances(*given, depth))
+    found = np.asarray(trees.path_probabilities(*given, depth))
     np.testing.assert_array_equal(trees._by_paths(*given, jnp.multiply, depth), found)
     np.testing.assert_allclose(found, product, rtol=1e-5)
     above = np.take_along_axis(found, np.maximum(parents, 0), 1)
@@ -73,7 +74,7 @@ def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 def test_what_goes_along_paths_has_no_loop_where_steps_are_launched(platform):
     def program(parents, probs):
-        return trees.chances(parents, probs, 24), trees.places(parents, parents)
+        return trees.path_probabilities(parents, probs, 24), trees.places(parents, parents)
 
     shapes = jax.ShapeDtypeStruct((1, 64), jnp.int32), jax.ShapeDtypeStruct((1, 64), jnp.float32)
     lowered = jax.jit(program).trace(*shapes).lower(lowering_platforms=(platform,))

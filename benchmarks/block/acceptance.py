@@ -16,7 +16,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.whole_rounds import Decoding
 from jspec.drafters.draft_head.block import BlockDrafter, BlockState
-from jspec.drafters.draft_head.block_chances import BlockLaws
+from jspec.drafters.draft_head.block_probabilities import BlockDistributions
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.models import heads
 from jspec.protocols import Drafter
@@ -27,20 +27,26 @@ from jspec.types import Feedback, Frame, PyTree, Tree
 class Unranked(BlockDrafter):
     """The tree of the head's likeliest paths, whatever the noise is: DDTree's and JetSpec's."""
 
-    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockLaws]:
+    def draft(
+        self, params: PyTree, state: BlockState, frame: Frame
+    ) -> tuple[Tree, BlockDistributions]:
         return super().draft(params, state, replace(frame, sampling=None))
 
 
 @dataclass(frozen=True)
 class Independent(BlockDrafter):
-    """Draws without replacement from the head's laws, with a noise that is not the target's."""
+    """Draws without replacement from the head's distributions, with a noise that is not the
+    target's.
+    """
 
-    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockLaws]:
+    def draft(
+        self, params: PyTree, state: BlockState, frame: Frame
+    ) -> tuple[Tree, BlockDistributions]:
         own = jax.vmap(lambda key: jax.random.fold_in(key, 2**31))(frame.keys)
         return super().draft(params, state, replace(frame, keys=own))
 
     def update(
-        self, params: PyTree, state: BlockState, aux: BlockLaws | None, feedback: Feedback
+        self, params: PyTree, state: BlockState, aux: BlockDistributions | None, feedback: Feedback
     ) -> BlockState:
         # What is learnt would be to give this noise no weight.
         return replace(super().update(params, state, aux, feedback), weights=state.weights)

@@ -32,7 +32,7 @@ from jspec.methods import BUNDLED
 from jspec.models import Loaded, heads, load
 from jspec.sampling import gumbel, row_keys
 from jspec.training import sequences
-from jspec.training.laws import observe
+from jspec.training.distributions import observe
 from jspec.training.lm import forward
 from jspec.types import Output, PyTree
 

@@ -67,7 +67,7 @@ def main(
             table.add_row(
                 f"{temperature:g}",
                 name,
-                " ".join(f"{100 * chance:.1f}" for chance in vector[:8]),
+                " ".join(f"{100 * probability:.1f}" for probability in vector[:8]),
                 *(f"{solved[s].max():.2f}, {trees[s].depth}" for s in sizes),
                 f"{best.num_speculative_tokens} of depth {best.max_depth}: {gain:.2f}x",
             )

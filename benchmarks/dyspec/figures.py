@@ -16,30 +16,30 @@ PARTS = ("tab:cyan", "tab:blue", "tab:gray", "tab:red", "tab:olive")
 class Tried(NamedTuple):
     """Children that were drawn at M places, W at each."""
 
-    chances: Float[np.ndarray, "M W"]
+    child_probs: Float[np.ndarray, "M W"]
     """The draft's probability of each, among the tokens not drawn before."""
     accept: Float[np.ndarray, "M W"]
-    """The chance that it is accepted."""
+    """The probability that it is accepted."""
     target: Float[np.ndarray, "M W"]
     """The target's probability of it."""
     tried: Float[np.ndarray, "M W"]
-    """The chance that it is tried."""
+    """The probability that it is tried."""
 
 
 def bins(
-    chances: np.ndarray, accept: np.ndarray, tried: np.ndarray, edges: np.ndarray
+    probabilities: np.ndarray, accept: np.ndarray, tried: np.ndarray, edges: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """(mean acceptance, children tried) by the draft's probability."""
-    weight, _ = np.histogram(chances, edges, weights=tried)
-    total, _ = np.histogram(chances, edges, weights=tried * accept)
+    weight, _ = np.histogram(probabilities, edges, weights=tried)
+    total, _ = np.histogram(probabilities, edges, weights=tried * accept)
     return np.where(weight > 0, total / np.where(weight > 0, weight, 1), np.nan), weight
 
 
 def means(
-    chances: np.ndarray, accept: np.ndarray, tried: np.ndarray, edges: np.ndarray
+    probabilities: np.ndarray, accept: np.ndarray, tried: np.ndarray, edges: np.ndarray
 ) -> list[str]:
     """Mean acceptance by bin, for a table; of fewer than 5 children nothing."""
-    mean, weight = bins(chances, accept, tried, edges)
+    mean, weight = bins(probabilities, accept, tried, edges)
     return [f"{m:.2f}" if w >= 5 else "" for m, w in zip(mean, weight, strict=True)]
 
 
@@ -53,15 +53,15 @@ def rates(path: Path, panels: Mapping[float, Tried], title: str) -> None:
     centres = (edges[:-1] + edges[1:]) / 2
     for index, (temperature, seen) in enumerate(panels.items()):
         for axis, heights, what in (
-            (axes[0, 2 * index], seen.accept, "chance that it is accepted"),
+            (axes[0, 2 * index], seen.accept, "probability that it is accepted"),
             (axes[0, 2 * index + 1], seen.target, "target's probability"),
         ):
-            first, tried = (seen.chances[:, 0], heights[:, 0]), seen.tried[:, 0]
+            first, tried = (seen.child_probs[:, 0], heights[:, 0]), seen.tried[:, 0]
             density, *_ = np.histogram2d(*first, bins=(edges, edges), weights=tried)
             density = density / np.maximum(density.sum(1, keepdims=True), 1e-9)
             axis.pcolormesh(edges, edges, density.T, cmap="Blues", vmin=0, vmax=1)
             for rank in range(3):
-                of = seen.chances[:, rank], heights[:, rank], seen.tried[:, rank]
+                of = seen.child_probs[:, rank], heights[:, rank], seen.tried[:, rank]
                 mean, weight = bins(*of, edges)
                 axis.plot(
                     centres, np.where(weight >= 8, mean, np.nan), "o-", markersize=3,

@@ -30,23 +30,23 @@ def report(work: Workload, temperatures: Sequence[float], picture: Path | None) 
     for temperature, seen in panels.items():
         shown = Table(f"T {temperature:g}: child", *bins, box=box.MARKDOWN)
         for rank in range(WIDTH):
-            of = seen.chances[:, rank], seen.accept[:, rank], seen.tried[:, rank]
+            of = seen.child_probs[:, rank], seen.accept[:, rank], seen.tried[:, rank]
             shown.add_row(str(rank + 1), *figures.means(*of, edges))
-        of = seen.chances[:, 0], seen.target[:, 0], seen.tried[:, 0]
+        of = seen.child_probs[:, 0], seen.target[:, 0], seen.tried[:, 0]
         shown.add_row("1: target's probability", *figures.means(*of, edges))
         console.print(shown)
         first = seen.tried[:, 0] > 0
         for what, values in (("acceptance", seen.accept), ("target", seen.target)):
-            found = np.corrcoef(seen.chances[first, 0], values[first, 0])[0, 1]
+            found = np.corrcoef(seen.child_probs[first, 0], values[first, 0])[0, 1]
             console.print(
                 f"T {temperature:g}: correlation of the draft's probability of a first child with "
                 f"its {what}: {found:.2f} (of {first.sum():,})",
                 highlight=False,
             )
     console.print(
-        "Mean chance that a child is accepted where it is tried, and the target's probability of "
-        "first children, by the draft's probability among the tokens not drawn before. DySpec "
-        "takes the draft's probability for the chance of acceptance: its Hypothesis 1."
+        "Mean probability that a child is accepted where it is tried, and the target's probability "
+        "of first children, by the draft's probability among the tokens not drawn before. DySpec "
+        "takes the draft's probability for the probability of acceptance: its Hypothesis 1."
     )
     if picture is not None:
         figures.rates(picture, panels, work.pair.name)
@@ -56,11 +56,11 @@ def report(work: Workload, temperatures: Sequence[float], picture: Path | None) 
 def tried(work: Workload, temperature: float) -> Tried:
     """Children at every token of texts that the target wrote, and how far each is tried."""
     seen = work.trials(temperature, DRAFT_TEMPERATURE, schemes.RECURSIVE, WIDTH)
-    left = 1 - (np.cumsum(seen.chances, -1) - seen.chances)
+    left = 1 - (np.cumsum(seen.child_probs, -1) - seen.child_probs)
     refused = np.cumprod(1 - np.asarray(seen.accept), -1)
     reached = np.concatenate([np.ones_like(refused[:, :1]), refused[:, :-1]], -1)
-    there = np.asarray(seen.chances) > 0
-    among_left = np.where(there, seen.chances / np.maximum(left, 1e-9), 0)
+    there = np.asarray(seen.child_probs) > 0
+    among_left = np.where(there, seen.child_probs / np.maximum(left, 1e-9), 0)
     return Tried(
         np.minimum(among_left, 1),
         np.asarray(seen.accept),

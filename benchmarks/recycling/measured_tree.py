@@ -121,7 +121,7 @@ def main(
     mean = rates(template, rounds * np.mean(found, axis=0), len(WIDE))
     table = Table("depth", *(f"rank {rank}" for rank in range(len(WIDE))))
     for level, row in enumerate(mean, 1):
-        table.add_row(str(level), *(f"{chance:.3f}" for chance in row))
+        table.add_row(str(level), *(f"{probability:.3f}" for probability in row))
     console.print(table)
     best = sequoia_tree.best_template(mean, nodes, max_depth)
     text = json.dumps({"template": [list(path) for path in best.paths]}, separators=(",", ":"))

@@ -53,7 +53,7 @@ def main(
     target, draft = loaded.target, loaded.draft
     asked = loaded.of_all_classes(count, prompt_tokens)
     headline(
-        f"{loaded.name}: the chance that one of K children is kept, at {new_tokens} tokens of "
+        f"{loaded.name}: the probability that one of K children is kept, at {new_tokens} tokens of "
         f"{asked.count} samples of the target"
     )
 
@@ -65,7 +65,7 @@ def main(
         )  # fmt: skip
         own = sampled(text)
         kept = jnp.where(own, seen.kept.sum(-1), 0.0).sum(-1) / own.sum(-1)
-        return kept, jnp.where(own, seen.chances[..., 0], 0.0).sum() / own.sum()
+        return kept, jnp.where(own, seen.child_probs[..., 0], 0.0).sum() / own.sum()
 
     def sampled(text):
         """From the prompt's last token on; nothing follows the last sampled one."""
@@ -105,7 +105,7 @@ def main(
                 found = [trials(text, sampling, key, number, scheme) for key in keys]
                 kept[name] = np.mean([each for each, _ in found], axis=0)
                 if name == "RRS":
-                    equal.append(np.mean([chance for _, chance in found]))
+                    equal.append(np.mean([probability for _, probability in found]))
             lead = kept["RRS"] - kept["K-SEQ"]
             error = lead.std(ddof=1) / np.sqrt(len(lead))
             means = {name: float(each.mean()) for name, each in kept.items()}

@@ -1,4 +1,5 @@
-"""The chance that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024), and more.
+"""The probability that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024), and
+more.
 
 python -m benchmarks.rsd.verifiers --out verifiers.png
 """
@@ -22,13 +23,13 @@ from jspec.protocols import NodeRule
 from jspec.verify import rules
 
 Acceptance = Callable[[Float[Array, " V"], Float[Array, " V"]], Float[Array, ""]]
-"""The chance that one of K children is kept, from p and q."""
+"""The probability that one of K children is kept, from p and q."""
 
 NOISES = 4096
 """Draws of noise for the coupled rule, which has no finite sum; the error is at most 0.008."""
 
 PUBLISHED = ((0.5, 0.5), (0.1, 0.9), (0.2, 0.6), (0.3, 0.8), (0.25, 0.75), (0.05, 0.5))
-"""(draft, target) of the table: chances of the second of two tokens."""
+"""(draft, target) of the table: probabilities of the second of two tokens."""
 
 
 def main(
@@ -40,7 +41,7 @@ def main(
     ] = 0.5,
 ) -> None:
     """Sums over all draws of the children, with jspec's own rules; only coupling is sampled."""
-    headline("verifiers: the chance that one of K children is kept")
+    headline("verifiers: the probability that one of K children is kept")
     toy = np.array([[[1 - target, target], [1 - draft, draft]] for draft, target in PUBLISHED])
     table = Table("draft, target", *verifiers(2, 2))
     kept = {name: _over(rule, toy) for name, rule in verifiers(2, 2).items()}
@@ -96,7 +97,7 @@ def summed(
     p: Float[Array, " V"],
     q: Float[Array, " V"],
 ) -> Float[Array, ""]:
-    """The chance summed over all draws of the children, each weighed by its own."""
+    """The probability summed over all draws of the children, each weighed by its own."""
     valid, noise = jnp.ones(draws.shape[1], bool), jnp.zeros_like(p)
 
     def refused(children):
@@ -124,7 +125,7 @@ def optimal(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[
 
     The least of 1 + p(A) - q(A)^K over all sets A of tokens (OTM; SpecTr, Sun et al. 2023), which
     Global Resolution attains (arXiv:2511.15898). Of two tokens: 1 - max(0, (1 - P)^2 - (1 - Q)) -
-    max(0, P^2 - Q) at K = 2, P the draft's and Q the target's chance of one of them.
+    max(0, P^2 - Q) at K = 2, P the draft's and Q the target's probability of one of them.
 
     x^K is convex, so that the best set holds the tokens of largest q / p, however many: V + 1 sets
     in place of 2^V.
@@ -160,7 +161,7 @@ def gumbel_list(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Fl
 def list_bound(number: int, p: Float[Array, " V"], q: Float[Array, " V"]) -> Float[Array, ""]:
     """Their list matching lemma: list sampling keeps a child at least so often.
 
-    The chance that the token j is the target's by noise k, and is child k too, is that of one
+    The probability that the token j is the target's by noise k, and is child k too, is that of one
     exponential variable to be the least of a race; summed over j and k, each counts once.
     """
     ratio = jnp.maximum(p[None] / p[:, None], q[None] / q[:, None]).sum(-1)
@@ -204,7 +205,7 @@ def draw(
     axes[3].set_title(f"random pairs over {vocabulary} tokens", fontsize=10)
     axes[3].set_xlabel("children K")
     axes[3].set_xticks(children)
-    axes[0].set_ylabel("chance that a child is kept")
+    axes[0].set_ylabel("probability that a child is kept")
     for axis in axes:
         axis.grid(alpha=0.25)
         axis.spines[["top", "right"]].set_visible(False)

@@ -214,7 +214,7 @@ KINDS: Mapping[str, Kind] = {
                 "token_weight": 0.1,
                 "distance_weight": 0.9,
                 "confidence_weight": 1.0,
-                "num_laws": 16,
+                "num_target_tokens": 16,
             },
         ),
         _block,

@@ -244,7 +244,7 @@ def ngrams(
     states: Annotated[
         Path | None,
         typer.Option(
-            help="Keep the target's laws there: the same command goes on where it was ended."
+            help="Keep the target's distributions there: the same command goes on from them."
         ),
     ] = None,
     candidates: Annotated[int, typer.Option(min=1, help="Tokens kept after each context.")] = 6,

@@ -29,7 +29,7 @@ from jspec.models.load import Loaded
 from jspec.training import checkpoints as folders
 from jspec.training import corpus as corpora
 from jspec.training import head_jobs, heldout, jobs, loop, packing, parallel, sequences
-from jspec.training.laws import Observed
+from jspec.training.distributions import Observed
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
 from jspec.training.unroll import Batch
@@ -349,10 +349,10 @@ def train(
 def store(run: Run, folder: Path, dtype: str, console: Console) -> States:
     """The target's states of all training text, from disk or put there."""
     model: Any = with_taps(run.target.model, run.head)
-    # The objectives that read the target's laws say how many tokens of each.
-    num_laws = run.job.loss.get("num_laws", 0)
+    # The objectives that read the target's distributions say how many tokens of each.
+    num_target_tokens = run.job.loss.get("num_target_tokens", 0)
     kept = precision.find(dtype)
-    held = States(folder, run.whole, model.features, kept, run.fingerprint, num_laws)
+    held = States(folder, run.whole, model.features, kept, run.fingerprint, num_target_tokens)
     with shown(console, "storing states", len(run.whole), len(held)) as progress:
         for done in held.fill(model, run.target.params, run.job.batch_size):
             progress.update(done, "")

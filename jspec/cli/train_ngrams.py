@@ -1,4 +1,4 @@
-"""The work of `jspec train ngrams`: from a target and text to a table of its laws."""
+"""The work of `jspec train ngrams`: from a target and text to a table of its distributions."""
 
 import os
 import tempfile
@@ -26,8 +26,8 @@ from jspec.training import corpus, sequences
 from jspec.training.sequences import Sequences
 from jspec.training.states import States
 
-_NUM_LAWS = 16
-"""Tokens of a law that are read; a line keeps fewer."""
+_NUM_TARGET_TOKENS = 16
+"""Tokens of a distribution that are read; a line keeps fewer."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,9 @@ def run(
     if out.is_dir() or not os.access(out.absolute().parent, os.W_OK):
         raise InputError(f"--out {out} cannot be written; name a file in a folder that exists")
     corpus.check_apart(out, (train_heads.source(one).path for one in asked.text))
-    check_integer("--candidates", candidates, 1, _NUM_LAWS, "what is read of each law")
+    check_integer(
+        "--candidates", candidates, 1, _NUM_TARGET_TOKENS, "what is read of each distribution"
+    )
     console = Console()
     target = models.load(model or BUNDLED)
     train_heads.check_sequence(asked.sequence, target)
@@ -118,16 +120,16 @@ def score(
 def _read(
     folder: Path, text: Sequences, target: Loaded, weights: str, batch_size: int, console: Console
 ) -> tuple[Int[np.ndarray, "M T K"], Float[np.ndarray, "M T K"]]:
-    """The target's laws after every token, from the folder or put there."""
+    """The target's distributions after every token, from the folder or put there."""
     model: Any = target.model
-    size = min(_NUM_LAWS, model.vocab_size)
+    size = min(_NUM_TARGET_TOKENS, model.vocab_size)
     held = States(folder, text, 0, "bfloat16", weights, size)
     with shown(console, "reading", len(text), len(held)) as progress:
         for done in held.fill(model, target.params, batch_size):
             progress.update(done, "")
-    laws = held[np.arange(len(text))].laws
-    assert laws is not None, "they were asked for"
-    return np.asarray(laws.tokens), np.asarray(laws.probs)
+    distributions = held[np.arange(len(text))].distributions
+    assert distributions is not None, "they were asked for"
+    return np.asarray(distributions.tokens), np.asarray(distributions.probs)
 
 
 def _is_text(text: Sequences) -> Bool[np.ndarray, "M T+1"]:

@@ -167,7 +167,9 @@ BLOCK = (
     Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
     Setting("distance_weight", 0.9, "Weight of the distance to the target's probabilities."),
     Setting("confidence_weight", 1.0, "Weight of the confidence's cross-entropy."),
-    Setting("num_laws", 16, "Tokens of the target's probabilities that the head is held to."),
+    Setting(
+        "num_target_tokens", 16, "Tokens of the target's probabilities that the head is held to."
+    ),
 )
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),

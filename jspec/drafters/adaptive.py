@@ -1,8 +1,9 @@
 """Chooses the width of every round by expected accepted tokens and cost, for any drafter.
 
 A round of width w verifies w drafted nodes. It is expected to emit 1 + E(w) tokens, where E(w) sums
-up the w largest chances that the target accepts a node, and it takes t(w) seconds. The drafter
-offers its whole tree, and the round verifies the w best nodes of it, for the w with the largest
+up the w largest probabilities that the target accepts a node, and it takes t(w) seconds. The
+drafter offers its whole tree, and the round verifies the w best nodes of it, for the w with the
+largest
 
     geometric mean over the running rows of (1 + E(w)) / t(w)
 
@@ -12,16 +13,16 @@ up for less. w = 0 is plain decoding, so that a drafter which is wrong costs no 
 The widths are static (speculation-length buckets), with one program for each; the choice among them
 is data, and so is t.
 
-The chances are learnt from the emitted tokens, as those of a merge are. They judge all that was
-offered, verified or not: a drafter that was left out is taken up again as soon as it would have
+The probabilities are learnt from the emitted tokens, as those of a merge are. They judge all that
+was offered, verified or not: a drafter that was left out is taken up again as soon as it would have
 been right, and nothing has to be tried at a loss.
 
 Drafting takes time too, whether or not the draft is verified: see `jspec.drafters.backoff`.
 
 What the last rounds of a row accepted says more about its next one than a hundred rounds of other
 text: beside the calibration that all rows share, each row has an offset that forgets in ten rounds.
-Before anything was seen, chances are taken to be smaller than the drafter says: a wide round that
-is rejected costs more than a narrow one that would have been accepted saves.
+Before anything was seen, probabilities are taken to be smaller than the drafter says: a wide round
+that is rejected costs more than a narrow one that would have been accepted saves.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -57,7 +58,7 @@ from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
 from jspec.verify.schemes import takes_parts
 
 _DOUBT = -1.0
-"""The log odds by which chances are lowered at the start."""
+"""The log odds by which probabilities are lowered at the start."""
 _STEP_SIZE, _DECAY = 0.3, 0.9
 """How fast a row's offset follows what it accepts, and how much of it a round leaves."""
 _PRIOR, _FADES = 16.0, 0.98
@@ -92,7 +93,7 @@ class Offered:
     probs: Float[Array, "B N"]
     """The estimated probability of each node given that its parent is accepted."""
     gains: Float[Array, "B R"]
-    """E of each round that there may be, as the chances add up."""
+    """E of each round that there may be, as the probabilities add up."""
     inner: PyTree
     """What the drafter gave beside its tree."""
     chosen: Int[Array, ""] | None = None
@@ -103,7 +104,7 @@ class Offered:
 
 @struct.dataclass
 class AdaptiveState:
-    """The drafter's memory, and a model of its chances that all rows have taught."""
+    """The drafter's memory, and a model of its probabilities that all rows have taught."""
 
     drafter: PyTree
     acceptance: AcceptanceModel
@@ -422,11 +423,11 @@ def _offered(
     prior, buckets = features(tree, trees.depths(tree))
     scores = state.acceptance.scores(prior[..., None], buckets[..., None])
     probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])
-    value = trees.chances(tree.parents, probs, tree.depth)
+    value = trees.path_probabilities(tree.parents, probs, tree.depth)
     # What an ended row drafts takes no room from the others.
     there = tree.valid & ~frame.done[:, None]
-    chances = jnp.where(there, value, 0.0).at[:, 0].set(0.0)
-    best = -jnp.sort(-chances, axis=1)
+    probabilities = jnp.where(there, value, 0.0).at[:, 0].set(0.0)
+    best = -jnp.sort(-probabilities, axis=1)
     running = jnp.sum(~frame.done, dtype=jnp.int32)
     gains = [
         _together(best[:, :width], tokens, running).sum(-1)
@@ -450,12 +451,16 @@ def _check_params(params: PyTree) -> None:
 
 
 def _together(
-    chances: Float[Array, "B w"], tokens: int, running: Int[Array, ""]
+    probabilities: Float[Array, "B w"], tokens: int, running: Int[Array, ""]
 ) -> Float[Array, "B w"]:
-    """The largest chances of all rows that there is room for, and 0 in the place of the others."""
-    if tokens >= len(chances) + chances.size:
-        return chances
-    return jnp.where(largest_together(chances, chances > 0, tokens - running), chances, 0.0)
+    """The largest probabilities of all rows that there is room for, and 0 in the place of the
+    others.
+    """
+    if tokens >= len(probabilities) + probabilities.size:
+        return probabilities
+    return jnp.where(
+        largest_together(probabilities, probabilities > 0, tokens - running), probabilities, 0.0
+    )
 
 
 def _places(tree: Tree, width: int) -> Offer:

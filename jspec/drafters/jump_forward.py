@@ -8,8 +8,8 @@ from jspec import tree as trees
 from jspec._validate.arguments import check_integer
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
-_CHANCE = 0.9
-"""The chance that a forced text is spelled by the longest tokens, as a model mostly does."""
+_PROBABILITY = 0.9
+"""The probability that a forced text is spelled by the longest tokens, as a model mostly does."""
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class JumpForward:
                 states = standing.step(states, tokens[-1])
         tree = trees.chain(self.num_speculative_tokens).fill(jnp.stack(tokens, axis=1))
         valid = jnp.stack(there, axis=1)
-        chances = _CHANCE ** jnp.arange(valid.shape[1], dtype=jnp.float32)
-        value = jnp.where(valid, chances, 0.0)
+        probabilities = _PROBABILITY ** jnp.arange(valid.shape[1], dtype=jnp.float32)
+        value = jnp.where(valid, probabilities, 0.0)
         return replace(tree, valid=valid, value=value), None
 
     def update(self, params: PyTree, state: PyTree, aux: None, feedback: Feedback) -> PyTree:

@@ -59,7 +59,7 @@ def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
         valid=nodes.valid,
         depth=depth,
         width=sum(offer.tree.width for offer in aux.offers),
-        value=trees.chances(nodes.parents, aux.probs, depth),
+        value=trees.path_probabilities(nodes.parents, aux.probs, depth),
     )
 
 

@@ -253,7 +253,7 @@ def _with_estimates(tree: Tree) -> Tree:
     at = jnp.take_along_axis(jnp.broadcast_to(row, tree.tokens.shape), above, axis=1)
     batch = jnp.arange(tree.tokens.shape[0])[:, None]
     given = tree.q[batch, at, tree.tokens].astype(jnp.float32).at[:, 0].set(1.0)
-    return replace(bare, value=trees.chances(tree.parents, given, tree.depth))
+    return replace(bare, value=trees.path_probabilities(tree.parents, given, tree.depth))
 
 
 def _padded(outcome: RecordedOutcome, nodes: int, steps: int) -> RecordedOutcome:

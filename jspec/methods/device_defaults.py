@@ -173,8 +173,8 @@ def sequoia(
 
     Args:
         nodes: drafted ones; None is 15.
-        acceptance: chance that the child of each rank is the one that is kept; None: those of the
-            bundled models.
+        acceptance: probability that the child of each rank is the one that is kept; None: those of
+            the bundled models.
         depth: most levels below the root; None is 8.
 
     Raises:

@@ -42,7 +42,9 @@ _MATRIX = (
     Option("per_row", Flag(), "a matrix for each row of the batch"),
 )
 _NGRAMS = Option(
-    "ngrams", Place("a file of `jspec train ngrams`"), "what the target's laws are after two tokens"
+    "ngrams",
+    Place("a file of `jspec train ngrams`"),
+    "what the target's distributions are after two tokens",
 )
 _HEAD = Option("head", Place("a folder, or a bundled head's name"), "if not the bundled one")
 _SHARPNESS = Option(
@@ -295,7 +297,7 @@ _FIXED = (
             Option(
                 "acceptance",
                 Several(Number(0, 1), "[0.6, 0.1]"),
-                "chance of a child, by rank",
+                "probability of a child, by rank",
             ),
             _DEPTH,
             *_candidates("recursive", "traversal"),

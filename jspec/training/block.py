@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec.protocols import CausalLM
-from jspec.training.laws import Laws
+from jspec.training.distributions import Distributions
 from jspec.training.loop import Metrics
 from jspec.training.unroll import Batch, draw_anchors, observed
 from jspec.types import PyTree
@@ -20,10 +20,11 @@ from jspec.types import PyTree
 class Blocks:
     """The loss of a block head at anchors drawn from the text, all in one forward.
 
-    The block of an anchor at i sees the target's states before i and itself. Its k-th law q_k is
-    held to the target's law p at i + k, after the text's own tokens, with a weight that falls with
-    k, since a token counts only if all before it were right. Of p the likeliest tokens are kept,
-    see `jspec.training.laws`, and q is of the tokens that the head scores:
+    The block of an anchor at i sees the target's states before i and itself. Its k-th distribution
+    q_k is held to the target's distribution p at i + k, after the text's own tokens, with a weight
+    that falls with k, since a token counts only if all before it were right. Of p the likeliest
+    tokens are kept, see `jspec.training.distributions`, and q is of the tokens that the head
+    scores:
 
         exp(-k / decay) * (token_weight * CE(p, q_k) + distance_weight * |q_k - p|)
 
@@ -31,7 +32,7 @@ class Blocks:
     Markov map reads the text's token before. The sum is divided by that of the weights.
 
     Source: DSpark (arXiv:2607.05147), section 3, and DFlash; JetSpec's cross-entropy is that with
-    the target's law too.
+    the target's distribution too.
 
     Args:
         target: the model, handing out the states that the head taps.
@@ -39,9 +40,9 @@ class Blocks:
         anchors: blocks of a sequence, drawn anew at every step.
         decay: of the weights, in tokens.
         token_weight: of the cross-entropy.
-        distance_weight: of the distance of the two laws.
+        distance_weight: of the distance of the two distributions.
         confidence_weight: of the confidence head's cross-entropy.
-        num_laws: the tokens that the target's laws are cut to.
+        num_target_tokens: the tokens that the target's distributions are cut to.
 
     Raises:
         InputError: if the decay is none.
@@ -54,7 +55,7 @@ class Blocks:
     token_weight: float = 0.1
     distance_weight: float = 0.9
     confidence_weight: float = 1.0
-    num_laws: int = 16
+    num_target_tokens: int = 16
 
     def __post_init__(self):
         if not 0 < self.decay < float("inf"):
@@ -72,12 +73,12 @@ class Blocks:
 
         Returns:
             The loss, and the metrics `acceptance`, of the likeliest token where all before it held,
-            `overlap`, of the two laws, and `token_loss`; each has an entry per depth.
+            `overlap`, of the two distributions, and `token_loss`; each has an entry per depth.
         """
         variables = {**frozen["borrowed"], "params": params}
-        seen = observed(self.target, frozen, batch, self.num_laws)
-        assert seen.laws is not None, "they were kept with the states"
-        laws: Laws = seen.laws
+        seen = observed(self.target, frozen, batch, self.num_target_tokens)
+        assert seen.distributions is not None, "they were kept with the states"
+        distributions: Distributions = seen.distributions
         at, chosen = draw_anchors(batch, self.anchors)
         tokens = jnp.take_along_axis(batch.tokens, at, axis=1)
         before = jnp.arange(batch.tokens.shape[1]) < at[..., None]
@@ -93,7 +94,7 @@ class Blocks:
             state = jnp.take(blocks, depth, axis=2)
             likely, p = (
                 jnp.take_along_axis(values, place[..., None], axis=1)
-                for values in (laws.tokens, laws.probs.astype(jnp.float32))
+                for values in (distributions.tokens, distributions.probs.astype(jnp.float32))
             )
             token = jnp.take_along_axis(batch.tokens, place, axis=1)
             scores = self.head.inform(variables, self.head.score(variables, state), token)
@@ -132,7 +133,7 @@ def compare(
     """Cross-entropy and sum of distances of p and the softmax of scores.
 
     Args:
-        p: a law over K tokens, and 0 elsewhere.
+        p: a distribution over K tokens, and 0 elsewhere.
         scores: of d tokens; no others have a share of q.
         places: of the K tokens among the d; d for one that is not scored, which adds p to the
             distance and nothing to the cross-entropy.

@@ -135,5 +135,5 @@ _COUNTS = {
     "num_taps",
     "block_size",
     "anchors",
-    "num_laws",
+    "num_target_tokens",
 }

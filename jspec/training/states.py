@@ -1,7 +1,7 @@
 """What a target makes of a text, on disk, for heads that are trained on it more than once.
 
-Its hidden states, and of its laws the likeliest tokens: all of its scores would be V / E times as
-large as the states.
+Its hidden states, and of its distributions the likeliest tokens: all of its scores would be V / E
+times as large as the states.
 """
 
 import os
@@ -18,7 +18,7 @@ from jaxtyping import Array, Int
 from jspec._validate.errors import RunStopped
 from jspec.protocols import CausalLM
 from jspec.training import checkpoints
-from jspec.training.laws import Laws, Observed, observe
+from jspec.training.distributions import Distributions, Observed, observe
 from jspec.training.sequences import Sequences
 from jspec.types import PyTree
 
@@ -27,7 +27,7 @@ SETTINGS = "settings.json"
 
 
 class States:
-    """States [T+1, F] and laws [T+1, K] of every sequence in one file, row after row.
+    """States [T+1, F] and distributions [T+1, K] of every sequence in one file, row after row.
 
     The file only grows, so that a kill loses at most a batch and a full disk is an error at its
     write (a memory map would end the process instead). `settings.json` beside it says of which
@@ -36,10 +36,10 @@ class States:
     Args:
         folder: made if absent.
         sequences: the text.
-        width: F, of a state; 0 keeps laws alone.
+        width: F, of a state; 0 keeps distributions alone.
         dtype: that states are held in.
         target: fingerprint of the model's weights.
-        num_laws: K, tokens of a law; 0 keeps no laws.
+        num_target_tokens: K, tokens of a distribution; 0 keeps no distributions.
 
     Raises:
         InputError: if the folder holds states of another model or text.
@@ -52,20 +52,24 @@ class States:
         width: int,
         dtype: DTypeLike,
         target: str,
-        num_laws: int = 0,
+        num_target_tokens: int = 0,
     ):
-        self._sequences, self._num_laws = sequences, num_laws
+        self._sequences, self._num_target_tokens = sequences, num_target_tokens
         self._shape = (*sequences.tokens.shape, width)
-        law = (self._shape[1], num_laws)
+        distribution = (self._shape[1], num_target_tokens)
         kept = [("hidden", jnp.dtype(dtype), self._shape[1:])]
-        kept += [("tokens", np.int32, law), ("probs", np.float32, law)] if num_laws else []
+        kept += (
+            [("tokens", np.int32, distribution), ("probs", np.float32, distribution)]
+            if num_target_tokens
+            else []
+        )
         self._row = np.dtype(kept)
         self._path = folder / ARRAY
         folder.mkdir(parents=True, exist_ok=True)
         described: Mapping[str, Any] = {
             "dtype": jnp.dtype(dtype).name,
             "shape": list(self._shape),
-            **({"laws": num_laws} if num_laws else {}),
+            **({"distributions": num_target_tokens} if num_target_tokens else {}),
             "target": target,
             "text": sequences.fingerprint,
         }
@@ -91,8 +95,8 @@ class States:
 
         @jax.jit
         def forward(params: PyTree, tokens: Array) -> Observed:
-            seen = observe(model, params, tokens, self._num_laws)
-            return Observed(seen.hidden[..., :width], seen.laws)
+            seen = observe(model, params, tokens, self._num_target_tokens)
+            return Observed(seen.hidden[..., :width], seen.distributions)
 
         tokens = self._sequences.tokens
         with self._path.open("rb+") as file:
@@ -104,9 +108,9 @@ class States:
             seen = jax.device_get(forward(params, filled))
             rows = np.zeros(len(part), self._row)
             rows["hidden"] = seen.hidden[: len(part)]
-            if seen.laws is not None:
-                rows["tokens"] = seen.laws.tokens[: len(part)]
-                rows["probs"] = seen.laws.probs[: len(part)]
+            if seen.distributions is not None:
+                rows["tokens"] = seen.distributions.tokens[: len(part)]
+                rows["probs"] = seen.distributions.probs[: len(part)]
             self._append(rows, first)
             yield first + len(part)
 
@@ -129,5 +133,7 @@ class States:
             assert len(self) == self._shape[0], "fill it first"
             self._map = np.memmap(self._path, self._row, mode="r", shape=self._shape[:1])
         found: Any = np.asarray(self._map[rows])
-        laws = Laws(found["tokens"], found["probs"]) if self._num_laws else None
-        return Observed(found["hidden"], laws)
+        distributions = (
+            Distributions(found["tokens"], found["probs"]) if self._num_target_tokens else None
+        )
+        return Observed(found["hidden"], distributions)

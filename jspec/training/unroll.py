@@ -11,7 +11,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec.protocols import CausalLM
-from jspec.training.laws import Observed, observe
+from jspec.training.distributions import Observed, observe
 from jspec.training.loop import Metrics
 from jspec.types import Output, PyTree
 
@@ -39,7 +39,7 @@ class Unrolled:
     EAGLE-3, arXiv:2503.01840; HASS). One step is EAGLE-1's teacher forcing; unrolling stands
     in for the noise that EAGLE-1 adds to true states.
 
-    Of a head with hot tokens only their scores are compared, as laws of these alone.
+    Of a head with hot tokens only their scores are compared, as distributions of these alone.
 
     Per step, with h, l of the head and H, L of the target (Lyanna section 4.1, EAGLE section 4.2):
 
@@ -92,7 +92,8 @@ class Unrolled:
         def placed(values: Shaped[Array, "B T *S"]) -> Shaped[Array, "B A *S"]:
             return jax.vmap(lambda row, at: row[at])(values, at)
 
-        # Where the text goes on with a token that is not hot, the hot ones have no law to learn.
+        # Where the text goes on with a token that is not hot, the hot ones have no distribution to
+        # learn.
         known, hot = jnp.ones(batch.tokens.shape, bool), self.head.hot(variables)
         if hot is not None:
             known = jnp.zeros(self.head.vocab_size, bool).at[hot].set(True)[batch.tokens]
@@ -125,13 +126,15 @@ class Unrolled:
         hidden: Float[Array, "B A E"],
         tokens: Int[Array, "B A"],
     ) -> tuple[Float[Array, "B A d"], Float[Array, "B A d"]]:
-        """The target's law after true states, and the head's scores: of the hot tokens, or all."""
+        """The target's distribution after true states, and the head's scores: of the hot tokens, or
+        all.
+        """
         head = self.head
         if head.hot(variables) is not None:
-            law = jax.nn.softmax(head.score_hot(variables, true))
-            return law, head.score_hot(variables, hidden, tokens)
-        law = jax.nn.softmax(head.score(variables, true))
-        return law, head.inform(variables, head.score(variables, hidden), tokens)
+            distribution = jax.nn.softmax(head.score_hot(variables, true))
+            return distribution, head.score_hot(variables, hidden, tokens)
+        distribution = jax.nn.softmax(head.score(variables, true))
+        return distribution, head.inform(variables, head.score(variables, hidden), tokens)
 
     def predictions(
         self,
@@ -197,16 +200,19 @@ def ahead(array: Shaped[Array, "B T+1 *S"], step: int) -> Shaped[Array, "B T *S"
     return jnp.roll(array, -1 - step, axis=1)[:, :-1]
 
 
-def observed(target: CausalLM, frozen: PyTree, batch: Batch, num_laws: int = 0) -> Observed:
+def observed(
+    target: CausalLM, frozen: PyTree, batch: Batch, num_target_tokens: int = 0
+) -> Observed:
     """What the target makes of a batch, in float32 and without gradients.
 
     Args:
         target: the model, of the weights `frozen["target"]`.
         frozen: see `jspec.training.loop.Objective`.
         batch: read where it holds the target's states already.
-        num_laws: tokens that each of the target's laws is cut to; 0 is no laws.
+        num_target_tokens: tokens that each of the target's distributions is cut to; 0 is no
+        distributions.
     """
-    seen = batch.observed or observe(target, frozen["target"], batch.tokens, num_laws)
+    seen = batch.observed or observe(target, frozen["target"], batch.tokens, num_target_tokens)
     seen = jax.lax.stop_gradient(seen)
     return replace(seen, hidden=seen.hidden.astype(jnp.float32))
 

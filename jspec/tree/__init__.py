@@ -29,7 +29,6 @@ __all__ = [
     "branching",
     "breadth_first",
     "chain",
-    "chances",
     "children",
     "depth_first",
     "depths",
@@ -37,6 +36,7 @@ __all__ = [
     "heavy_paths",
     "kept",
     "likeliest",
+    "path_probabilities",
     "paths",
     "places",
     "reordered",
@@ -243,8 +243,8 @@ def along(
     )
 
 
-def chances(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
-    """The chance of each node: its probability times all those above it; no child's is larger.
+def path_probabilities(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
+    """The probability of each node: its probability times all those above it; no child's is larger.
 
     Args:
         parents: of the nodes, -1 at the root.
@@ -308,7 +308,7 @@ def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
     if tree.value is None:
         raise InputError(
             "the tree has no values, by which its best nodes are found; pass tree.replace(value="
-            "[B, N] chances)"
+            "[B, N] probabilities)"
         )
     count = min(nodes + 1, tree.tokens.shape[1])
     root = jnp.arange(tree.tokens.shape[1]) == 0

@@ -171,16 +171,19 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
         ((0,), (1,), (0, 0))
     """
     check_integer("num_speculative_tokens", num_speculative_tokens, 0, None)
-    if not len(acceptance) or not all(0 <= chance <= 1 for chance in acceptance):
+    if not len(acceptance) or not all(0 <= probability <= 1 for probability in acceptance):
         raise InputError(f"acceptance is {list(acceptance)}; pass probabilities, 0 .. 1, by rank")
     return Template(tuple(best_paths(lambda depth: acceptance, num_speculative_tokens)))
 
 
-def best_paths(chances: Callable[[int], Sequence[float]], count: int) -> list[tuple[int, ...]]:
-    """The `count` paths of ranks with the largest products of chances, or all if there are fewer.
+def best_paths(
+    probabilities: Callable[[int], Sequence[float]], count: int
+) -> list[tuple[int, ...]]:
+    """The `count` paths of ranks with the largest products of probabilities, or all if there are
+    fewer.
 
     Args:
-        chances: of a node of that depth's children to be right, by rank; none: it has none.
+        probabilities: of a node of that depth's children to be right, by rank; none: it has none.
         count: of paths.
     """
     paths: list[tuple[int, ...]] = []
@@ -189,6 +192,6 @@ def best_paths(chances: Callable[[int], Sequence[float]], count: int) -> list[tu
     while offers and len(paths) <= count:
         value, path = heapq.heappop(offers)
         paths.append(path)
-        for rank, chance in enumerate(chances(len(path))):
-            heapq.heappush(offers, (value * chance, (*path, rank)))
+        for rank, probability in enumerate(probabilities(len(path))):
+            heapq.heappush(offers, (value * probability, (*path, rank)))
     return paths[1:]

@@ -54,7 +54,7 @@ class BlockVerification:
         drafted = jnp.take_along_axis(tree.tokens, path[:, 1:], axis=1)
         scored = jnp.take_along_axis(logits, path[..., None], axis=1)
         broken = ~samplings.is_distribution(scored)
-        p, uniforms = whole_draft.chances(scored, frame, tree.depth)
+        p, uniforms = whole_draft.distributions_and_uniforms(scored, frame, tree.depth)
         q = _distributions(tree.q, tree.q_row, path[:, :-1])
         length = _length(tree, broken, frame)
         accept, residual = jax.vmap(acceptance)(p, q, drafted, length)

@@ -28,10 +28,11 @@ class Candidates:
     tokens: Int[Array, "B M K"]
     scores: Float[Array, "B M K"]
     """The scores that the children were drawn by, falling; -inf where no token was left to draw."""
-    chances: Float[Array, "B M K"]
+    child_probs: Float[Array, "B M K"]
     """The draft's probability of each child."""
     probs: Float[Array, "B M V"]
-    """The draft's distribution, which the chances are of; never computed if it is not read."""
+    """The draft's distribution, which the probabilities are of; never computed if it is not
+    read."""
     q: Float[Array, "B M V"] | None
     """The distribution that the children are honest draws from; None if they are point masses."""
 
@@ -79,7 +80,8 @@ def coupled(
     The target takes argmax(log p + G): the better q resembles p, the surer that token is among
     these. Temperature T divides logits, so that argmax is the one of logits + T G: the scores are
     in that unit, which holds at T = 0 too. They are the *target's* temperature and filters, since
-    the noise is; tokens that the filters take from q come last. `sampling` tells the chances alone.
+    the noise is; tokens that the filters take from q come last. `sampling` tells the probabilities
+    alone.
 
     Logits may be of few tokens, `among` all of those that there is noise for. The candidates'
     tokens are then their places among the few.
@@ -126,7 +128,7 @@ def gumbel_list(
     noises = jnp.zeros(shape)
     if frame.keys is not None:
         largest = samplings.gumbel(frame.keys, frame.positions + level, vocab) + math.log(size)
-        # Each token's largest noise is any of the K with the same chance.
+        # Each token's largest noise is any of the K with the same probability.
         own = jax.vmap(jax.random.fold_in)(
             samplings.fork(frame.keys, frame.positions, _CHILDREN), jnp.full(batch, level)
         )
@@ -269,11 +271,11 @@ def _candidates(
     probs: Float[Array, "B M V"],
     sampled: bool,
 ) -> Candidates:
-    chances = jnp.take_along_axis(probs, tokens, axis=-1)
+    probabilities = jnp.take_along_axis(probs, tokens, axis=-1)
     return Candidates(
         tokens=tokens,
         scores=scores,
-        chances=jnp.where(scores > -jnp.inf, chances, 0.0),
+        child_probs=jnp.where(scores > -jnp.inf, probabilities, 0.0),
         probs=probs,
         q=probs if sampled else None,
     )

@@ -138,10 +138,11 @@ def k_seq(
 ) -> Verdicts:
     """The rule for independent children from q, each kept with probability min(1, p / (gamma q)).
 
-    K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the chance of one child, and
-    K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The left side is
-    1 + (1 - beta) + .. + (1 - beta)^(K - 1), the mean number of children tried: a sum in which
-    nothing cancels and nothing divides by 0. The residual is norm[p - tried min(q, p / gamma)].
+    K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the probability of one
+    child, and K valid children, gamma is the least with (1 - (1 - beta)^K) / beta <= gamma. The
+    left side is 1 + (1 - beta) + .. + (1 - beta)^(K - 1), the mean number of children tried: a sum
+    in which nothing cancels and nothing divides by 0. The residual is norm[p - tried min(q, p /
+    gamma)].
 
     Example:
         >>> p = q = jnp.array([0.5, 0.5])
@@ -193,12 +194,12 @@ def _one_by_one(
         child, of_p, of_q = children[k], p.sum(), q.sum()
         # q knows every child that was drawn from it; one that it does not know changes nothing.
         drawn = valid[k] & (q[child] > 0)
-        chance = jnp.where(drawn, _ratio(p[child] * of_q, q[child] * of_p), 0.0)
+        probability = jnp.where(drawn, _ratio(p[child] * of_q, q[child] * of_p), 0.0)
         gone = jnp.arange(p.shape[0]) == child
         left = jnp.maximum(p - q * (of_p / jnp.where(drawn, of_q, 1.0)), 0.0)
         left = jnp.where(gone, 0.0, left)  # as it is for a refused child, but for rounding
         p = jnp.where(drawn & (left > 0).any(), left, p)
-        return accept.at[k].set(chance), p, jnp.where(drawn, after(q, gone), q)
+        return accept.at[k].set(probability), p, jnp.where(drawn, after(q, gone), q)
 
     # A node has few children for the width of most trees, and each costs a pass over V.
     last = jnp.where(valid, jnp.arange(1, children.shape[0] + 1), 0).max(initial=0)

@@ -19,19 +19,19 @@ class TraversalVerification:
     """A `Verifier` of trees whose children were drawn without replacement (Weng et al. 2025,
     arXiv:2505.12398, Algorithm 1).
 
-    A node is tested when nothing is left below it: first the leftmost leaf, with the chance that
-    its whole path deserves. A node that fails is taken out of the tree, its parent's distribution
-    becomes what is left of it, and the next leaf is tested. The first that passes is kept with all
-    nodes above it. Of a chain this is block verification. `TreeVerifier` forgets, once a token is
-    kept, by how much the target likes it more than the draft does; here that makes up for a token
-    below which it likes less.
+    A node is tested when nothing is left below it: first the leftmost leaf, with the probability
+    that its whole path deserves. A node that fails is taken out of the tree, its parent's
+    distribution becomes what is left of it, and the next leaf is tested. The first that passes is
+    kept with all nodes above it. Of a chain this is block verification. `TreeVerifier` forgets,
+    once a token is kept, by how much the target likes it more than the draft does; here that makes
+    up for a token below which it likes less.
 
     It takes two steps for every node that is tested, one after another, where `TreeVerifier` takes
     as many as the path that it keeps is long, and it computes the distributions of all nodes.
 
     Where a node has children may depend on all other tokens, never on their own: whatever stands
-    below a node, it or something below it is kept with the chance that its path deserves, so that
-    the shape of one part of the tree says nothing of whether it failed.
+    below a node, it or something below it is kept with the probability that its path deserves, so
+    that the shape of one part of the tree says nothing of whether it failed.
 
     Example:
         >>> import jspec
@@ -57,7 +57,7 @@ class TraversalVerification:
                 "rule=jspec.rules.coupled"
             )
         broken = ~samplings.is_distribution(logits)
-        p, uniforms = whole_draft.chances(logits, frame, tree.tokens.shape[1])
+        p, uniforms = whole_draft.distributions_and_uniforms(logits, frame, tree.tokens.shape[1])
         there = tree.valid & ~frame.done[:, None]
         kept = jax.vmap(_traverse)(replace(tree, valid=there), p, broken, uniforms)
         return Verdict(
@@ -84,7 +84,7 @@ class _Branch(NamedTuple):
     depth: Int[Array, ""]
     path: Int[Array, " P"]
     ratio: Float[Array, " P"]
-    """alpha: the chance with which a node passes, if nothing below it has."""
+    """alpha: the probability with which a node passes, if nothing below it has."""
     p: Float[Array, "P V"]
     """The target's distributions, less what was tested and refused."""
     q: Float[Array, "P V"]

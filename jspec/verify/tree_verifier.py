@@ -64,7 +64,7 @@ class TreeVerifier:
         def descend(carry):
             verdict, node, going, depth = carry
             at = jnp.take_along_axis(logits, node[:, None, None], axis=1)[:, 0]
-            probs, noise, uniforms = _chance(at, tree.width, depth, frame)
+            probs, noise, uniforms = _distribution_and_noise(at, tree.width, depth, frame)
             children, tokens, accept, residual = visit(tree, node, probs, noise, depth)
             taken = uniforms < accept
             found = taken.any(-1)
@@ -151,7 +151,7 @@ def _where_tokens_match(tree: Tree, logits: Float[Array, "B N V"], frame: Frame)
     )
 
 
-def _chance(
+def _distribution_and_noise(
     logits: Float[Array, "B V"], width: int, depth: Int[Array, ""], frame: Frame
 ) -> tuple[Float[Array, "B V"], Float[Array, "B V"], Float[Array, "B K"]]:
     """The distribution, the position's noise and a uniform per child.

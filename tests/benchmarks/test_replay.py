@@ -10,7 +10,7 @@ from benchmarks.block.replay import Replay
 from benchmarks.texts import Prompts
 from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec.drafters.draft_head.block import BlockDrafter
-from jspec.training.laws import observe
+from jspec.training.distributions import observe
 
 WANTED = np.array([9, 16, 12])
 

@@ -359,8 +359,8 @@ def test_no_row_pays_for_another():
     would have them wait for it, a batch for them at its end. Rows that have ended count for
     nothing, whatever is drafted for them.
     """
-    chance = np.array([0.97, 0.05, 0.05, 0.05], np.float32)
-    value = chance[:, None] ** np.arange(4, dtype=np.float32)
+    probability = np.array([0.97, 0.05, 0.05, 0.05], np.float32)
+    value = probability[:, None] ** np.arange(4, dtype=np.float32)
     told = trees.chain(3).fill(jnp.zeros((4, 4), jnp.int32)).replace(value=jnp.asarray(value))
     drafter = jspec.adaptive(Telling(), (0, 3))
     costs = costs_of(4, {0: 1.0, 3: 1.6})

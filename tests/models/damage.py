@@ -139,8 +139,8 @@ class Readers:
         self._words = {"a": 0, "b": 1, "c": 2}
         store = jspec.datastore.build(np.random.default_rng(0).integers(0, 3, 200), 3)
         jspec.datastore.save(store, folder / "whole.datastore", self._words)
-        laws = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
-        lines = ngrams.build(np.array([[0, 1, 2]]), laws, vocab_size=3, k=1)
+        distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
+        lines = ngrams.build(np.array([[0, 1, 2]]), distributions, vocab_size=3, k=1)
         ngrams.save(folder / "whole.ngrams", lines, "mine")
         self._setting = jspec.costs.setting(model, model.init(), self._suffix)
         curve = jspec.CostCurve.of({1: 0.02, 8: 0.03})

@@ -23,7 +23,7 @@ go unseen. `p` is the target's distribution and `q` the draft's, whatever letter
 from .beams import every_beam, rsd_s, sequence_values
 from .block import (
     block,
-    block_chances,
+    block_probabilities,
     chain_distribution,
     chains,
     expected_kept,
@@ -93,7 +93,7 @@ __all__ = [
     "banned_sequences",
     "banned_tokens",
     "block",
-    "block_chances",
+    "block_probabilities",
     "chain_distribution",
     "chains",
     "children_of",

@@ -73,7 +73,7 @@ def every_beam(q, width, length):
     beginnings of l
     tokens: the parent of each of them was itself among the first `width`.
     """
-    chances = defaultdict(float)
+    probabilities = defaultdict(float)
     sequences = {
         sequence: np.prod([q(sequence[:depth])[token] for depth, token in enumerate(sequence)])
         for sequence in product(range(len(q(()))), repeat=length)
@@ -86,24 +86,24 @@ def every_beam(q, width, length):
         # The others change no level, now or later: without them the order has the same
         # distribution.
         left = {
-            sequence: chance
-            for sequence, chance in sequences.items()
-            if chance > 0
+            sequence: probability
+            for sequence, probability in sequences.items()
+            if probability > 0
             and any(adds(level, sequence[:depth]) for depth, level in enumerate(levels, 1))
         }
         total = sum(left.values())
-        for sequence, chance in left.items():
+        for sequence, probability in left.items():
             longer = [
                 [*level, sequence[:depth]] if adds(level, sequence[:depth]) else level
                 for depth, level in enumerate(levels, 1)
             ]
-            go(longer, weight * chance / total)
+            go(longer, weight * probability / total)
         if not left:
             children = defaultdict(list)
             for prefix in (prefix for level in levels for prefix in level):
                 children[prefix[:-1]].append(prefix[-1])
             tokens, parents = tree_of(lambda prefix: children.get(prefix, ()))
-            chances[tuple(tokens), tuple(parents)] += weight
+            probabilities[tuple(tokens), tuple(parents)] += weight
 
     go([[]] * length, 1.0)
-    return list(chances.items())
+    return list(probabilities.items())

@@ -2,8 +2,8 @@
 
 Both get the distributions along one drafted chain X_1 .. X_L: p [L + 1, V], the target's after 0 ..
 L of its tokens, and q [L, V], the draft's after 0 .. L - 1. They give `(stops [L + 1], residuals [L
-+ 1, V])`: the chance that exactly i tokens are kept, and the distribution of the token that follows
-then.
++ 1, V])`: the probability that exactly i tokens are kept, and the distribution of the token that
+follows then.
 
 As in `rules`, a distribution that can never be drawn from is all zeros.
 """
@@ -15,47 +15,47 @@ import numpy as np
 from .rules import _distribution, _ratio
 
 
-def block_chances(p, q, tokens):
+def block_probabilities(p, q, tokens):
     """h_1 .. h_L, and the joint ratios p_0 .. p_L that they are made of."""
     length = len(tokens)
     joint = [1.0]
     for i, token in enumerate(tokens):
         ratio = p[i][token] / q[i][token] if q[i][token] > 0 else 0.0
         joint.append(min(joint[-1] * ratio, 1.0))
-    chances = []
+    probabilities = []
     for i in range(1, length):
         surplus = np.maximum(joint[i] * p[i] - q[i], 0).sum()
         total = surplus + 1 - joint[i]
         # 0/0: the next token is drawn from the target's own distribution, and so are those after it
         # or one of them passes: what is said here is never asked.
-        chances.append(surplus / total if total > 0 else 1.0)
-    return np.array(chances + joint[length:] * (length > 0)), joint
+        probabilities.append(surplus / total if total > 0 else 1.0)
+    return np.array(probabilities + joint[length:] * (length > 0)), joint
 
 
 def block(p, q, tokens):
     """Every token is tested; the last that passes is the last that is kept."""
-    chances, joint = block_chances(p, q, tokens)
+    probabilities, joint = block_probabilities(p, q, tokens)
     residuals = [_distribution(np.maximum(joint[i] * p[i] - q[i], 0)) for i in range(len(tokens))]
-    return last_passed(chances), np.array([*residuals, p[len(tokens)]])
+    return last_passed(probabilities), np.array([*residuals, p[len(tokens)]])
 
 
 def token_by_token(p, q, tokens):
     """The first token that fails is the first that is not kept (Leviathan et al. 2023)."""
     stops, reach = [], 1.0
     for i, token in enumerate(tokens):
-        chance = _ratio(p[i], q[i], token)
-        stops.append(reach * (1 - chance))
-        reach = reach * chance
+        probability = _ratio(p[i], q[i], token)
+        stops.append(reach * (1 - probability))
+        reach = reach * probability
     residuals = [_distribution(np.maximum(p[i] - q[i], 0)) for i in range(len(tokens))]
     return np.array([*stops, reach]), np.array([*residuals, p[len(tokens)]])
 
 
-def last_passed(chances):
+def last_passed(probabilities):
     """The distribution [L + 1] of the last of L independent tests that passes, 0 if none does."""
     stops, above = [], 1.0
-    for chance in chances[::-1]:
-        stops.append(above * chance)
-        above = above * (1 - chance)
+    for probability in probabilities[::-1]:
+        stops.append(above * probability)
+        above = above * (1 - probability)
     return np.array([above, *stops[::-1]])
 
 

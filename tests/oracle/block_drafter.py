@@ -108,7 +108,8 @@ def scores(head, block, unembed):
 
 
 def confidence(head, block):
-    """confidence(depth, before) -> the chance that the token at depth + 1 is kept (DSpark, 3)."""
+    """confidence(depth, before) -> the probability that the token at depth + 1 is kept (DSpark,
+    3)."""
 
     def kept(depth, before):
         read = np.concatenate([block[depth], head["first"][before]])
@@ -118,7 +119,8 @@ def confidence(head, block):
 
 
 def log_shares(after, depth, before, noise, weights, confident=None):
-    """log chances [V] that each token is the target's: a logit over log q and the position's noise.
+    """log probabilities [V] that each token is the target's: a logit over log q and the position's
+    noise.
 
     weights = (a, b, _, _): a (log q(x | before) + T G(x)) + b T G(x), among all tokens. With a = 1
     and b = 0 it is the noise-ranked draft, with b = -a the published one.
@@ -133,12 +135,13 @@ def log_shares(after, depth, before, noise, weights, confident=None):
 
 
 def tree(shares, root, depth, beam, budget):
-    """The `budget` paths of the largest products of chances, taken one by one from a heap.
+    """The `budget` paths of the largest products of probabilities, taken one by one from a heap.
 
     DDTree's and JetSpec's best-first order, with children that depend on their parent (PCTree).
 
     Args:
-      shares: shares(depth, before) -> [V], log chances of what follows `before` at that depth.
+      shares: shares(depth, before) -> [V], log probabilities of what follows `before` at that
+      depth.
       root: the anchor's token.
       depth: most tokens of a path.
       beam: most children of a node.
@@ -150,8 +153,8 @@ def tree(shares, root, depth, beam, budget):
         taken.append((path, -cost))
         if len(path) == depth:
             continue
-        chances = shares(len(path), path[-1] if path else root)
-        for token in np.argsort(-chances, kind="stable")[:beam]:
+        probabilities = shares(len(path), path[-1] if path else root)
+        for token in np.argsort(-probabilities, kind="stable")[:beam]:
             made += 1
-            heapq.heappush(heap, (cost - chances[token], made, (*path, int(token))))
+            heapq.heappush(heap, (cost - probabilities[token], made, (*path, int(token))))
     return taken[1:]

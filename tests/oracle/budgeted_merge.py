@@ -38,7 +38,7 @@ def claims(tree):
     return found
 
 
-def chances(forest, corrections):
+def probabilities_of(forest, corrections):
     """{path: probability that it is taken if its parent is} over all drafters' trees."""
     said = [claims(tree) for tree in forest]
     weights = {}
@@ -55,11 +55,11 @@ def chances(forest, corrections):
     }
 
 
-def value(chance):
+def value(probability):
     """{path: product along it}."""
     found = {}
-    for path in sorted(chance, key=len):
-        found[path] = chance[path] * found.get(path[:-1], 1.0)
+    for path in sorted(probability, key=len):
+        found[path] = probability[path] * found.get(path[:-1], 1.0)
     return found
 
 
@@ -76,14 +76,14 @@ def learnt(beliefs, rows):
     slopes, bends = {}, {}
     for forest, emitted in rows:
         said = [claims(tree) for tree in forest]
-        for path, chance in chances(forest, corrections).items():
+        for path, probability in probabilities_of(forest, corrections).items():
             if len(path) > len(emitted) or path[:-1] != tuple(emitted[: len(path) - 1]):
                 continue  # nobody knows what follows its parent
             kinds = [(d, known[path][1]) for d, known in enumerate(said) if path in known]
             for name in (None, *kinds):
                 taken = path == tuple(emitted[: len(path)])
-                slopes[name] = slopes.get(name, 0.0) + taken - chance
-                bends[name] = bends.get(name, 0.0) + chance * (1 - chance)
+                slopes[name] = slopes.get(name, 0.0) + taken - probability
+                bends[name] = bends.get(name, 0.0) + probability * (1 - probability)
     names = slopes.keys() | curvatures.keys()
     # What was never met has the start's curvature, fading: written out where it is first met.
     rounds = curvatures.get("rounds", 0)

@@ -1,8 +1,10 @@
-"""Token Recycling by probability: cells carry chances, the budget goes to the likeliest paths.
+"""Token Recycling by probability: cells carry probabilities, the budget goes to the likeliest
+paths.
 
 The matrix is `{token: [(candidate, mean probability), ..]}`; a token that is not in it was never
 seen. The n-gram table is `{(before, token): line, (token,): line}` of such lines, or empty.
-Chances are those of budgeted_merge.py's multinomial logit, with the matrix and the table as its
+Probabilities are those of budgeted_merge.py's multinomial logit, with the matrix and the table as
+its
 drafters: each line's own odds, moved by a correction for its rank and its bin of odds, those of
 the table for its order too. Where tokens are drawn, the odds of each candidate are multiplied by
 exp(T (G - 0.5772)), with the noise G that decides there: `noise` holds these log odds by token, a
@@ -21,16 +23,16 @@ def _kind(rank, odds):
 
 def _said(line, ranks):
     """{candidate: (kind, odds)} of what one source says."""
-    none = max(1 - sum(chance for _, chance in line), 0.02)
+    none = max(1 - sum(probability for _, probability in line), 0.02)
     found = {}
-    for rank, (token, chance) in enumerate(line):
-        odds = min(log(max(chance, 1e-3) / none), 4.0)
+    for rank, (token, probability) in enumerate(line):
+        odds = min(log(max(probability, 1e-3) / none), 4.0)
         found[token] = (_kind(ranks[min(rank, len(ranks) - 1)], odds), odds)
     return found
 
 
 def cells(matrix, table, before, token, corrections, noise=None):
-    """[(candidate, kinds, chance)] after two tokens; kind 64 + j is kind j of the table."""
+    """[(candidate, kinds, probability)] after two tokens; kind 64 + j is kind j of the table."""
     of_matrix = _said(matrix.get(token, []), range(8))
     pair = table.get((before, token))
     line = table.get((token,), []) if pair is None else pair
@@ -67,8 +69,8 @@ def grown(matrix, table, corrections, text, nodes, depth, k, noise=()):
             before, last = (*text, *path)[-2:]
             here = noise[len(path)] if len(noise) else None
             offered = cells(matrix, table, before, last, corrections, here)
-            for token, _, chance in sorted(offered, key=lambda one: -one[2])[:k]:
-                heapq.heappush(heap, (value * chance, (*path, token)))
+            for token, _, probability in sorted(offered, key=lambda one: -one[2])[:k]:
+                heapq.heappush(heap, (value * probability, (*path, token)))
     del found[()]
     return found
 
@@ -79,10 +81,10 @@ def learnt(matrix, table, beliefs, text, noise=()):
     slopes, bends = {}, {}
     for step, (before, last, after) in enumerate(zip(text, text[1:], text[2:], strict=False)):
         here = noise[step] if len(noise) else None
-        for token, kinds, chance in cells(matrix, table, before, last, corrections, here):
+        for token, kinds, probability in cells(matrix, table, before, last, corrections, here):
             for name in (None, *kinds):
-                slopes[name] = slopes.get(name, 0.0) + (token == after) - chance
-                bends[name] = bends.get(name, 0.0) + chance * (1 - chance)
+                slopes[name] = slopes.get(name, 0.0) + (token == after) - probability
+                bends[name] = bends.get(name, 0.0) + probability * (1 - probability)
     rounds = curvatures.get("rounds", 0)
     names = slopes.keys() | (curvatures.keys() - {"rounds"})
     new = {
@@ -109,17 +111,18 @@ def visited(matrix, tokens, distributions, memory, k):
     return new
 
 
-def tabulated(rows, laws, k):
-    """The n-gram table of rows of tokens and of the laws [(token, chance), ..] after each token."""
+def tabulated(rows, distributions, k):
+    """The n-gram table of rows of tokens and of the distributions [(token, probability), ..] after
+    each token."""
     visits, sums = {}, {}
-    for row, after in zip(rows, laws, strict=True):
-        for place, law in enumerate(after):
+    for row, after in zip(rows, distributions, strict=True):
+        for place, distribution in enumerate(after):
             single = (row[place],)
             for key in (single, (row[place - 1], *single))[: 1 + (place > 0)]:
                 visits[key] = visits.get(key, 0) + 1
                 line = sums.setdefault(key, {})
-                for token, chance in law:
-                    line[token] = line.get(token, 0.0) + chance
+                for token, probability in distribution:
+                    line[token] = line.get(token, 0.0) + probability
     means = {key: {t: s / visits[key] for t, s in line.items()} for key, line in sums.items()}
     table = {}
     for key, line in means.items():

@@ -14,10 +14,10 @@ from .rules import emission
 
 def draws_iid(q, num):
     """`num` children from q, each on its own."""
-    chances = [
+    probabilities = [
         (children, np.prod(q[list(children)])) for children in product(range(len(q)), repeat=num)
     ]
-    return [(children, weight) for children, weight in chances if weight > 0]
+    return [(children, weight) for children, weight in probabilities if weight > 0]
 
 
 def draws_swor(q, num):
@@ -44,7 +44,7 @@ def emitted_probs(rule, p, q, draws):
 
 
 def acceptance(rule, p, q, draws):
-    """The chance that some child is kept, over all draws."""
+    """The probability that some child is kept, over all draws."""
     refused = sum(weight * np.prod(1 - rule(p, q, children)[0]) for children, weight in draws)
     return 1 - refused
 

@@ -80,8 +80,9 @@ def multi_round(p, q, children):
 def k_seq_gamma(p, q, num):
     """The best division of K-SEQ (SpecTr, Sun et al. 2023): the least valid gamma in [1, K].
 
-    beta(g) = sum min(q, p/g) is one child's chance. g is valid where 1 - (1 - beta)^K <= g beta;
-    the left side falls with g and the right side grows, so bisection finds the least.
+    beta(g) = sum min(q, p/g) is one child's probability. g is valid where
+    1 - (1 - beta)^K <= g beta; the left side falls with g and the right side grows, so bisection
+    finds the least.
     """
 
     def is_valid(gamma):
@@ -130,7 +131,7 @@ def emission(accept, residual, children):
     """The distribution [V] of the token emitted at the node, given its children, tried in order."""
     emitted = np.zeros(len(residual))
     reach = 1.0
-    for child, chance in zip(children, accept, strict=True):
-        emitted[child] += reach * chance
-        reach = reach * (1 - chance)
+    for child, probability in zip(children, accept, strict=True):
+        emitted[child] += reach * probability
+        reach = reach * (1 - probability)
     return emitted + reach * residual

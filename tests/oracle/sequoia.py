@@ -60,6 +60,6 @@ def tokens_by_depth(rows, shape):
     """The same where `rows` has an acceptance vector for each depth, the last for all deeper."""
     below = rows[1:] or rows
     return 1 + sum(
-        chance * tokens_by_depth(below, child)
-        for chance, child in zip(rows[0], shape, strict=False)
+        probability * tokens_by_depth(below, child)
+        for probability, child in zip(rows[0], shape, strict=False)
     )

@@ -10,7 +10,7 @@ from oracle.trees import children_of
 
 
 def traversal(tree, p, q, without_replacement=True):
-    """The tests in their order, `(prefix, chance, residual [V])`; that of the root comes last.
+    """The tests in their order, `(prefix, probability, residual [V])`; that of the root comes last.
 
     A node that is entered gets alpha = min(alpha of its parent * p(x) / q(x), 1). It is tested when
     nothing is left below it, and passes with alpha: the path to it is kept, and the next token is
@@ -53,21 +53,21 @@ def traversal_distribution(tree, p, q, depth, without_replacement=True):
         if len(prefix) >= depth:
             joint[prefix[:depth]] += weight
         elif weight > 0:
-            for token, chance in enumerate(p(prefix)):
-                complete((*prefix, token), weight * chance)
+            for token, probability in enumerate(p(prefix)):
+                complete((*prefix, token), weight * probability)
 
     left = 1.0
-    for prefix, chance, residual in traversal(tree, p, q, without_replacement):
+    for prefix, probability, residual in traversal(tree, p, q, without_replacement):
         for token, share in enumerate(residual):
-            complete((*prefix, token), left * chance * share)
-        left *= 1 - chance
+            complete((*prefix, token), left * probability * share)
+        left *= 1 - probability
     return joint
 
 
 def traversal_kept(tree, p, q, without_replacement=True):
     """Drafted tokens kept, on average."""
     left, kept = 1.0, 0.0
-    for prefix, chance, _ in traversal(tree, p, q, without_replacement):
-        kept += left * chance * len(prefix)
-        left *= 1 - chance
+    for prefix, probability, _ in traversal(tree, p, q, without_replacement):
+        kept += left * probability * len(prefix)
+        left *= 1 - probability
     return kept

@@ -146,7 +146,7 @@ def dyspec_threshold(q, orders, threshold, budget):
 
 
 def _slot_value(q, prefix, drawn):
-    """The estimated chance that the next child of `prefix` is tried (eqs. 9-11).
+    """The estimated probability that the next child of `prefix` is tried (eqs. 9-11).
 
     The node is reached with the product of its path, and all `drawn` before are refused. The
     algorithm multiplies renormalised residuals, which telescope to this. The model is not asked
@@ -166,7 +166,7 @@ def every_tree(build, draws):
       build: called with a function prefix -> what was drawn there, gives a tree.
       draws: prefix -> [(what may be drawn there, probability)].
     """
-    chances = defaultdict(float)
+    probabilities = defaultdict(float)
 
     class Unknown(Exception):
         pass
@@ -181,13 +181,13 @@ def every_tree(build, draws):
             tokens, parents = build(ask)
         except Unknown as unknown:
             (prefix,) = unknown.args
-            for drawn, chance in draws(prefix):
-                go({**known, prefix: drawn}, weight * chance)
+            for drawn, probability in draws(prefix):
+                go({**known, prefix: drawn}, weight * probability)
         else:
-            chances[tuple(tokens), tuple(parents)] += weight
+            probabilities[tuple(tokens), tuple(parents)] += weight
 
     go({}, 1.0)
-    return list(chances.items())
+    return list(probabilities.items())
 
 
 def walk_distribution(tree, rule, p, q, depth):
@@ -210,8 +210,8 @@ def walk_distribution(tree, rule, p, q, depth):
         if len(prefix) == depth:
             probs[prefix] += weight
         elif weight > 0:
-            for token, chance in enumerate(p(prefix)):
-                complete((*prefix, token), weight * chance)
+            for token, probability in enumerate(p(prefix)):
+                complete((*prefix, token), weight * probability)
 
     def visit(prefix, weight):
         if len(prefix) == depth:
@@ -220,11 +220,11 @@ def walk_distribution(tree, rule, p, q, depth):
         drawn = children.get(prefix, [])
         accept, residual = rule(p(prefix), q(prefix), drawn)
         left = weight
-        for token, chance in zip(drawn, accept, strict=True):
-            visit((*prefix, token), left * chance)
-            left = left * (1 - chance)
-        for token, chance in enumerate(residual):
-            complete((*prefix, token), left * chance)
+        for token, probability in zip(drawn, accept, strict=True):
+            visit((*prefix, token), left * probability)
+            left = left * (1 - probability)
+        for token, probability in enumerate(residual):
+            complete((*prefix, token), left * probability)
 
     visit((), 1.0)
     return probs

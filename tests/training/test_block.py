@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec.models.heads.base import gathered
 from jspec.models.heads.registry import with_taps
 from jspec.training.block import Blocks, compare, draw_anchors
-from jspec.training.laws import Observed, likeliest, observe
+from jspec.training.distributions import Observed, likeliest, observe
 from jspec.training.unroll import Batch, observed
 
 HEAD = tiny.block(taps=(0, 1), confidence_width=19)
@@ -23,7 +23,9 @@ PARAMS = tiny.params(tiny.model())
 TOKENS = np.random.default_rng(0).integers(0, tiny.VOCAB, (2, 9))
 LIVE = np.arange(9) < np.array([[9], [6]])
 BATCH = Batch(jnp.asarray(TOKENS), jnp.asarray(LIVE), None, jnp.array([3, 4]))
-BLOCKS = Blocks(TARGET, HEAD, anchors=4, decay=2.0, confidence_weight=0.7, num_laws=tiny.VOCAB)
+BLOCKS = Blocks(
+    TARGET, HEAD, anchors=4, decay=2.0, confidence_weight=0.7, num_target_tokens=tiny.VOCAB
+)
 
 
 @pytest.fixture(scope="module")
@@ -110,8 +112,8 @@ def test_a_decay_that_is_none_is_refused():
         Blocks(TARGET, HEAD, decay=0)
 
 
-def test_laws_that_are_cut_are_compared_where_the_head_scores():
-    """Three of five tokens are scored; the law's second is not among them."""
+def test_distributions_that_are_cut_are_compared_where_the_head_scores():
+    """Three of five tokens are scored; the distribution's second is not among them."""
     scores, places = jnp.log(jnp.array([0.5, 0.3, 0.2])), jnp.array([1, 3])
     crossed, distance = compare(jnp.array([0.8, 0.2]), scores, places)
     assert crossed == pytest.approx(-0.8 * np.log(0.3), rel=1e-5)
@@ -145,4 +147,4 @@ def test_what_is_at_hand_is_read_and_not_computed():
     kept = Observed(jnp.ones((2, 9, 3), jnp.bfloat16), likeliest(jnp.zeros((2, 9, 4)), 9))
     seen = observed(None, {}, BATCH.replace(observed=kept), 4)
     assert seen.hidden.dtype == jnp.float32 and (seen.hidden == 1).all()
-    assert seen.laws.tokens.shape == (2, 9, 4)
+    assert seen.distributions.tokens.shape == (2, 9, 4)

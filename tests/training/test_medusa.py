@@ -10,7 +10,7 @@ import tiny
 
 from jspec.models.heads import borrow
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
-from jspec.training.laws import Observed, observe
+from jspec.training.distributions import Observed, observe
 from jspec.training.medusa import Ahead, accuracies
 from jspec.training.unroll import Batch
 

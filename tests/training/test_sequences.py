@@ -8,7 +8,7 @@ import pytest
 import tiny
 
 from jspec.training import sequences, states
-from jspec.training.laws import observe
+from jspec.training.distributions import observe
 from jspec.training.sequences import Row
 
 
@@ -120,19 +120,25 @@ def test_states_on_disk_are_the_target_s(tmp_path, target, text):
     whole = held[np.arange(5)].hidden
     np.testing.assert_allclose(whole, expected, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(held[np.array([3, 1])].hidden, whole[[3, 1]])
-    assert held[np.arange(5)].laws is None
+    assert held[np.arange(5)].distributions is None
     narrow = store(tmp_path / "narrow", text, "bfloat16")
     list(narrow.fill(model, params, 4))
     half = narrow[np.arange(5)].hidden.astype(np.float32)
     np.testing.assert_allclose(half, expected, rtol=1e-2)
     assert narrow.bytes_per_row * 2 == held.bytes_per_row
-    lawful = states.States(tmp_path / "laws", text, 16, "bfloat16", "me", num_laws=3)
+    lawful = states.States(
+        tmp_path / "distributions", text, 16, "bfloat16", "me", num_target_tokens=3
+    )
     list(lawful.fill(model, params, 4))
     found = lawful[np.array([4, 0])]
     np.testing.assert_array_equal(found.hidden, narrow[np.array([4, 0])].hidden)
-    np.testing.assert_array_equal(found.laws.tokens, seen.laws.tokens[jnp.array([4, 0])])
-    np.testing.assert_allclose(found.laws.probs, seen.laws.probs[jnp.array([4, 0])], rtol=1e-5)
-    np.testing.assert_allclose(seen.laws.probs.sum(-1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(
+        found.distributions.tokens, seen.distributions.tokens[jnp.array([4, 0])]
+    )
+    np.testing.assert_allclose(
+        found.distributions.probs, seen.distributions.probs[jnp.array([4, 0])], rtol=1e-5
+    )
+    np.testing.assert_allclose(seen.distributions.probs.sum(-1), 1, rtol=1e-5)
 
 
 def test_storing_goes_on_where_a_kill_ended_it(tmp_path, target, text):

@@ -1,4 +1,5 @@
-"""`jspec train ngrams`: the table is that of the target's own laws; kills and bad input."""
+"""`jspec train ngrams`: the table is that of the target's own distributions; kills and bad
+input."""
 
 import json
 from contextlib import redirect_stderr, redirect_stdout
@@ -42,8 +43,10 @@ def asked(folder, out, *arguments):
     return code, " ".join(output.getvalue().split())
 
 
-def test_the_table_has_the_targets_laws(folder, tmp_path):
-    code, said = asked(folder, tmp_path / "table", "--candidates", 3, "--states", tmp_path / "laws")
+def test_the_table_has_the_targets_distributions(folder, tmp_path):
+    code, said = asked(
+        folder, tmp_path / "table", "--candidates", 3, "--states", tmp_path / "distributions"
+    )
     assert code == 0 and "of 113 tokens of text in" in said
     target = models.load(folder / "model")
     weights = fingerprint(target.params, target.model)
@@ -56,15 +59,17 @@ def test_the_table_has_the_targets_laws(folder, tmp_path):
     places = jnp.broadcast_to(jnp.arange(9), (13, 9))
     logits = jax.jit(target.model.apply)(target.params, text, places, mask, None).logits
     values, tokens = jax.lax.top_k(logits, 16)
-    laws = np.asarray(tokens), np.asarray(jax.nn.softmax(values, axis=-1))
-    want = ngrams.table(ngrams.build(text, laws, V, 3, live))
+    distributions = np.asarray(tokens), np.asarray(jax.nn.softmax(values, axis=-1))
+    want = ngrams.table(ngrams.build(text, distributions, V, 3, live))
     np.testing.assert_array_equal(table.keys, want.keys)
     np.testing.assert_array_equal(table.tokens, want.tokens)
     np.testing.assert_allclose(table.probs, want.probs, atol=1e-3)
     # What was read is there, and a second run with half of it goes on.
-    states = tmp_path / "laws/states.bin"
+    states = tmp_path / "distributions/states.bin"
     states.write_bytes(states.read_bytes()[: states.stat().st_size // 2])
-    code, said = asked(folder, tmp_path / "again", "--candidates", 3, "--states", tmp_path / "laws")
+    code, said = asked(
+        folder, tmp_path / "again", "--candidates", 3, "--states", tmp_path / "distributions"
+    )
     assert code == 0
     for name, array in load_file(tmp_path / "table").items():
         np.testing.assert_array_equal(load_file(tmp_path / "again")[name], array)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tiny
 
-from jspec.training.laws import observe
+from jspec.training.distributions import observe
 from jspec.training.unroll import Batch, Unrolled
 
 HEAD = tiny.lyanna()
@@ -58,7 +58,7 @@ def test_further_steps_of_some_pairs_are_those_of_all():
     ],
     ids=["eagle", "lyanna"],
 )
-def test_laws_of_hot_tokens_are_compared_where_the_text_goes_on_with_one(head, ids):
+def test_distributions_of_hot_tokens_are_compared_where_the_text_goes_on_with_one(head, ids):
     """Against the scores of all tokens, cut to the hot ones."""
     chosen = jnp.asarray(np.random.default_rng(1).permutation(tiny.VOCAB)[:9])
     held, target = tiny.variables(head), tiny.model()
@@ -79,13 +79,17 @@ def test_laws_of_hot_tokens_are_compared_where_the_text_goes_on_with_one(head, i
         return head.score(held, true[:, 1:]), informed
 
     true = observe(target, frozen["target"], BATCH.tokens, 0).hidden
-    laws, found = (np.float64(part)[..., np.asarray(chosen)] for part in scores(true, BATCH.tokens))
+    distributions, found = (
+        np.float64(part)[..., np.asarray(chosen)] for part in scores(true, BATCH.tokens)
+    )
     losses, right = [], []
     for row, pair in np.ndindex(2, 8):
         if not LIVE[row, pair + 1]:
             continue
         hot = np.isin(TOKENS[row, (pair + 2) % 9], chosen)
-        p, q = (np.exp(one[row, pair]) / np.exp(one[row, pair]).sum() for one in (laws, found))
+        p, q = (
+            np.exp(one[row, pair]) / np.exp(one[row, pair]).sum() for one in (distributions, found)
+        )
         right.append(hot and p.argmax() == q.argmax())
         if hot:
             losses.append(-(p * np.log(q)).sum())

@@ -50,5 +50,5 @@ def test_a_table_is_found_by_the_weights_it_was_made_of(models):
     assert table.line_of_token.shape == (target.model.vocab_size,)
     abstract = replace(target, params=jax.eval_shape(lambda: target.params))
     assert ngram_tables.find(models["jspec-800k"]) is None is ngram_tables.find(abstract)
-    with pytest.raises(jspec.InputError, match="is a table of another model's laws"):
+    with pytest.raises(jspec.InputError, match="is a table of another model's distributions"):
         ngram_tables.load("jspec-7m", models["jspec-800k"])

@@ -148,8 +148,8 @@ def without_the_ratio(p, q, tokens):
 
 def first_failed(p, q, tokens):
     """The tests one after the other, up to the first that fails."""
-    chances, _ = oracle.block_chances(p, q, tokens)
-    passed = np.cumprod([1, *chances])
+    probabilities, _ = oracle.block_probabilities(p, q, tokens)
+    passed = np.cumprod([1, *probabilities])
     return passed - [*passed[1:], 0], verify(p, q, tokens)[1]
 
 
@@ -241,8 +241,8 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
         temperature = frame.sampling.temperature[row]
         p = [oracle.probabilities(logits[row, node], temperature) for node in ids[: length + 1]]
         tokens = tree.tokens[row, ids[1 : length + 1]]
-        chances, _ = oracle.block_chances(p, q[row], tokens)
-        passed = np.flatnonzero(uniforms[row, :length] < chances)
+        probabilities, _ = oracle.block_probabilities(p, q[row], tokens)
+        passed = np.flatnonzero(uniforms[row, :length] < probabilities)
         kept.append(passed[-1] + 1 if passed.size else 0)
         residuals.append(oracle.block(p, q[row], tokens)[1][kept[-1]])
         path = ids[: kept[-1] + 1]

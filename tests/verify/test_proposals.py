@@ -68,10 +68,10 @@ def test_group_noise_draws_without_replacement(probs, width):
     if groups.searched * groups.width < num:
         pytest.skip("so few tokens are never looked at: the groups' width is chosen to hold them")
     scores, tokens = draw_many(groups, probs)
-    chances = np.zeros((size, size))
+    probabilities = np.zeros((size, size))
     for pair, weight in oracle.draws_swor(probs, 2):
-        chances[pair] = weight
-    assert tables.distance(pairs_of(tokens, size), chances) < 1
+        probabilities[pair] = weight
+    assert tables.distance(pairs_of(tokens, size), probabilities) < 1
     assert (np.diff(scores) <= 0).all()
     # The largest is a Gumbel variable around log 1, the others are as if drawn directly: half the
     # bound on each side of a comparison of two samples.
@@ -157,11 +157,11 @@ def test_pairs_of_children_come_as_the_oracle_draws_them(draw, ways):
     found = drawn(draw, at_nodes(MANY), round_of(MANY), 2)
     tokens, size = np.asarray(found.tokens), NODES.shape[1]
     for node, probs in enumerate(NODES):
-        chances = np.zeros((size, size))
+        probabilities = np.zeros((size, size))
         for pair, weight in ways(probs, 2):
-            chances[pair] = weight
-        assert tables.distance(pairs_of(tokens[:, node], size), chances) < 1
-        np.testing.assert_allclose(found.chances[:, node], probs[tokens[:, node]], rtol=1e-5)
+            probabilities[pair] = weight
+        assert tables.distance(pairs_of(tokens[:, node], size), probabilities) < 1
+        np.testing.assert_allclose(found.child_probs[:, node], probs[tokens[:, node]], rtol=1e-5)
         np.testing.assert_allclose(found.q[0, node], probs, rtol=1e-5)
     # Nodes of a level are drawn independently of each other.
     assert tables.distance(pairs_of(tokens[:, :2, 0], size), np.outer(*NODES[:2])) < 1
@@ -239,13 +239,13 @@ def test_a_row_draws_the_same_among_other_neighbours(draw):
         assert same == (row % 2 == 0)
 
 
-def test_scores_fall_and_absent_children_have_no_chance():
+def test_scores_fall_and_absent_children_have_no_probability():
     found = drawn(proposals.without_replacement, at_nodes(500), round_of(500), 8)
     scores = np.asarray(found.scores)
     assert (scores[..., 1:] <= scores[..., :-1]).all()
     possible = np.minimum(np.count_nonzero(NODES, axis=-1), 8)
     np.testing.assert_array_equal(np.isfinite(scores).sum(-1), np.tile(possible, (500, 1)))
-    assert not np.asarray(found.chances)[scores == -np.inf].any()
+    assert not np.asarray(found.child_probs)[scores == -np.inf].any()
 
 
 MIXED = Sampling(

@@ -34,10 +34,10 @@ def emitted(rule, p, children, valid, noise):
     accept, residual = rule(jnp.asarray(p), None, jnp.asarray(children), jnp.asarray(valid), noise)
     accept, residual = np.asarray(accept), np.asarray(residual)
     probs, left = np.zeros_like(p), 1.0
-    for child, chance, there in zip(children, accept, valid, strict=True):
+    for child, probability, there in zip(children, accept, valid, strict=True):
         if there:
-            probs[child] += left * chance
-            left *= 1 - chance
+            probs[child] += left * probability
+            left *= 1 - probability
     return probs + left * residual
 
 

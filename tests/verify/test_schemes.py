@@ -88,8 +88,8 @@ def emitted(drafter, seed=0, draft=DRAFT, **sampling):
     probs = np.apply_along_axis(
         oracle.probabilities, -1, TARGET[0], temperature=warm[0], **sampling
     )
-    chances = tables.joint(tables.after(probs, (1, 2)), SIZE, LIMIT)
-    return result, tables.distance(counts, chances)
+    probabilities = tables.joint(tables.after(probs, (1, 2)), SIZE, LIMIT)
+    return result, tables.distance(counts, probabilities)
 
 
 def greedy(prompt):
@@ -219,7 +219,7 @@ class Pruned(jspec.DySpec):
 
     def value_fn(self, memory):
         def own(drawn, value):
-            value = value[..., None] * drawn.chances
+            value = value[..., None] * drawn.child_probs
             return NodeValues(value, value)
 
         return own

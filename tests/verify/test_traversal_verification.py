@@ -88,9 +88,9 @@ def test_more_is_kept_than_from_the_root_downwards():
         def below(prefix):
             drawn, left, kept = children.get(prefix, []), 1.0, 0.0
             accept, _ = oracle.recursive(p(prefix), q(prefix), drawn)
-            for token, chance in zip(drawn, accept, strict=True):
-                kept += left * chance * (1 + below((*prefix, token)))
-                left *= 1 - chance
+            for token, probability in zip(drawn, accept, strict=True):
+                kept += left * probability * (1 + below((*prefix, token)))
+                left *= 1 - probability
             return kept
 
         return below(())
@@ -117,9 +117,13 @@ def test_of_a_chain_it_is_block_verification():
     for tokens in itertools.product(range(SIZE), repeat=3):
         below = [tokens[:i] for i in range(4)]
         chain = oracle.tree_of({w: tokens[len(w) : len(w) + 1] for w in below}.__getitem__)
-        chances, _ = oracle.block_chances([p(w) for w in below], [q(w) for w in below], tokens)
-        tests = {len(prefix): chance for prefix, chance, _ in oracle.traversal(chain, p, q)}
-        np.testing.assert_allclose([tests[i + 1] for i in range(3)], chances, atol=1e-12)
+        probabilities, _ = oracle.block_probabilities(
+            [p(w) for w in below], [q(w) for w in below], tokens
+        )
+        tests = {
+            len(prefix): probability for prefix, probability, _ in oracle.traversal(chain, p, q)
+        }
+        np.testing.assert_allclose([tests[i + 1] for i in range(3)], probabilities, atol=1e-12)
 
 
 # ---- the verifier --------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ def top_k_draw(
 
     In greedy decoding these are the top k of q. In sampling they are the top k of what the target
     will choose by: log q with the very noise that decides its token. `scores` hold that sum;
-    `chances` are the probabilities of q, with no temperature.
+    `child_probs` are the probabilities of q, with no temperature.
     """
     del sampling
     return proposals.coupled(logits, Sampling(), frame, level, size)
@@ -211,13 +211,13 @@ def child_probability(drawn: Candidates, sharpness: float = 1.0) -> Float[Array,
 
     Args:
         drawn: the children.
-        sharpness: power that the weights are raised to. The chance that a token is the target's
-            *choice* is sharper than its probability: a greedy target always takes the likeliest.
+        sharpness: power that the weights are raised to. The probability that a token is the
+            target's *choice* is sharper than its own: a greedy target always takes the likeliest.
     """
     # All exponents less the largest: at a high temperature the noise alone would overflow.
     top = jnp.maximum(drawn.scores.max(-1, keepdims=True), 0.0)
     weight = jnp.exp(sharpness * (drawn.scores - top))
-    left = jnp.maximum(1.0 - drawn.chances.sum(-1, keepdims=True), 0.0)
+    left = jnp.maximum(1.0 - drawn.child_probs.sum(-1, keepdims=True), 0.0)
     total = weight.sum(-1, keepdims=True) + (left * jnp.exp(-top)) ** sharpness
     # Where filters left tokens of no weight at all, none is probable.
     return weight / jnp.where(total > 0, total, 1.0)

@@ -13,9 +13,9 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
 from jspec._xla.ragged import sequence
-from jspec.drafters.draft_head import block_chances
+from jspec.drafters.draft_head import block_probabilities
 from jspec.drafters.draft_head.base import check_depth, check_head, check_is_head
-from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
+from jspec.drafters.draft_head.block_probabilities import BlockDistributions, ProbabilityWeights
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput
@@ -98,7 +98,7 @@ class BlockState:
 
     cache: KVCache
     """Keys and values of the target's states at all committed tokens."""
-    weights: ChanceWeights
+    weights: ProbabilityWeights
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ class BlockScorer:
 
     head: OnePassHead
     params: PyTree
-    laws: BlockLaws
-    weights: ChanceWeights
+    distributions: BlockDistributions
+    weights: ProbabilityWeights
     frame: Frame
 
     def root(self) -> LevelOutput:
@@ -132,10 +132,10 @@ class BlockScorer:
             one = jax.lax.dynamic_index_in_dim(array, level, axis=1, keepdims=True)
             return jnp.broadcast_to(one, (one.shape[0], tokens.shape[1], *one.shape[2:]))
 
-        found = block_chances.chances(
+        found = block_probabilities.probabilities(
             self.head,
             self.params,
-            jax.tree.map(at_level, self.laws),
+            jax.tree.map(at_level, self.distributions),
             at_level(self.weights.values),
             tokens,
         )
@@ -149,10 +149,12 @@ class BlockScorer:
         level: Int[Array, ""] | int,
         size: int,
     ) -> Candidates:
-        """Takes the candidates of largest chance, as a `jspec.proposals.ChildSampler`."""
+        """Takes the candidates of largest probability, as a `jspec.proposals.ChildSampler`."""
         del sampling, frame
         scores, place = mesh_axes.largest(logits, size)
-        offered = jax.lax.dynamic_index_in_dim(self.laws.tokens, level, axis=1, keepdims=True)
+        offered = jax.lax.dynamic_index_in_dim(
+            self.distributions.tokens, level, axis=1, keepdims=True
+        )
         offered = jnp.broadcast_to(offered, logits.shape)
         tokens = jnp.take_along_axis(offered, place, axis=-1)
         return Candidates(tokens, scores, jnp.exp(scores), jnp.exp(logits), q=None)
@@ -160,15 +162,16 @@ class BlockScorer:
 
 @dataclass(frozen=True)
 class BlockDrafter:
-    """Drafts a tree from a whole block of laws that one forward of a head gives.
+    """Drafts a tree from a whole block of distributions that one forward of a head gives.
 
-    The head reads what the target's layers made of the text, and gives a law for each of the next D
-    tokens at once. Each law is cut to the candidates that it and its position's noise rank first:
-    the very noise G that will decide the target's token there, as argmax(log p + G). The tree is
-    grown best first by the product of the candidates' chances, which depend on the token before
-    where the head knows that (DSpark's Markov map). How sharp the laws are, and how much the noise
-    counts beside them, is learnt, depth by depth, see `jspec.drafters.draft_head.block_chances`.
-    With a beam of 1 the tree is a chain, as DFlash and DSpark draft it.
+    The head reads what the target's layers made of the text, and gives a distribution for each of
+    the next D tokens at once. Each distribution is cut to the candidates that it and its position's
+    noise rank first, the very noise G that will decide the target's token there, as
+    argmax(log p + G). The tree is grown best first by the product of the candidates' probabilities,
+    which depend on the token before where the head knows that (DSpark's Markov map). How sharp the
+    distributions are, and how much the noise counts beside them, is learnt, depth by depth, see
+    `jspec.drafters.draft_head.block_probabilities`. With a beam of 1 the tree is a chain, as DFlash
+    and DSpark draft it.
 
     After a round the head reads the states of the accepted tokens alone. What it computed for a
     block is never kept, so nothing has to be rolled back.
@@ -234,9 +237,9 @@ class BlockDrafter:
         return COUPLED.verifier
 
     def init(self, batch: int, slots: int, earlier: PyTree | None) -> BlockState:
-        """An empty context; of an earlier call what it learnt of the chances is kept."""
+        """An empty context; of an earlier call what it learnt of the probabilities is kept."""
         check_depth(self.depth, slots, self.context)
-        weights = ChanceWeights.init(batch, self.depth)
+        weights = ProbabilityWeights.init(batch, self.depth)
         if earlier is not None:
             if not isinstance(earlier, BlockState):
                 raise InputError(
@@ -261,9 +264,11 @@ class BlockDrafter:
         cache = self._read(params, state, chunk.output.hidden, chunk.positions, chunk.counts)
         return replace(state, cache=cache)
 
-    def draft(self, params: PyTree, state: BlockState, frame: Frame) -> tuple[Tree, BlockLaws]:
+    def draft(
+        self, params: PyTree, state: BlockState, frame: Frame
+    ) -> tuple[Tree, BlockDistributions]:
         hidden = self.head.draft(params, frame.root, frame.positions, state.cache)
-        laws = block_chances.block_laws(
+        distributions = block_probabilities.block_distributions(
             self.head,
             params,
             hidden[:, : self.depth],
@@ -271,20 +276,20 @@ class BlockDrafter:
             frame,
             self._size,
         )
-        scorer = BlockScorer(self.head, params, laws, state.weights, frame)
+        scorer = BlockScorer(self.head, params, distributions, state.weights, frame)
         draft, _ = best_first.grow(
             scorer,
             scorer.draw,
             None,
-            _path_chance,
+            _path_probability,
             num_speculative_tokens=self.num_speculative_tokens,
             max_depth=self.depth,
             beam=self.beam,
         )
-        return draft.tree, laws
+        return draft.tree, distributions
 
     def update(
-        self, params: PyTree, state: BlockState, aux: BlockLaws | None, feedback: Feedback
+        self, params: PyTree, state: BlockState, aux: BlockDistributions | None, feedback: Feedback
     ) -> BlockState:
         # The accepted path, whoever drafted it.
         scored, counts = feedback.scored, feedback.counts
@@ -295,7 +300,7 @@ class BlockDrafter:
         if aux is not None:
             root = feedback.tree.tokens[:, :1]
             before = jnp.concatenate([root, feedback.emitted[:, :-1]], axis=1)
-            weights = block_chances.learn(
+            weights = block_probabilities.learn(
                 self.head, params, aux, weights, before, feedback.emitted, counts
             )
         cache = self._read(params, state, hidden, feedback.positions, counts)
@@ -315,7 +320,7 @@ class BlockDrafter:
         return caches.commit(caches.until(state.cache, first), made, lanes, counts)
 
 
-def _path_chance(drawn: Candidates, value: Float[Array, "B W"]) -> NodeValues:
-    """Values a node by the product of the chances along its path."""
-    values = value[..., None] * drawn.chances
+def _path_probability(drawn: Candidates, value: Float[Array, "B W"]) -> NodeValues:
+    """Values a node by the product of the probabilities along its path."""
+    values = value[..., None] * drawn.child_probs
     return NodeValues(values, values)

@@ -151,8 +151,8 @@ class Medusa:
             at_level = logits[:, level : level + 1]
             drawn = proposals.coupled(at_level, Sampling(), frame, level, size, among)
             tokens = jnp.concatenate([tokens, ids[drawn.tokens[:, 0, ranks]]], axis=1)
-            chances = child_probability(drawn)[:, 0, ranks]
-            value = jnp.concatenate([value, value[:, parents] * chances], axis=1)
+            probabilities = child_probability(drawn)[:, 0, ranks]
+            value = jnp.concatenate([value, value[:, parents] * probabilities], axis=1)
         tree = template.fill(tokens)
         known = (frame.positions > 0)[:, None]
         valid = tree.valid & (known | (jnp.arange(template.num_nodes) == 0))
@@ -182,7 +182,9 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
         InputError: if there are fewer than 1 node or more than the product has, or a probability
             is outside 0 .. 1.
     """
-    if not accuracies or not all(0 <= chance <= 1 for head in accuracies for chance in head):
+    if not accuracies or not all(
+        0 <= probability <= 1 for head in accuracies for probability in head
+    ):
         raise InputError(
             f"accuracies are {list(accuracies)!r:.80}; pass probabilities, 0 .. 1, by head and rank"
         )

@@ -28,7 +28,7 @@ from jspec.verify.tree_verifier import TreeVerifier
 class Trials:
     """The fate of W children at each token of a text."""
 
-    chances: Float[Array, "B T W"]
+    child_probs: Float[Array, "B T W"]
     """The draft's probability of each child; 0 where no token was left to draw."""
     accept: Float[Array, "B T W"]
     """The probability that each child is taken if its earlier siblings were not."""
@@ -56,9 +56,10 @@ def measure(
 ) -> Float[Array, " W"]:
     """Measures the acceptance vector: P(the child of each rank is the one that is kept).
 
-    It is the mean over a text, which may be the target's own; what is missing to 1 is the chance
-    that no child is kept. Sequoia's authors measure theirs so (Chen et al. 2024, section 4.1); here
-    it serves every scheme that judges node by node. A pure function, compiled by whoever calls it.
+    It is the mean over a text, which may be the target's own; what is missing to 1 is the
+    probability that no child is kept. Sequoia's authors measure theirs so (Chen et al. 2024,
+    section 4.1); here it serves every scheme that judges node by node. A pure function, compiled by
+    whoever calls it.
 
     Args:
         model: the target, with its weights `params`.
@@ -154,15 +155,15 @@ def trials(
         accept, _ = jax.vmap(rule)(probs, q, children, valid, noise)
         accept = jnp.where(valid, accept, 0.0)
         likely = jnp.where(valid, jnp.take_along_axis(probs, children, axis=1), 0.0)
-        return drawn.chances[:, 0], accept, jax.vmap(_kept)(accept, children), likely
+        return drawn.child_probs[:, 0], accept, jax.vmap(_kept)(accept, children), likely
 
     columns = partial(jnp.moveaxis, source=1, destination=0)
     texts = score(model, params), score(draft, draft_params), tokens, positions
     # Position by position: the distributions of all of a text's draws at once would be W times its
     # logits.
     found = jax.lax.map(lambda column: visit(*column), jax.tree.map(columns, texts))
-    chances, accept, kept, likely = jax.tree.map(columns, found)
-    return Trials(chances, accept, kept, likely, counted=positions < lengths[:, None])
+    probabilities, accept, kept, likely = jax.tree.map(columns, found)
+    return Trials(probabilities, accept, kept, likely, counted=positions < lengths[:, None])
 
 
 def _kept(accept: Float[Array, " W"], children: Int[Array, " W"]) -> Float[Array, " W"]:

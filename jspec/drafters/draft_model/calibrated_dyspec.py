@@ -84,9 +84,9 @@ class AcceptanceRates:
 class CalibratedDySpec(DySpec):
     """DySpec with learnt acceptance rates, jspec's own; verified by the coupled scheme.
 
-    DySpec takes the draft's probability of a token for the chance that the token is accepted. For a
-    draft that agrees with its target that is too little: min(1, p/q) is near 1 however small q is.
-    This drafter counts how often tokens are accepted, row by row, and starts from DySpec's
+    DySpec takes the draft's probability of a token for the probability that the token is accepted.
+    For a draft that agrees with its target that is too little: min(1, p/q) is near 1 however small
+    q is. This drafter counts how often tokens are accepted, row by row, and starts from DySpec's
     estimate.
 
     Two rates are counted, each by a draw's rank among its siblings and by a probability. The rate
@@ -180,14 +180,14 @@ def _residual_probabilities(
     # kept as its upper bound, which spares a sort of the vocabulary.
     first = drawn.probs.max(-1, keepdims=True)
     second = jnp.where(drawn.probs == first, 0.0, drawn.probs).max(-1, keepdims=True)
-    is_first = drawn.chances == first
+    is_first = drawn.child_probs == first
     first_is_gone = jnp.cumsum(is_first, axis=-1) > is_first
-    remaining = remaining_mass(drawn.chances)
+    remaining = remaining_mass(drawn.child_probs)
 
-    def normalised(chance):
-        return chance / jnp.where(remaining > 0, remaining, 1.0)
+    def normalised(probability):
+        return probability / jnp.where(remaining > 0, remaining, 1.0)
 
-    return normalised(jnp.where(first_is_gone, second, first)), normalised(drawn.chances)
+    return normalised(jnp.where(first_is_gone, second, first)), normalised(drawn.child_probs)
 
 
 def _cell(probability: Float[Array, "*S K"]) -> Int[Array, "*S K"]:

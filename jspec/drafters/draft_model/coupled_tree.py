@@ -45,9 +45,10 @@ class CoupledTree(BestFirst):
     Under the coupled rule the target's token is argmax(log p + G), any proposal is lossless, and
     the noise G is known before p is. So the tree may look at G: a child's share of its parent's
     value is softmax(beta z) over its siblings, with z = logits of q + T G at temperature T. That is
-    the chance that it is the target's token if the logits of p differ from those of q by Gumbel
-    noise of scale 1 / beta. The inverse temperature beta follows the text, row by row, by one
-    Newton step of the log-likelihood per emitted token. At T = 0 the same line ranks plain logits.
+    the probability that it is the target's token if the logits of p differ from those of q by
+    Gumbel noise of scale 1 / beta. The inverse temperature beta follows the text, row by row, by
+    one Newton step of the log-likelihood per emitted token. At T = 0 the same line ranks plain
+    logits.
 
     Sampling then costs few more rounds than greedy decoding: the noise that makes the target's
     choice uncertain is known to the draft.

@@ -109,18 +109,20 @@ class DySpec(BestFirst):
 def reach_values(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
     """Values by equations 9 to 11: v (1 - q of earlier siblings) for a slot, v q(y) for token y."""
     return NodeValues(
-        above[..., None] * remaining_mass(drawn.chances), above[..., None] * drawn.chances
+        above[..., None] * remaining_mass(drawn.child_probs), above[..., None] * drawn.child_probs
     )
 
 
-def remaining_mass(chances: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
+def remaining_mass(probabilities: Float[Array, "*S K"]) -> Float[Array, "*S K"]:
     """The probability that the earlier siblings left in the draft's distribution.
 
     Args:
-        chances: the draft's probability of each sibling, in drawing order.
+        probabilities: the draft's probability of each sibling, in drawing order.
     """
     # Of those before it alone, to the last bit: a slot that its own token moves by a rounding error
     # is there or not by that token, which a certain distribution (1 and a tail below 1e-7) turns
     # into bias.
-    earlier = jnp.concatenate([jnp.zeros_like(chances[..., :1]), chances[..., :-1]], axis=-1)
+    earlier = jnp.concatenate(
+        [jnp.zeros_like(probabilities[..., :1]), probabilities[..., :-1]], axis=-1
+    )
     return jnp.maximum(1.0 - jnp.cumsum(earlier, axis=-1), 0.0)

@@ -107,7 +107,7 @@ class _Beam(NamedTuple):
 def _select(drawn: Candidates, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
     """The K best of all children of the beam, largest first, and each one's parent in the beam."""
     batch, _, width = drawn.tokens.shape
-    log_probs = above.log_probs[..., None] + jnp.log(drawn.chances)
+    log_probs = above.log_probs[..., None] + jnp.log(drawn.child_probs)
     # Free Gumbels, and Gumbels given the parent's. A node's first child has its largest value.
     free = above.log_probs[..., None] + drawn.scores
     free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)

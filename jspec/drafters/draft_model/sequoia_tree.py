@@ -91,23 +91,23 @@ def solve(acceptance: Acceptance, num_speculative_tokens: int, max_depth: int) -
         >>> table.template(2, 1).paths
         ((0,), (1,))
     """
-    chances = _checked(acceptance)
+    probabilities = _checked(acceptance)
     check_integer("num_speculative_tokens", num_speculative_tokens, 0, None)
     check_integer("max_depth", max_depth, 1, None)
     nodes = num_speculative_tokens + 1  # the programme counts a tree's own root
     counts = np.arange(nodes + 1)
     best = np.where(counts == 1, 1.0, -np.inf)
     table = [best]
-    shares = np.zeros((max_depth + 1, chances.shape[1], nodes + 1), np.int32)
+    shares = np.zeros((max_depth + 1, probabilities.shape[1], nodes + 1), np.int32)
     # windows[m, y] is rest[m - y], the best of the later siblings once child k has y of m nodes.
     padded = np.full(2 * nodes + 1, -np.inf)
     windows = np.lib.stride_tricks.sliding_window_view(padded, nodes + 1)[:, ::-1]
     for levels in range(1, max_depth + 1):
-        # Apart, because -inf times a chance of 0 is no number.
+        # Apart, because -inf times a probability of 0 is no number.
         possible = np.isfinite(best)
         below, barred = np.where(possible, best, 0.0), np.where(possible, 0.0, -np.inf)
         rest = np.where(counts == 0, 0.0, -np.inf)
-        row = chances[min(max_depth - levels, len(chances) - 1)]
+        row = probabilities[min(max_depth - levels, len(probabilities) - 1)]
         for rank in reversed(range(len(row))):
             padded[nodes:] = rest
             totals = windows + (row[rank] * below + barred)
@@ -217,19 +217,19 @@ def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
 
 
 def _checked(acceptance: Acceptance) -> Float[np.ndarray, "L K"]:
-    chances = np.asarray(acceptance, np.float64)
-    if chances.ndim not in (1, 2) or not chances.size:
+    probabilities = np.asarray(acceptance, np.float64)
+    if probabilities.ndim not in (1, 2) or not probabilities.size:
         raise InputError(
-            f"acceptance has the shape {chances.shape}; pass one probability or more, by rank, or "
-            "a row of them for each depth"
+            f"acceptance has the shape {probabilities.shape}; pass one probability or more, by "
+            "rank, or a row of them for each depth"
         )
-    outside = chances[~((chances >= 0) & (chances <= 1))]
+    outside = probabilities[~((probabilities >= 0) & (probabilities <= 1))]
     if outside.size:
         raise InputError(f"acceptance has {outside[0]}; pass probabilities, 0 .. 1, by rank")
-    chances = np.atleast_2d(chances)
-    if (total := chances.sum(-1).max()) > 1 + _TOLERANCE:
+    probabilities = np.atleast_2d(probabilities)
+    if (total := probabilities.sum(-1).max()) > 1 + _TOLERANCE:
         raise InputError(
             f"acceptance sums to {total:.6f}, above 1; at most one child is kept, so pass "
             "unconditional probabilities"
         )
-    return chances
+    return probabilities

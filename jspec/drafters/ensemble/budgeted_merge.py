@@ -1,8 +1,8 @@
 """Drafters that share one budget of nodes, by what the target has been taking of theirs.
 
-Every drafter drafts its whole tree. Equal paths are united, each node's chance is estimated by
-`jspec.drafters.growth.calibration`, and those with the best chances are kept, whoever offered them:
-a drafter that finds nothing leaves its nodes to the others.
+Every drafter drafts its whole tree. Equal paths are united, each node's probability is estimated by
+`jspec.drafters.growth.calibration`, and those with the best probabilities are kept, whoever offered
+them: a drafter that finds nothing leaves its nodes to the others.
 
 What is cut off is judged all the same. The tokens that the target emits tell of every offered path
 how far it would have been taken, so that a drafter which lost its nodes gets them back as soon as
@@ -120,7 +120,7 @@ class BudgetedMerge(Members):
             valid=nodes.valid,
             depth=depth,
             width=sum(draft.width for draft in drafts),
-            value=trees.chances(nodes.parents, probs, depth),
+            value=trees.path_probabilities(nodes.parents, probs, depth),
         )
         chosen = trees.best_nodes(whole, self.num_speculative_tokens)
         own = [

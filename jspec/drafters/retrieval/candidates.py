@@ -1,4 +1,5 @@
-"""What several sources offer after a token, as one law that learns what each source is worth.
+"""What several sources offer after a token, as one distribution that learns what each source is
+worth.
 
 c: the candidates of all sources, one source behind the other.
 """

@@ -2,8 +2,8 @@
 
 The published method (Luo et al. 2024) keeps ranks alone and drafts one fixed tree of them. Here the
 cells of the adjacency matrix carry probabilities as well, and the budget goes to the paths of
-largest product. An n-gram table of the target's own laws may stand beside the matrix, so that the
-first drafts know something, and know it after two tokens.
+largest product. An n-gram table of the target's own distributions may stand beside the matrix, so
+that the first drafts know something, and know it after two tokens.
 """
 
 from dataclasses import dataclass, replace
@@ -69,7 +69,8 @@ class DynamicTokenRecycling(MatrixDrafter):
     - Beside a line stands what an n-gram table offers after the last two tokens, if there is one:
       the params of this drafter, made of text that the target read (`jspec.ngrams.build`). What
       both offer is likelier, and how far each can be trusted is learnt.
-    - Where tokens are drawn, the noise that decides them is known before the target's law is, and
+    - Where tokens are drawn, the noise that decides them is known before the target's distribution
+    is, and
       the candidates are those that it favours (`deciding_noise`).
     - The tree grows level by level. The best `beam` nodes of a level offer all their candidates;
       the best nodes of all levels, by the product of probabilities along their paths, are drafted.
@@ -335,5 +336,5 @@ def _check_table(params: PyTree, vocab_size: int) -> None:
     if (size := params.line_of_token.shape[0]) != vocab_size:
         raise InputError(
             f"the n-gram table has a vocabulary of {size} and the model one of {vocab_size}; make "
-            "one of this model's laws"
+            "one of this model's distributions"
         )

@@ -1,4 +1,5 @@
-"""What a target thought likely after two tokens and after one: its laws, as an n-gram model.
+"""What a target thought likely after two tokens and after one: its distributions, as an n-gram
+model.
 
 Made once from a text that the target has read (`build`), and looked up while drafting. It backs
 off: a pair of tokens that the text has is followed by what stands in the pair's own line, and any
@@ -98,21 +99,21 @@ def pair_key(
 
 def build(
     text: Int[np.ndarray, "M T"],
-    laws: tuple[Int[np.ndarray, "M T K"], Float[np.ndarray, "M T K"]],
+    distributions: tuple[Int[np.ndarray, "M T K"], Float[np.ndarray, "M T K"]],
     vocab_size: int,
     k: int = 6,
     live: Bool[np.ndarray, "M T"] | None = None,
 ) -> Lines:
-    """The lines of a text: the mean law after each pair of tokens, and after each token.
+    """The lines of a text: the mean distribution after each pair of tokens, and after each token.
 
-    With n visits of a pair (a, b) the mean of their laws is m, and that of all visits of b is m_b;
-    the pair's line holds, of the tokens that its own laws have, the k likeliest under
-    (n m + m_b) / (n + 1). A pair seen once is thereby not taken for sure.
+    With n visits of a pair (a, b) the mean of their distributions is m, and that of all visits of b
+    is m_b; the pair's line holds, of the tokens that its own distributions have, the k likeliest
+    under (n m + m_b) / (n + 1). A pair seen once is thereby not taken for sure.
 
     Args:
         text: token ids, rows that do not hang together.
-        laws: the K likeliest tokens after each token of the text and their probabilities, as the
-            target gave them.
+        distributions: the K likeliest tokens after each token of the text and their probabilities,
+            as the target gave them.
         vocab_size: V of the target.
         k: candidates that a line keeps.
         live: False at places that are no text; None: all are text.
@@ -125,9 +126,9 @@ def build(
     if not live.any():
         raise InputError("there is no text to make an n-gram table of; give some")
     before = np.pad(text, ((0, 0), (1, 0)), constant_values=NONE)[:, :-1][live]
-    last, tokens = text[live].astype(np.int64), laws[0][live]
-    probs = laws[1][live].astype(np.float64)
-    for name, ids in (("text has", last), ("laws have", tokens)):
+    last, tokens = text[live].astype(np.int64), distributions[0][live]
+    probs = distributions[1][live].astype(np.float64)
+    for name, ids in (("text has", last), ("distributions have", tokens)):
         if not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
             raise InputError(
                 f"the {name} tokens {ids.min()} .. {ids.max()}, outside the vocabulary of "
@@ -189,7 +190,7 @@ def _places(counts: Int[np.ndarray, " groups"]) -> Int[np.ndarray, " entries"]:
 
 @dataclass(frozen=True)
 class _Means:
-    """Mean laws by what they stand after, each a run of entries (token, probability)."""
+    """Mean distributions by what they stand after, each a run of entries (token, probability)."""
 
     names: Shaped[np.ndarray, " names"]
     """What stood before, rising."""

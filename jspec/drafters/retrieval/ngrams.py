@@ -1,4 +1,5 @@
-"""N-gram tables of a target's laws, and their files: what `auto` drafts from before it has learnt.
+"""N-gram tables of a target's distributions, and their files: what `auto` drafts from before it has
+learnt.
 
 A file is in safetensors' format. A table of another model costs speed and never a token, but its
 numbers mean other tokens, so that a file says for which weights it was made.
@@ -26,7 +27,8 @@ def save(path: str | os.PathLike[str], lines: Lines, target: str) -> None:
     Args:
         path: a file in a folder that exists.
         lines: what `build` gave.
-        target: the fingerprint of the weights whose laws they are, `jspec.models.fingerprint`.
+        target: the fingerprint of the weights whose distributions they are,
+        `jspec.models.fingerprint`.
 
     Raises:
         OSError: if the file cannot be written.
@@ -34,8 +36,8 @@ def save(path: str | os.PathLike[str], lines: Lines, target: str) -> None:
     Example:
         >>> import numpy as np, tempfile
         >>> from jspec import ngrams
-        >>> laws = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
-        >>> lines = ngrams.build(np.array([[0, 1, 2]]), laws, vocab_size=3, k=1)
+        >>> distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
+        >>> lines = ngrams.build(np.array([[0, 1, 2]]), distributions, vocab_size=3, k=1)
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     ngrams.save(f"{folder}/table", lines, "of these weights")
         ...     table = ngrams.load(f"{folder}/table", "of these weights", vocab_size=3)
@@ -68,8 +70,8 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
     """
     if made_for(path) != (target, vocab_size):
         raise InputError(
-            f"{path} is a table of another model's laws; {_AGAIN} --model, of this one, on a text "
-            "that it wrote"
+            f"{path} is a table of another model's distributions; {_AGAIN} --model, of this one, "
+            "on a text that it wrote"
         )
     held = load_file(path)
     try:
@@ -98,7 +100,7 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
 
 
 def made_for(path: str | os.PathLike[str]) -> tuple[str, int]:
-    """The (fingerprint, vocabulary) of the weights whose laws a file has.
+    """The (fingerprint, vocabulary) of the weights whose distributions a file has.
 
     Raises:
         InputError: if it is no file of n-grams.

@@ -1,4 +1,5 @@
-"""Block drafters: the oracle's states and trees, the noise that decides, and learnt chances."""
+"""Block drafters: the oracle's states and trees, the noise that decides, and learnt
+probabilities."""
 
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -14,8 +15,8 @@ from oracle import block_drafter as oracle
 import jspec
 from jspec import memory as caches
 from jspec import sampling as samplings
-from jspec.drafters.draft_head import block_chances
-from jspec.drafters.draft_head.block_chances import BlockLaws, ChanceWeights
+from jspec.drafters.draft_head import block_probabilities
+from jspec.drafters.draft_head.block_probabilities import BlockDistributions, ProbabilityWeights
 from jspec.memory import TreeKV
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.types import Frame, Output, PromptChunk
@@ -143,7 +144,7 @@ def test_trees_are_the_best_paths_by_head_and_noise(drafted):
             assert found[path] == pytest.approx(np.exp(log_value), rel=2e-3)
 
 
-# A target whose next token depends on the last alone, and a head that knows its law.
+# A target whose next token depends on the last alone, and a head that knows its distribution.
 
 
 @dataclass(frozen=True)
@@ -165,7 +166,7 @@ class Bigrams:
 
 @dataclass(frozen=True)
 class BigramHead:
-    """Its laws are those of a table, read `late` positions too late."""
+    """Its distributions are those of a table, read `late` positions too late."""
 
     vocab_size: int = V
     context: int | None = None
@@ -211,7 +212,7 @@ class AnotherPosition(jspec.BlockDrafter):
 TABLE = jnp.asarray(2 * np.random.default_rng(0).normal(size=(V, V)), jnp.float32)
 
 
-def test_a_head_that_knows_the_law_is_right_at_every_temperature():
+def test_a_head_that_knows_the_distribution_is_right_at_every_temperature():
     call = dict(max_new_tokens=24, sampling=jspec.Sampling(jnp.array([0.0, 0.6, 1.0])), key=3)
     plain = jspec.decode(Bigrams(), TABLE, tiny.PROMPTS, tiny.LENGTHS, **call)
     chain = AnotherPosition(BigramHead(), num_speculative_tokens=5, beam=1, num_candidates=V)
@@ -228,8 +229,9 @@ def test_a_head_that_knows_the_law_is_right_at_every_temperature():
     assert rounds[1][0] == 4 and (rounds[1][1:] > 8).all()
 
 
-def laws_of(rng, rounds, depth=2, size=12):
-    """The fields of random laws of a head without a Markov map, one round after another."""
+def distributions_of(rng, rounds, depth=2, size=12):
+    """The fields of random distributions of a head without a Markov map, one round after
+    another."""
     log_q = np.log(rng.dirichlet(np.ones(size + 1), size=(rounds, 1, depth)))
     return dict(
         hidden=jnp.zeros((rounds, 1, depth, 1)),
@@ -244,9 +246,9 @@ def laws_of(rng, rounds, depth=2, size=12):
 def test_weights_follow_what_is_emitted_depth_by_depth():
     """Tokens drawn by weights of our own are learnt to come from about these."""
     rng, rounds = np.random.default_rng(1), 1500
-    laws = laws_of(rng, rounds)
+    distributions = distributions_of(rng, rounds)
     true = np.array([[3.0, -1.0, 0.5, 0.0], [1.0, -0.8, -0.5, 0.0]])
-    known = {name: np.asarray(array) for name, array in laws.items()}
+    known = {name: np.asarray(array) for name, array in distributions.items()}
     sharp, noisy = true[:, 0, None], true[:, 1, None]
     scores = sharp * (known["log_q"] + known["noise"]) + noisy * known["noise"]
     none = known["log_rest"] * true[:, 0] + true[:, 2]
@@ -257,31 +259,33 @@ def test_weights_follow_what_is_emitted_depth_by_depth():
     @jax.jit
     def follow(weights):
         def step(weights, one):
-            laws, emitted = one
+            distributions, emitted = one
             before, counts = jnp.zeros_like(emitted), jnp.array([2])
-            known = BlockLaws(**laws)
-            weights = block_chances.learn(head, empty, known, weights, before, emitted, counts)
+            known = BlockDistributions(**distributions)
+            weights = block_probabilities.learn(
+                head, empty, known, weights, before, emitted, counts
+            )
             return weights, weights.values[0]
 
-        return jax.lax.scan(step, weights, (laws, emitted))[1]
+        return jax.lax.scan(step, weights, (distributions, emitted))[1]
 
-    learnt = follow(ChanceWeights.init(1, 2))
+    learnt = follow(ProbabilityWeights.init(1, 2))
     np.testing.assert_allclose(learnt[-1, :, :3], true[:, :3], atol=0.6)
     assert (learnt[-1, :, 1] < -0.5).all()
-    # How sharp the laws are moves long before what the noise counts beside them.
+    # How sharp the distributions are moves long before what the noise counts beside them.
     assert learnt[60, 0, 0] > 1.3 and (abs(learnt[60, :, 1]) < 0.1).all(), learnt[60]
 
 
 def test_what_is_no_number_or_was_not_emitted_teaches_nothing():
-    fields = laws_of(np.random.default_rng(2), 1)
-    laws = BlockLaws(**{name: array[0] for name, array in fields.items()})
-    weights, head, empty = ChanceWeights.init(1, 2), BigramHead(), jnp.zeros((V, V))
+    fields = distributions_of(np.random.default_rng(2), 1)
+    distributions = BlockDistributions(**{name: array[0] for name, array in fields.items()})
+    weights, head, empty = ProbabilityWeights.init(1, 2), BigramHead(), jnp.zeros((V, V))
     tokens = jnp.array([[3, 4, 5]])
-    learn = partial(block_chances.learn, head, empty)
-    one = learn(laws, weights, tokens, tokens, jnp.array([1])).values
+    learn = partial(block_probabilities.learn, head, empty)
+    one = learn(distributions, weights, tokens, tokens, jnp.array([1])).values
     assert (one[:, 0] != weights.values[:, 0]).any()
     np.testing.assert_array_equal(one[:, 1], weights.values[:, 1])
-    spoilt = replace(laws, log_q=laws.log_q.at[:, 0].set(jnp.nan))
+    spoilt = replace(distributions, log_q=distributions.log_q.at[:, 0].set(jnp.nan))
     two = learn(spoilt, weights, tokens, tokens, jnp.array([2])).values
     np.testing.assert_array_equal(two[:, 0], weights.values[:, 0])
     assert (two[:, 1] != weights.values[:, 1]).any()
@@ -305,16 +309,18 @@ def test_a_reduced_vocabulary_is_drafted_from_and_no_other():
     # The noise is that of the whole vocabulary, at the tokens that are scored.
     sampling, keys = jspec.Sampling(*(jnp.array([one]) for one in (0.8, 0, 1.0, 0.0))), KEYS[:1]
     frame = Frame(jnp.array([2]), jnp.array([3]), keys, sampling, jnp.zeros(1, bool))
-    laws = jax.jit(block_chances.block_laws, static_argnums=(0, 5))(
+    distributions = jax.jit(block_probabilities.block_distributions, static_argnums=(0, 5))(
         head, held, states, jnp.ones((1, 2)), frame, 5
     )
-    assert laws.there.all()
+    assert distributions.there.all()
     for depth in range(2):
         noise = 0.8 * samplings.gumbel(keys, jnp.array([3 + depth]), V)[0]
         wanted = np.asarray(jax.nn.log_softmax(scores[0, depth]) + noise[ids])
         order = np.argsort(-wanted)
-        assert laws.tokens[0, depth].tolist() == ids[order].tolist()
-        np.testing.assert_allclose(laws.noise[0, depth], noise[ids][order], rtol=1e-4, atol=1e-5)
+        assert distributions.tokens[0, depth].tolist() == ids[order].tolist()
+        np.testing.assert_allclose(
+            distributions.noise[0, depth], noise[ids][order], rtol=1e-4, atol=1e-5
+        )
 
 
 @pytest.mark.parametrize(

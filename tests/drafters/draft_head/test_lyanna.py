@@ -15,7 +15,7 @@ from jspec.drafters.draft_head.lyanna import Lyanna
 from jspec.drafters.draft_head.lyanna_resampling import ChainCache, Fused, Merged, Separate
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.models.heads.lyanna import LyannaHead, collapse
-from jspec.training.laws import observe
+from jspec.training.distributions import observe
 from jspec.training.unroll import Unrolled
 from jspec.types import Frame
 

@@ -62,8 +62,8 @@ def by_rank(rule, p, q, draws):
     for children, weight in draws:
         accept, _ = rule(p, q, children)
         for rank, token in enumerate(children):
-            chance = accept[rank] * np.prod(1 - accept[:rank])
-            kept[children.index(token)] += weight * chance
+            probability = accept[rank] * np.prod(1 - accept[:rank])
+            kept[children.index(token)] += weight * probability
     return kept
 
 

@@ -25,7 +25,7 @@ def random_model(seed):
 
 
 def value(q, orders, slot):
-    """The chance that the child of a rank below a prefix is tried: equations 9 to 11."""
+    """The probability that the child of a rank below a prefix is tried: equations 9 to 11."""
     prefix, rank = slot
     reached = np.prod([q(prefix[:depth])[token] for depth, token in enumerate(prefix)])
     return reached * (1 - q(prefix)[orders(prefix)[:rank]].sum())

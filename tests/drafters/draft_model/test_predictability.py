@@ -23,8 +23,8 @@ MODEL = tables.Table(SIZE)
 def test_what_is_left_to_draw_is_rounded_without_the_draw(first):
     """1 - (sum - own) is 0 or 6e-8 by the token itself where the first has nearly all mass."""
     own = jnp.geomspace(1e-9, 0.4, 200).astype(jnp.float32)
-    chances = jnp.stack([jnp.full_like(own, first), own, own / 2], axis=-1)
-    assert (remaining_mass(chances)[:, 1] == 1 - first).all()
+    probabilities = jnp.stack([jnp.full_like(own, first), own, own / 2], axis=-1)
+    assert (remaining_mass(probabilities)[:, 1] == 1 - first).all()
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def vectors(count):
     rng = np.random.default_rng(0)
     yield from (np.array([1.0]), np.array([0.3]), np.array([0.0, 0.0]), np.array([0.0, 0.5, 0.2]))
     for _ in range(count):
-        chances = rng.dirichlet(np.ones(rng.integers(2, 5)))[:-1]
-        chances[rng.uniform(size=chances.shape) < 0.2] = 0
-        yield chances
+        probabilities = rng.dirichlet(np.ones(rng.integers(2, 5)))[:-1]
+        probabilities[rng.uniform(size=probabilities.shape) < 0.2] = 0
+        yield probabilities
 
 
 def shape(paths, above=()):
@@ -96,20 +96,20 @@ def shape(paths, above=()):
 
 def test_no_tree_is_better():
     """All trees of up to 8 nodes, one by one."""
-    for chances in vectors(8):
-        table = sequoia_tree.solve(chances, 7, 4)
+    for probabilities in vectors(8):
+        table = sequoia_tree.solve(probabilities, 7, 4)
         for nodes in range(8):
             for depth in range(1, 5):
                 values = [
-                    oracle.sequoia_tokens(chances, tree)
-                    for tree in oracle.sequoia_shapes(nodes + 1, depth, len(chances))
+                    oracle.sequoia_tokens(probabilities, tree)
+                    for tree in oracle.sequoia_shapes(nodes + 1, depth, len(probabilities))
                 ]
                 best = max(values, default=-np.inf)
                 assert table.tokens[nodes, depth] == pytest.approx(best, abs=1e-12)
                 if values:
                     template = table.template(nodes, depth)
                     assert template.num_nodes == nodes + 1 and template.depth <= depth
-                    own = oracle.sequoia_tokens(chances, shape(template.paths))
+                    own = oracle.sequoia_tokens(probabilities, shape(template.paths))
                     assert own == pytest.approx(best, abs=1e-12)
 
 
@@ -138,9 +138,9 @@ def test_all_trees_are_counted():
 
 
 def test_larger_tables_are_those_of_loops():
-    for chances in [PRINTED, *vectors(3)]:
-        table = sequoia_tree.solve(chances, 29, 6)
-        loops = np.array(oracle.sequoia_table(chances, 30, 7))  # [m, l], levels
+    for probabilities in [PRINTED, *vectors(3)]:
+        table = sequoia_tree.solve(probabilities, 29, 6)
+        loops = np.array(oracle.sequoia_table(probabilities, 30, 7))  # [m, l], levels
         np.testing.assert_allclose(table.tokens, loops[1:, 1:], atol=1e-12)
 
 
@@ -154,14 +154,14 @@ def test_a_template_is_worth_what_the_table_says():
 
 def test_the_choice_is_the_fastest_of_all():
     rng = np.random.default_rng(1)
-    for chances in vectors(8):
+    for probabilities in vectors(8):
         costs = {int(n): float(t) for n, t in zip((0, 2, 3, 6), rng.uniform(1, 2, 4), strict=True)}
-        found = sequoia_tree.choose(chances, costs, 0.1, 4)
+        found = sequoia_tree.choose(probabilities, costs, 0.1, 4)
         times = [
-            (depth * 0.1 + time) / oracle.sequoia_tokens(chances, tree)
+            (depth * 0.1 + time) / oracle.sequoia_tokens(probabilities, tree)
             for nodes, time in costs.items()
             for depth in range(5)
-            for tree in oracle.sequoia_shapes(nodes + 1, depth, len(chances))
+            for tree in oracle.sequoia_shapes(nodes + 1, depth, len(probabilities))
         ]
         assert found.time == pytest.approx(min(times), abs=1e-12)
 

@@ -49,7 +49,7 @@ def written(size):
         return Candidates(
             tokens=tokens,
             scores=jnp.where(there, -jnp.arange(count, dtype=jnp.float32), -jnp.inf),
-            chances=jnp.where(there, jnp.take_along_axis(probs, tokens, axis=-1), 0),
+            child_probs=jnp.where(there, jnp.take_along_axis(probs, tokens, axis=-1), 0),
             probs=probs,
             q=probs,
         )
@@ -63,8 +63,8 @@ def perturbed(size):
     def draw(logits, sampling, frame, level, count):
         probs = jax.nn.softmax(logits[..., :size])
         scores, tokens = jax.lax.top_k(jnp.log(probs) + logits[..., size:], count)
-        chances = jnp.take_along_axis(probs, tokens, axis=-1)
-        return Candidates(tokens, scores, chances, probs, probs)
+        probabilities = jnp.take_along_axis(probs, tokens, axis=-1)
+        return Candidates(tokens, scores, probabilities, probs, probs)
 
     return Scheme(draw, TreeVerifier(rules.recursive))
 
@@ -312,15 +312,15 @@ def error(drafter, depth, zeros=(0.0, 0.0), seed=1, change=lambda state: state):
     orders, weights = every_draw(q, size, depth)
     assert weights.sum() == pytest.approx(1, abs=1e-12)
     tree = grown(drafter, found[1], orders, change)
-    chances = {}
+    probabilities = {}
     for row, weight in enumerate(weights):
         tokens, parents = tables.tree_of(tree, row)
         key = tuple(tokens), tuple(parents)
-        chances[key] = chances.get(key, 0) + weight
-    assert len(chances) > 1
+        probabilities[key] = probabilities.get(key, 0) + weight
+    assert len(probabilities) > 1
     probs = sum(
-        chance * oracle.walk_distribution(tree, oracle.recursive, p, q, depth)
-        for tree, chance in chances.items()
+        probability * oracle.walk_distribution(tree, oracle.recursive, p, q, depth)
+        for tree, probability in probabilities.items()
     )
     return np.abs(probs - tables.joint(p, size, depth)).max()
 
@@ -391,7 +391,7 @@ class Greedy(jspec.DySpec):
 
     def value_fn(self, memory):
         def own(drawn, value):
-            value = value[..., None] * drawn.chances
+            value = value[..., None] * drawn.child_probs
             return NodeValues(value, value)
 
         return own

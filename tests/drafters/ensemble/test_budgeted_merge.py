@@ -123,7 +123,7 @@ def test_the_best_nodes_are_kept_and_all_that_was_offered_is_learnt_from():
         emitted = np.zeros((BATCH, tree.depth + 1), np.int32)
         for row in range(BATCH):
             offered = forest(drafters, params, row)
-            value = oracle.value(oracle.chances(offered, beliefs[0]))
+            value = oracle.value(oracle.probabilities_of(offered, beliefs[0]))
             best, last, first_out = oracle.kept(value, 6)
             got = paths(tree, row)
             assert len(got) == int(tree.valid[row, 1:].sum()) == min(6, len(value))

@@ -16,14 +16,14 @@ def rows(count, seed=0):
     return samplings.row_keys(jax.random.key(seed), jnp.arange(count))
 
 
-def offered(law, kept):
-    """The likeliest tokens of a law as candidates at many places."""
-    tokens = np.argsort(-law)[:kept]
+def offered(distribution, kept):
+    """The likeliest tokens of a distribution as candidates at many places."""
+    tokens = np.argsort(-distribution)[:kept]
     shape = PLACES, kept
     return candidates.Candidates(
         tokens=jnp.broadcast_to(jnp.array(tokens, jnp.int32), shape),
         buckets=jnp.zeros((*shape, 1), jnp.int32),
-        probs=jnp.broadcast_to(jnp.array(law[tokens], jnp.float32), shape),
+        probs=jnp.broadcast_to(jnp.array(distribution[tokens], jnp.float32), shape),
     )
 
 
@@ -62,11 +62,11 @@ def test_it_says_nothing_of_greedy_decoding(keys, sampling):
 
 def test_it_tells_which_candidate_is_drawn():
     """And noise that decides nothing, as that of another key, misleads."""
-    law = np.random.default_rng(0).dirichlet(np.full(SIZE, 0.3))
+    distribution = np.random.default_rng(0).dirichlet(np.full(SIZE, 0.3))
     keys, positions = rows(PLACES), jnp.full(PLACES, 7, jnp.int32)
     noise = samplings.gumbel(keys, positions, SIZE)
-    drawn = (jnp.log(law) + noise).argmax(-1)
-    known = offered(law, 6)
+    drawn = (jnp.log(distribution) + noise).argmax(-1)
+    known = offered(distribution, 6)
 
     def given(keys):
         warm = jspec.Sampling(jnp.ones(PLACES))
@@ -80,10 +80,10 @@ def test_it_tells_which_candidate_is_drawn():
 
 
 @pytest.mark.parametrize("temperature", [1.0, 30.0, 1e6])
-def test_chances_stay_chances(temperature):
-    law = np.array([1.0] + [0.0] * (SIZE - 1))
+def test_probabilities_stay_probabilities(temperature):
+    distribution = np.array([1.0] + [0.0] * (SIZE - 1))
     keys, positions = rows(PLACES), jnp.arange(PLACES, dtype=jnp.int32)
-    known = offered(law, 3)
+    known = offered(distribution, 3)
     warm = jspec.Sampling(jnp.full(PLACES, temperature))
     probs = deciding_noise.given(known, keys, warm, positions, SIZE).probs
     assert jnp.isfinite(probs).all()
@@ -91,17 +91,17 @@ def test_chances_stay_chances(temperature):
 
 
 def test_the_drafted_token_is_the_one_that_will_be_drawn():
-    """With a matrix that holds the target's law, row by row."""
+    """With a matrix that holds the target's distribution, row by row."""
     drafter = DynamicTokenRecycling(SIZE, num_speculative_tokens=1, max_depth=1, k=SIZE)
-    law = np.random.default_rng(1).dirichlet(np.full(SIZE, 5.0))
-    order = np.argsort(-law)
+    distribution = np.random.default_rng(1).dirichlet(np.full(SIZE, 5.0))
+    order = np.argsort(-distribution)
     state = drafter.init(PLACES, 8, None)
     state = state.replace(
         tokens=state.tokens.at[0, 3].set(jnp.array(order, jnp.int32)),
-        probs=state.probs.at[0, 3].set(jnp.array(law[order], jnp.float32)),
+        probs=state.probs.at[0, 3].set(jnp.array(distribution[order], jnp.float32)),
     )
     keys, positions = rows(PLACES), jnp.full(PLACES, 7, jnp.int32)
-    drawn = (jnp.log(law) + samplings.gumbel(keys, positions, SIZE)).argmax(-1)
+    drawn = (jnp.log(distribution) + samplings.gumbel(keys, positions, SIZE)).argmax(-1)
 
     def right(sampling):
         frame = Frame(

@@ -65,9 +65,9 @@ def read_by(target):
     """Rows of text, and the three likeliest tokens after each of their tokens."""
     rows = np.random.default_rng(3).integers(0, tiny.VOCAB, (6, 20))
     rows[0, : len(tiny.PROMPTS[0])] = tiny.PROMPTS[0][:20]
-    laws = [softmax(tiny.plain_logits(*target, row)) for row in rows]
-    tokens = np.argsort(-np.stack(laws), axis=-1)[..., :3]
-    return rows, tokens, np.take_along_axis(np.stack(laws), tokens, axis=-1)
+    distributions = [softmax(tiny.plain_logits(*target, row)) for row in rows]
+    tokens = np.argsort(-np.stack(distributions), axis=-1)[..., :3]
+    return rows, tokens, np.take_along_axis(np.stack(distributions), tokens, axis=-1)
 
 
 def softmax(logits):
@@ -78,13 +78,13 @@ def softmax(logits):
 @pytest.fixture(scope="module")
 def ngrams(target):
     """A table, as the drafter has it and as the oracle does."""
-    rows, tokens, chances = read_by(target)
-    lines = jspec.ngrams.build(rows, (tokens, chances), tiny.VOCAB, k=2)
-    laws = [
+    rows, tokens, probabilities = read_by(target)
+    lines = jspec.ngrams.build(rows, (tokens, probabilities), tiny.VOCAB, k=2)
+    distributions = [
         [list(zip(t.tolist(), p.tolist(), strict=True)) for t, p in zip(*row, strict=True)]
-        for row in zip(tokens, chances, strict=True)
+        for row in zip(tokens, probabilities, strict=True)
     ]
-    return jspec.ngrams.table(lines), oracle.tabulated(rows.tolist(), laws, 2)
+    return jspec.ngrams.table(lines), oracle.tabulated(rows.tolist(), distributions, 2)
 
 
 @pytest.mark.parametrize(

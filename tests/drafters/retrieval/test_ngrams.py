@@ -13,8 +13,8 @@ from jspec.drafters.retrieval.ngram_table import pair_key
 K = 3
 
 
-def text_and_laws(vocab_size, seed=0, rows=7, length=60):
-    """Rows of tokens, few of which are frequent, and laws of four tokens after each."""
+def text_and_distributions(vocab_size, seed=0, rows=7, length=60):
+    """Rows of tokens, few of which are frequent, and distributions of four tokens after each."""
     rng = np.random.default_rng(seed)
     text = np.minimum(rng.geometric(0.2, (rows, length)), vocab_size) - 1
     tokens = np.argsort(rng.uniform(size=(rows, length, min(vocab_size, 9))), axis=-1)[..., :4]
@@ -23,18 +23,20 @@ def text_and_laws(vocab_size, seed=0, rows=7, length=60):
 
 
 def as_dictionary(text, tokens, probs, live=None):
-    laws = [
+    distributions = [
         [list(zip(t.tolist(), p.tolist(), strict=True)) for t, p in zip(*row, strict=True)]
         for row in zip(tokens, probs, strict=True)
     ]
     ends = [len(row) for row in text] if live is None else live.sum(-1).tolist()
     rows = [row[:end].tolist() for row, end in zip(text, ends, strict=True)]
-    return oracle.tabulated(rows, [law[:end] for law, end in zip(laws, ends, strict=True)], K)
+    return oracle.tabulated(
+        rows, [distribution[:end] for distribution, end in zip(distributions, ends, strict=True)], K
+    )
 
 
 @pytest.mark.parametrize("vocab_size", [9, 400, 70_000])
 def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size):
-    text, tokens, probs = text_and_laws(min(vocab_size, 40))
+    text, tokens, probs = text_and_distributions(min(vocab_size, 40))
     # Large ids, whose pairs fill more than 32 bits.
     text, tokens = vocab_size - 1 - text, vocab_size - 1 - tokens
     table = ngrams.table(ngrams.build(text, (tokens, probs), vocab_size, K))
@@ -45,27 +47,33 @@ def test_every_pair_has_its_line_and_every_other_its_last_tokens(vocab_size):
     before, last = np.array(asked, np.int32).T
     got = jax.device_get(jax.jit(type(table).after)(table, jnp.asarray(before), jnp.asarray(last)))
     orders = {0: 0, 1: 0, 2: 0}
-    for (a, b), found, chances, order in zip(asked, *got, strict=True):
+    for (a, b), found, probabilities, order in zip(asked, *got, strict=True):
         expected = 2 if (a, b) in want else 1 if (b,) in want else 0
         assert order == expected
         orders[expected] += 1
         line = want.get((a, b)) or want.get((b,), [])
         assert dict(
-            zip(found[chances > 0].tolist(), chances[chances > 0].tolist(), strict=True)
+            zip(
+                found[probabilities > 0].tolist(),
+                probabilities[probabilities > 0].tolist(),
+                strict=True,
+            )
         ) == (pytest.approx(dict(line), rel=1e-5))
-        assert (np.diff(chances) <= 0).all()
+        assert (np.diff(probabilities) <= 0).all()
     assert all(orders.values()) or vocab_size == 9, "every case is met"
 
 
 def test_places_that_are_no_text_count_for_nothing():
-    text, tokens, probs = text_and_laws(9)
+    text, tokens, probs = text_and_distributions(9)
     live = np.arange(text.shape[1]) < np.arange(3, 3 + len(text))[:, None] * 5
     table = ngrams.table(ngrams.build(text, (tokens, probs), 9, K, live))
     want = as_dictionary(text, tokens, probs, live)
     pairs = np.array([key for key in want if len(key) == 2], np.int32)
-    found, chances, order = table.after(jnp.asarray(pairs[:, 0]), jnp.asarray(pairs[:, 1]))
+    found, probabilities, order = table.after(jnp.asarray(pairs[:, 0]), jnp.asarray(pairs[:, 1]))
     assert (order == 2).all()
-    for pair, tokens, line in zip(pairs.tolist(), found.tolist(), chances.tolist(), strict=True):
+    for pair, tokens, line in zip(
+        pairs.tolist(), found.tolist(), probabilities.tolist(), strict=True
+    ):
         assert dict(zip(tokens, line, strict=True)) == pytest.approx(dict(want[tuple(pair)]))
     assert int((table.line_of_pair >= 0).sum()) == len(pairs)
 
@@ -80,7 +88,7 @@ def test_pairs_are_told_apart_where_their_keys_are():
 
 
 def test_a_file_holds_its_table(tmp_path):
-    text, tokens, probs = text_and_laws(9)
+    text, tokens, probs = text_and_distributions(9)
     lines = ngrams.build(text, (tokens, probs), 9, K)
     ngrams.save(tmp_path / "table", lines, "mine")
     ngrams.save(tmp_path / "table", lines, "mine")  # in the place of the other
@@ -89,7 +97,9 @@ def test_a_file_holds_its_table(tmp_path):
         np.testing.assert_allclose(got, expected, atol=1e-3)
     assert [path.name for path in tmp_path.iterdir()] == ["table"]
     for target, size in (("yours", 9), ("mine", 10)):
-        with pytest.raises(jspec.InputError, match="is a table of another model's laws; make it"):
+        with pytest.raises(
+            jspec.InputError, match="is a table of another model's distributions; make it"
+        ):
             ngrams.load(tmp_path / "table", target, size)
     (tmp_path / "broken").write_bytes((tmp_path / "table").read_bytes()[:-9])
     with pytest.raises(jspec.InputError, match="broken cannot be read as a table of n-grams"):
@@ -104,7 +114,7 @@ def test_a_file_holds_its_table(tmp_path):
 
 
 def test_text_that_makes_no_table_is_refused():
-    text, tokens, probs = text_and_laws(9)
+    text, tokens, probs = text_and_distributions(9)
     with pytest.raises(jspec.InputError, match="there is no text"):
         ngrams.build(text[:0], (tokens[:0], probs[:0]), 9)
     with pytest.raises(jspec.InputError, match=r"the text has tokens 0 \.\. 8, outside the vocabu"):
@@ -116,7 +126,7 @@ def test_text_that_makes_no_table_is_refused():
 def test_a_table_that_does_not_fit_is_refused_before_anything_is_compiled():
     model = jspec.testing.PrefixLM()
     drafter = jspec.DynamicTokenRecycling(model.vocab_size, 3, k=2)
-    text, tokens, probs = text_and_laws(9)
+    text, tokens, probs = text_and_distributions(9)
     for params, said in (
         (ngrams.table(ngrams.build(text, (tokens, probs), 9)), "vocabulary of 9 and the model one"),
         ((), "drafter_params of DynamicTokenRecycling is a tuple; pass None, or a table"),

@@ -99,8 +99,8 @@ def params(name):
     if name == "rest":
         return jspec.datastore.build([0, 1, 2, 0, 1], V)
     if name == "dynamic_token_recycling":
-        laws = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
-        return jspec.ngrams.table(jspec.ngrams.build(np.array([[0, 1, 2]]), laws, V, k=1))
+        distributions = np.array([[[1], [2], [0]]]), np.array([[[0.9], [0.8], [0.7]]])
+        return jspec.ngrams.table(jspec.ngrams.build(np.array([[0, 1, 2]]), distributions, V, k=1))
     return None
 
 

@@ -1,18 +1,21 @@
-"""The chances of a block's tokens: what the head thinks, what the noise says, what was learnt.
+"""The probabilities of a block's tokens: what the head thinks, what the noise says, what was
+learnt.
 
 D: tokens of a block. K: candidates of a depth. M: tokens that candidates are to follow.
 
-At each depth d the head gives one law q_d of the token there, and the position's noise G is known.
-A candidate x, after the token y before it, competes with the others and with "none of them":
+At each depth d the head gives one distribution q_d of the token there, and the position's noise G
+is known. A candidate x, after the token y before it, competes with the others and with "none of
+them":
 
-    s(x) = a_d (log q_d(x) + W[y, x] + T G(x)) + b_d T G(x)
-    s(none) = a_d log(q_d of all other tokens) + c_d - e_d confidence(y)
+    s(x) = a_d (log q_d(x) + W[y, x] + T G(x)) + b_d T G(x) s(none) = a_d log(q_d of all other
+    tokens) + c_d - e_d confidence(y)
 
-and its chance is the softmax of these. W is the head's Markov map and 0 without one, T the target's
-temperature. With b = 0 candidates are ranked as the coupled rule would rank them if q were p, with
-b = -a as DFlash's and JetSpec's are, by the head alone. How sharp a head's laws are depends on the
-head and its depth, so a follows the emitted tokens quickly. The ratio of noise and head decides
-which candidates come first, and what a text alone teaches of it is uncertain: b follows slowly.
+and its probability is the softmax of these. W is the head's Markov map and 0 without one, T the
+target's temperature. With b = 0 candidates are ranked as the coupled rule would rank them if q were
+p, with b = -a as DFlash's and JetSpec's are, by the head alone. How sharp a head's distributions
+are depends on the head and its depth, so a follows the emitted tokens quickly. The ratio of noise
+and head decides which candidates come first, and what a text alone teaches of it is uncertain: b
+follows slowly.
 
 On 24 held-out texts of SmolLM2's block head, each with weights of its own, this drafted 1.71 tokens
 a round at temperature 1 and 1.95 in greedy decoding. Weights for the head and for the noise, both 2
@@ -50,7 +53,7 @@ _BARRED = -1e5
 
 
 @struct.dataclass
-class ChanceWeights:
+class ProbabilityWeights:
     """The weights a, b, c, e of each depth, learnt row by row."""
 
     values: Float[Array, "B D 4"]
@@ -61,7 +64,7 @@ class ChanceWeights:
     def init(batch: int, depth: int) -> "ChanceWeights":
         first, prior = (jnp.array(one, jnp.float32) for one in (_FIRST, _PRIOR))
         shape = batch, depth, 4
-        return ChanceWeights(jnp.broadcast_to(first, shape), jnp.broadcast_to(prior, shape))
+        return ProbabilityWeights(jnp.broadcast_to(first, shape), jnp.broadcast_to(prior, shape))
 
     @property
     def ratio(self) -> Float[Array, "B D"]:
@@ -71,8 +74,8 @@ class ChanceWeights:
 
 
 @struct.dataclass
-class BlockLaws:
-    """The laws of a round's D tokens, cut to the K candidates of each depth."""
+class BlockDistributions:
+    """The distributions of a round's D tokens, cut to the K candidates of each depth."""
 
     hidden: Float[Array, "B D E"]
     tokens: Int[Array, "B D K"]
@@ -87,14 +90,14 @@ class BlockLaws:
     """The log probability of all other tokens together."""
 
 
-def block_laws(
+def block_distributions(
     head: Any,
     params: PyTree,
     hidden: Float[Array, "B D E"],
     ratio: Float[Array, "B D"],
     frame: Frame,
     size: int,
-) -> BlockLaws:
+) -> BlockDistributions:
     """The K candidates of each depth, by log q * ratio + T G with the noise of their position.
 
     All of it is of the d tokens that the head scores: a vocabulary may be many times as large.
@@ -127,7 +130,7 @@ def block_laws(
     # What a filter takes away has a score far below all others.
     there = noise > _BARRED
     mass = jnp.where(there, jnp.exp(log_q), 0.0).sum(-1)
-    return BlockLaws(
+    return BlockDistributions(
         hidden=hidden,
         tokens=ids[places],
         there=there,
@@ -137,65 +140,69 @@ def block_laws(
     )
 
 
-class Chances(NamedTuple):
-    """The chances of candidates after M tokens, one law for each, as a logit over four features."""
+class CandidateProbabilities(NamedTuple):
+    """The probabilities of candidates after M tokens, one distribution for each, as a logit over
+    four features.
+    """
 
     features: Float[Array, "B M K+1 4"]
     """Of each candidate, and of "none of them" behind the last."""
     log_shares: Float[Array, "B M K+1"]
 
 
-def chances(
+def probabilities(
     head: Any,
     params: PyTree,
-    laws: BlockLaws,
+    distributions: BlockDistributions,
     weights: Float[Array, "B M 4"],
     before: Int[Array, "B M"],
-) -> Chances:
-    """The chances of the candidates of M laws, each after the token `before` it.
+) -> CandidateProbabilities:
+    """The probabilities of the candidates of M distributions, each after the token `before` it.
 
     Args:
-        head: as in `block_laws`.
+        head: as in `block_distributions`.
         params: its variables.
-        laws: with M in the place of D.
-        weights: a, b, c, e for each law.
+        distributions: with M in the place of D.
+        weights: a, b, c, e for each distribution.
         before: the tokens that they are to follow.
     """
-    log_q = laws.log_q + head.transition(params, before, laws.tokens)
-    doubt = -head.confidence(params, laws.hidden, before)
-    zero, none = jnp.zeros_like(log_q), jnp.zeros_like(laws.log_rest)
-    known = jnp.stack([log_q + laws.noise, laws.noise, zero, zero], axis=-1)
-    rest = jnp.stack([laws.log_rest, none, none + 1, doubt], axis=-1)
+    log_q = distributions.log_q + head.transition(params, before, distributions.tokens)
+    doubt = -head.confidence(params, distributions.hidden, before)
+    zero, none = jnp.zeros_like(log_q), jnp.zeros_like(distributions.log_rest)
+    known = jnp.stack([log_q + distributions.noise, distributions.noise, zero, zero], axis=-1)
+    rest = jnp.stack([distributions.log_rest, none, none + 1, doubt], axis=-1)
     features = jnp.concatenate([known, rest[:, :, None]], axis=2)
     scores = jnp.einsum("bmkf,bmf->bmk", features, weights)
-    there = jnp.pad(laws.there, ((0, 0), (0, 0), (0, 1)), constant_values=True)
-    return Chances(features, jax.nn.log_softmax(jnp.where(there, scores, -jnp.inf), axis=-1))
+    there = jnp.pad(distributions.there, ((0, 0), (0, 0), (0, 1)), constant_values=True)
+    return CandidateProbabilities(
+        features, jax.nn.log_softmax(jnp.where(there, scores, -jnp.inf), axis=-1)
+    )
 
 
 def learn(
     head: Any,
     params: PyTree,
-    laws: BlockLaws,
-    weights: ChanceWeights,
+    distributions: BlockDistributions,
+    weights: ProbabilityWeights,
     before: Int[Array, "B P"],
     emitted: Int[Array, "B P"],
     counts: Int[Array, " B"],
-) -> ChanceWeights:
+) -> ProbabilityWeights:
     """Takes a Newton step on the weights of each depth that a token was emitted at.
 
     Args:
-        head: as in `block_laws`.
+        head: as in `block_distributions`.
         params: its variables.
-        laws: of the round.
+        distributions: of the round.
         weights: before it.
         before: the token before each emitted one; the root before the first.
         emitted: the tokens of the round.
         counts: how many there are.
     """
-    depth = min(emitted.shape[1], laws.tokens.shape[1])
-    cut = jax.tree.map(lambda array: array[:, :depth], laws)
+    depth = min(emitted.shape[1], distributions.tokens.shape[1])
+    cut = jax.tree.map(lambda array: array[:, :depth], distributions)
     old, curvature = weights.values[:, :depth], weights.curvature[:, :depth]
-    found = chances(head, params, cut, old, before[:, :depth])
+    found = probabilities(head, params, cut, old, before[:, :depth])
     hit = (cut.tokens == emitted[:, :depth, None]) & cut.there
     right = jnp.concatenate([hit, ~hit.any(-1, keepdims=True)], axis=-1)
     probs, features = jnp.exp(found.log_shares), found.features
@@ -209,6 +216,6 @@ def learn(
     low, high = (jnp.array(bound, jnp.float32) for bound in _RANGE)
     moved = jnp.where(known[..., None], jnp.clip(old + step, low, high), old)
     kept = jnp.where(known[..., None], weight, curvature)
-    return ChanceWeights(
+    return ProbabilityWeights(
         weights.values.at[:, :depth].set(moved), weights.curvature.at[:, :depth].set(kept)
     )

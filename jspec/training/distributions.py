@@ -1,4 +1,6 @@
-"""The target's laws, cut to their likeliest tokens: small enough to be kept and compared."""
+"""The target's distributions, cut to their likeliest tokens: small enough to be kept and
+compared.
+"""
 
 import jax
 from flax import struct
@@ -11,11 +13,11 @@ from jspec.types import PyTree
 
 
 @struct.dataclass
-class Laws:
-    """Laws over K tokens each, the likeliest first.
+class Distributions:
+    """Distributions over K tokens each, the likeliest first.
 
-    Of a vocabulary of 49,152 tokens the first 16 hold nearly all of a law's mass, and take a
-    thousandth of its memory and of the time to compare it with another.
+    Of a vocabulary of 49,152 tokens the first 16 hold nearly all of a distribution's mass, and take
+    a thousandth of its memory and of the time to compare it with another.
     """
 
     tokens: Int[Array, "*S K"]
@@ -29,25 +31,27 @@ class Observed:
 
     hidden: Float[Array, "B T F"]
     """Its states."""
-    laws: Laws | None = None
-    """Its laws of the next token, for the objectives that read them."""
+    distributions: Distributions | None = None
+    """Its distributions of the next token, for the objectives that read them."""
 
 
-def likeliest(scores: Float[Array, "*S V"], size: int) -> Laws:
-    """The laws of scores, cut to so many tokens; to all where there are fewer.
+def likeliest(scores: Float[Array, "*S V"], size: int) -> Distributions:
+    """The distributions of scores, cut to so many tokens; to all where there are fewer.
 
     Example:
         >>> import jax.numpy as jnp
-        >>> laws = likeliest(jnp.log(jnp.array([0.1, 0.6, 0.3])), 2)
-        >>> laws.tokens.tolist(), [round(p, 3) for p in laws.probs.tolist()]
+        >>> distributions = likeliest(jnp.log(jnp.array([0.1, 0.6, 0.3])), 2)
+        >>> distributions.tokens.tolist(), [round(p, 3) for p in distributions.probs.tolist()]
         ([1, 2], [0.667, 0.333])
     """
     values, tokens = top_k(scores, min(size, scores.shape[-1]))
-    return Laws(tokens, jax.nn.softmax(values, axis=-1))
+    return Distributions(tokens, jax.nn.softmax(values, axis=-1))
 
 
 def observe(target: CausalLM, params: PyTree, tokens: Int[Array, "B T"], size: int) -> Observed:
-    """The target's states over whole sequences, and its laws cut to `size` tokens; 0: no laws."""
+    """The target's states over whole sequences, and its distributions cut to `size` tokens; 0: no
+    distributions.
+    """
     output = forward(target, params, tokens)
     assert output.hidden is not None, "a target of draft heads gives its states"
     return Observed(output.hidden, likeliest(output.logits, size) if size else None)
