@@ -42,7 +42,7 @@ from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
 from jspec.drafters.backoff import Backoff, absent, draft_unless, if_any_drafted, update_unless
 from jspec.drafters.cost_curve import CostCurve
-from jspec.drafters.ensemble.members import Offer, own_view
+from jspec.drafters.ensemble.members import MemberDraft, own_view
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
     among_siblings,
@@ -84,8 +84,8 @@ class AdaptiveParams:
 
 
 @struct.dataclass
-class Offered:
-    """The tree of a round as its drafter offered it, with what was expected of it."""
+class DraftEstimate:
+    """The tree that a drafter drafted for a round, with the estimates of its acceptance."""
 
     tree: Tree
     buckets: Int[Array, "B N"]
@@ -268,31 +268,31 @@ class Adaptive:
 
     def draft(
         self, params: AdaptiveParams, state: AdaptiveState, frame: Frame
-    ) -> tuple[Tree, Offered | None]:
+    ) -> tuple[Tree, DraftEstimate | None]:
         """The drafter's tree with calibrated values, and the choice of a width."""
         _check_params(params)
         # What is traced once serves all.
-        offer = partial(_offered, replace(self, drafting=None), params, state, frame)
+        estimate = partial(_estimated_draft, replace(self, drafting=None), params, state, frame)
         backed_off, in_backoff = self.is_plain or self.drafting is False, None
         if backed_off:
-            offered = absent(offer)
+            estimated = absent(estimate)
         elif self.drafting or not self.may_back_off:
-            offered = offer()
+            estimated = estimate()
         else:
             # All that reads the draft goes with it: in a back-off a round shall be plain decoding.
             in_backoff = ~state.backoff.over
-            offered = draft_unless(in_backoff, offer, state.drafter, frame)
-        choice = self._choose(state.trust * offered.gains, params.costs, state.slots, frame)
+            estimated = draft_unless(in_backoff, estimate, state.drafter, frame)
+        choice = self._choose(state.trust * estimated.gains, params.costs, state.slots, frame)
         if in_backoff is not None:
             choice = replace(choice, index=jnp.where(in_backoff, 0, choice.index))
-        aux = None if backed_off else replace(offered, chosen=choice.index, in_backoff=in_backoff)
-        return replace(offered.tree, choice=choice), aux
+        aux = None if backed_off else replace(estimated, chosen=choice.index, in_backoff=in_backoff)
+        return replace(estimated.tree, choice=choice), aux
 
     def update(
         self,
         params: AdaptiveParams,
         state: AdaptiveState,
-        aux: Offered | None,
+        aux: DraftEstimate | None,
         feedback: Feedback,
     ) -> AdaptiveState:
         # Who is asked in every round learns from every round.
@@ -350,7 +350,7 @@ class Adaptive:
         return replace(shown, backoff=self._backoff_after(params.costs, state, aux, feedback))
 
     def _backoff_after(
-        self, costs: CostCurve, state: AdaptiveState, aux: Offered, feedback: Feedback
+        self, costs: CostCurve, state: AdaptiveState, aux: DraftEstimate, feedback: Feedback
     ) -> Backoff:
         """The back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
@@ -403,9 +403,9 @@ class Adaptive:
 
 
 @partial(jax.jit, static_argnums=0, inline=True)
-def _offered(
+def _estimated_draft(
     drafter: Adaptive, params: AdaptiveParams, state: AdaptiveState, frame: Frame
-) -> Offered:
+) -> DraftEstimate:
     """The tree of a drafter, with what is expected of it."""
     name = type(drafter.drafter).__name__
     tree, inner = drafter.drafter.draft(params.drafter, state.drafter, frame)
@@ -433,7 +433,9 @@ def _offered(
         _together(best[:, :width], tokens, running).sum(-1)
         for width, tokens in drafter.sizes(frame.root)
     ]
-    return Offered(replace(tree, value=value), buckets, probs, jnp.stack(gains, axis=-1), inner)
+    return DraftEstimate(
+        replace(tree, value=value), buckets, probs, jnp.stack(gains, axis=-1), inner
+    )
 
 
 def _check_params(params: PyTree) -> None:
@@ -463,13 +465,13 @@ def _together(
     )
 
 
-def _places(tree: Tree, width: int) -> Offer:
+def _places(tree: Tree, width: int) -> MemberDraft:
     """The tree, and where its nodes stand in what is left of it at some width."""
     kept = kept_nodes(tree, width)
     nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
     same = kept[:, None, :] == nodes[:, None]
     place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
-    return Offer(tree, place.astype(jnp.int32))
+    return MemberDraft(tree, place.astype(jnp.int32))
 
 
 def adaptive(drafter: Drafter, widths: Sequence[int], token_budget: float = 1.0) -> Adaptive:

@@ -22,7 +22,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.drafters.backoff import if_any_drafted
-from jspec.drafters.ensemble.members import Members, Offer, Offers
+from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
     among_siblings,
@@ -47,7 +47,7 @@ class OfferedNodes:
 
 
 @struct.dataclass
-class WeighedOffers(Offers):
+class WeighedOffers(MemberDrafts):
     """The offers of a round, with all their nodes and what was expected of them."""
 
     nodes: OfferedNodes
@@ -124,7 +124,7 @@ class BudgetedMerge(Members):
         )
         chosen = trees.best_nodes(whole, self.num_speculative_tokens)
         own = [
-            Offer(draft, _kept_number(chosen, number))
+            MemberDraft(draft, _kept_number(chosen, number))
             for draft, number in zip(drafts, numbers, strict=True)
         ]
         return trees.kept(whole, chosen), WeighedOffers(tuple(own), members, nodes, probs)

@@ -17,7 +17,7 @@ from jspec.verify.schemes import COUPLED
 
 
 @struct.dataclass
-class Offer:
+class MemberDraft:
     """The tree of one member, and the place of its nodes in the tree that was verified."""
 
     tree: Tree
@@ -26,10 +26,10 @@ class Offer:
 
 
 @struct.dataclass
-class Offers:
+class MemberDrafts:
     """What a merge needs of a round's draft in its update."""
 
-    offers: tuple[Offer, ...]
+    drafts: tuple[MemberDraft, ...]
     """Of each member."""
     members: tuple[PyTree, ...]
     """What the draft of each member gave beside its tree."""
@@ -121,7 +121,7 @@ class Members:
         self,
         params: PyTree,
         states: tuple[PyTree, ...],
-        aux: Offers | None,
+        aux: MemberDrafts | None,
         feedback: Feedback,
     ) -> tuple[PyTree, ...]:
         """The states of all members after a round, by `update` with feedback on their own trees."""
@@ -129,8 +129,8 @@ class Members:
         if aux is not None:
             plain = feedback.tree.tokens.shape[1] == 1
             told = [
-                (own, feedback if plain and not knows_backoff(own) else own_view(offer, feedback))
-                for own, offer in zip(aux.members, aux.offers, strict=True)
+                (own, feedback if plain and not knows_backoff(own) else own_view(draft, feedback))
+                for own, draft in zip(aux.members, aux.drafts, strict=True)
             ]
         return tuple(
             drafter.update(weights, state, *each)
@@ -158,27 +158,27 @@ class Members:
 def knows_backoff(aux: PyTree) -> bool:
     """Whether zeros in the place of what a draft gave are something else than a back-off.
 
-    Offers without a node are none, and a drafter whose `aux` holds no arrays cannot tell.
+    Drafts without a node are none, and a drafter whose `aux` holds no arrays cannot tell.
     """
-    if isinstance(aux, Offers):
+    if isinstance(aux, MemberDrafts):
         return any(map(knows_backoff, aux.members))
     return bool(jax.tree.leaves(aux))
 
 
-def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
+def own_view(draft: MemberDraft, feedback: Feedback, others: bool = True) -> Feedback:
     """The round as one member sees it: its own tree, in the numbers that it gave its nodes.
 
     What the member does not read of it is never computed.
 
     Args:
-        offer: the member's tree, and where its nodes stand in the joint one.
+        draft: the member's tree, and where its nodes stand in the joint one.
         feedback: of the tree that was verified.
         others: whether other drafters have nodes in that tree.
     """
     size = feedback.tree.tokens.shape[1]
-    at = jnp.minimum(offer.number, size - 1)
-    verified = jnp.take_along_axis(feedback.tree.valid, at, axis=1) & (offer.number < size)
-    there = offer.tree.valid & verified
+    at = jnp.minimum(draft.number, size - 1)
+    verified = jnp.take_along_axis(feedback.tree.valid, at, axis=1) & (draft.number < size)
+    there = draft.tree.valid & verified
 
     def nodes(array, axis):
         index = at.reshape(at.shape[0], *(1,) * (axis - 1), -1, *(1,) * (array.ndim - axis - 1))
@@ -186,17 +186,17 @@ def own_view(offer: Offer, feedback: Feedback, others: bool = True) -> Feedback:
 
     output = feedback.output
     # The number of each joint node in the member's tree; -1 where it has none.
-    own = trees.first_at(jnp.where(there, offer.number, size), size)
-    own = jnp.where(own < offer.number.shape[1], own, -1)
+    own = trees.first_at(jnp.where(there, draft.number, size), size)
+    own = jnp.where(own < draft.number.shape[1], own, -1)
     path = feedback.verdict.path
     known = jnp.take_along_axis(own, jnp.maximum(path, 0), axis=1)
     lanes = jnp.arange(path.shape[1])
     path = jnp.where(lanes < feedback.verdict.counts[:, None], jnp.where(path < 0, -1, known), 0)
     # A tree that lost its deepest nodes has shorter paths than its drafter's.
-    missing = ((0, 0), (0, max(offer.tree.depth + 1 - path.shape[1], 0)))
+    missing = ((0, 0), (0, max(draft.tree.depth + 1 - path.shape[1], 0)))
     return replace(
         feedback,
-        tree=replace(offer.tree, valid=there),
+        tree=replace(draft.tree, valid=there),
         output=Output(
             logits=nodes(output.logits, 1),
             hidden=None if output.hidden is None else nodes(output.hidden, 1),

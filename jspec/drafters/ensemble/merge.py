@@ -7,7 +7,7 @@ from flax import struct
 
 from jspec._validate.errors import InputError
 from jspec.drafters.ensemble.budgeted_merge import BudgetedMerge
-from jspec.drafters.ensemble.members import Members, Offer, Offers
+from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members
 from jspec.drafters.growth.union import union
 from jspec.protocols import Drafter
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
@@ -40,18 +40,18 @@ class Merge(Members):
     def prefill(self, params: PyTree, state: MergeState, chunk: PromptChunk) -> MergeState:
         return MergeState(self.prefill_members(params, state.members, chunk))
 
-    def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, Offers]:
+    def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, MemberDrafts]:
         drafts, members = self.draft_members(params, state.members, frame)
         whole, first = drafts[0], drafts[0].tokens.shape
         own_numbers = jnp.arange(first[1], dtype=jnp.int32)
-        offers = [Offer(whole, jnp.broadcast_to(own_numbers, first))]
+        offers = [MemberDraft(whole, jnp.broadcast_to(own_numbers, first))]
         for tree in drafts[1:]:
             whole, number = union(whole, tree)
-            offers.append(Offer(tree, number))
-        return whole, Offers(tuple(offers), members)
+            offers.append(MemberDraft(tree, number))
+        return whole, MemberDrafts(tuple(offers), members)
 
     def update(
-        self, params: PyTree, state: MergeState, aux: Offers | None, feedback: Feedback
+        self, params: PyTree, state: MergeState, aux: MemberDrafts | None, feedback: Feedback
     ) -> MergeState:
         return MergeState(self.update_members(params, state.members, aux, feedback))
 

@@ -167,7 +167,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         size = 1
         for depth in range(self.max_depth):
             lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
-            offered = self._offered(params, state.acceptance, before, tokens, *lines)
+            offered = self._estimated_draft(params, state.acceptance, before, tokens, *lines)
             known = frame.keys, frame.sampling, frame.positions + depth, self.vocab_size
             candidates, probs = likeliest(deciding_noise.given(offered, *known), self.k)
             value = (value[..., None] * probs).reshape(batch, -1)
@@ -214,7 +214,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             path = jnp.maximum(scored.verdict.path, 0)
             nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
             before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
-            offered = self._offered(params, state.acceptance, before, nodes, names, means)
+            offered = self._estimated_draft(params, state.acceptance, before, nodes, names, means)
             offered = self._given_noise(offered, feedback)
             known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
             return state.acceptance.learn(
@@ -242,7 +242,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         steps = jnp.arange(offered.tokens.shape[1], dtype=jnp.int32)
         return jax.vmap(at, (1, 0), 1)(offered, steps)
 
-    def _offered(
+    def _estimated_draft(
         self,
         params: NGramTable | None,
         acceptance: AcceptanceModel,
