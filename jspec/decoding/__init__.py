@@ -24,7 +24,16 @@ from jspec._xla.manual_axes import vary
 from jspec._xla.one_graph import Jitted
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start
-from jspec.round import admit, chunked_prefill, frame, no_rounds, rehearse, score, settle, turns
+from jspec.round import (
+    admit,
+    check_drafter_shapes,
+    chunked_prefill,
+    frame,
+    no_rounds,
+    score,
+    settle,
+    turns,
+)
 from jspec.round import processing as controls
 from jspec.round.cut_back import text_as_returned
 from jspec.round.request import (
@@ -378,7 +387,7 @@ def _prefill(
     )
     state = vary(state, call)
     # All that can be wrong with the drafter is said now: nothing has been compiled yet.
-    tree = rehearse(drafter, drafter_params, state, output)
+    tree = check_drafter_shapes(drafter, drafter_params, state, output)
     return replace(state, stats=vary(no_rounds(tree), call))
 
 

@@ -38,7 +38,7 @@ from jspec.types import (
 from jspec.verify.functions import tokens as tokens_of
 from jspec.verify.schemes import verifier_of
 
-__all__ = ["admit", "frame", "no_rounds", "rehearse", "score", "settle"]
+__all__ = ["admit", "check_drafter_shapes", "frame", "no_rounds", "score", "settle"]
 
 
 def frame(state: State) -> Frame:
@@ -158,7 +158,7 @@ def settle(
     return after, feedback
 
 
-def rehearse(drafter: Drafter, params: PyTree, state: State, output: Output) -> Tree:
+def check_drafter_shapes(drafter: Drafter, params: PyTree, state: State, output: Output) -> Tree:
     """Traces the drafter's part of a round, without the target, and returns its tree's shapes.
 
     Args:

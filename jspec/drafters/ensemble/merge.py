@@ -41,11 +41,11 @@ class Merge(Members):
         return MergeState(self.prefill_members(params, state.members, chunk))
 
     def draft(self, params: PyTree, state: MergeState, frame: Frame) -> tuple[Tree, MemberDrafts]:
-        drafts, members = self.draft_members(params, state.members, frame)
-        whole, first = drafts[0], drafts[0].tokens.shape
+        trees, members = self.draft_members(params, state.members, frame)
+        whole, first = trees[0], trees[0].tokens.shape
         own_numbers = jnp.arange(first[1], dtype=jnp.int32)
         offers = [MemberDraft(whole, jnp.broadcast_to(own_numbers, first))]
-        for tree in drafts[1:]:
+        for tree in trees[1:]:
             whole, number = union(whole, tree)
             offers.append(MemberDraft(tree, number))
         return whole, MemberDrafts(tuple(offers), members)
