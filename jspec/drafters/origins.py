@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from jspec import tree as trees
-from jspec.drafters.ensemble.budgeted_merge import WeighedOffers
+from jspec.drafters.ensemble.budgeted_merge import WeighedDrafts
 from jspec.drafters.ensemble.members import Members
 from jspec.protocols import Drafter
 from jspec.types import PyTree, Tree
@@ -28,7 +28,7 @@ def names(drafter: Drafter) -> tuple[str, ...]:
     return tuple(found)
 
 
-def offers(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
+def member_trees(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
     """The tree of each of `names(drafter)`, in the same order.
 
     Args:
@@ -41,8 +41,8 @@ def offers(drafter: Drafter, tree: Tree, aux: PyTree) -> tuple[Tree, ...]:
         return (tree,)
     if aux is None:  # nobody was asked
         return (tree,) * len(names(drafter))
-    parts = zip(inner.drafters, aux.offers, aux.members, strict=True)
-    return tuple(one for part, offer, own in parts for one in offers(part, offer.tree, own))
+    parts = zip(inner.drafters, aux.drafts, aux.members, strict=True)
+    return tuple(one for part, draft, own in parts for one in member_trees(part, draft.tree, own))
 
 
 def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
@@ -50,15 +50,15 @@ def unpruned(drafter: Drafter, aux: PyTree) -> Tree | None:
     drafter is none.
     """
     _, aux = _unwrapped(drafter, aux)
-    if not isinstance(aux, WeighedOffers):
+    if not isinstance(aux, WeighedDrafts):
         return None
-    nodes, depth = aux.nodes, max(offer.tree.depth for offer in aux.offers)
+    nodes, depth = aux.nodes, max(draft.tree.depth for draft in aux.drafts)
     return Tree(
         tokens=nodes.tokens,
         parents=nodes.parents,
         valid=nodes.valid,
         depth=depth,
-        width=sum(offer.tree.width for offer in aux.offers),
+        width=sum(draft.tree.width for draft in aux.drafts),
         value=trees.path_probabilities(nodes.parents, aux.probs, depth),
     )
 

@@ -147,7 +147,7 @@ class Recorded:
         wider = origins.unpruned(self.drafter, inner)
         offered = RecordedOffer(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),
-            members=tuple(_bare(own) for own in origins.offers(self.drafter, drafted, inner)),
+            members=tuple(_bare(own) for own in origins.member_trees(self.drafter, drafted, inner)),
             choice=getattr(tree, "choice", None),
         )
         noise = None

@@ -28,7 +28,7 @@ def test_it_joins_every_drafter_that_can_be_merged():
         joined, weights_of = with_jump_forward(drafter, params)
         merged = getattr(joined, "drafter", joined).drafters
         assert any(isinstance(member, jspec.JumpForward) for member in merged)
-        jax.eval_shape(  # rehearses a round, and compiles nothing
+        jax.eval_shape(  # traces a round, and compiles nothing
             lambda joined=joined, weights_of=weights_of: jspec.prefill(
                 model, weights, [[1, 2]], drafter=joined, drafter_params=weights_of,
                 max_new_tokens=8, eos=22, processors=jspec.grammar.choices(["abc"], LETTERS),

@@ -33,7 +33,7 @@ from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 
 
 @struct.dataclass
-class OfferedNodes:
+class DraftedNodes:
     """The M nodes that the drafters propose, the root first; of equal paths one node is valid."""
 
     tokens: Int[Array, "B M"]
@@ -43,14 +43,14 @@ class OfferedNodes:
     log_odds: Float[Array, "B M drafters"]
     """The prior that each drafter gives a node, see `calibration.features`."""
     buckets: Int[Array, "B M drafters"]
-    """The bucket whose correction applies to that prior; -1 where a drafter offers no such node."""
+    """The bucket whose correction applies to that prior; -1 where a drafter drafts no such node."""
 
 
 @struct.dataclass
-class WeighedOffers(MemberDrafts):
-    """The offers of a round, with all their nodes and what was expected of them."""
+class WeighedDrafts(MemberDrafts):
+    """The drafts of a round, with all their nodes and what was expected of them."""
 
-    nodes: OfferedNodes
+    nodes: DraftedNodes
     probs: Float[Array, "B M"]
     """The estimated probability of each node given that its parent is accepted."""
 
@@ -108,7 +108,7 @@ class BudgetedMerge(Members):
 
     def draft(
         self, params: PyTree, state: BudgetedMergeState, frame: Frame
-    ) -> tuple[Tree, WeighedOffers]:
+    ) -> tuple[Tree, WeighedDrafts]:
         drafts, members = self.draft_members(params, state.members, frame)
         nodes, numbers = gathered(drafts)
         scores = state.acceptance.scores(nodes.log_odds, nodes.buckets)
@@ -127,13 +127,13 @@ class BudgetedMerge(Members):
             MemberDraft(draft, _kept_number(chosen, number))
             for draft, number in zip(drafts, numbers, strict=True)
         ]
-        return trees.kept(whole, chosen), WeighedOffers(tuple(own), members, nodes, probs)
+        return trees.kept(whole, chosen), WeighedDrafts(tuple(own), members, nodes, probs)
 
     def update(
         self,
         params: PyTree,
         state: BudgetedMergeState,
-        aux: WeighedOffers | None,
+        aux: WeighedDrafts | None,
         feedback: Feedback,
     ) -> BudgetedMergeState:
         members = self.update_members(params, state.members, aux, feedback)
@@ -158,7 +158,7 @@ def _kept_number(chosen: Int[Array, "B n"], number: Int[Array, "B N"]) -> Int[Ar
     return jnp.where(found == number, place, chosen.shape[1])
 
 
-def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "B N"], ...]]:
+def gathered(drafts: tuple[Tree, ...]) -> tuple[DraftedNodes, tuple[Int[Array, "B N"], ...]]:
     """The nodes of D trees at their common root, equal paths once, each at its first place.
 
     Returns:
@@ -195,7 +195,7 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "
         log_odds.append(jnp.take_along_axis(prior, local, axis=1, mode="fill", fill_value=0.0))
         buckets.append(jnp.take_along_axis(bucket, local, axis=1, mode="fill", fill_value=-1))
     above = jnp.take_along_axis(first, jnp.maximum(parents, 0), axis=1)
-    offers = OfferedNodes(
+    united = DraftedNodes(
         tokens=tokens,
         parents=jnp.where(nodes == 0, NO_PARENT, above).astype(jnp.int32),
         valid=valid & (first == nodes),
@@ -203,7 +203,7 @@ def gathered(drafts: tuple[Tree, ...]) -> tuple[OfferedNodes, tuple[Int[Array, "
         log_odds=jnp.stack(log_odds, axis=-1),
         buckets=jnp.stack(buckets, axis=-1).astype(jnp.int32),
     )
-    return offers, tuple(numbers)
+    return united, tuple(numbers)
 
 
 def _first(

@@ -44,11 +44,11 @@ class Merge(Members):
         trees, members = self.draft_members(params, state.members, frame)
         whole, first = trees[0], trees[0].tokens.shape
         own_numbers = jnp.arange(first[1], dtype=jnp.int32)
-        offers = [MemberDraft(whole, jnp.broadcast_to(own_numbers, first))]
+        drafts = [MemberDraft(whole, jnp.broadcast_to(own_numbers, first))]
         for tree in trees[1:]:
             whole, number = union(whole, tree)
-            offers.append(MemberDraft(tree, number))
-        return whole, MemberDrafts(tuple(offers), members)
+            drafts.append(MemberDraft(tree, number))
+        return whole, MemberDrafts(tuple(drafts), members)
 
     def update(
         self, params: PyTree, state: MergeState, aux: MemberDrafts | None, feedback: Feedback
