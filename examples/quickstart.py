@@ -3,7 +3,7 @@
 # %% [markdown]
 # # Quickstart
 #
-# `jspec.decode` writes the same tokens as plain decoding, in fewer forwards of the model.
+# `jspec.decode` writes the same tokens as plain decoding, in fewer forward passes of the model.
 # Everything here runs on a CPU with a model that comes with the package.
 
 # %%
@@ -46,7 +46,9 @@ print(f"{result.stats.mean_acceptance_length[0]:.2f} tokens per forward of the m
 # %%
 plain = jspec.decode(target.model, target.params, prompt, max_new_tokens=64, eos=target.eos)
 assert (result.tokens == plain.tokens).all()
-print(f"{plain.stats.num_rounds[0]} forwards alone, {result.stats.num_rounds[0]} with a drafter")
+print(
+    f"{plain.stats.num_rounds[0]} forward passes alone, {result.stats.num_rounds[0]} with a drafter"
+)
 
 # %% [markdown]
 # Sampled tokens are the same too: the noise depends on the key and the position alone, so a draft

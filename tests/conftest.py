@@ -81,7 +81,8 @@ def target():
 
 @pytest.fixture(scope="module")
 def next_logits(target):
-    """The target's logits after a text of at most 64 tokens, by whole forwards without a cache."""
+    """The target's logits after a text of at most 64 tokens, by whole forward passes without a
+    cache."""
     known = {}
 
     @jax.jit

@@ -1,4 +1,4 @@
-"""Log-probabilities against whole forwards over the text, in float64."""
+"""Log-probabilities against whole forward passes over the text, in float64."""
 
 import jax
 import numpy as np

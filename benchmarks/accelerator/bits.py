@@ -157,7 +157,7 @@ def by_xla(x: Float[Array, "N I"], weight: Float[Array, "O I"]) -> Float[Array, 
 
 
 def measure(cells: Cells, scale: Scale) -> None:
-    """One row for the bits of whole forwards, and one for each product of the shape."""
+    """One row for the bits of whole forward passes, and one for each product of the shape."""
     cells.run(partial(_forwards, scale), what="forwards")
     if jax.default_backend() != "gpu":
         cells.skip("the kernel of products of one tile and split runs on a Hopper GPU")
@@ -168,7 +168,7 @@ def measure(cells: Cells, scale: Scale) -> None:
 
 
 def _forwards(scale: Scale) -> dict:
-    """How many numbers of a forward of trees differ from those of forwards of a token."""
+    """How many numbers of a forward of trees differ from those of forward passes of a token."""
     from benchmarks.accelerator.methods import loaded
 
     target = loaded(scale.models[0])

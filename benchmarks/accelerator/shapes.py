@@ -55,7 +55,7 @@ class Scale:
     widths: tuple[int, ...]
     """Tokens of a forward, N."""
     whole: tuple[tuple[int, int], ...]
-    """Pairs (batch, N) of forwards that run in one program, as decoding runs them."""
+    """Pairs (batch, N) of forward passes that run in one program, as decoding runs them."""
     past: int
     slots: int
     nodes: int

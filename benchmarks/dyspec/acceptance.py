@@ -87,8 +87,8 @@ def main(
     console.print(table)
     console.print(
         "E: tokens that a round is expected to emit with the best tree of N drafted nodes. "
-        "Pays: the tree of least time per token and its speed-up, if rounds took their forwards' "
-        "time alone."
+        "Pays: the tree of least time per token and its speed-up, if rounds took their forward "
+        "passes' time alone."
     )
 
 

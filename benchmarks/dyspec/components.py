@@ -65,9 +65,9 @@ def report(
         )
     console.print(shown)
     console.print(
-        "Medians over rounds of one text. Construction is the whole draft less its forwards, timed "
-        "alone over as many levels. Each piece pays for its own start and for arrays that the "
-        "whole never writes out."
+        "Medians over rounds of one text. Construction is the whole draft less its forward passes, "
+        "timed alone over as many levels. Each piece pays for its own start and for arrays that "
+        "the whole never writes out."
     )
     if picture is not None:
         figures.components(picture, rows, PIECES, f"{work.pair.name}, {budget} nodes")
@@ -168,7 +168,9 @@ class Pieces:
         return ModelScorer(self.method.model, params, state.cache, state.previous, frame, size)
 
     def _forwards(self, params: PyTree, state: PyTree, frame: Frame, levels: jax.Array):
-        """The draft's forwards and its cache's growth; tokens are the last level's likeliest."""
+        """The draft's forward passes and its cache's growth; tokens are the last level's
+        likeliest.
+        """
         scorer = self._scorer(params, state, frame)
         level = scorer.root()
         width = self.method.num_scored // max(1, self.method.depth - 1)

@@ -72,8 +72,9 @@ def report(
     console.print(
         "Speed-up over plain decoding that these tokens per round e and levels D would give where "
         "a forward of the target takes so many times one of the draft: e / (1 + D T_d / T_t), the "
-        "paper's section 4.3, level by level. In brackets: node by node, N draft forwards a round, "
-        "as Algorithm 1 runs. Construction, verification and wider forwards cost nothing here."
+        "paper's section 4.3, level by level. In brackets: node by node, N draft forward passes a "
+        "round, as Algorithm 1 runs. Construction, verification and wider forward "
+        "passes cost nothing here."
     )
     for temperature in temperatures:
         each = {name: by_seed(found[name, temperature], work.seeds) for name in names}

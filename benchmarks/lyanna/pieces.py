@@ -112,7 +112,7 @@ class Side:
         }
 
     def _levels(self, params: PyTree, state: HeadState, frame: Frame, tokens: Int[Array, "B W"]):
-        """EAGLE's forwards without their scores: the levels below the first."""
+        """EAGLE's forward passes without their scores: the levels below the first."""
         room = (DEPTH - 1) * WIDTH
         scorer = HeadScorer(self.head, params, state.cache, state.hidden, frame, room)
         level = scorer.root()

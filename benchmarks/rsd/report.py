@@ -92,8 +92,8 @@ def main(
 
 _LEGEND = (
     "Eff.: tokens per target call, the last one whole, mean ± standard deviation over seeds. MBSU: "
-    "Eff. / (L r + 1), L draft forwards a round (of DySpec and CoupledTree the most that a round "
-    "may take), r the draft's share of the target's parameters; plain decoding (AR) drafts "
+    "Eff. / (L r + 1), L draft forward passes a round (of DySpec and CoupledTree the most that a "
+    "round may take), r the draft's share of the target's parameters; plain decoding (AR) drafts "
     "nothing, L = 0. TR: token rate over AR's, batch 1; AR's own in tokens per second. Acc.: score "
     "of the texts by their references, alike in all rows if every method draws from the target's "
     "distribution. Chain: Eff. of speculative decoding with a chain of at least as many verified "

@@ -30,7 +30,7 @@ class Method:
     nodes: Callable[[Shape], int]
     """Tokens that the target verifies in a round, without the root."""
     length: Callable[[Shape], int]
-    """Draft forwards in a round, at most: L of the memory-bound speed-up."""
+    """Draft forward passes in a round, at most: L of the memory-bound speed-up."""
     text: Callable[[Shape], str]
 
 

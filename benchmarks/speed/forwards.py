@@ -71,7 +71,9 @@ def _reading(params: dict) -> Callable[[], Array]:
 
 
 def _forwards(target: models.Loaded, count: int, live: int, slots: int) -> Callable[[], Array]:
-    """A compiled program of forwards over a chain of tokens, each of what the one before wrote."""
+    """A compiled program of forward passes over a chain of tokens, each of what the one before
+    wrote.
+    """
     model, params = target.model, target.params
     cache = model.init_memory(1, slots).replace(lengths=jnp.full(1, live, jnp.int32))
     positions = live + jnp.arange(count)[None]

@@ -37,7 +37,9 @@ def main(
     repeats: Annotated[int, typer.Option(min=1)] = 5,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
-    """Times forwards with all weights on the device, where they fit, and with layers streamed."""
+    """Times forward passes with all weights on the device, where they fit, and with layers
+    streamed.
+    """
     headline("streamed layers")
     target, params = _loaded(model, weights) if model else _random(layers, hidden_size, weights)
     widths = [int(count) for count in nodes.split(",")]

@@ -89,7 +89,8 @@ def compare_bits(
     settings: RunSettings,
     as_json: bool,
 ) -> int:
-    """Compares forwards of trees with forwards of one token on texts of the model's own.
+    """Compares forward passes of trees with forward passes of one token on texts of the model's
+    own.
 
     Args:
         session: the model.

@@ -70,8 +70,8 @@ def certify(
         bool,
         typer.Option(
             "--bitwise",
-            help="Instead: compare forwards of trees with forwards of one token, bit by bit; no "
-            "method takes part.",
+            help="Instead: compare forward passes of trees with forward passes of one token, bit "
+            "by bit; no method takes part.",
         ),
     ] = False,
     as_json: Annotated[

@@ -178,7 +178,8 @@ def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
             place = next((i for i, (a, b) in pairs if a != b), 0)
             return (
                 f"but other tokens from number {place + 1} of prompt {one.row + 1} on "
-                "(forwards of different width round differently; --dtype float32 does so least)"
+                "(forward passes of different width round differently; --dtype float32 does so "
+                "least)"
             )
     return "same tokens"
 

@@ -13,9 +13,9 @@ CPU_FORMS = {
     "kernels": {1: 1.0, 2: 1.04, 4: 1.12, 8: 1.35, 16: 1.75, 32: 3.0, 64: 5.3, 128: 9.0},
     "XLA": {1: 1.0, 2: 1.33, 4: 1.42, 8: 1.66, 16: 2.15, 32: 3.0, 64: 4.5, 128: 7.9},
 }
-"""The time of a forward by its tokens, in forwards of one token: the form of float32 products on a
-few cores, by what computes them. XLA packs the weights of several rows before it reads them, which
-is why the second token costs so much there (`python -m benchmarks.speed.forwards`)."""
+"""The time of a forward by its tokens, in forward passes of one token: the form of float32 products
+on a few cores, by what computes them. XLA packs the weights of several rows before it reads them,
+which is why the second token costs so much there (`python -m benchmarks.speed.forwards`)."""
 
 
 def cpu_form() -> dict[int, float]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 _CPU_NODES = 7
 """The number of drafted nodes on a CPU, with the root 8 tokens a forward: of 4, 6, 8, 12, 16 and
 24, the best or next to it with the bundled model. A larger model would gain from more, as its
-forwards cost less beside one."""
+forward passes cost less beside one."""
 
 _ACCEPTANCE = (0.538, 0.173, 0.076, 0.048, 0.023, 0.028, 0.015, 0.016)
 """The acceptance by rank of the bundled models at temperature 1 in the coupled scheme, as

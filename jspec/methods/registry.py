@@ -100,7 +100,7 @@ def _with_widths(method: Method) -> Method:
 
 _TOKEN_RECYCLING = Method(
     "token_recycling",
-    "a tree of what earlier forwards thought likely",
+    "a tree of what earlier forward passes thought likely",
     builders.token_recycling,
     options=(
         _FITTED,
@@ -115,7 +115,7 @@ _TOKEN_RECYCLING = Method(
 )
 _DYNAMIC = Method(
     "dynamic_token_recycling",
-    "its likeliest paths, by the probabilities that earlier forwards gave them",
+    "its likeliest paths, by the probabilities that earlier forward passes gave them",
     builders.dynamic_token_recycling,
     options=(_FITTED, _DEPTH, _BEAM, *_MATRIX, _NGRAMS),
 )

@@ -137,7 +137,7 @@ def _work(
         function: of `arguments`.
         arguments: shapes, with shardings where they are split.
         place: which of the arguments is the cache of `_SLOTS` slots; None: there is none, so that
-            weights may be read several times, by forwards one after the other.
+            weights may be read several times, by forward passes one after the other.
         tokens: of all rows.
         slots: of the real cache that count.
         mesh: the devices.

@@ -6,7 +6,8 @@ where a promise is broken; `fuzz` drafts thousands of random trees. All three ra
 target that they use if they are given none; the memory of `RecurrentLM` is a state a row.
 
 `certify` is for a model and a drafter in use: it compares texts, judges what differs, and returns a
-`Certificate`. `check_bits` compares forwards of trees with forwards of one token, bit by bit.
+`Certificate`. `check_bits` compares forward passes of trees with forward passes of one token, bit
+by bit.
 """
 
 from jspec.testing.certification.bitwise import Bits as Bits

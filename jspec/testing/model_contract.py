@@ -34,7 +34,7 @@ def check_model(
     not committed, or was cut off, leaves no trace; a path of a tree that is committed is as its
     text that is read; rows are independent, also in the memory; a tree by levels (`nodes=`) is
     scored as at once; the model is static, hashable and equal to its copy; `jspec.decode` gives the
-    tokens of a naive loop over whole forwards.
+    tokens of a naive loop over whole forward passes.
 
     Args:
         model: the model under test. It needs room for 24 positions.
@@ -230,7 +230,7 @@ def _check_tree(subject: ModelSubject, report: Report) -> None:
                 f"a node is scored as the end of its path: row {row}, node {node}, path "
                 f"{path.tolist()}",
             )
-    report.checked.append("a tree's nodes are scored as whole forwards over their paths")
+    report.checked.append("a tree's nodes are scored as whole forward passes over their paths")
 
 
 def _check_positions(subject: ModelSubject, memory: PyTree, report: Report) -> None:
@@ -333,7 +333,7 @@ def _check_levels(subject: ModelSubject, report: Report) -> None:
 
 
 def _check_decode(subject: ModelSubject, report: Report) -> None:
-    """Checks plain decoding against whole forwards; a near tie may fall either way."""
+    """Checks plain decoding against whole forward passes; a near tie may fall either way."""
     steps, model = 8, subject.model
     prompt = subject.tokens[:, : PAST.max()]
     result = engine.decode(model, subject.params, prompt, lengths=PAST, max_new_tokens=steps)
@@ -354,7 +354,7 @@ def _check_decode(subject: ModelSubject, report: Report) -> None:
             lost = at.max() - at[emitted[row, step]]
             promise(
                 lost <= 2 * subject.bound(),
-                f"decode equals a loop over whole forwards: row {row}, token {step} should be "
-                f"{at.argmax()} and is {emitted[row, step]}, whose logit is {lost:.3g} lower",
+                f"decode equals a loop over whole forward passes: row {row}, token {step} should "
+                f"be {at.argmax()} and is {emitted[row, step]}, whose logit is {lost:.3g} lower",
             )
-    report.checked.append("decode equals a loop over whole forwards")
+    report.checked.append("decode equals a loop over whole forward passes")

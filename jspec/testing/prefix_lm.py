@@ -26,7 +26,7 @@ class PrefixLM:
     position) of the prefix. The sum is taken over the memory, the nodes and the mask as attention
     takes it. One token too many, too few or in the wrong place gives another whim, so a mistake in
     what is seen or committed shows within a few tokens. The sums are integers: no rounding can make
-    two forwards differ.
+    two forward passes differ.
 
     Args:
         vocab_size: V.

@@ -139,8 +139,8 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
 @pytest.mark.parametrize(
     ("scheme", "temperature", "why"),
     [
-        ("coupled", 1.0, "(forwards of different width round differently"),
-        ("block", 0.0, "(forwards of different width round differently"),
+        ("coupled", 1.0, "(forward passes of different width round differently"),
+        ("block", 0.0, "(forward passes of different width round differently"),
         ("block", 1.0, "; other tokens of the same distribution, as scheme block draws its own."),
     ],
 )

@@ -62,7 +62,7 @@ def test_pretrained_tokenizers_split_alike(pretrained):
 
 
 def test_pretrained_greedy_is_that_of_transformers(pretrained, causal):
-    """20 tokens by whole forwards; the engine's own tests take it from there."""
+    """20 tokens by whole forward passes; the engine's own tests take it from there."""
     from transformers import AutoModelForCausalLM
 
     theirs = AutoModelForCausalLM.from_pretrained(pretrained, dtype=torch.float32).eval()

@@ -110,7 +110,7 @@ def token_recycling(
 
     Returns:
       tokens: emitted, cut at the end token or the limit.
-      steps: forwards after the prefill.
+      steps: forward passes after the prefill.
       matrix: [V, k], for the next call.
       histogram: entry n counts the steps that emitted n tokens, bonus included and after the cut,
         so sum(n * histogram[n]) is len(tokens) and sum(histogram) is steps; entry 0 stays 0.

@@ -50,7 +50,8 @@ def notes(report: Report) -> list[str]:
             found.append(
                 f"{one.name}: other tokens than plain decoding in {len(one.differing)} of "
                 f"{one.num_prompts} prompts, first in question {question} at token {place + 1} "
-                "(forwards of different width or library round differently; float32 does so least)."
+                "(forward passes of different width or library round differently; float32 does so "
+                "least)."
             )
     if unsteady := [one.name for one in report.summaries.values() if one.jitter > _UNSTEADY]:
         found.append(

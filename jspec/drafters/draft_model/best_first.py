@@ -47,8 +47,8 @@ class BestFirst(DraftModel):
             nodes one by one gives, if that takes no more than `beam` children of a node and gives
             no more than `beam` nodes of a level children.
         min_gain: a level is not grown if it can add no more than this share to the tokens that are
-            expected of the round; 0 grows every level that can enter the tree. It saves forwards of
-            the draft model, and only the coupled scheme is lossless with it.
+            expected of the round; 0 grows every level that can enter the tree. It saves forward
+            passes of the draft model, and only the coupled scheme is lossless with it.
         order: of the nodes, such as `jspec.tree.depth_first`; None is breadth first, as they grow.
             One that moves siblings, as `jspec.tree.heavy_paths` does, is lossless with the coupled
             scheme alone: the rules of draws go by the order in which children were drawn.

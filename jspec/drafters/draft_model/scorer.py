@@ -1,4 +1,4 @@
-"""A draft model as a scorer: the forwards of one round, and what they leave."""
+"""A draft model as a scorer: the forward passes of one round, and what they leave."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -164,8 +164,8 @@ def choose(
     """The size with the least (depth * draft_cost + target_cost[nodes]) / expected tokens.
 
     This is Sequoia's hardware-aware choice (Chen et al. 2024, section 3.3). A tree of d levels
-    takes d forwards of the draft model. Sequoia counts one more, for the root's level: add one
-    `draft_cost` to every `target_cost` for its figures.
+    takes d forward passes of the draft model. Sequoia counts one more, for the root's level: add
+    one `draft_cost` to every `target_cost` for its figures.
 
     Args:
         acceptance: probability that the child of each rank is the one that is kept.
@@ -210,7 +210,7 @@ def memory_bound_speedup(tokens: float, levels: int, ratio: float) -> float:
 
     Args:
         tokens: eta, emitted per target forward, the bonus token included.
-        levels: L, forwards of the draft model per target forward.
+        levels: L, forward passes of the draft model per target forward.
         ratio: r, parameters of the draft over those of the target.
     """
     return tokens / (levels * ratio + 1)

@@ -1,4 +1,6 @@
-"""Token Recycling (Luo et al. 2024): the candidates of earlier forwards are the next drafts."""
+"""Token Recycling (Luo et al. 2024): the candidates of earlier forward passes are the next
+drafts.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

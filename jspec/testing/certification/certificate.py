@@ -17,12 +17,12 @@ _TOO_BLIND = 0.5
 
 @dataclass(frozen=True)
 class MatchedWidth:
-    """Plain decoding by forwards as wide as a round's, the others of their tokens absent."""
+    """Plain decoding by forward passes as wide as a round's, the others of their tokens absent."""
 
     width: int
     """Tokens of each forward."""
     num_equal_to_plain: int
-    """Prompts whose text is that of plain decoding by forwards of one token."""
+    """Prompts whose text is that of plain decoding by forward passes of one token."""
     num_equal_to_drafted: int
     """Prompts whose text is the drafted one."""
     num_prompts: int
@@ -40,7 +40,7 @@ class Certificate:
         sampled: the same with sampling under one key; None if the verifier's rule draws by itself.
         draws: the distribution of drawn tokens; None if the rule is the coupled one.
         rounding: what rounding does to this model's logits.
-        matched: plain decoding by wider forwards; None if a round is no wider.
+        matched: plain decoding by wider forward passes; None if a round is no wider.
         metrics: of the greedy run.
         speed: tokens per second of the drafted greedy run over those of plain decoding.
         skipped: what was not tested, each with its reason.

@@ -42,12 +42,12 @@ def certify(
     """Certifies that a drafter changes no token of a model, or finds where it does.
 
     Drafted texts are compared with plain ones, greedy and sampled with the same key. Each
-    divergence is judged by the gap of the two tokens' logits: a tie if forwards of the widths in
-    question differ by that much without any drafter, else a bug. Where the drafter's verifier draws
-    by a rule of its own, the same key gives other tokens; then the distribution of the first
+    divergence is judged by the gap of the two tokens' logits: a tie if forward passes of the widths
+    in question differ by that much without any drafter, else a bug. Where the drafter's verifier
+    draws by a rule of its own, the same key gives other tokens; then the distribution of the first
     tokens is put to a G-test instead, with the total variation that it would have found. Last,
-    plain decoding is run by forwards as wide as a round's: whether that makes the arithmetic equal
-    to the last bit, and what it costs.
+    plain decoding is run by forward passes as wide as a round's: whether that makes the arithmetic
+    equal to the last bit, and what it costs.
 
     Args:
         model: the target.

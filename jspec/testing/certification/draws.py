@@ -43,9 +43,9 @@ class DrawTest:
     prompts: tuple[int, ...]
     """The prompts' numbers: those whose next tokens are the least certain."""
     test: GTest
-    """Against the target's probabilities by forwards of one token."""
+    """Against the target's probabilities by forward passes of one token."""
     wide: GTest
-    """Against those by forwards as wide as a round's."""
+    """Against those by forward passes as wide as a round's."""
     num_tokens: int
     """Tokens of each draw."""
     rounding: float
@@ -178,7 +178,7 @@ class _Law:
     def by_width(
         self, subject: Subject, prompt: Sequence[int], sampling: Sampling, width: int
     ) -> "_Law":
-        """The same cells, with their probabilities by forwards of another width."""
+        """The same cells, with their probabilities by forward passes of another width."""
         texts = [[*prompt, *text] for text in self.beginnings]
         found = dict(
             zip(self.beginnings, _distributions(subject, texts, sampling, width), strict=True)

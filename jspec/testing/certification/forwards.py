@@ -1,4 +1,5 @@
-"""The target's logits at a place of a text, by forwards of any width; and plain decoding by such.
+"""The target's logits at a place of a text, by forward passes of any width; and plain decoding by
+such.
 
 A forward of another width adds the same numbers in another order. What that changes is measured
 here, without any drafter: it is the yardstick of what rounding can do.
@@ -29,7 +30,7 @@ BEST = 8
 
 @dataclass(frozen=True)
 class WidePlain(Autoregressive):
-    """Plain decoding by forwards of `num_nodes` tokens, of which all but the root are absent.
+    """Plain decoding by forward passes of `num_nodes` tokens, of which all but the root are absent.
 
     Args:
         num_nodes: N, the root included.
@@ -54,7 +55,8 @@ def _alone(root: Int[Array, " B"], num_nodes: int) -> Tree:
 
 
 def widths_of(drafter: Drafter, **request: Any) -> tuple[int, ...]:
-    """The widths of all forwards that a round may take, root included, rising; nothing is compiled.
+    """The widths of all forward passes that a round may take, root included, rising; nothing is
+    compiled.
 
     Args:
         drafter: whose rounds.
@@ -124,7 +126,7 @@ def replay(
     advance: int,
     ids: Int[np.ndarray, "B T K"] | None = None,
 ) -> Places:
-    """The logits that a known text is drawn from, by forwards of `width` tokens.
+    """The logits that a known text is drawn from, by forward passes of `width` tokens.
 
     `advance` tokens of the text enter the cache with each forward, as an accepted path would; the
     others are absent. (1, 1) is plain decoding, (N, 1) is `WidePlain`, (N, N) is a round of a chain

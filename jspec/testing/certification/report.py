@@ -89,7 +89,7 @@ def _matched(certificate: Certificate) -> Iterator[str]:
         return
     rounding = certificate.rounding
     yield (
-        f"Plain decoding by forwards of {matched.width} tokens: "
+        f"Plain decoding by forward passes of {matched.width} tokens: "
         f"{matched.num_equal_to_drafted} of {matched.num_prompts} texts are the drafted ones, "
         f"{matched.num_equal_to_plain} those of plain decoding; it takes "
         f"{matched.time_ratio:.2f} times as long."
@@ -97,8 +97,8 @@ def _matched(certificate: Certificate) -> Iterator[str]:
     if rounding.same_wide is not None and rounding.same_plain is not None:
         yield (
             "  The logits of a verified chain equal its logits to the last bit in "
-            f"{rounding.same_wide:.1%} of places, and those of plain decoding by forwards of one "
-            f"token in {rounding.same_plain:.1%}."
+            f"{rounding.same_wide:.1%} of places, and those of plain decoding by forward passes of "
+            f"one token in {rounding.same_plain:.1%}."
         )
 
 
@@ -111,8 +111,8 @@ def _verdict(certificate: Certificate) -> str:
         return f"Verdict: lossless within what was tested{but}."
     if certificate.verdict == UNDECIDED:
         return (
-            "Verdict: undecided; forwards of different widths differ so much that they swap the "
-            f"two best tokens in {certificate.rounding.blind:.0%} of all places. Take a wider "
+            "Verdict: undecided; forward passes of different widths differ so much that they swap "
+            f"the two best tokens in {certificate.rounding.blind:.0%} of all places. Take a wider "
             "dtype or matmul precision, or run jspec.testing.check_model on the model."
         )
     return f"Verdict: bug; {'; '.join(certificate.reasons)}."

@@ -20,7 +20,7 @@ _MARGIN = 2.0
 
 @dataclass(frozen=True)
 class Noise:
-    """The change of logits from forwards of one token to wider ones."""
+    """The change of logits from forward passes of one token to wider ones."""
 
     width: int
     """Tokens of the wider forwards."""
@@ -55,9 +55,9 @@ class Rounding:
     tie."""
     same_wide: float | None
     """The share of places whose logits are equal to the last bit in a round that verifies the text
-    itself and in plain decoding by forwards as wide; None without a wider forward."""
+    itself and in plain decoding by forward passes as wide; None without a wider forward."""
     same_plain: float | None
-    """The same against plain decoding by forwards of one token."""
+    """The same against plain decoding by forward passes of one token."""
 
     @property
     def ulp(self) -> float:
@@ -85,14 +85,14 @@ def measure(
     batch_size: int,
     said: Callable[[str], None],
 ) -> Rounding:
-    """Replays plain texts by forwards of every given width, and compares logits.
+    """Replays plain texts by forward passes of every given width, and compares logits.
 
     Args:
         model: the target.
         params: its weights.
         prompts: token lists.
         texts: what plain decoding made of them.
-        widths: of the forwards beside one token.
+        widths: of the forward passes beside one token.
         batch_size: rows that run together.
         said: is told what is being measured.
     """

@@ -73,7 +73,7 @@ def test_published_choice():
     assert (nodes, depth) == (3, 3)
     assert sequoia_tree.best_template(PRINTED, nodes, depth) == chain(3)
     assert demo[0] / time == pytest.approx(2.046, abs=5e-4)
-    # Our own count of forwards: one fewer.
+    # Our own count of forward passes: one fewer.
     assert sequoia_tree.choose(PRINTED, demo, 0.3, 9).time == pytest.approx(time * 10.9 / 11.2)
 
 

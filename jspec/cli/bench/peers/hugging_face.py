@@ -91,7 +91,7 @@ class Generate:
         for row in written.tolist():
             ends = [place for place, token in enumerate(row) if token in self._ends]
             tokens = row[: ends[0] + 1] if ends else row
-            # In a batch all rows share the forwards, and need as many as they have tokens.
+            # In a batch all rows share the forward passes, and need as many as they have tokens.
             rounds = forwards if len(written) == 1 else len(tokens)
             found.append(Reply(tokens, "stop" if ends else "length", rounds))
         return found
