@@ -223,11 +223,11 @@ def _kernel(mesh: Mesh, dtype, layers: int, **options: float) -> bool:
     shapes = [((rows, nodes, heads * mates, dim), dtype), (of_nodes, dtype), (of_nodes, dtype)]
     shapes += [((rows, nodes, nodes), bool), ((rows, nodes), jnp.int32), (cache, dtype)]
     shapes += [(cache, dtype), ((rows,), jnp.int32), ((), jnp.int32)]
-    by = BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, pieces=8))
+    impl = BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, pieces=8))
 
     def program(q, k, v, mask, positions, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer), None)
-        return attend(q, k, v, mask, past, positions, **options, by=by)
+        return attend(q, k, v, mask, past, positions, **options, impl=impl)
 
     arguments = map(partial(jax.ShapeDtypeStruct, sharding=everywhere), *zip(*shapes, strict=True))
     # JAX 0.12 asks the mesh for the chip where it lowers Triton's kernels.

@@ -58,7 +58,7 @@ def _compiles(name: str, mesh: Mesh) -> bool:
 
     def program(q, k, v, mask, positions, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer), None)
-        return attend(q, k, v, mask, past, positions, **options, by=BY)
+        return attend(q, k, v, mask, past, positions, **options, impl=BY)
 
     arguments = map(partial(jax.ShapeDtypeStruct, sharding=everywhere), *zip(*shapes, strict=True))
     # JAX 0.12 asks the mesh for the chip where it lowers kernels.

@@ -58,7 +58,7 @@ def main() -> int:
     one = Mesh(devices[:1], ("data",), axis_types=(AxisType.Auto,))
     four = Mesh(devices[:4], ("data",), axis_types=(AxisType.Auto,))
     if sys.argv[1:] == ["kernel"]:
-        return 0 if decode(one, 4, RECYCLING, sampled=False, attend_by=KERNEL) else 1
+        return 0 if decode(one, 4, RECYCLING, sampled=False, attention_impl=KERNEL) else 1
     fits = [
         decode(one, 4, jspec.Autoregressive(), sampled=False),
         decode(one, 4, RECYCLING, sampled=False),
@@ -79,10 +79,10 @@ def decode(
     drafter: jspec.Drafter,
     sampled: bool,
     draft: Llama | None = None,
-    attend_by: Implementation = XLA,
+    attention_impl: Implementation = XLA,
 ) -> bool:
     """The whole generation as one program: it makes the cache, so it holds one."""
-    model = MODEL.clone(attend_by=attend_by)
+    model = MODEL.clone(attention_impl=attention_impl)
     rows, prompt, lengths = _prompts(mesh, batch)
     sampling, key = None, None
     if sampled:
@@ -111,7 +111,7 @@ def decode(
     weights = _weights(mesh), None if draft is None else _weights(mesh, draft)
     lowered = jax.jit(program).lower(*weights, prompt, lengths, sampling, key)
     kind = "sampled" if sampled else "greedy"
-    by_kernel = attend_by != XLA
+    by_kernel = attention_impl != XLA
     if by_kernel != ("tpu_custom_call" in lowered.as_text()):
         print("the kernel of tree attention is not where it was asked for", file=sys.stderr)
         return False
@@ -149,7 +149,7 @@ def attention(mesh: Mesh, dtype: jnp.dtype, layers: int, **options: float) -> bo
 
     def program(q, k, v, mask, positions, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer), None)
-        return attend(q, k, v, mask, past, positions, **options, by=KERNEL)
+        return attend(q, k, v, mask, past, positions, **options, impl=KERNEL)
 
     kernels = jax.jit(program).lower(*arguments).compile().as_text().count("tpu_custom_call")
     print(f"tree attention, {jnp.dtype(dtype).name}, {options}: {kernels} kernels", flush=True)

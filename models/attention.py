@@ -174,7 +174,7 @@ def attend(
     scale: float | None = None,
     soft_cap: float | None = None,
     window: int | None = None,
-    by: Implementation = XLA,
+    impl: Implementation = XLA,
 ) -> Float[Array, "B N G*H*D"]:
     """One softmax over past slots and new tokens, in float32, without joining the two parts.
 
@@ -190,7 +190,7 @@ def attend(
         scale: factor of the scores; None: D ** -0.5.
         soft_cap: c, where scaled scores s become c * tanh(s / c) as in Gemma 2; None: they stay.
         window: a token at position p sees none at or before p - window; None: it sees all.
-        by: computes the two parts.
+        impl: computes the two parts.
     """
     if isinstance(mask, PackedMask):
         mixed = attend(
@@ -203,7 +203,7 @@ def attend(
             scale=scale,
             soft_cap=soft_cap,
             window=window,
-            by=by,
+            impl=impl,
         )
         return mask.pack(mixed)
     factor: float = q.shape[-1] ** -0.5 if scale is None else scale
@@ -217,11 +217,11 @@ def attend(
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
             for held, own in zip(past.nodes, (k, v), strict=True)
         )
-    by = by.of(q.shape[1] * (q.shape[2] // k.shape[1]))
+    impl = impl.of(q.shape[1] * (q.shape[2] // k.shape[1]))
     given = q * factor, k, v, mask, past.cached, oldest
-    in_parts = partial(_in_two_parts, soft_cap=soft_cap, by=by)
+    in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
     cached = past.cached
-    if by != XLA or cached is None or not native.takes_attention(q, cached.keys):
+    if impl != XLA or cached is None or not native.takes_attention(q, cached.keys):
         mixed = in_parts(*given)
     else:
         mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given)
@@ -257,7 +257,7 @@ def _in_two_parts(
     cached: Cached | None,
     oldest: Int[Array, "B N"] | None,
     soft_cap: float | None,
-    by: Implementation,
+    impl: Implementation,
 ) -> Float[Array, "B N G*H D"]:
     """`attend` over the nodes, then over the cache."""
     batch, new, query_heads, dim = q.shape
@@ -266,9 +266,9 @@ def _in_two_parts(
     # [B, H, G*N, D]: one matrix product per key-value head serves its whole group.
     grouped = q.reshape(batch, new, heads, group, dim)
     grouped = grouped.transpose(0, 2, 3, 1, 4).reshape(batch, heads, group * new, dim)
-    softmax = by.own(grouped, k, v, mask, soft_cap)
+    softmax = impl.own(grouped, k, v, mask, soft_cap)
     if cached is not None:
-        softmax = by.with_past(softmax, grouped, cached, oldest, soft_cap)
+        softmax = impl.with_past(softmax, grouped, cached, oldest, soft_cap)
     mixed = jnp.divide(softmax.mixed, softmax.total).astype(q.dtype)
     mixed = mixed.reshape(batch, heads, group, new, dim)
     return mixed.transpose(0, 3, 1, 2, 4).reshape(q.shape)

@@ -79,7 +79,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "dtype": jnp.dtype(model.dtype).name,
         "param_dtype": eight_bits.called(model.param_dtype),
         "scan_layers": model.scan_layers,
-        "column_parts": model.column_parts,
+        "column_parts": model.tp_size,  # as format 2 has it: files outlive names
     }
     (path / RECORD).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
@@ -125,7 +125,7 @@ def restore(
         sharding.check(wanted, mesh, rules)
     saved = wanted.clone(
         scan_layers=record.flag("scan_layers", False),
-        column_parts=record.size("column_parts", 1),
+        tp_size=record.size("column_parts", 1),
     )
     expected = shapes(saved)
     fix = "if the files are damaged, restore the folder from a copy"
@@ -137,7 +137,7 @@ def restore(
         if mesh is None:
             one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
             params = checkpointer.restore(path / PARAMS, _placed(expected, one))
-            params = columns.relaid(params, wanted.fused, saved.column_parts, wanted.column_parts)
+            params = columns.relaid(params, wanted.fused, saved.tp_size, wanted.tp_size)
         else:
             place = sharding.params(expected, mesh, rules)
             params = _restored_in_parts(path / PARAMS, expected, saved, wanted, place)
@@ -172,7 +172,7 @@ def _restored_in_parts(
         if fused is None:
             return sharding.assemble(leaf.shape, there, read)
         moved = columns.part(
-            *(read, keys, leaf.shape, fused, wanted.column_parts, leaf.dtype, saved.column_parts)
+            *(read, keys, leaf.shape, fused, wanted.tp_size, leaf.dtype, saved.tp_size)
         )
         return sharding.assemble(leaf.shape, there, moved)
 

@@ -1,4 +1,4 @@
-"""Products that are one, and their columns where devices share them.
+"""Lays out the columns of fused projections for tensor parallelism.
 
 Queries, keys and values are one product of a layer, gate and up another: few large products are
 faster than many small ones. A column is one output: a row of the weights, which are [O, I], and a
@@ -25,11 +25,11 @@ Path = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Fused:
-    """Products that are one.
+class FusedProjection:
+    """A fused projection: several products of a layer that are computed as one.
 
     Example:
-        >>> qkv = Fused((4, 2, 2), size=8)
+        >>> qkv = FusedProjection((4, 2, 2), size=8)
         >>> qkv.parts(2), qkv.parts(3)
         (2, 1)
         >>> [(run.start, run.stop) for run in qkv.runs(2)]
@@ -107,7 +107,7 @@ def part(
     read: Callable[[tuple[slice, ...]], np.ndarray],
     path: Sequence[str],
     shape: Sequence[int],
-    fused: Fused,
+    fused: FusedProjection,
     devices: int,
     dtype: DTypeLike,
     held: int = 1,
@@ -137,12 +137,12 @@ def part(
     return of
 
 
-def fused_of(path: Sequence[str], fused: Mapping[str, Fused]) -> Fused | None:
+def fused_of(path: Sequence[str], fused: Mapping[str, FusedProjection]) -> FusedProjection | None:
     """The products that a parameter is of; None: one product."""
     return fused.get(path[-2]) if len(path) > 1 else None
 
 
-def relaid(params: PyTree, fused: Mapping[str, Fused], held: int, wanted: int) -> PyTree:
+def relaid(params: PyTree, fused: Mapping[str, FusedProjection], held: int, wanted: int) -> PyTree:
     """Weights whose columns are laid out for `held` devices, laid out for `wanted` ones.
 
     Args:

@@ -13,7 +13,7 @@ from jspec import memory as caches
 from jspec.memory import KVCache
 from jspec.models import streaming
 from jspec.models.attention import XLA, Implementation
-from jspec.models.columns import Fused
+from jspec.models.columns import FusedProjection
 from jspec.types import PyTree
 
 
@@ -24,16 +24,16 @@ class Decoder(nn.Module):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        attend_by: how attention is computed; see `jspec.models.block_attention`.
-        column_parts: devices that the columns of products are laid out for which are one; see
+        attention_impl: how attention is computed; see `jspec.models.block_attention`.
+        tp_size: devices that the columns of products are laid out for which are one; see
             `jspec.models.columns`. Loading onto a mesh says it.
     """
 
     config: Any
     dtype: Any = jnp.float32
     param_dtype: Any = jnp.float32
-    attend_by: Implementation = field(default=XLA, kw_only=True)
-    column_parts: int = field(default=1, kw_only=True)
+    attention_impl: Implementation = field(default=XLA, kw_only=True)
+    tp_size: int = field(default=1, kw_only=True)
 
     @property
     def takes_packed(self) -> bool:
@@ -41,7 +41,7 @@ class Decoder(nn.Module):
         return True
 
     @property
-    def fused(self) -> Mapping[str, Fused]:
+    def fused(self) -> Mapping[str, FusedProjection]:
         """The products of a layer that are one, by its name; empty: there are none."""
         return {}
 
@@ -73,8 +73,8 @@ class Decoder(nn.Module):
 
     commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
-    def through(self, block: nn.Module, name: str, *arguments: Any) -> Any:
-        """What a block makes of its arguments; blocks that are alike are traced once.
+    def apply_block(self, block: nn.Module, name: str, *arguments: Any) -> Any:
+        """Applies a block to its arguments; blocks that are alike are traced once.
 
         Args:
             block: made with `parent=None`, so that equal ones are the same.
@@ -89,7 +89,7 @@ class Decoder(nn.Module):
 
 @partial(jax.jit, static_argnums=0)
 def traced_once(block: nn.Module, params: PyTree, *arguments: Any) -> Any:
-    """What a block makes of its arguments; blocks that are alike are traced once."""
+    """Applies a block to its arguments; blocks that are alike are traced once."""
     # Inside a program this is a call, which XLA inlines: the program stays as it is. But tracing
     # and lowering of all the other layers are saved, and of a deep model they take as long as
     # reading a compiled program from disk.

@@ -53,7 +53,7 @@ def save_hf(
     folder = Path(folder)
     settings = config(model.config, end, jnp.dtype(dtype).name)
     folder.mkdir(parents=True, exist_ok=True)
-    plain = columns.relaid(params, model.fused, model.column_parts, 1)
+    plain = columns.relaid(params, model.fused, model.tp_size, 1)
     tensors, params = {}, stacking.unstacked(plain)
     for weight in llama.weights(model.config):
         leaf = params["params"]

@@ -30,7 +30,7 @@ def fingerprint(params: PyTree, model: Any = None) -> str:
             the devices of a mesh; None: they are not.
     """
     digest = hashlib.sha256()
-    fused, devices = getattr(model, "fused", {}), getattr(model, "column_parts", 1)
+    fused, devices = getattr(model, "fused", {}), getattr(model, "tp_size", 1)
     leaves = sorted(_single(params), key=lambda found: found[0])
     for path, leaf, layer in leaves:
         shape = leaf.shape[len(layer) :]

@@ -11,7 +11,7 @@ from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
-from jspec.models.columns import Fused
+from jspec.models.columns import FusedProjection
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import LayerNorm
 from jspec.models.scanning import LayeredDecoder
@@ -52,17 +52,17 @@ class LearnedPositionConfig:
         return self.hidden_size // self.num_heads
 
 
-def qkv(config: LearnedPositionConfig) -> Fused:
+def qkv(config: LearnedPositionConfig) -> FusedProjection:
     """Queries, keys and values."""
-    return Fused((config.num_heads,) * 3, config.head_dim)
+    return FusedProjection((config.num_heads,) * 3, config.head_dim)
 
 
 class Block(nn.Module):
     config: LearnedPositionConfig
     dtype: Any
     param_dtype: Any
-    attend_by: attention.Implementation = attention.XLA
-    column_parts: int = 1
+    attention_impl: attention.Implementation = attention.XLA
+    tp_size: int = 1
 
     @nn.compact
     def __call__(
@@ -79,10 +79,10 @@ class Block(nn.Module):
         def mix(y: Array) -> tuple[Array, Array, Array]:
             # q, k and v are one product: fewer, larger weights.
             fused = as_laid_out(_dense(self, 3 * config.hidden_size, "qkv")(y))
-            q, k, v = qkv(config).apart(fused, self.column_parts)
+            q, k, v = qkv(config).apart(fused, self.tp_size)
             shape = (*y.shape[:2], config.num_heads, config.head_dim)
             k, v = k.reshape(shape).swapaxes(1, 2), v.reshape(shape).swapaxes(1, 2)
-            mixed = attention.attend(q.reshape(shape), k, v, mask, past, by=self.attend_by)
+            mixed = attention.attend(q.reshape(shape), k, v, mask, past, impl=self.attention_impl)
             return _dense(self, config.hidden_size, "output")(mixed), k, v
 
         def feed(y: Array) -> Array:
@@ -105,8 +105,8 @@ class LearnedPositionDecoder(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        attend_by: how attention is computed; see `jspec.models.block_attention`.
-        column_parts: devices that the columns of queries, keys and values are laid out for; see
+        attention_impl: how attention is computed; see `jspec.models.block_attention`.
+        tp_size: devices that the columns of queries, keys and values are laid out for; see
             `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
@@ -119,7 +119,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         return self.config.embed_size
 
     @property
-    def fused(self) -> Mapping[str, Fused]:
+    def fused(self) -> Mapping[str, FusedProjection]:
         return {"qkv": qkv(self.config)}
 
     @nn.compact
@@ -146,7 +146,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)
-        block = Block(config, *dtypes, self.attend_by, self.column_parts, parent=None)
+        block = Block(config, *dtypes, self.attention_impl, self.tp_size, parent=None)
         blocks = [block] * config.num_layers
         ran = self.through_layers(blocks, x, (mask,), memory, nodes)
         x = ran.x

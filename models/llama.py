@@ -17,7 +17,7 @@ from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
-from jspec.models.columns import Fused
+from jspec.models.columns import FusedProjection
 from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import RMSNorm
@@ -105,13 +105,15 @@ class LlamaConfig:
         return Rope(self.rope_theta, self.rope_scaling)
 
 
-def qkv(config: LlamaConfig) -> Fused:
+def qkv(config: LlamaConfig) -> FusedProjection:
     """Queries, keys and values."""
-    return Fused((config.num_heads, config.num_kv_heads, config.num_kv_heads), config.head_dim)
+    return FusedProjection(
+        (config.num_heads, config.num_kv_heads, config.num_kv_heads), config.head_dim
+    )
 
 
-def gate_up(config: LlamaConfig) -> Fused:
-    return Fused((config.intermediate_size,) * 2)
+def gate_up(config: LlamaConfig) -> FusedProjection:
+    return FusedProjection((config.intermediate_size,) * 2)
 
 
 class Block(nn.Module):
@@ -124,8 +126,8 @@ class Block(nn.Module):
     """False in draft heads, where what the block reads has been through a norm."""
     layer: Layer | None = None
     """None: one that sees all, with the config's `rope`."""
-    attend_by: attention.Implementation = attention.XLA
-    column_parts: int = 1
+    attention_impl: attention.Implementation = attention.XLA
+    tp_size: int = 1
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
@@ -166,7 +168,7 @@ class Block(nn.Module):
             scale=config.attention_scale,
             soft_cap=config.attention_cap,
             window=layer.window,
-            by=self.attend_by,
+            impl=self.attention_impl,
         )
         mixed = self.dense(config.hidden_size, "output", config.output_bias)(mixed)
         x = x + (self.norm("attention_post_norm")(mixed) if config.post_norm else mixed)
@@ -180,7 +182,7 @@ class Block(nn.Module):
         heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
         fused = as_laid_out(self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read))
         fused = fused.reshape(batch, new, heads + 2 * kv_heads, dim)
-        q, k, v = qkv(config).apart(fused, self.column_parts, axis=2)
+        q, k, v = qkv(config).apart(fused, self.tp_size, axis=2)
         if config.qk_norm:
             joint = (batch, new, -1)
             q, k = (
@@ -196,7 +198,7 @@ class Block(nn.Module):
             dtypes = self.dtype, self.param_dtype
             return RoutedExperts(experts, activation, *dtypes, name="experts")(read)
         both = self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(read)
-        gate, up = gate_up(config).apart(both, self.column_parts)
+        gate, up = gate_up(config).apart(both, self.tp_size)
         down = self.dense(config.hidden_size, "down", config.mlp_bias)
         return down(activation(gate) * up)
 
@@ -208,8 +210,8 @@ class Llama(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        attend_by: how attention is computed; see `jspec.models.block_attention`.
-        column_parts: devices that the columns of queries, keys and values and those of gate and up
+        attention_impl: how attention is computed; see `jspec.models.block_attention`.
+        tp_size: devices that the columns of queries, keys and values and those of gate and up
             are laid out for; see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
         taps: layers whose inputs, side by side, are handed out as `Output.hidden` in place of what
@@ -254,7 +256,7 @@ class Llama(LayeredDecoder):
         return self.hidden_size * (len(self.taps) or 1)
 
     @property
-    def fused(self) -> Mapping[str, Fused]:
+    def fused(self) -> Mapping[str, FusedProjection]:
         return {"qkv": qkv(self.config), "gate_up": gate_up(self.config)}
 
     @property
@@ -279,8 +281,8 @@ class Llama(LayeredDecoder):
             Block(
                 *(config, self.dtype, self.param_dtype),
                 layer=layer,
-                attend_by=self.attend_by,
-                column_parts=self.column_parts,
+                attention_impl=self.attention_impl,
+                tp_size=self.tp_size,
                 parent=None,
             )
             for layer in self.kinds

@@ -266,7 +266,7 @@ def read_weights(
         one = {weight.path[-1]: weight.join(read, dtype)}
         for key in reversed(weight.path[:-1]):
             one = {key: one}
-        return jax.tree.leaves(columns.relaid(one, model.fused, 1, model.column_parts))[0]
+        return jax.tree.leaves(columns.relaid(one, model.fused, 1, model.tp_size))[0]
 
     def in_blocks(weight: weights.Weight, kind: str) -> np.ndarray:
         if weight.transposed:
@@ -296,7 +296,7 @@ def read_weights(
         fused = columns.fused_of(weight.path, model.fused)
         if fused is None:
             return sharding.assemble(weight.shape, split, part)
-        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.column_parts, wide))
+        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.tp_size, wide))
         return sharding.assemble(weight.shape, split, laid_out)
 
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:

@@ -51,7 +51,7 @@ class NeoXBlock(nn.Module):
     config: GPTNeoXConfig
     dtype: Any
     param_dtype: Any
-    attend_by: attention.Implementation = attention.XLA
+    attention_impl: attention.Implementation = attention.XLA
 
     @nn.compact
     def __call__(
@@ -70,7 +70,7 @@ class NeoXBlock(nn.Module):
         q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
         turn = turns(config.rope, dim, config.context, positions)
         q, k, v = rotate(q, turn), rotate(k, turn).swapaxes(1, 2), v.swapaxes(1, 2)
-        mixed = attention.attend(q, k, v, mask, past, by=self.attend_by)
+        mixed = attention.attend(q, k, v, mask, past, impl=self.attention_impl)
         mixed = Linear(width, config.attention_bias, *dtypes, name="output")(mixed)
         seen = x if config.parallel else x + mixed
         read = LayerNorm(config.norm_eps, True, *dtypes, name="mlp_norm")(seen)
@@ -86,7 +86,7 @@ class GPTNeoX(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        attend_by: how attention is computed; see `jspec.models.block_attention`.
+        attention_impl: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
 
@@ -110,7 +110,7 @@ class GPTNeoX(LayeredDecoder):
         tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
         embed = eight_bits.table(self, "embed", *tables)
         x = looked_up(embed, tokens).astype(self.dtype)
-        blocks = [NeoXBlock(config, *dtypes, self.attend_by, parent=None)] * config.num_layers
+        blocks = [NeoXBlock(config, *dtypes, self.attention_impl, parent=None)] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), memory, nodes)
         x = LayerNorm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
         head = embed if config.tied else eight_bits.table(self, "head", *tables)

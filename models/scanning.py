@@ -53,8 +53,8 @@ class LayeredDecoder(Decoder):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
-        attend_by: how attention is computed; see `jspec.models.block_attention`.
-        column_parts: see `jspec.models.columns`.
+        attention_impl: how attention is computed; see `jspec.models.block_attention`.
+        tp_size: see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike.
     """
 
@@ -116,7 +116,9 @@ class LayeredDecoder(Decoder):
                 layer = group[0].start
                 if layer in taps:
                     tapped[layer] = x
-                new = self.through(blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0])
+                new = self.apply_block(
+                    blocks[layer], stacking.name(group[0]), x, *arguments, pasts[0]
+                )
                 x, added = new[0], (new[1:],)
             else:
                 x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps)

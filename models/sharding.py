@@ -174,13 +174,13 @@ def laid_out(model: Any, mesh: Mesh | AbstractMesh | None, rules: Rules = TARGET
         >>> from jspec import models
         >>> mesh = jax.sharding.AbstractMesh((2,), ("model",))
         >>> model = models.load("jspec-800k").model
-        >>> laid_out(model, mesh).column_parts, laid_out(model, mesh, DRAFT).column_parts
+        >>> laid_out(model, mesh).tp_size, laid_out(model, mesh, DRAFT).tp_size
         (2, 1)
     """
     parts = 1 if mesh is None else dict(mesh.shape).get(rules.heads, 1)
-    if not isinstance(model, Decoder) or model.column_parts == parts:
+    if not isinstance(model, Decoder) or model.tp_size == parts:
         return model
-    return model.clone(column_parts=parts)
+    return model.clone(tp_size=parts)
 
 
 def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple[Any, PyTree]:
@@ -198,7 +198,7 @@ def spread(model: Any, tree: PyTree, mesh: Mesh, rules: Rules = TARGET) -> tuple
     there = laid_out(model, mesh, rules)
     placed = jax.device_put(tree, params(tree, mesh, rules))
     if isinstance(model, Decoder):
-        placed = columns.relaid(placed, model.fused, model.column_parts, there.column_parts)
+        placed = columns.relaid(placed, model.fused, model.tp_size, there.tp_size)
     return there, placed
 
 

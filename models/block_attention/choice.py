@@ -138,7 +138,7 @@ def fastest(
     group = where.num_heads // where.num_kv_heads
     chosen = ((group * count, choose(known[count], candidates)) for count in tokens)
     faster = tuple(pair for pair in chosen if pair[1] != XLA)
-    return model.clone(attend_by=ByQueries(faster)) if faster else model
+    return model.clone(attention_impl=ByQueries(faster)) if faster else model
 
 
 def choose(timing: Timing, candidates: Sequence[Implementation]) -> Implementation:
@@ -192,19 +192,21 @@ def measure(
     # Products of float32 may have 10 bits on an accelerator.
     bound = 2e-2 if jnp.dtype(where.dtype).itemsize < 4 else 5e-3
     errors = {}
-    for by in candidates:
-        run = chain(by, where.soft_cap)
+    for impl in candidates:
+        run = chain(impl, where.soft_cap)
         try:
             found = np.asarray(run(*given)[0], np.float32)
         except Exception as error:  # a compiler fails in ways of its own; XLA's attention stays
             said = (str(error).splitlines() or [""])[0]
-            errors[repr(by)] = f"{type(error).__name__}: {said:.200}"
+            errors[repr(impl)] = f"{type(error).__name__}: {said:.200}"
             continue
         off = (np.abs(found - wanted) / (1 + np.abs(wanted))).max()
         if off <= bound:
-            ready[repr(by)] = run
+            ready[repr(impl)] = run
         else:
-            errors[repr(by)] = f"it differs from XLA's attention by {off:.2g}, more than {bound:g}"
+            errors[repr(impl)] = (
+                f"it differs from XLA's attention by {off:.2g}, more than {bound:g}"
+            )
     least = dict.fromkeys(ready, math.inf)
     for _ in range(repeats):
         for name, run in ready.items():
@@ -242,11 +244,11 @@ def _random(shapes: tuple[tuple[int, ...], ...], dtype: str) -> list[Array]:
     return [jax.random.normal(key, shape, dtype) for key, shape in zip(keys, shapes, strict=True)]
 
 
-def chain(by: Implementation, soft_cap: float | None) -> Callable[..., tuple[Array, Array]]:
+def chain(impl: Implementation, soft_cap: float | None) -> Callable[..., tuple[Array, Array]]:
     """A program of `CHAIN` attentions, each of the queries that the one before made."""
 
     def once(q: Array, held: tuple[Array, Array, Array, Past]) -> Array:
-        return attend(q, *held, soft_cap=soft_cap, by=by).reshape(q.shape)
+        return attend(q, *held, soft_cap=soft_cap, impl=impl).reshape(q.shape)
 
     @jax.jit
     def run(q: Array, held: tuple[Array, Array, Array, Past]) -> tuple[Array, Array]:

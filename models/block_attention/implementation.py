@@ -34,7 +34,7 @@ class BlockAttention(Implementation):
         ...     num_kv_heads=2, head_dim=16, context=64,
         ... )
         >>> past = block_attention.Triton(tile=128, block=64, pieces=8, num_warps=8)
-        >>> Llama(config, attend_by=BlockAttention(past=past)).attend_by.past.tile
+        >>> Llama(config, attention_impl=BlockAttention(past=past)).attention_impl.past.tile
         128
     """
 

@@ -52,12 +52,12 @@ def test_on_a_cpu_nothing_is_measured_and_the_model_stays(tmp_path):
 def test_the_faster_one_is_used_where_it_is_faster_and_measured_once(timed, tmp_path):
     path = tmp_path / "kept" / "attention.json"
     mates = MODEL.config.num_heads // MODEL.config.num_kv_heads
-    wanted = MODEL.clone(attend_by=ByQueries(((4 * mates, KERNEL),)))
+    wanted = MODEL.clone(attention_impl=ByQueries(((4 * mates, KERNEL),)))
     for _ in range(2):
         assert fastest(MODEL, slots=64, tokens=[4, 8], path=path) == wanted
         assert timed == [4, 8]
-    assert wanted.attend_by.of(4 * mates) == KERNEL
-    assert wanted.attend_by.of(8 * mates) == XLA
+    assert wanted.attention_impl.of(4 * mates) == KERNEL
+    assert wanted.attention_impl.of(8 * mates) == XLA
     fastest(MODEL, slots=64, tokens=[2, 4], path=path)
     assert timed == [4, 8, 2]
 

@@ -23,7 +23,7 @@ MOSAIC = BlockAttention(nodes=Mosaic(32, 64, interpret=True), past=Mosaic(64, 32
 # 5 earlier nodes and 40 new ones, 2 heads of 3 group-mates each; blocks divide none of it.
 EARLIER, NEW, HEADS, MATES, DIM, SLOTS = 5, 40, 2, 3, 16, 75
 LENGTHS = np.array([0, 40, 75], np.int32)
-ATTENTION = ("soft_cap", "window", "by")
+ATTENTION = ("soft_cap", "window", "impl")
 
 
 def ancestors(parents):
@@ -61,16 +61,16 @@ def arrays():
 
 
 @partial(jax.jit, static_argnames=ATTENTION)
-def attended(q, k, v, mask, nodes, cached, positions, *, by, soft_cap=None, window=None):
+def attended(q, k, v, mask, nodes, cached, positions, *, impl, soft_cap=None, window=None):
     past = Past(cached, nodes)
-    return attend(q, k, v, mask, past, positions, soft_cap=soft_cap, window=window, by=by)
+    return attend(q, k, v, mask, past, positions, soft_cap=soft_cap, window=window, impl=impl)
 
 
 CAP_AND_WINDOW = {"soft_cap": 1.5, "window": 7}
 
 
 @pytest.mark.parametrize(
-    ("by", "options"),
+    ("impl", "options"),
     [
         pytest.param(TRITON, {}, id="triton"),
         pytest.param(TRITON, CAP_AND_WINDOW, id="triton, cap and window"),
@@ -78,24 +78,24 @@ CAP_AND_WINDOW = {"soft_cap": 1.5, "window": 7}
         pytest.param(MOSAIC, CAP_AND_WINDOW, id="mosaic, cap and window", marks=pytest.mark.slow),
     ],
 )
-def test_the_kernel_is_xlas_attention(arrays, by, options):
-    wanted = attended(**arrays, by=attention.XLA, **options)
-    np.testing.assert_allclose(attended(**arrays, by=by, **options), wanted, atol=1e-5)
+def test_the_kernel_is_xlas_attention(arrays, impl, options):
+    wanted = attended(**arrays, impl=attention.XLA, **options)
+    np.testing.assert_allclose(attended(**arrays, impl=impl, **options), wanted, atol=1e-5)
     # One bit more in the mask of one node is noticed, and is what the mask says.
     row, node = 1, 30
     other = int(np.flatnonzero(~arrays["mask"][row, node, :-1])[-1])
     flipped = arrays["mask"].copy()
     flipped[row, node, other] = True
     changed = arrays | {"mask": flipped}
-    found = np.asarray(attended(**changed, by=by, **options))
-    np.testing.assert_allclose(found, attended(**changed, by=attention.XLA, **options), atol=1e-5)
+    found = np.asarray(attended(**changed, impl=impl, **options))
+    np.testing.assert_allclose(found, attended(**changed, impl=attention.XLA, **options), atol=1e-5)
     off = np.abs(found - wanted).max(-1) > 1e-4
     assert np.argwhere(off).tolist() == [[row, node]] or options.get("window")
     assert off[row, node]
 
 
-@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
-def test_blocks_behind_the_last_live_slot_are_not_read(arrays, by):
+@pytest.mark.parametrize("impl", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+def test_blocks_behind_the_last_live_slot_are_not_read(arrays, impl):
     """Nor is what no query sees: NaN times a weight of 0 is NaN."""
     cached = arrays["cached"]
     dead = (np.arange(SLOTS) >= 64)[:, None]
@@ -103,20 +103,20 @@ def test_blocks_behind_the_last_live_slot_are_not_read(arrays, by):
     clean = arrays | {"cached": cached._replace(lengths=short)}
     values = np.where(dead, np.nan, cached.values)
     spoilt = clean | {"cached": Cached(cached.keys, values, short)}
-    wanted = np.asarray(attended(**clean, by=by))
-    np.testing.assert_array_equal(attended(**spoilt, by=by), wanted)
+    wanted = np.asarray(attended(**clean, impl=impl))
+    np.testing.assert_array_equal(attended(**spoilt, impl=impl), wanted)
     # XLA's attention reads them, which shows that they are there to be read.
     with native.disabled():
-        assert np.isnan(attended(**spoilt, by=attention.XLA)).any()
+        assert np.isnan(attended(**spoilt, impl=attention.XLA)).any()
 
 
-@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+@pytest.mark.parametrize("impl", [TRITON, MOSAIC], ids=["triton", "mosaic"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays, by, value):
-    clean = np.asarray(attended(**arrays, by=by))
+def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays, impl, value):
+    clean = np.asarray(attended(**arrays, impl=impl))
     bad = arrays["v"].copy()
     bad[:, :, 1, 3] = value
-    found = np.asarray(attended(**(arrays | {"v": bad}), by=by))
+    found = np.asarray(attended(**(arrays | {"v": bad}), impl=impl))
     below = arrays["mask"][0, :, EARLIER + 1]
     assert 1 < below.sum() < NEW
     np.testing.assert_array_equal(found[:, ~below], clean[:, ~below])
@@ -124,9 +124,9 @@ def test_a_node_that_is_no_number_taints_those_below_it_alone(arrays, by, value)
 
 
 @pytest.mark.parametrize(
-    "by", [TRITON, pytest.param(MOSAIC, marks=pytest.mark.slow)], ids=["triton", "mosaic"]
+    "impl", [TRITON, pytest.param(MOSAIC, marks=pytest.mark.slow)], ids=["triton", "mosaic"]
 )
-def test_a_layer_among_others_is_the_same_layer_alone(arrays, by):
+def test_a_layer_among_others_is_the_same_layer_alone(arrays, impl):
     held = arrays["cached"]
 
     def beside(array):
@@ -136,8 +136,8 @@ def test_a_layer_among_others_is_the_same_layer_alone(arrays, by):
 
     layer = np.int32(1)
     among = Cached(beside(held.keys), beside(held.values), held.lengths, layer)
-    wanted = attended(**arrays, by=by)
-    np.testing.assert_array_equal(attended(**(arrays | {"cached": among}), by=by), wanted)
+    wanted = attended(**arrays, impl=impl)
+    np.testing.assert_array_equal(attended(**(arrays | {"cached": among}), impl=impl), wanted)
 
 
 def test_only_blocks_with_an_entry_are_visited():
@@ -190,10 +190,10 @@ def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
     assert Triton().sized(queries=8, slots=64, dim=24, dtype=jnp.float32) is None
     assert Triton().sized(queries=8, slots=31, dim=64, dtype=jnp.float32) is None
     few = BlockAttention(nodes=Triton(16, 128), past=Triton(16, 128))  # it would not run on a CPU
-    found = attended(**arrays, by=ByQueries(((NEW * MATES + 1, few),)))
-    np.testing.assert_array_equal(found, attended(**arrays, by=attention.XLA))
+    found = attended(**arrays, impl=ByQueries(((NEW * MATES + 1, few),)))
+    np.testing.assert_array_equal(found, attended(**arrays, impl=attention.XLA))
     with pytest.raises(ValueError, match="interpret"):
-        attended(**arrays, by=ByQueries(((NEW * MATES, few),)))
+        attended(**arrays, impl=ByQueries(((NEW * MATES, few),)))
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, pieces=8, num_wa
 TPU = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
 
 
-def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options, placed=None):
+def lowered(impl, platform, dtype, nodes, heads, mates, dim, layers, options, placed=None):
     """The program of an attention behind 2,048 slots, as that platform's compiler gets it."""
     rows, slots = 2, 2048
     new, held = (rows, heads, nodes, dim), (rows, heads * layers, slots, dim)
@@ -223,7 +223,7 @@ def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options, plac
     def run(q, k, v, mask, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer if layers > 1 else None), None)
         positions = lengths[:, None] + jnp.arange(nodes)
-        return attend(q, k, v, mask, past, positions, **options, by=by)
+        return attend(q, k, v, mask, past, positions, **options, impl=impl)
 
     shapes = [((rows, nodes, heads * mates, dim), dtype), (new, dtype), (new, dtype)]
     shapes += [((rows, nodes, nodes), bool), (held, dtype), (held, dtype)]
@@ -233,7 +233,7 @@ def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options, plac
 
 
 @pytest.mark.parametrize(
-    ("by", "platform", "call"), [(GPU, "cuda", "triton"), (TPU, "tpu", "tpu_custom_call")]
+    ("impl", "platform", "call"), [(GPU, "cuda", "triton"), (TPU, "tpu", "tpu_custom_call")]
 )
 @pytest.mark.parametrize(
     ("dtype", "sizes", "options"),
@@ -243,13 +243,13 @@ def lowered(by, platform, dtype, nodes, heads, mates, dim, layers, options, plac
     ],
     ids=["70B", "SmolLM scanned"],
 )
-def test_the_kernel_is_lowered_without_its_device(by, platform, call, dtype, sizes, options):
+def test_the_kernel_is_lowered_without_its_device(impl, platform, call, dtype, sizes, options):
     """Two kernels, of the nodes and of the past. No device compiles them here."""
     if platform == "cuda" and jax.version.__version_info__ > (0, 10, 2):
         pytest.skip(
             "newer JAX compiles Triton's kernels where it lowers them, for which it needs CUDA"
         )
-    text = lowered(by, platform, dtype, *sizes, options)
+    text = lowered(impl, platform, dtype, *sizes, options)
     assert text.count("custom_call @") - text.count("custom_call @Sharding") == 2
     assert call in text
     assert "block_attention" in text or platform == "cuda"
@@ -263,9 +263,9 @@ def test_arrays_on_several_devices_are_left_to_xla(devices, kernels):
     assert text.count("tpu_custom_call") == kernels
 
 
-def tree_model(by):
+def tree_model(impl):
     sizes = dict(num_layers=1, num_heads=6, num_kv_heads=2, head_dim=16)
-    return tiny.model(**sizes).clone(attend_by=by)
+    return tiny.model(**sizes).clone(attention_impl=impl)
 
 
 def test_a_model_takes_it_and_gives_the_same_scores():
@@ -287,13 +287,13 @@ def test_a_model_takes_it_and_gives_the_same_scores():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("by", [TRITON, MOSAIC], ids=["triton", "mosaic"])
-def test_decoding_with_the_kernel_gives_the_same_tokens(by):
+@pytest.mark.parametrize("impl", [TRITON, MOSAIC], ids=["triton", "mosaic"])
+def test_decoding_with_the_kernel_gives_the_same_tokens(impl):
     plain = tree_model(attention.XLA)
     params = tiny.params(plain)
     drafter = jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([3, 2]))
     options = dict(max_new_tokens=48, drafter=drafter)
     wanted = jspec.decode(plain, params, tiny.PROMPTS, tiny.LENGTHS, **options)
-    found = jspec.decode(tree_model(by), params, tiny.PROMPTS, tiny.LENGTHS, **options)
+    found = jspec.decode(tree_model(impl), params, tiny.PROMPTS, tiny.LENGTHS, **options)
     np.testing.assert_array_equal(found.tokens, wanted.tokens)
     np.testing.assert_array_equal(found.stats.num_rounds, wanted.stats.num_rounds)

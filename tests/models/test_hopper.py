@@ -21,7 +21,7 @@ BY = BlockAttention(
 )
 
 
-def attended(by, dtype=jnp.bfloat16, length=None, **options):
+def attended(impl, dtype=jnp.bfloat16, length=None, **options):
     """The attention of two rows, one of which has no past, in the second of two scanned layers."""
     draw = np.random.default_rng(0)
 
@@ -38,7 +38,7 @@ def attended(by, dtype=jnp.bfloat16, length=None, **options):
     past = Past(Cached(keys, values, lengths, jnp.int32(1)), None)
     tree = np.broadcast_to(choice.random_mask(NODES), (len(LENGTHS), NODES, NODES))
     positions = lengths[:, None] + tree.sum(-1) - 1
-    found = attend(q, k, v, jnp.asarray(tree), past, positions, **options, by=by)
+    found = attend(q, k, v, jnp.asarray(tree), past, positions, **options, impl=impl)
     return np.asarray(found, np.float32)
 
 
@@ -62,17 +62,17 @@ def test_what_it_does_not_take_is_left_to_xla():
     with pytest.raises(jspec.InputError, match="block is 96, no multiple of 64; pass 64"):
         Hopper(96)
     # 32 bits: the kernel would not run on a CPU.
-    by = BlockAttention(nodes=Hopper(), past=Hopper())
+    impl = BlockAttention(nodes=Hopper(), past=Hopper())
     with native.disabled():
-        found, wanted = (attended(each, jnp.float32) for each in (by, XLA))
+        found, wanted = (attended(each, jnp.float32) for each in (impl, XLA))
     np.testing.assert_array_equal(found, wanted)
 
 
 def test_it_is_lowered_without_a_gpu():
-    by = BlockAttention(nodes=Hopper(pieces=1), past=Hopper())
+    impl = BlockAttention(nodes=Hopper(pieces=1), past=Hopper())
 
     def run(q, k, mask, keys, lengths):
-        return attend(q, k, k, mask, Past(Cached(keys, keys, lengths), None), by=by)
+        return attend(q, k, k, mask, Past(Cached(keys, keys, lengths), None), impl=impl)
 
     of_nodes, cache = (2, HEADS, NODES, DIM), (2, HEADS, SLOTS, DIM)
     shapes = [(2, NODES, HEADS * MATES, DIM), of_nodes, (2, NODES, NODES), cache, (2,)]

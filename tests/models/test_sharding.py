@@ -66,7 +66,7 @@ def test_a_checkpoint_is_restored_onto_its_devices(mesh, fixtures, tmp_path):
     jspec.models.save(tmp_path / "model", model, params)
     found, split = jspec.models.restore(tmp_path / "model", mesh=mesh)
     assert split["params"]["head"].sharding.spec == PartitionSpec("model", None)
-    assert found.column_parts == 4
+    assert found.tp_size == 4
     assert equal(split, laid_out(found, params))
     # And back: saved as it lies there, restored on one device.
     jspec.models.save(tmp_path / "split", found, split)
@@ -82,7 +82,7 @@ def equal(one, other):
 def laid_out(model, params):
     """The weights of one device as a model holds them that is on a mesh."""
     host = jax.tree.map(np.asarray, params)
-    return columns.relaid(host, model.fused, 1, model.column_parts)
+    return columns.relaid(host, model.fused, 1, model.tp_size)
 
 
 def test_a_device_has_the_columns_of_its_own_heads():
@@ -90,7 +90,7 @@ def test_a_device_has_the_columns_of_its_own_heads():
     heads = [
         f"{name}{number}" for name, count in dict(q=4, k=2, v=2).items() for number in range(count)
     ]
-    fused = columns.Fused((4, 2, 2), size=3)
+    fused = columns.FusedProjection((4, 2, 2), size=3)
     order = fused.order(2)
     assert [heads[column // 3] for column in order[::3]] == "q0 q1 k0 v0 q2 q3 k1 v1".split()
     assert (order % 3 == np.arange(24) % 3).all()
@@ -107,7 +107,7 @@ def test_a_device_has_the_columns_of_its_own_heads():
 def test_weights_are_known_however_their_columns_lie(mesh, fixtures):
     path = fixtures / "llama_biases_grouped_tied"
     one, many = (jspec.models.load(path, with_tokenizer=False, mesh=m) for m in (None, mesh))
-    assert many.model.column_parts == 4
+    assert many.model.tp_size == 4
     assert fingerprint(many.params, many.model) == fingerprint(one.params)
     assert fingerprint(many.params) != fingerprint(one.params)
 

@@ -192,7 +192,7 @@ def test_a_draft_model_is_whole_and_what_a_head_borrows_is_split_as_the_target()
     assert [layout.parts(leaf) for leaf in jax.tree.leaves(placed)] == [1, 1, 2, 1, 2]
     # A target by itself is split: the network of a plan is the one that loading would give.
     assert layout.parts(layout.spread(draft, layout.mesh_of(model=2))["params"]["embed"]) == 2
-    assert tiny_plan(model=2).setting.model.column_parts == 2
+    assert tiny_plan(model=2).setting.model.tp_size == 2
 
 
 def test_the_curve_rises_with_the_width_and_goes_into_a_drafter():
