@@ -64,7 +64,7 @@ def main(
         table = Table("model", "class", f"in {dtype}", *_COLUMNS)
         subject = model_pairs.subject(named, None, prompts, classes)
         exact = subject.target
-        ways = {"weights": "float32"} | ({} if eight_bits.narrow(dtype) else {"all": dtype})
+        ways = {"weights": "float32"} | ({} if eight_bits.low_precision(dtype) else {"all": dtype})
         for what, sums in ways.items():
             other = models.load(named, sums, dtype, with_tokenizer=False)
             pair, weights = (exact.model, other.model), (exact.params, other.params)

@@ -1,9 +1,9 @@
 """Weights in blocks of 32, as llama.cpp's GGUF files hold them: Q8_0, Q4_0 and Q4_1.
 
 A block is a scale in float16, in Q4_1 an offset too, and its weights in 8 or 4 bits. The bytes stay
-as they are in the file, and are widened where they are multiplied. A scale has 11 bits, so that a
-weight is exact in float32: the model is the one in float32 that the file stands for. A matrix is an
-array of bytes, [O, I / 32 * size]. Embeddings and the head are in blocks too, always of Q8_0.
+as they are in the file, and are dequantised where they are multiplied. A scale has 11 bits, so that
+a weight is exact in float32: the model is the one in float32 that the file stands for. A matrix is
+an array of bytes, [O, I / 32 * size]. Embeddings and the head are in blocks too, always of Q8_0.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def packed(weights: Float[np.ndarray, "*X O I"], kind: str) -> UInt8[np.ndarray,
     return blocks.reshape(packed_shape(weights.shape, kind))
 
 
-def widened(
+def dequantised(
     packed: UInt8[Array, "*X B"], kind: str, dtype: DTypeLike = jnp.float32
 ) -> Float[Array, "*X I"]:
     """The weights that the bytes stand for.
@@ -66,19 +66,19 @@ def widened(
         >>> import numpy as np
         >>> one = np.zeros(18, np.uint8)
         >>> one[:2], one[2:] = np.float16([0.5]).view(np.uint8), 0x7B
-        >>> widened(jnp.asarray(one), "q4_0")[jnp.array([0, 15, 16, 31])].tolist()
+        >>> dequantised(jnp.asarray(one), "q4_0")[jnp.array([0, 15, 16, 31])].tolist()
         [1.5, 1.5, -0.5, -0.5]
     """
     blocks = packed.reshape(*packed.shape[:-1], -1, SIZES[kind])
     scale = _half(blocks[..., :2])
     if kind == "q8_0":
-        wide = jax.lax.bitcast_convert_type(blocks[..., 2:], jnp.int8).astype(jnp.float32) * scale
+        values = jax.lax.bitcast_convert_type(blocks[..., 2:], jnp.int8).astype(jnp.float32) * scale
     else:
         adds = kind == "q4_1"
         both = blocks[..., 4 if adds else 2 :]
         steps = jnp.concatenate([both & 15, both >> 4], -1).astype(jnp.float32)
-        wide = steps * scale + _half(blocks[..., 2:4]) if adds else (steps - 8) * scale
-    return wide.reshape(*packed.shape[:-1], -1).astype(dtype)
+        values = steps * scale + _half(blocks[..., 2:4]) if adds else (steps - 8) * scale
+    return values.reshape(*packed.shape[:-1], -1).astype(dtype)
 
 
 def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
@@ -88,7 +88,7 @@ def _half(two: UInt8[Array, "*X 2"]) -> Float[Array, "*X 1"]:
 
 def table(array: Any) -> Any:
     """Embeddings or a head as numbers, whether or not they are in blocks."""
-    return widened(array, TABLES) if array.dtype == jnp.uint8 else array
+    return dequantised(array, TABLES) if array.dtype == jnp.uint8 else array
 
 
 @struct.dataclass
@@ -98,14 +98,14 @@ class Blocks:
     packed: UInt8[Array, "*X O B"]
     kind: str = struct.field(pytree_node=False)
     dtype: Any = struct.field(pytree_node=False)
-    """What they are widened to."""
+    """What they are dequantised to."""
 
     def __len__(self) -> int:
         return len(self.packed)
 
     def __getitem__(self, index: Any) -> Float[Array, "..."]:
-        """Some of the matrices or rows, widened; the others stay as they are."""
-        return widened(self.packed[index], self.kind, self.dtype)
+        """Some of the matrices or rows, dequantised; the others stay as they are."""
+        return dequantised(self.packed[index], self.kind, self.dtype)
 
 
 def looked_up(
@@ -114,7 +114,7 @@ def looked_up(
     """The embeddings of tokens, which may be in blocks; see `jspec._xla.mesh_axes.looked_up`."""
     if not isinstance(table, Blocks):
         return mesh_axes.looked_up(table, tokens)
-    return widened(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)
+    return dequantised(mesh_axes.looked_up(table.packed, tokens), table.kind, table.dtype)
 
 
 def parameter(

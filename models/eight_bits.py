@@ -1,10 +1,10 @@
 """Weights in 8 bits: int8 or float8, with a factor for each output of a product.
 
 A product's weights are rounded to 8 bits when they are loaded, each output's by a factor of its
-own, and widened where they are multiplied; activations keep their dtype. So a model takes half of
-the memory of 16 bits, and another set of weights is verified: its tokens are exact in themselves.
-Embeddings, the head, norms, biases and routers stay as they are: they are small in large models,
-and the head decides on every token.
+own, and cast to the dtype of activations where they are multiplied; activations keep their dtype.
+So a model takes half of the memory of 16 bits, and another set of weights is verified: its tokens
+are exact in themselves. Embeddings, the head, norms, biases and routers stay as they are: they are
+small in large models, and the head decides on every token.
 
 Formats of GGUF files, which have a scale for every 32 weights, are in `jspec.models.blocks`.
 
@@ -61,19 +61,19 @@ def stored(param_dtype: DTypeLike) -> Any:
     return jnp.int8 if called(param_dtype) == ROUNDED_STATES else jnp.dtype(param_dtype)
 
 
-def narrow(dtype: DTypeLike) -> bool:
+def low_precision(dtype: DTypeLike) -> bool:
     """Whether weights of products are rounded to this dtype or format, and others are not."""
     return called(dtype) in FORMATS
 
 
-def wide(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
+def high_precision(param_dtype: DTypeLike, dtype: DTypeLike) -> Any:
     """The dtype of what is not rounded to 8 bits, in a model that holds its weights in these.
 
     Example:
-        >>> wide("int8", "bfloat16"), wide("bfloat16", "float32")
+        >>> high_precision("int8", "bfloat16"), high_precision("bfloat16", "float32")
         ('bfloat16', 'bfloat16')
     """
-    return dtype if narrow(param_dtype) else param_dtype
+    return dtype if low_precision(param_dtype) else param_dtype
 
 
 def rounded(path: Path) -> bool:
@@ -112,12 +112,14 @@ def table(
     """Embeddings, or the head."""
     if kind := in_blocks((name,), shape, param_dtype):
         return blocks.parameter(module, name, shape, kind, dtype)
-    return module.param(name, nn.initializers.normal(0.02), shape, wide(param_dtype, dtype))
+    return module.param(
+        name, nn.initializers.normal(0.02), shape, high_precision(param_dtype, dtype)
+    )
 
 
 def by_output(param_dtype: DTypeLike) -> bool:
     """Whether the weights of products have a factor for each output."""
-    return narrow(param_dtype) and called(param_dtype) not in blocks.SIZES
+    return low_precision(param_dtype) and called(param_dtype) not in blocks.SIZES
 
 
 def quantised(
@@ -140,13 +142,13 @@ def quantised(
 
 
 @struct.dataclass
-class Narrow:
+class LowPrecision:
     """Weights in 8 bits, an array of matrices or one."""
 
     weights: Num[Array, "*X O I"]
     factors: Float[Array, "*X O"]
     dtype: Any = struct.field(pytree_node=False)
-    """What they are widened to."""
+    """What they are cast to."""
     rounds_states: bool = struct.field(pytree_node=False, default=False)
     """Whether what they are multiplied with is rounded to 8 bits."""
 
@@ -161,8 +163,8 @@ class OneOf:
 
 def parameter(
     module: nn.Module, name: str, shape: tuple[int, ...], param_dtype: DTypeLike, dtype: DTypeLike
-) -> tuple[Narrow | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
-    """Weights of a product, with their factors where they are narrow.
+) -> tuple[LowPrecision | blocks.Blocks | Float[Array, "*X O I"], Int[Array, ""] | None]:
+    """Weights of a product, with their factors where they are of low precision.
 
     Returns:
         The weights of the layer and None, or those of all layers and its number.
@@ -174,14 +176,14 @@ def parameter(
         if weights.dtype == jnp.uint8:
             weights = blocks.Blocks(weights, called(param_dtype), dtype)
         elif factors := module.get_variable("params", f"{name}{SUFFIX}"):
-            weights = Narrow(weights, factors.weights, dtype, rounds_states)
+            weights = LowPrecision(weights, factors.weights, dtype, rounds_states)
         return weights, one.layer
     init = nn.initializers.normal(0.02)
     if called(param_dtype) in blocks.SIZES:
         if blocks.fit(shape):
             return blocks.parameter(module, name, shape, called(param_dtype), dtype), None
         param_dtype = dtype
-    if not narrow(param_dtype):
+    if not low_precision(param_dtype):
         return module.param(name, init, shape, param_dtype).astype(dtype), None
     held = stored(param_dtype)
     largest = LARGEST[jnp.dtype(held).name]
@@ -192,7 +194,7 @@ def parameter(
 
     factor = nn.initializers.constant(0.02 * 4 / largest)
     factors = module.param(f"{name}{SUFFIX}", factor, shape[:-1], jnp.float32)
-    return Narrow(module.param(name, random), factors, dtype, rounds_states), None
+    return LowPrecision(module.param(name, random), factors, dtype, rounds_states), None
 
 
 def rounded_states(

@@ -57,8 +57,8 @@ class RoutedExperts(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "B N E"]) -> Float[Array, "B N E"]:
         experts, width = self.experts, x.shape[-1]
-        wide = eight_bits.wide(self.param_dtype, self.dtype)
-        scores = Linear(experts.num_experts, False, self.dtype, wide, name="router")(x)
+        high = eight_bits.high_precision(self.param_dtype, self.dtype)
+        scores = Linear(experts.num_experts, False, self.dtype, high, name="router")(x)
         scores = scores.astype(jnp.float32)
         weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         shares = weights / native.row_sums(weights)
@@ -71,7 +71,7 @@ class RoutedExperts(nn.Module):
         down, _ = eight_bits.parameter(self, "down", (count, width, inner), *dtypes)
         rows, routes = x.reshape(-1, width), chosen.reshape(-1, experts.num_chosen)
         # A kernel's bits do not depend on how many rows an expert has.
-        rounds = isinstance(gate_up, eight_bits.Narrow) and gate_up.rounds_states
+        rounds = isinstance(gate_up, eight_bits.LowPrecision) and gate_up.rounds_states
         if routes.size <= count and not rounds and not natively_multiplied(rows, gate_up):
             fed = each(rows, routes, gate_up, down, self.activation)
         else:
@@ -106,7 +106,7 @@ def each(
     """
 
     def product(equation: str, x: Float[Array, "..."], weights: Held) -> Float[Array, "R K _"]:
-        if not isinstance(weights, eight_bits.Narrow):
+        if not isinstance(weights, eight_bits.LowPrecision):
             return jnp.einsum(equation, x, weights[routes])
         # Factors come behind, as in every other product: weights have one value for all widths.
         found = jnp.einsum(equation, x, weights.weights[routes].astype(x.dtype))

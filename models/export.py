@@ -45,7 +45,7 @@ def save_hf(
     Raises:
         InputError: if config or weights are none that LlamaForCausalLM has.
     """
-    if eight_bits.narrow(model.param_dtype):
+    if eight_bits.low_precision(model.param_dtype):
         raise InputError(
             f"the model's weights are {eight_bits.called(model.param_dtype)}, which "
             "LlamaForCausalLM has not; save it with jspec.models.save, or load it in 16 bits"

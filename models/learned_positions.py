@@ -140,7 +140,7 @@ class LearnedPositionDecoder(LayeredDecoder):
             "positions",
             nn.initializers.normal(0.02),
             (config.context + config.position_offset, config.hidden_size),
-            eight_bits.wide(self.param_dtype, self.dtype),
+            eight_bits.high_precision(self.param_dtype, self.dtype),
         )
         x = looked_up(embed, tokens).astype(self.dtype)
         if projected:

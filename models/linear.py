@@ -103,7 +103,7 @@ def as_laid_out(y: Float[Array, "..."]) -> Float[Array, "..."]:
     return jax.lax.platform_dependent(y, cpu=lambda y: y, default=jax.lax.optimization_barrier)
 
 
-Held = Float[Array, "*L O I"] | eight_bits.Narrow | blocks.Blocks
+Held = Float[Array, "*L O I"] | eight_bits.LowPrecision | blocks.Blocks
 """Weights of a product as models hold them: a matrix, or several."""
 
 
@@ -119,7 +119,7 @@ def multiply(
     """
     if isinstance(weights, blocks.Blocks):
         return _in_blocks(x, weights, index, x.dtype)
-    if isinstance(weights, eight_bits.Narrow) and weights.rounds_states:
+    if isinstance(weights, eight_bits.LowPrecision) and weights.rounds_states:
         return _rounded(x, weights, index)
     if natively_multiplied(x, weights):
         return native.natively(_by_kernel, _by_xla, x, weights, index)
@@ -128,23 +128,23 @@ def multiply(
 
 def _by_xla(
     x: Float[Array, "... I"],
-    weights: Float[Array, "*L O I"] | eight_bits.Narrow,
+    weights: Float[Array, "*L O I"] | eight_bits.LowPrecision,
     index: Int[Array, ""] | None,
 ) -> Float[Array, "... O"]:
     if index is not None:
         weights = jax.tree.map(lambda leaf: leaf[index], weights)
-    if not isinstance(weights, eight_bits.Narrow):
+    if not isinstance(weights, eight_bits.LowPrecision):
         return product(x, weights)
     held = weights.weights
-    wide = jax.lax.platform_dependent(x, held, cpu=widened_after, default=widened)
-    return product(x, wide) * weights.factors.astype(x.dtype)
+    high = jax.lax.platform_dependent(x, held, cpu=upcast_after, default=upcast)
+    return product(x, high) * weights.factors.astype(x.dtype)
 
 
 def natively_multiplied(x: Float[Array, "... I"], weights: Held) -> bool:
     """Whether a kernel of a CPU multiplies with these weights, or with one of them."""
     if isinstance(weights, blocks.Blocks):
         return native.takes_block_product(x, weights.packed)
-    if not isinstance(weights, eight_bits.Narrow):
+    if not isinstance(weights, eight_bits.LowPrecision):
         return native.takes_product(x, weights)
     takes = native.takes_rounded_product if weights.rounds_states else native.takes_product
     return takes(x, weights.weights)
@@ -164,7 +164,7 @@ def _in_blocks(
     def by_xla(x, packed, index):
         packed = packed if index is None else packed[index]
         packed = jax.lax.platform_dependent(x, packed, cpu=_read_after, default=_read_anew)
-        return product(x, blocks.widened(packed, weights.kind, x.dtype), dtype)
+        return product(x, blocks.dequantised(packed, weights.kind, x.dtype), dtype)
 
     given = x, weights.packed, index
     if natively_multiplied(x, weights):
@@ -173,7 +173,7 @@ def _in_blocks(
 
 
 def _rounded(
-    x: Float[Array, "... I"], weights: eight_bits.Narrow, index: Int[Array, ""] | None = None
+    x: Float[Array, "... I"], weights: eight_bits.LowPrecision, index: Int[Array, ""] | None = None
 ) -> Float[Array, "... O"]:
     """The product of rows that are rounded to 8 bits, with a matrix, or with one of several."""
 
@@ -193,21 +193,21 @@ def _rounded(
 
 def _by_kernel(
     x: Float[Array, "... I"],
-    weights: Float[Array, "*L O I"] | eight_bits.Narrow,
+    weights: Float[Array, "*L O I"] | eight_bits.LowPrecision,
     index: Int[Array, ""] | None,
 ) -> Float[Array, "... O"]:
-    if not isinstance(weights, eight_bits.Narrow):
+    if not isinstance(weights, eight_bits.LowPrecision):
         return native.product(x, weights, index).astype(x.dtype)
     factors = weights.factors if index is None else weights.factors[index]
     return (native.product(x, weights.weights, index) * factors).astype(x.dtype)
 
 
-def widened(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
+def upcast(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
     """The weights in the dtype of x, anew in every step of a loop."""
     return _read_anew(x, weights).astype(x.dtype)
 
 
-def widened_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
+def upcast_after(x: Float[Array, "..."], weights: Num[Array, "O I"]) -> Float[Array, "O I"]:
     """The same when x is known, not before: XLA for CPU drops the barrier too early."""
     return _read_after(x, weights).astype(x.dtype)
 
@@ -242,6 +242,6 @@ class Linear(nn.Module):
         y = multiply(x, *eight_bits.parameter(self, "weight", shape, self.param_dtype, self.dtype))
         if not self.use_bias:
             return y
-        wide = eight_bits.wide(self.param_dtype, self.dtype)
-        bias = self.param("bias", nn.initializers.zeros, (self.features,), wide)
+        high = eight_bits.high_precision(self.param_dtype, self.dtype)
+        bias = self.param("bias", nn.initializers.zeros, (self.features,), high)
         return y + bias.astype(self.dtype)

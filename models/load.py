@@ -241,7 +241,7 @@ def read_weights(
     def read(name: str) -> np.ndarray:
         return files.read(known[name])
 
-    wide = eight_bits.wide(model.param_dtype, model.dtype)
+    high = eight_bits.high_precision(model.param_dtype, model.dtype)
     stacked = {
         f"layers_{layer}"
         for group in model.groups
@@ -283,7 +283,7 @@ def read_weights(
     def placed(weight: weights.Weight) -> jax.Array:
         split = place(weight.path, weight.shape)
         if split is None:
-            return jax.device_put(joined(weight, wide))
+            return jax.device_put(joined(weight, high))
 
         # What is split across rows of the file needs all of them for each device: the last stay.
         @lru_cache(maxsize=1)
@@ -291,12 +291,12 @@ def read_weights(
             return files.rows(known[name], slice(first, end))
 
         def part(index: tuple[slice, ...]) -> np.ndarray:
-            return weight.part(index, lambda name, own: rows(name, own.start, own.stop), wide)
+            return weight.part(index, lambda name, own: rows(name, own.start, own.stop), high)
 
         fused = columns.fused_of(weight.path, model.fused)
         if fused is None:
             return sharding.assemble(weight.shape, split, part)
-        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.tp_size, wide))
+        laid_out = columns.part(*(part, weight.path, weight.shape, fused, model.tp_size, high))
         return sharding.assemble(weight.shape, split, laid_out)
 
     def leaves(weight: weights.Weight) -> list[tuple[stacking.Path, jax.Array | np.ndarray]]:
@@ -306,10 +306,10 @@ def read_weights(
             arrays = {name: in_blocks(weight, kind)}
         elif eight_bits.by_output(model.param_dtype) and eight_bits.rounded(weight.path):
             # A factor is of all inputs, so that the whole is read first.
-            narrow, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
-            arrays = {name: narrow, f"{name}{eight_bits.SUFFIX}": factors}
+            low, factors = eight_bits.quantised(joined(weight, np.float32), model.param_dtype)
+            arrays = {name: low, f"{name}{eight_bits.SUFFIX}": factors}
         elif streams:
-            arrays = {name: joined(weight, wide)}
+            arrays = {name: joined(weight, high)}
         else:
             return [(weight.path, placed(weight))]
         paths = {(*path, name): array for name, array in arrays.items()}

@@ -30,10 +30,10 @@ class RMSNorm(nn.Module):
     def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
         begin = nn.initializers.constant(1.0 - self.offset)
         scale = self.param(
-            "scale", begin, (x.shape[-1],), eight_bits.wide(self.param_dtype, self.dtype)
+            "scale", begin, (x.shape[-1],), eight_bits.high_precision(self.param_dtype, self.dtype)
         )
-        wide = x.astype(jnp.float32)
-        unit = wide * jax.lax.rsqrt(native.row_sums(jnp.square(wide)) / x.shape[-1] + self.eps)
+        high = x.astype(jnp.float32)
+        unit = high * jax.lax.rsqrt(native.row_sums(jnp.square(high)) / x.shape[-1] + self.eps)
         return (unit * (scale.astype(jnp.float32) + self.offset)).astype(self.dtype)
 
 
@@ -55,12 +55,12 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "... E"]) -> Float[Array, "... E"]:
         width = x.shape[-1]
-        wide = x.astype(jnp.float32)
+        high = x.astype(jnp.float32)
         # E[x^2] - E[x]^2 cancels where a lane is large, as some are in every trained GPT-2.
-        wide = wide - native.row_sums(wide) / width
-        unit = wide * jax.lax.rsqrt(native.row_sums(jnp.square(wide)) / width + self.eps)
+        high = high - native.row_sums(high) / width
+        unit = high * jax.lax.rsqrt(native.row_sums(jnp.square(high)) / width + self.eps)
         if self.affine:
-            kind = eight_bits.wide(self.param_dtype, self.dtype)
+            kind = eight_bits.high_precision(self.param_dtype, self.dtype)
             scale = self.param("scale", nn.initializers.ones_init(), (width,), kind)
             bias = self.param("bias", nn.initializers.zeros_init(), (width,), kind)
             unit = unit * scale.astype(jnp.float32) + bias.astype(jnp.float32)

@@ -113,7 +113,7 @@ def check(model: Model, layer_memory: str) -> None:
             f"layer_memory {layer_memory!r} streams the layers of a scan; pass scan_layers=True "
             "with it"
         )
-    if eight_bits.narrow(model.param_dtype) and jax.devices()[0].platform == "tpu":
+    if eight_bits.low_precision(model.param_dtype) and jax.devices()[0].platform == "tpu":
         # What is compiled copies whole stacks in every step: bytes lie otherwise in both memories.
         kind = eight_bits.called(model.param_dtype)
         raise InputError(

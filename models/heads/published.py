@@ -79,8 +79,8 @@ def read(
         )
     check_kind(str(folder), found.kind, only)
     model: Any = target.model
-    wide = eight_bits.wide(model.param_dtype, model.dtype)
-    held = precision.find(wide if dtype is None else dtype)
+    high = eight_bits.high_precision(model.param_dtype, model.dtype)
+    held = precision.find(high if dtype is None else dtype)
     layout = _LAYOUTS[found.kind](folder, files, found, model)
     head = HEAD_KINDS[found.kind].module(layout.config, dtype=model.dtype, param_dtype=held)
     check_target(str(folder), head, model)

@@ -162,8 +162,8 @@ def _rebuild(
         record.part("config").count("num_layers", most=_MOST_LAYERS)
     try:
         config = shape(**{name: records.part(value) for name, value in held.items()})
-        wide = eight_bits.wide(model.param_dtype, model.dtype)
-        kept = precision.find(wide if dtype is None else dtype)
+        high = eight_bits.high_precision(model.param_dtype, model.dtype)
+        kept = precision.find(high if dtype is None else dtype)
         head = module(config, dtype=model.dtype, param_dtype=kept)
         shapes(head)  # fails if a size is no size
         return head

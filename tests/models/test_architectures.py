@@ -43,7 +43,9 @@ def test_experts_in_eight_bits_have_the_same_weights_for_few_routes_and_for_many
 
     def held(shape, most, factor):
         weights = jnp.asarray(draw.integers(-most, most + 1, shape), jnp.int8)
-        return eight_bits.Narrow(weights, jnp.full(shape[:-1], factor, jnp.float32), jnp.bfloat16)
+        return eight_bits.LowPrecision(
+            weights, jnp.full(shape[:-1], factor, jnp.float32), jnp.bfloat16
+        )
 
     x = jnp.asarray(draw.integers(-1, 2, (7, 8)), jnp.bfloat16)  # sums of at most 144
     routes = jnp.asarray(draw.integers(0, 4, (7, 2)))

@@ -29,7 +29,7 @@ def drawn(kind, outputs, inputs):
 @pytest.mark.parametrize(("outputs", "inputs"), [(1, 32), (7, 64), (97, 576), (24, 1600)])
 def test_products_are_those_of_the_weights_that_the_bytes_say(kind, outputs, inputs):
     packed, wide, x = drawn(kind, outputs, inputs)
-    np.testing.assert_array_equal(blocks.widened(packed, kind), wide)
+    np.testing.assert_array_equal(blocks.dequantised(packed, kind), wide)
     held = blocks.Blocks(jnp.asarray(packed), kind, jnp.float32)
     wanted = x.astype(np.float64) @ wide.astype(np.float64).T
     bound = 2e-6 * np.abs(wanted).max() * inputs**0.5
@@ -100,7 +100,7 @@ def test_a_folder_is_rounded_and_saved(kind, folder, tmp_path):
     size = sum(leaf.nbytes for leaf in jax.tree.leaves(loaded.params))
     whole = jspec.models.load(folder, "float32", with_tokenizer=False)
     assert size < 0.45 * sum(leaf.nbytes for leaf in jax.tree.leaves(whole.params))
-    wide = blocks.widened(loaded.params["params"]["layers_0"]["qkv"]["weight"], kind)
+    wide = blocks.dequantised(loaded.params["params"]["layers_0"]["qkv"]["weight"], kind)
     exact = whole.params["params"]["layers_0"]["qkv"]["weight"]
     step = np.abs(exact).max() / (127 if kind == "q8_0" else 7)
     assert 0 < np.abs(wide - exact).max() <= step

@@ -143,17 +143,17 @@ def test_factors_are_split_as_the_columns_are():
 
 
 @pytest.mark.parametrize("after", [True, False])
-def test_one_matrix_at_a_time_is_widened(after, monkeypatch):
+def test_one_matrix_at_a_time_is_upcast(after, monkeypatch):
     """In a loop, XLA would rather widen all of them before it. Kernels widen in registers."""
     if not after:  # the negative control
-        monkeypatch.setattr(linear, "widened_after", lambda x, weights: weights.astype(x.dtype))
+        monkeypatch.setattr(linear, "upcast_after", lambda x, weights: weights.astype(x.dtype))
     matrices = [jax.ShapeDtypeStruct((256, 256), jnp.int8)] * 8
     factors = jax.ShapeDtypeStruct((256,), jnp.float32)
 
     def loop(x, matrices, factors):
         def body(_, x):
             for matrix in matrices:
-                x = jnp.tanh(linear.multiply(x, eight_bits.Narrow(matrix, factors, x.dtype)))
+                x = jnp.tanh(linear.multiply(x, eight_bits.LowPrecision(matrix, factors, x.dtype)))
             return x
 
         return jax.lax.fori_loop(0, 9, body, x)

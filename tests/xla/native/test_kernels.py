@@ -65,14 +65,14 @@ def test_one_of_several_matrices_is_that_matrix(rows):
     draw = np.random.default_rng(0)
     stack = jnp.asarray(draw.normal(size=(3, 20, 33)), jnp.float32)
     x = jnp.asarray(draw.normal(size=(rows, 33)), jnp.float32)
-    narrow = eight_bits.Narrow(
+    narrow = eight_bits.LowPrecision(
         jnp.asarray(draw.integers(-99, 99, (3, 20, 33)), jnp.int8), stack[:, :, 0], jnp.float32
     )
     run = jax.jit(linear.multiply)
     for index in range(3):
         alone = linear.multiply(x, stack[index])
         np.testing.assert_array_equal(bits(run(x, stack, jnp.int32(index))), bits(alone))
-        one = eight_bits.Narrow(narrow.weights[index], narrow.factors[index], jnp.float32)
+        one = eight_bits.LowPrecision(narrow.weights[index], narrow.factors[index], jnp.float32)
         found = run(x, narrow, jnp.int32(index))
         np.testing.assert_array_equal(bits(found), bits(linear.multiply(x, one)))
 
@@ -100,12 +100,12 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
     weights[0] = 127
     run = jax.jit(linear.multiply)
     with contextlib.nullcontext() if kernels else native.disabled():
-        held = eight_bits.Narrow(weights, factors, jnp.float32, rounds_states=True)
+        held = eight_bits.LowPrecision(weights, factors, jnp.float32, rounds_states=True)
         whole = run(x, held)
         np.testing.assert_array_equal(bits(whole), bits(rounded_by_hand(x, weights, factors)))
         for rows in (1, 2, 3, 5, 6, 7, 9, 13):
             np.testing.assert_array_equal(bits(run(x[:rows], held)), bits(whole)[:rows])
-        several = eight_bits.Narrow(
+        several = eight_bits.LowPrecision(
             np.stack([weights, weights[::-1]]), np.stack([factors, factors]), jnp.float32, True
         )
         other = jax.jit(linear.multiply)(x, several, jnp.int32(1))
@@ -116,7 +116,7 @@ def test_products_of_integers_are_exact_with_kernels_and_without(kernels, output
 @pytest.mark.parametrize("kernels", [pytest.param(True, marks=there), False])
 def test_a_rounded_row_that_is_no_number_touches_no_other(kernels):
     draw = np.random.default_rng(0)
-    held = eight_bits.Narrow(
+    held = eight_bits.LowPrecision(
         weights_of("int8", 30, 70, draw), np.ones(30, np.float32), jnp.float32, rounds_states=True
     )
     x = draw.normal(size=(9, 70)).astype(np.float32)
