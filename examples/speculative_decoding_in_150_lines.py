@@ -3,7 +3,7 @@
 A language model writes one token per forward, and most of a forward is reading the weights. So a
 forward over nine tokens costs little more than one over a single token. Speculative decoding uses
 that: something cheap guesses the next tokens, the model checks all guesses in one forward, and the
-guesses that it would have written itself are kept. The text is the same; the forwards are fewer.
+guesses that it would have written itself are kept. The text is the same; the passes are fewer.
 
 This is all of it for one sequence, on plain JAX; jspec gives the weights of a small model and its
 tokenizer. `jspec.decode` writes the same tokens, and a test holds the two to each other.
@@ -105,7 +105,7 @@ class State(NamedTuple):
     text: jax.Array  # the prompt and what was written
     length: jax.Array | int  # tokens of the text; all but the last one are in the cache
     cache: jax.Array
-    rounds: jax.Array | int  # forwards of the model
+    rounds: jax.Array | int  # forward passes of the model
 
 
 @partial(jax.jit, static_argnames=("max_new_tokens", "depth"))
@@ -147,4 +147,4 @@ if __name__ == "__main__":
     for depth in (0, 4):
         out = generate(target.params["params"], prompt, jax.random.key(0), 0.5, depth=depth)
         print(target.tokenizer.decode(out.text[: len(prompt) + 64].tolist()))
-        print(f"depth {depth}: 64 tokens in {out.rounds} forwards\n")
+        print(f"depth {depth}: 64 tokens in {out.rounds} forward passes\n")
