@@ -174,7 +174,7 @@ def _plan(case: Case, width: int, compiled: bool) -> Any:
     method, config = _WIDTHS[width]
     topology = case.where if ":" in case.where else None
     return planning.make(
-        planning.Asked(
+        planning.PlanOptions(
             model=case.shape,
             draft_model=None,
             choice=method_choice.choose(method, config),

@@ -115,7 +115,7 @@ class Shared:
 
 
 @dataclass(frozen=True)
-class Lines:
+class PromptLines:
     """A file of prompts, one a line, each cut to its beginning."""
 
     name: str
@@ -131,7 +131,7 @@ class Lines:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ChatQuestions:
     """A file of questions, whole, in the target's chat template where it has one."""
 
     name: str
@@ -160,9 +160,9 @@ def find(questions_file: Path | None, prompts_file: Path | None, classes: str) -
     if questions_file is not None and prompts_file is not None:
         raise InputError("--questions and --prompts were both given; give one of them")
     if questions_file is not None:
-        return Asked(digest(questions_file), tuple(questions.read(questions_file)))
+        return ChatQuestions(digest(questions_file), tuple(questions.read(questions_file)))
     if prompts_file is not None:
-        return Lines(digest(prompts_file), tuple(questions.from_prompts(prompts_file)))
+        return PromptLines(digest(prompts_file), tuple(questions.from_prompts(prompts_file)))
     return Shared(tuple(classes.split(",")))
 
 

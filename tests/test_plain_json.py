@@ -24,7 +24,7 @@ def _costs(file):
 
 def _rows(file):
     checkpoints.agree(file.with_name(file.name + ".settings.json"), {"a": 1})
-    distill.Lines(file, {"a": 1})
+    distill.RowFile(file, {"a": 1})
 
 
 READERS = {

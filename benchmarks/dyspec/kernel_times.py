@@ -87,8 +87,8 @@ def panel(axis: Any, timed: Times) -> None:
     axis.legend(fontsize=7)
 
 
-def _where(heads: int, head_dim: int) -> choice.Setting:
-    return choice.Setting(
+def _where(heads: int, head_dim: int) -> choice.AttentionSetting:
+    return choice.AttentionSetting(
         heads, heads, head_dim, None, "bfloat16", 1, 0,
         jax.devices()[0].device_kind, jax.__version__, jspec.__version__,
     )  # fmt: skip

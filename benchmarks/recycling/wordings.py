@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.texts import Asked, Texts
+from benchmarks.texts import ChatQuestions, Texts
 from jspec.cli.bench import chat
 from jspec.models import Loaded
 
@@ -42,7 +42,7 @@ class Vicuna:
 
 def wording(target: Loaded, texts: Texts) -> chat.Wording:
     """Bare text where texts are continued; else the chat template, Vicuna's if there is none."""
-    if not isinstance(texts, Asked):
+    if not isinstance(texts, ChatQuestions):
         return chat.Bare(target.tokenizer)
     return Vicuna(target.tokenizer) if target.chat is None else chat.wording(target)
 

@@ -139,7 +139,7 @@ def plan(
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    asked = planning.Asked(
+    asked = planning.PlanOptions(
         model or BUNDLED, draft, choice, dtype, rows, max_model_len, max_new_tokens, device, axes,
         topology, compiled, few_layers, scan_layers,
     )  # fmt: skip

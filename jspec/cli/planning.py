@@ -24,7 +24,7 @@ from jspec.sessions.method_choice import Choice
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanOptions:
     """What the command line asks for."""
 
     model: str
@@ -42,7 +42,7 @@ class Asked:
     scan_layers: bool = False
 
 
-def run(asked: Asked, as_json: bool) -> bool:
+def run(asked: PlanOptions, as_json: bool) -> bool:
     """Prints the plan. Returns whether it fits.
 
     Raises:
@@ -67,7 +67,7 @@ def run(asked: Asked, as_json: bool) -> bool:
     return planned.fits
 
 
-def make(asked: Asked) -> Plan:
+def make(asked: PlanOptions) -> Plan:
     """The plan, compiled if that was asked for."""
     if asked.compiled and asked.device is not None:
         raise InputError(
@@ -108,7 +108,7 @@ def make(asked: Asked) -> Plan:
         jax.config.update("jax_enable_compilation_cache", kept)
 
 
-def _shallower(asked: Asked, device: Device, setting: Setting, count: int) -> Setting:
+def _shallower(asked: PlanOptions, device: Device, setting: Setting, count: int) -> Setting:
     """The setting of a model with fewer layers."""
     most = setting.model.num_layers  # pyright: ignore[reportAttributeAccessIssue]
     if count > most:
@@ -122,13 +122,13 @@ def _shallower(asked: Asked, device: Device, setting: Setting, count: int) -> Se
     )  # fmt: skip
 
 
-def _device(asked: Asked, topology: Topology | None) -> Device:
+def _device(asked: PlanOptions, topology: Topology | None) -> Device:
     if topology is not None:
         return topology.device
     return devices.here() if asked.device is None else devices.find(asked.device)
 
 
-def _built(asked: Asked, device: Device, num_layers: int | None) -> tuple[Any, Any]:
+def _built(asked: PlanOptions, device: Device, num_layers: int | None) -> tuple[Any, Any]:
     """The shapes of the target, and the drafter of the method on the device."""
     method = asked.choice.method
     with backend.planned(device.platform):

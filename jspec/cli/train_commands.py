@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from jspec.cli import train_settings
-from jspec.cli.train_settings import Setting, takes
+from jspec.cli.train_settings import JobOption, takes
 
 train_app = typer.Typer(help="Train models and draft heads.", no_args_is_help=True)
 
@@ -147,7 +147,7 @@ def data(
     train_data.run(job, model, out, rows, count, batch_size, prompts)
 
 
-def head_command(kind: str, summary: str, settings: tuple[Setting, ...]) -> None:
+def head_command(kind: str, summary: str, settings: tuple[JobOption, ...]) -> None:
     """Adds the command that trains a kind of head."""
 
     @takes(*settings)
@@ -260,5 +260,5 @@ def ngrams(
     """
     from jspec.cli import train_ngrams
 
-    asked = train_ngrams.Asked(text or [], recipe, folder, sequence, heldout)
+    asked = train_ngrams.NGramText(text or [], recipe, folder, sequence, heldout)
     train_ngrams.run(asked, model, out, states, candidates, batch_size)

@@ -22,7 +22,7 @@ from jspec.training import chats, distill, jobs
 from jspec.training import corpus as corpora
 
 
-def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Job:
+def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.TrainingJob:
     """The texts that the command's options name, with their weights and what is held out.
 
     Raises:
@@ -34,7 +34,7 @@ def texts(text: Sequence[str], recipe: Path | None, data: Path) -> jobs.Job:
         return jobs.texts(recipe, data)
     if not text:
         raise InputError("no text was given; name files or folders, or a --recipe")
-    return jobs.Job(sources=tuple(map(source, text)))
+    return jobs.TrainingJob(sources=tuple(map(source, text)))
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ ASKED = Prompts(
 
 
 def run(
-    job: jobs.Job,
+    job: jobs.TrainingJob,
     model: str | None,
     out: Path,
     recipe: distill.Recipe,
@@ -120,7 +120,7 @@ def run(
     settings = distill.settings(
         recipe, weights, corpora.fingerprint(corpus), fingerprint(target.params)
     )
-    lines = distill.Lines(out, settings)
+    lines = distill.RowFile(out, settings)
     if lines.rows >= count:
         console.print(f"{out} holds {lines.rows:,} rows already", soft_wrap=True)
         return

@@ -84,7 +84,7 @@ def text(
     if not arguments and recipe is None:
         raise InputError("no text was given; name files or folders, or a --recipe")
     if arguments:
-        texts = jobs.Job(sources=tuple(map(source, arguments)))
+        texts = jobs.TrainingJob(sources=tuple(map(source, arguments)))
     else:
         assert recipe is not None
         texts = jobs.texts(recipe, data)
@@ -324,7 +324,7 @@ def train(
 
     with shown(console, "training", job.recipe.steps) as progress:
 
-        def show(report: loop.Report) -> None:
+        def show(report: loop.UpdateMetrics) -> None:
             progress.update(report.step, told(report))
 
         params = loop.train(
@@ -359,7 +359,7 @@ def store(run: Run, folder: Path, dtype: str, console: Console) -> States:
     return held
 
 
-def told(report: loop.Report) -> str:
+def told(report: loop.UpdateMetrics) -> str:
     """Loss, and the acceptance of each draft step given those before it."""
     steps = report.metrics.get("acceptance", [])
     shares = " ".join(f"{share:.2f}" for share in steps) if isinstance(steps, list) else ""

@@ -29,7 +29,7 @@ from jspec.types import PyTree
 
 def job(
     text: Sequence[str], recipe: Path | None, data: Path, model: str, changes: Mapping[str, Any]
-) -> jobs.Job:
+) -> jobs.TrainingJob:
     """The job that the command's options describe.
 
     Raises:
@@ -41,7 +41,7 @@ def job(
         return jobs.override(jobs.read(recipe, data, model), changes)
     if not text:
         raise InputError("no text was given; name files or folders, or a --recipe")
-    return jobs.override(jobs.Job(sources=tuple(map(source, text))), changes)
+    return jobs.override(jobs.TrainingJob(sources=tuple(map(source, text))), changes)
 
 
 def source(argument: str) -> corpora.Source:
@@ -53,7 +53,7 @@ def source(argument: str) -> corpora.Source:
 
 
 def run(
-    job: jobs.Job,
+    job: jobs.TrainingJob,
     out: Path,
     tokenizer: Path | None,
     resume: bool,
@@ -97,7 +97,7 @@ def run(
     console.print(f"{size:,} parameters, {plan.sequences.shape[0]:,} sequences of text")
     with shown(console, "training", job.recipe.steps) as progress:
 
-        def show(report: loop.Report) -> None:
+        def show(report: loop.UpdateMetrics) -> None:
             progress.update(report.step, f"loss {report.loss:.3f}")
 
         # Flax declares one `apply` for all modules, which is wider than the protocol's.
@@ -111,7 +111,7 @@ def run(
     console.print(f"model in {out / 'model'}", soft_wrap=True)
 
 
-def vocabulary(job: jobs.Job, corpus: corpora.Corpus, folder: Path | None) -> Tokenizer:
+def vocabulary(job: jobs.TrainingJob, corpus: corpora.Corpus, folder: Path | None) -> Tokenizer:
     """The tokenizer of a folder, or one trained on the corpus if there is no folder."""
     if folder is not None:
         return tokenizers.load(folder)
@@ -119,7 +119,7 @@ def vocabulary(job: jobs.Job, corpus: corpora.Corpus, folder: Path | None) -> To
     return tokenizers.train(tokenizers.mixture(corpus.train, weights), job.vocab_size)
 
 
-def build(job: jobs.Job, vocab_size: int) -> Llama:
+def build(job: jobs.TrainingJob, vocab_size: int) -> Llama:
     shape = job.shape
     return Llama(
         LlamaConfig(

@@ -31,7 +31,7 @@ _NUM_TARGET_TOKENS = 16
 
 
 @dataclass(frozen=True)
-class Asked:
+class NGramText:
     """The text that is read, and how."""
 
     text: Sequence[str]
@@ -42,7 +42,7 @@ class Asked:
 
 
 def run(
-    asked: Asked,
+    asked: NGramText,
     model: str | None,
     out: Path,
     states: Path | None,

@@ -13,7 +13,7 @@ PAUSE = 30.0
 
 
 @dataclass
-class Lines:
+class ProgressLines:
     """Progress as lines, of which each says how far the run is and how long it will go on.
 
     Args:
@@ -63,7 +63,7 @@ class Bar:
 
 
 @contextmanager
-def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | Lines]:
+def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Bar | ProgressLines]:
     """A bar where someone can watch it, else lines.
 
     Args:
@@ -73,7 +73,7 @@ def shown(console: Console, what: str, total: int, done: int = 0) -> Iterator[Ba
         done: units that are there already.
     """
     if not console.is_terminal:
-        yield Lines(console, what, total, done)
+        yield ProgressLines(console, what, total, done)
         return
     with Progress(console=console) as progress:
         yield Bar(progress, progress.add_task(what, total=total, completed=done), what)

@@ -9,7 +9,7 @@ import typer
 
 
 @dataclass(frozen=True)
-class Setting:
+class JobOption:
     """One setting of a job.
 
     Args:
@@ -44,7 +44,7 @@ class Setting:
         )
 
 
-def takes(*settings: Setting) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def takes(*settings: JobOption) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Gives a command options: its argument `changes` becomes those that were given, by name."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
@@ -67,67 +67,67 @@ def takes(*settings: Setting) -> Callable[[Callable[..., None]], Callable[..., N
 
 
 _OPTIMISER = (
-    Setting("learning_rate", 2e-3, "Highest learning rate.", flag="lr"),
-    Setting("warmup", 100, "Updates until the learning rate is highest."),
-    Setting("cooldown", 1.0, "Share of the run over which the learning rate falls again."),
-    Setting("checkpoint_every", 200, "Updates per checkpoint."),
+    JobOption("learning_rate", 2e-3, "Highest learning rate.", flag="lr"),
+    JobOption("warmup", 100, "Updates until the learning rate is highest."),
+    JobOption("cooldown", 1.0, "Share of the run over which the learning rate falls again."),
+    JobOption("checkpoint_every", 200, "Updates per checkpoint."),
 )
-_SEED = Setting("seed", 0, "Seed of the weights and the data order.")
+_SEED = JobOption("seed", 0, "Seed of the weights and the data order.")
 
 LM = (
-    Setting("steps", 1000, "Updates in all."),
-    Setting("batch_size", 8, "Sequences per update."),
-    Setting("sequence", 512, "Tokens per sequence."),
+    JobOption("steps", 1000, "Updates in all."),
+    JobOption("batch_size", 8, "Sequences per update."),
+    JobOption("sequence", 512, "Tokens per sequence."),
     *_OPTIMISER,
     _SEED,
-    Setting("heldout", 0.05, "Share of each class that is only evaluated on."),
-    Setting("vocab_size", 4096, "Tokens of the tokenizer to train."),
-    Setting("hidden_size", 256, "Width of the hidden states."),
-    Setting("intermediate_size", 688, "Width inside the MLP."),
-    Setting("num_layers", 8, "Layers of the model.", flag="layers"),
-    Setting("num_heads", 4, "Query heads.", flag="heads"),
-    Setting("num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
-    Setting("head_dim", 64, "Width of an attention head."),
-    Setting("context", 1024, "Most positions the model may see."),
+    JobOption("heldout", 0.05, "Share of each class that is only evaluated on."),
+    JobOption("vocab_size", 4096, "Tokens of the tokenizer to train."),
+    JobOption("hidden_size", 256, "Width of the hidden states."),
+    JobOption("intermediate_size", 688, "Width inside the MLP."),
+    JobOption("num_layers", 8, "Layers of the model.", flag="layers"),
+    JobOption("num_heads", 4, "Query heads.", flag="heads"),
+    JobOption("num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
+    JobOption("head_dim", 64, "Width of an attention head."),
+    JobOption("context", 1024, "Most positions the model may see."),
 )
 
 _HEAD = (
-    Setting("steps", 2000, "Updates in all."),
-    Setting("batch_size", 8, "Sequences per update."),
-    Setting("sequence", 256, "Tokens per sequence."),
+    JobOption("steps", 2000, "Updates in all."),
+    JobOption("batch_size", 8, "Sequences per update."),
+    JobOption("sequence", 256, "Tokens per sequence."),
     *_OPTIMISER,
-    Setting("schedule", "cosine", "How the learning rate falls: cosine or linear."),
-    Setting("floor", 0.05, "Where it ends, as a share of the highest."),
-    Setting("weight_decay", 0.1, "Decay of the weights, as AdamW has it; 0 is Adam."),
-    Setting("epochs", 0.0, "Passes over the text, instead of --steps."),
-    Setting("scores", 0, "Times that held-out text is scored on the way."),
+    JobOption("schedule", "cosine", "How the learning rate falls: cosine or linear."),
+    JobOption("floor", 0.05, "Where it ends, as a share of the highest."),
+    JobOption("weight_decay", 0.1, "Decay of the weights, as AdamW has it; 0 is Adam."),
+    JobOption("epochs", 0.0, "Passes over the text, instead of --steps."),
+    JobOption("scores", 0, "Times that held-out text is scored on the way."),
     _SEED,
-    Setting("heldout", 0.05, "Share of the text that is only scored."),
+    JobOption("heldout", 0.05, "Share of the text that is only scored."),
 )
-_PLACES = Setting(
+_PLACES = JobOption(
     "places",
     "32 of more than 40000 tokens, else all",
     "Places of a sequence that tokens are scored at; 0 is all.",
     kind=int,
 )
 _UNROLLED = (
-    Setting("unroll", 3, "Draft steps on the head's own states."),
-    Setting("state_loss", "squared", "Loss of the states: squared or smooth."),
-    Setting("state_weight", 1.0, "Weight of the states' loss."),
-    Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
-    Setting("decay", 0.8, "Weight of a draft step relative to the one before."),
+    JobOption("unroll", 3, "Draft steps on the head's own states."),
+    JobOption("state_loss", "squared", "Loss of the states: squared or smooth."),
+    JobOption("state_weight", 1.0, "Weight of the states' loss."),
+    JobOption("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
+    JobOption("decay", 0.8, "Weight of a draft step relative to the one before."),
     _PLACES,
 )
 
 
-def _with(settings: tuple[Setting, ...], defaults: Mapping[str, Any]) -> tuple[Setting, ...]:
+def _with(settings: tuple[JobOption, ...], defaults: Mapping[str, Any]) -> tuple[JobOption, ...]:
     return tuple(
         replace(setting, default=defaults.get(setting.name, setting.default))
         for setting in settings
     )
 
 
-_DRAFTED = Setting(
+_DRAFTED = JobOption(
     "hot_tokens",
     "8192 of more than 40000, else all",
     "Most frequent tokens, which alone it drafts; 0 is all.",
@@ -137,46 +137,46 @@ EAGLE = (*_HEAD, *_UNROLLED, _DRAFTED)
 LYANNA = (
     *_HEAD,
     *_UNROLLED,
-    Setting("rank", 64, "Width of the token info; 0 leaves it out."),
-    Setting(
+    JobOption("rank", 64, "Width of the token info; 0 leaves it out."),
+    JobOption(
         "hot_tokens",
         "32000 of more than 40000, else all",
         "Most frequent tokens that have token info; 0 is all.",
         kind=int,
     ),
-    Setting("first_token", True, "Tell the first draft step the token."),
+    JobOption("first_token", True, "Tell the first draft step the token."),
 )
 BLOCK = (
     *_HEAD,
-    Setting("num_layers", 2, "Layers of the head.", flag="layers"),
-    Setting("num_taps", 3, "Layers of the target whose states it reads.", flag="taps"),
-    Setting("block_size", 8, "Tokens that it drafts at once."),
-    Setting("causal", False, "Let a drafted place see only the places before it."),
-    Setting("markov_rank", 64, "Width of what the token before tells; 0 leaves it out."),
-    Setting(
+    JobOption("num_layers", 2, "Layers of the head.", flag="layers"),
+    JobOption("num_taps", 3, "Layers of the target whose states it reads.", flag="taps"),
+    JobOption("block_size", 8, "Tokens that it drafts at once."),
+    JobOption("causal", False, "Let a drafted place see only the places before it."),
+    JobOption("markov_rank", 64, "Width of what the token before tells; 0 leaves it out."),
+    JobOption(
         "markov_tables",
         "false of more than 40000 tokens",
         "Give every token a vector for it, not maps of the target's.",
         kind=bool,
     ),
-    Setting("confidence", True, "Train a head that says how sure it is."),
+    JobOption("confidence", True, "Train a head that says how sure it is."),
     _DRAFTED,
-    Setting("intermediate_size", 0, "Width inside its MLPs; 0 is the target's."),
-    Setting("anchors", 32, "Blocks of a sequence at each update."),
-    Setting("decay", 4.0, "Tokens over which a place's weight falls to a third."),
-    Setting("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
-    Setting("distance_weight", 0.9, "Weight of the distance to the target's probabilities."),
-    Setting("confidence_weight", 1.0, "Weight of the confidence's cross-entropy."),
-    Setting(
+    JobOption("intermediate_size", 0, "Width inside its MLPs; 0 is the target's."),
+    JobOption("anchors", 32, "Blocks of a sequence at each update."),
+    JobOption("decay", 4.0, "Tokens over which a place's weight falls to a third."),
+    JobOption("token_weight", 0.1, "Weight of the tokens' cross-entropy."),
+    JobOption("distance_weight", 0.9, "Weight of the distance to the target's probabilities."),
+    JobOption("confidence_weight", 1.0, "Weight of the confidence's cross-entropy."),
+    JobOption(
         "num_target_tokens", 16, "Tokens of the target's probabilities that the head is held to."
     ),
 )
 MEDUSA = (
     *_with(_HEAD, {"learning_rate": 1e-3}),
-    Setting("decay", 0.8, "Weight of a head relative to the one before."),
-    Setting("num_heads", 4, "Heads, of which each drafts one place.", flag="heads"),
-    Setting("num_layers", 1, "Residual blocks of a head.", flag="layers"),
-    Setting(
+    JobOption("decay", 0.8, "Weight of a head relative to the one before."),
+    JobOption("num_heads", 4, "Heads, of which each drafts one place.", flag="heads"),
+    JobOption("num_layers", 1, "Residual blocks of a head.", flag="layers"),
+    JobOption(
         "hot_tokens",
         "8192 of more than 40000, else all",
         "Most frequent tokens, drafted by the target's own head; 0: all, by heads of their own.",

@@ -3,7 +3,7 @@
 from jspec.costs import metrics as metrics
 from jspec.costs.measuring import measure
 from jspec.costs.prior import prior
-from jspec.costs.store import Setting, load, save, setting
+from jspec.costs.store import CostSetting, load, save, setting
 from jspec.drafters.cost_curve import CostCurve
 
-__all__ = ["CostCurve", "Setting", "load", "measure", "prior", "save", "setting"]
+__all__ = ["CostCurve", "CostSetting", "load", "measure", "prior", "save", "setting"]

@@ -24,7 +24,7 @@ _FORMAT = 3
 
 
 @dataclass(frozen=True)
-class Setting:
+class CostSetting:
     """What the time of a round depends on, but for the size of the cache, which a curve has.
 
     What requests may ask for beside (log-probabilities, processors, grammars) is not in it: measure
@@ -67,7 +67,7 @@ def setting(
     *,
     batch_size: int = 1,
     sampled: bool = False,
-) -> Setting:
+) -> CostSetting:
     """The setting of calls on the default device.
 
     Args:
@@ -92,7 +92,7 @@ def setting(
     if device.platform == "cpu":
         kernels = f"{found} kernels" if (found := native.instruction_set()) else "no kernels"
         kind = f"{_processor()}, {os.cpu_count()} cores, {kernels}"
-    return Setting(
+    return CostSetting(
         model=f"{type(model).__name__} {model!r}",
         params=f"{sum(int(np.prod(leaf.shape)) for leaf in leaves)} of {', '.join(dtypes)}",
         drafter=repr(drafter),
@@ -106,7 +106,7 @@ def setting(
     )
 
 
-def save(curve: CostCurve, where: Setting, path: str | os.PathLike[str]) -> None:
+def save(curve: CostCurve, where: CostSetting, path: str | os.PathLike[str]) -> None:
     """Writes a curve with the setting that it was measured in.
 
     Args:
@@ -139,7 +139,7 @@ def save(curve: CostCurve, where: Setting, path: str | os.PathLike[str]) -> None
         file.write_text(json.dumps(held, indent=1))
 
 
-def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
+def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
     """Reads a curve that was measured in the same setting.
 
     Args:
@@ -175,7 +175,7 @@ def load(path: str | os.PathLike[str], where: Setting) -> CostCurve:
             np.asarray(held[name], np.float32)
             for name in ("slots", "tokens", "seconds", "undrafted")
         ]
-        found = Setting(**held["setting"])
+        found = CostSetting(**held["setting"])
     except (ValueError, KeyError, TypeError) as error:
         if isinstance(error, InputError):
             raise

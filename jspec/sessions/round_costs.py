@@ -16,7 +16,7 @@ from jspec.sessions.run_settings import RunSettings
 from jspec.sessions.session import Session
 
 if TYPE_CHECKING:
-    from jspec.costs import CostCurve, Setting
+    from jspec.costs import CostCurve, CostSetting
     from jspec.protocols import Drafter
     from jspec.sessions.batches import Group
     from jspec.types import PyTree
@@ -83,7 +83,7 @@ class RoundCosts:
 
 
 def kept(
-    where: "Setting",
+    where: "CostSetting",
     name: str,
     measured: Callable[[], "CostCurve"],
     alone: AbstractContextManager[Any] = nullcontext(),

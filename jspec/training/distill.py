@@ -224,7 +224,7 @@ def record(start: Start, tokens: Sequence[int], finish: str, text: str) -> dict[
     }
 
 
-class Lines:
+class RowFile:
     """The file that rows are written to, one JSON object a line, in their order.
 
     Beside it `FILE.settings.json` says what must not change when the same command goes on.

@@ -26,7 +26,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Job:
+class TrainingJob:
     """A training run of a language model.
 
     Args:
@@ -69,7 +69,7 @@ class Job:
         }
 
 
-def read(path: Path, data: Path, model: str) -> Job:
+def read(path: Path, data: Path, model: str) -> TrainingJob:
     """A job from a recipe file, which describes one corpus and one or more models.
 
     Args:
@@ -90,7 +90,7 @@ def read(path: Path, data: Path, model: str) -> Job:
     return override(_with_texts(table, path, data), values)
 
 
-def texts(path: Path, data: Path) -> Job:
+def texts(path: Path, data: Path) -> TrainingJob:
     """The texts of a recipe file alone, with their weights and what is held out of them.
 
     Args:
@@ -114,11 +114,11 @@ def _table(path: Path, needs: Sequence[str]) -> dict[str, Any]:
     return table
 
 
-def _with_texts(table: Mapping[str, Any], path: Path, data: Path) -> Job:
+def _with_texts(table: Mapping[str, Any], path: Path, data: Path) -> TrainingJob:
     """A job of the texts of a recipe, and their weights."""
     weights = recipes.part(table, "weights", path)
     recipes.check_like(weights, dict.fromkeys(weights, 1.0))
-    return Job(sources=_sources(table, path, data), weights=weights)
+    return TrainingJob(sources=_sources(table, path, data), weights=weights)
 
 
 def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, ...]:
@@ -141,8 +141,9 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, 
         raise InputError(f"{path} has a text without {error}; give it one") from None
 
 
-def override(job: Job, values: Mapping[str, Any]) -> Job:
-    """The job with some of its settings changed, each by its name in `Job`, `Shape` or `Recipe`.
+def override(job: TrainingJob, values: Mapping[str, Any]) -> TrainingJob:
+    """The job with some of its settings changed, each by its name in `TrainingJob`, `Shape` or
+    `Recipe`.
 
     Raises:
         InputError: if a name is unknown or a value out of bounds.
@@ -163,7 +164,7 @@ def override(job: Job, values: Mapping[str, Any]) -> Job:
     return changed
 
 
-def check(job: Job) -> None:
+def check(job: TrainingJob) -> None:
     shape, recipe = job.shape, job.recipe
     for owner in (shape, job, recipe):
         for f in fields(owner):

@@ -87,7 +87,7 @@ class TrainState:
 
 
 @dataclass(frozen=True)
-class Report:
+class UpdateMetrics:
     """The figures of one update."""
 
     step: int
@@ -150,7 +150,7 @@ def train(
     params: PyTree,
     batches: Callable[[int], PyTree],
     checkpoints: Checkpoints,
-    report: Callable[[Report], None] = lambda _: None,
+    report: Callable[[UpdateMetrics], None] = lambda _: None,
     frozen: PyTree = None,
     place: Callable[[PyTree], PyTree] = lambda state: state,
     examine: Callable[[int, PyTree], None] = lambda step, params: None,
@@ -179,7 +179,7 @@ def train(
     for step in range(done, recipe.steps):
         state, loss, norm, metrics = update(objective, recipe, state, frozen, batches(step))
         told = {name: value.tolist() for name, value in jax.device_get(metrics).items()}
-        result = Report(step + 1, float(loss), float(norm), told)
+        result = UpdateMetrics(step + 1, float(loss), float(norm), told)
         if not (math.isfinite(result.loss) and math.isfinite(result.norm)):
             raise TrainingError(
                 f"loss {result.loss}, gradient norm {result.norm} at step {result.step}; the last "

@@ -58,7 +58,7 @@ M = TypeVar("M", bound=Decoder)
 
 
 @dataclass(frozen=True)
-class Setting:
+class AttentionSetting:
     """All that the time of an attention depends on, but the number of new tokens."""
 
     num_heads: int
@@ -156,12 +156,12 @@ def choose(timing: Timing, candidates: Sequence[Implementation]) -> Implementati
     return best if taken * LEAST_GAIN <= timing.seconds[repr(XLA)] else XLA
 
 
-def setting(model: Decoder, slots: int, batch_size: int) -> Setting:
+def setting(model: Decoder, slots: int, batch_size: int) -> AttentionSetting:
     """The setting of calls of a model on the default device."""
     from jspec import __version__
 
     config = model.config
-    return Setting(
+    return AttentionSetting(
         config.num_heads, config.num_kv_heads, config.head_dim,
         getattr(config, "attention_cap", None), jnp.dtype(model.dtype).name, batch_size, slots,
         jax.devices()[0].device_kind, jax.__version__, __version__,
@@ -169,7 +169,7 @@ def setting(model: Decoder, slots: int, batch_size: int) -> Setting:
 
 
 def measure(
-    where: Setting,
+    where: AttentionSetting,
     mask: Bool[Array | np.ndarray, "1 N N"],
     candidates: Sequence[Implementation],
     repeats: int = 5,
@@ -216,14 +216,14 @@ def measure(
     return Timing(mask.shape[1], least, errors)
 
 
-def shapes(where: Setting, tokens: int) -> tuple[Any, Any]:
+def shapes(where: AttentionSetting, tokens: int) -> tuple[Any, Any]:
     """The shapes of what `chain` computes with, of so many new tokens."""
     mask = jax.ShapeDtypeStruct((1, tokens, tokens), bool)
     return jax.eval_shape(partial(_arguments, where), mask)
 
 
 def _arguments(
-    where: Setting, mask: Bool[Array | np.ndarray, "1 N N"]
+    where: AttentionSetting, mask: Bool[Array | np.ndarray, "1 N N"]
 ) -> tuple[Array, tuple[Array, Array, Array, Past]]:
     batch, dim, tokens = where.batch_size, where.head_dim, mask.shape[1]
     heads, dtype = where.num_kv_heads, jnp.dtype(where.dtype)
@@ -285,7 +285,9 @@ def random_mask(nodes: int) -> Bool[Array, "1 N N"]:
     return mask(tree)
 
 
-def save(known: Mapping[int, Timing], where: Setting, path: str | os.PathLike[str]) -> None:
+def save(
+    known: Mapping[int, Timing], where: AttentionSetting, path: str | os.PathLike[str]
+) -> None:
     """Writes what was measured in a setting; the file's folder is made if it is not there."""
     held = {
         "format": _FORMAT,
@@ -296,7 +298,7 @@ def save(known: Mapping[int, Timing], where: Setting, path: str | os.PathLike[st
         file.write_text(json.dumps(held, indent=1))
 
 
-def load(path: str | os.PathLike[str], where: Setting) -> dict[int, Timing]:
+def load(path: str | os.PathLike[str], where: AttentionSetting) -> dict[int, Timing]:
     """What a file keeps for a setting, by number of tokens; nothing if it is not of that one."""
     try:
         held = plain_json.parsed(Path(path).read_bytes())

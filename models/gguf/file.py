@@ -14,7 +14,7 @@ from jspec._validate import extras
 from jspec._validate.errors import InputError
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.gguf import families, header, vocabulary
-from jspec.models.gguf.header import Entry, Header
+from jspec.models.gguf.header import Header, TensorInfo
 from jspec.models.huggingface.families import Family
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
@@ -39,7 +39,7 @@ class Tensors:
 
     folder: Path
     """The file."""
-    files: Mapping[str, Entry]
+    files: Mapping[str, TensorInfo]
     restore: Callable[[str, np.ndarray], np.ndarray]
     unit: Callable[[str, int], int] = lambda _, __: 1
     """The number of rows that are laid out by themselves, from a name and the number of all."""
@@ -119,7 +119,7 @@ class Tensors:
         held = self.restore(name, values.reshape(-1, *entry.shape[1:]))
         return held[wanted.start - first : wanted.stop - first]
 
-    def _bytes(self, name: str, entry: Entry, block: int, block_bytes: int) -> np.ndarray:
+    def _bytes(self, name: str, entry: TensorInfo, block: int, block_bytes: int) -> np.ndarray:
         row = entry.shape[-1] // block * block_bytes
         if entry.shape[-1] % block:
             raise ValueError(f"rows of {entry.shape[-1]} values do not fill blocks of {block}")
@@ -227,7 +227,7 @@ def _joined(lines: np.ndarray) -> np.ndarray:
     return lines.reshape(count // together, size * together)
 
 
-def _one(stack: Entry, index: int) -> Entry:
+def _one(stack: TensorInfo, index: int) -> TensorInfo:
     """One expert's matrix; a file has those of all experts of a layer as one tensor."""
     package = library()
     sizes = {kind.value: size for kind, size in package.GGML_QUANT_SIZES.items()}

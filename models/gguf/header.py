@@ -39,7 +39,7 @@ _DEEPEST = 8
 
 
 @dataclass(frozen=True)
-class Entry:
+class TensorInfo:
     """One tensor as it is stored."""
 
     shape: tuple[int, ...]
@@ -56,7 +56,7 @@ class Header:
 
     file: Path
     metadata: Settings
-    tensors: Mapping[str, Entry]
+    tensors: Mapping[str, TensorInfo]
 
 
 def is_gguf(file: Path) -> bool:
@@ -115,7 +115,8 @@ def _read(file: Path, content: memoryview) -> Header:
     align = metadata.size("general.alignment", ALIGNMENT)
     base = -(-cursor.place // align) * align
     tensors = {
-        name: Entry(shape, kind, base + offset) for name, (shape, kind, offset) in listed.items()
+        name: TensorInfo(shape, kind, base + offset)
+        for name, (shape, kind, offset) in listed.items()
     }
     return Header(file, metadata, tensors)
 

@@ -40,7 +40,7 @@ class Storage(NamedTuple):
     size: int
 
 
-class Entry(NamedTuple):
+class TensorView(NamedTuple):
     """A tensor: a view of a storage. Offset and strides count numbers."""
 
     storage: Storage
@@ -55,7 +55,7 @@ class Pickled:
 
     folder: Path
     file: Path
-    files: Mapping[str, Entry]
+    files: Mapping[str, TensorView]
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.files[name].shape
@@ -117,7 +117,7 @@ def open_file(file: Path) -> Pickled:
             "its tensors as safetensors"
         ) from error
     entries = dict(held) if isinstance(held, Mapping) else {}
-    if not entries or not all(isinstance(entry, Entry) for entry in entries.values()):
+    if not entries or not all(isinstance(entry, TensorView) for entry in entries.values()):
         raise InputError(f"{file} holds no tensors by name; name the file of a state dict")
     return Pickled(file.parent, file, entries)
 
@@ -132,13 +132,13 @@ def _root(archive: zipfile.ZipFile) -> str:
 
 def _tensor(
     storage: Storage, offset: int, shape: tuple[int, ...], strides: tuple[int, ...], *_: Any
-) -> Entry:
+) -> TensorView:
     if not isinstance(storage, Storage):
         raise pickle.UnpicklingError("a tensor has no numbers")
-    return Entry(storage, index(offset), tuple(map(index, shape)), tuple(map(index, strides)))
+    return TensorView(storage, index(offset), tuple(map(index, shape)), tuple(map(index, strides)))
 
 
-def _parameter(entry: Entry, *_: Any) -> Entry:
+def _parameter(entry: TensorView, *_: Any) -> TensorView:
     return entry
 
 

@@ -10,7 +10,7 @@ from jspec.cli.bench import measure, peers, run, settings
 from jspec.cli.bench.chat import Bare
 from jspec.cli.bench.contenders import Reply
 from jspec.cli.bench.ledger import Ledger
-from jspec.cli.bench.measure import Bench, Entry
+from jspec.cli.bench.measure import Bench, ReportedContender
 from jspec.cli.bench.peers import Peer
 from jspec.cli.bench.questions import Question
 from jspec.cli.bench.settings import PLAIN, BenchSettings
@@ -206,7 +206,7 @@ def fakes(tmp_path, entries, asked=("tales", "tales", "cats"), context=None, **c
 
 def test_all_take_turns_and_learn_once_a_prompt(tmp_path):
     plain, ours = Fake([1, 2]), Fake([1, 3], learns=True)
-    made, said = fakes(tmp_path, {PLAIN: Entry(plain), "ours": Entry(ours)})
+    made, said = fakes(tmp_path, {PLAIN: ReportedContender(plain), "ours": ReportedContender(ours)})
     made.measure()
     assert plain.answered == ours.answered == [[0], [0], [1], [1], [2], [2]]
     assert ours.remembered == 3 and len(said) == 3
@@ -216,7 +216,7 @@ def test_all_take_turns_and_learn_once_a_prompt(tmp_path):
 
 def test_prompts_of_one_class_run_together(tmp_path):
     plain = Fake([1])
-    made, _ = fakes(tmp_path, {PLAIN: Entry(plain)}, batch=2, repeats=1)
+    made, _ = fakes(tmp_path, {PLAIN: ReportedContender(plain)}, batch=2, repeats=1)
     made.measure()
     assert plain.answered == [[0, 1], [2]]
     assert [row["num_together"] for row in made.ledger.rows] == [2, 2, 1]
@@ -224,19 +224,19 @@ def test_prompts_of_one_class_run_together(tmp_path):
 
 def test_a_peer_that_fails_stops_alone(tmp_path):
     wrong = Fake([1], raises=RuntimeError("no memory"))
-    entries = {PLAIN: Entry(Fake([1])), "peer": Entry(wrong, is_peer=True)}
+    entries = {PLAIN: ReportedContender(Fake([1])), "peer": ReportedContender(wrong, is_peer=True)}
     made, _ = fakes(tmp_path, entries)
     made.measure()
     assert made.stopped == {"peer": "it stopped: RuntimeError: no memory"}
     assert len(made.ledger.find(method=PLAIN)) == 3 and wrong.answered == []
-    entries = {PLAIN: Entry(Fake([1], raises=RuntimeError("a bug of ours")))}
+    entries = {PLAIN: ReportedContender(Fake([1], raises=RuntimeError("a bug of ours")))}
     with pytest.raises(RuntimeError, match="a bug of ours"):
         fakes(tmp_path / "ours", entries)[0].measure()
 
 
 def test_an_interrupt_keeps_what_was_measured(tmp_path):
     slow = Fake([1])
-    made, _ = fakes(tmp_path, {PLAIN: Entry(slow)})
+    made, _ = fakes(tmp_path, {PLAIN: ReportedContender(slow)})
     made.say = lambda line: (_ for _ in ()).throw(KeyboardInterrupt) if line[0] == "2" else None
     with pytest.raises(KeyboardInterrupt):
         made.measure()
@@ -245,7 +245,7 @@ def test_an_interrupt_keeps_what_was_measured(tmp_path):
 
 def test_a_turn_that_does_not_fit_is_not_asked(tmp_path):
     plain = Fake([1, 2])
-    made, _ = fakes(tmp_path, {PLAIN: Entry(plain)}, context=6, turns=2, repeats=1)
+    made, _ = fakes(tmp_path, {PLAIN: ReportedContender(plain)}, context=6, turns=2, repeats=1)
     assert measure.fits([1], 3, 6) and not measure.fits([1] * 4, 3, 6)
     made.measure()
     assert {row["turn"] for row in made.ledger.rows} == {0}

@@ -9,7 +9,7 @@ import jspec
 import jspec.models
 from jspec._validate.errors import InputError
 from jspec.cli.bench import peers
-from jspec.cli.bench.contenders import Setting
+from jspec.cli.bench.contenders import BenchRun
 from jspec.models import export
 from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.rope import RopeScaling
@@ -30,7 +30,7 @@ def setting(tmp_path_factory):
     small = tiny.draft(**shape)
     export.save_hf(small, tiny.params(small, scale=8), draft, dtype="float32")
     loaded = jspec.models.load(target, with_tokenizer=False)
-    return Setting(target, draft, loaded, RunSettings(max_new_tokens=24), room=64)
+    return BenchRun(target, draft, loaded, RunSettings(max_new_tokens=24), room=64)
 
 
 @pytest.mark.parametrize("name", peers.PEERS)
@@ -59,7 +59,7 @@ def test_transformers_takes_prompts_of_unequal_length(setting):
     prompts = [PROMPT, PROMPT[:3]]
     run = RunSettings(max_new_tokens=12, batch_size=2)
     contender = peers.PEERS["transformers"].start(
-        Setting(setting.path, None, setting.target, run, room=64)
+        BenchRun(setting.path, None, setting.target, run, room=64)
     )
     (group,) = groups(prompts, run)
     replies = contender.replies(group, contender.answer(group))

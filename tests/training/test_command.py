@@ -101,7 +101,7 @@ KINDS = {
 
 
 def test_help_shows_the_defaults_of_the_jobs():
-    job = jobs.Job()
+    job = jobs.TrainingJob()
     held = vars(job.recipe) | vars(job.shape) | vars(job)
     for setting in train_settings.LM:
         assert held[setting.name] == setting.default, setting.name

@@ -203,7 +203,7 @@ def test_chats_are_asked_whole_in_the_model_s_template(folder, tmp_path):
 
 
 def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):
-    lines = distill.Lines(tmp_path / "rows.jsonl", {})
+    lines = distill.RowFile(tmp_path / "rows.jsonl", {})
     lines.append([{"tokens": [1, 2]}])
 
     def full(*_):
@@ -213,7 +213,7 @@ def test_a_full_disk_keeps_what_is_whole(tmp_path, monkeypatch):
     with pytest.raises(RuntimeError, match=r"No space left on device.*first 1 rows are whole"):
         lines.append([{"tokens": [3]}])
     monkeypatch.undo()
-    assert distill.Lines(tmp_path / "rows.jsonl", {}).tokens == 2
+    assert distill.RowFile(tmp_path / "rows.jsonl", {}).tokens == 2
 
 
 @pytest.mark.parametrize("content", ['{"precious": 1}', '{"tokens": [1, 2]}\n', "a diary\n"])
@@ -222,19 +222,19 @@ def test_the_file_of_another_is_left_alone(tmp_path, content):
     path = tmp_path / "mine.json"
     path.write_text(content)
     with pytest.raises(ValueError, match="is no file of this command"):
-        distill.Lines(path, {})
+        distill.RowFile(path, {})
     assert path.read_text() == content
     assert [file.name for file in tmp_path.iterdir()] == ["mine.json"]
     with pytest.raises(ValueError, match="is a folder; name a file"):
-        distill.Lines(tmp_path, {})
+        distill.RowFile(tmp_path, {})
 
 
 def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "rows.jsonl"
-    distill.Lines(path, {}).append([{"tokens": [1, 2]}])
+    distill.RowFile(path, {}).append([{"tokens": [1, 2]}])
     path.write_text(path.read_text() + "{}\n")
     with pytest.raises(ValueError, match="line 2 is no row that this command wrote; keep the 1 be"):
-        distill.Lines(path, {})
+        distill.RowFile(path, {})
 
 
 def test_a_text_without_tokens_is_refused():

@@ -22,7 +22,7 @@ def test_unknown_model_and_setting(tmp_path):
     with pytest.raises(ValueError, match="no model 'jspec-9m'; use one of jspec-7m, jspec-800k"):
         jobs.read(ZOO, tmp_path, "jspec-9m")
     with pytest.raises(ValueError, match="no setting 'speed'"):
-        jobs.override(jobs.Job(), {"speed": 9})
+        jobs.override(jobs.TrainingJob(), {"speed": 9})
 
 
 @pytest.mark.parametrize(

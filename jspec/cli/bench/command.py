@@ -123,5 +123,5 @@ def bench(
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    made = checks.Job(model, draft, head, dtype, chosen, asked, settings)
+    made = checks.BenchOptions(model, draft, head, dtype, chosen, asked, settings)
     runs.run(made, found, ledger)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Setting:
+class BenchRun:
     """The run that a contender takes part in."""
 
     path: Path

@@ -5,13 +5,13 @@ from typing import Any
 
 from jspec._validate import extras
 from jspec.cli.bench.settings import PLAIN
-from jspec.cli.bench.statistics import Report
+from jspec.cli.bench.statistics import BenchReport
 
 _INK = "#0a0b0c"
 """Stands for the colour of the page's text, which the page decides."""
 
 
-def draw(report: Report) -> str:
+def draw(report: BenchReport) -> str:
     """The figure as SVG whose text and axes have the colour of the text around them.
 
     A mark is a geometric mean, the thick line reaches from the first to the third quartile of the

@@ -15,7 +15,7 @@ from jspec.sessions.batches import Group, groups
 
 
 @dataclass
-class Entry:
+class ReportedContender:
     """A contender and what the report has to know of it."""
 
     contender: Contender
@@ -40,7 +40,7 @@ class Bench:
         say: gets a line for each question.
     """
 
-    entries: dict[str, Entry]
+    entries: dict[str, ReportedContender]
     questions: Sequence[Question]
     wording: Wording
     tokenizer: Any

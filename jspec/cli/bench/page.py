@@ -5,12 +5,14 @@ from pathlib import Path
 
 from jspec.cli.bench import tables, verdict
 from jspec.cli.bench.settings import PLAIN
-from jspec.cli.bench.statistics import Report, Summary
+from jspec.cli.bench.statistics import BenchReport, Summary
 
 _TEMPLATE = Path(__file__).with_name("page.html.jinja")
 
 
-def render(report: Report, absent: Mapping[str, str], facts: Mapping[str, str], figure: str) -> str:
+def render(
+    report: BenchReport, absent: Mapping[str, str], facts: Mapping[str, str], figure: str
+) -> str:
     """The page as text.
 
     Args:
@@ -38,7 +40,9 @@ def render(report: Report, absent: Mapping[str, str], facts: Mapping[str, str], 
     )
 
 
-def _classes(report: Report, others: Sequence[str]) -> list[tuple[str, int, list[tuple[str, str]]]]:
+def _classes(
+    report: BenchReport, others: Sequence[str]
+) -> list[tuple[str, int, list[tuple[str, str]]]]:
     """Each class, its number of prompts, and a cell with its shade for each contender."""
     return [
         (

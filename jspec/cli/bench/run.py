@@ -19,12 +19,12 @@ from jspec import models
 from jspec._validate.errors import InputError
 from jspec._xla import native
 from jspec.cli.bench import chat, figure, page, tables, verdict
-from jspec.cli.bench.contenders import Drafting, Setting
+from jspec.cli.bench.contenders import BenchRun, Drafting
 from jspec.cli.bench.ledger import Ledger, Row
-from jspec.cli.bench.measure import Bench, Entry, fits
+from jspec.cli.bench.measure import Bench, ReportedContender, fits
 from jspec.cli.bench.peers import PEERS
 from jspec.cli.bench.questions import Question, choose
-from jspec.cli.bench.settings import PLAIN, Job
+from jspec.cli.bench.settings import PLAIN, BenchOptions
 from jspec.cli.bench.statistics import report
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, Built, describe
 from jspec.methods.builders import COUPLED
@@ -34,7 +34,7 @@ from jspec.sessions import session as sessions
 from jspec.sessions.method_choice import Choice
 
 
-def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
+def run(job: BenchOptions, questions: Sequence[Question], ledger: Ledger) -> None:
     """Measures what the ledger does not have, and tells all that it has of these settings.
 
     Args:
@@ -57,7 +57,7 @@ def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
             absent[name] = reason
     room = longest + job.settings.run.max_new_tokens
     draft_path = None if job.draft_model is None else hub.find(job.draft_model)
-    setting = Setting(
+    setting = BenchRun(
         path, draft_path, target, job.settings.run,
         room=room if job.settings.turns == 1 else target.model.context or 8 * room,
     )  # fmt: skip
@@ -66,7 +66,7 @@ def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
             contender = _started(name, setting, absent)
             if contender is not None:
                 greedy = job.settings.run.temperature == 0
-                entries[name] = Entry(contender, is_peer=True, same_tokens=greedy)
+                entries[name] = ReportedContender(contender, is_peer=True, same_tokens=greedy)
     about = _about(job, target, draft, wording, asked)
     name = hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:12]
     if not ledger.find(run=name, about=about):
@@ -84,7 +84,7 @@ def run(job: Job, questions: Sequence[Question], ledger: Ledger) -> None:
 
 
 def _fitting(
-    job: Job, target: models.Loaded, wording: chat.Wording, questions: Sequence[Question]
+    job: BenchOptions, target: models.Loaded, wording: chat.Wording, questions: Sequence[Question]
 ) -> tuple[list[Question], int]:
     """The chosen questions among those that fit the context, and the most tokens of a prompt."""
     lengths: dict[int, int] = {}
@@ -114,20 +114,22 @@ def _fitting(
     return chosen, max(lengths.values())
 
 
-def _methods(job: Job, target: models.Loaded, draft: models.Loaded | None) -> dict[str, Entry]:
+def _methods(
+    job: BenchOptions, target: models.Loaded, draft: models.Loaded | None
+) -> dict[str, ReportedContender]:
     """Plain decoding, and every method that was chosen."""
     run, cold = job.settings.run, job.settings.cold
     plain = describe("autoregressive")
     built = plain.build(target)
     session = sessions.Session(target, Choice(plain, {}), built)
-    entries = {PLAIN: Entry(Drafting(session, run, plain=True))}
+    entries = {PLAIN: ReportedContender(Drafting(session, run, plain=True))}
     # The bundled draft model is there for those that need one; another was asked for.
     named = job.draft_model not in (None, BUNDLED_DRAFT)
     for label, choice in job.choices.items():
         method = choice.method
         second = draft if method.needs_draft_model or (method.takes_draft_model and named) else None
         made: Built = method.build(target, second, **choice.options)
-        entries[label] = Entry(
+        entries[label] = ReportedContender(
             Drafting(sessions.Session(target, choice, made), run, cold=cold),
             # Greedy decoding has one token to choose, in every scheme.
             same_tokens=run.temperature == 0 or choice.scheme == COUPLED,
@@ -135,7 +137,7 @@ def _methods(job: Job, target: models.Loaded, draft: models.Loaded | None) -> di
     return entries
 
 
-def _started(name: str, setting: Setting, absent: dict[str, str]) -> Any:
+def _started(name: str, setting: BenchRun, absent: dict[str, str]) -> Any:
     """The peer, or None if it cannot start, with the reason."""
     try:
         return PEERS[name].start(setting)
@@ -145,7 +147,7 @@ def _started(name: str, setting: Setting, absent: dict[str, str]) -> Any:
 
 
 def _about(
-    job: Job,
+    job: BenchOptions,
     target: models.Loaded,
     draft: models.Loaded | None,
     wording: chat.Wording,
@@ -174,7 +176,7 @@ def _about(
     }
 
 
-def _settings(job: Job) -> dict[str, Any]:
+def _settings(job: BenchOptions) -> dict[str, Any]:
     """The settings; a file of memory is its content."""
     settings, file = asdict(job.settings), job.settings.run.memory
     if file is not None:

@@ -54,7 +54,7 @@ class BenchSettings:
 
 
 @dataclass(frozen=True)
-class Job:
+class BenchOptions:
     """What is to be measured, as the command line said it."""
 
     model: str | None

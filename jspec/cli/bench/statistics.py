@@ -155,7 +155,7 @@ def summarise(name: str, rows: Sequence[Row]) -> Summary:
 
 
 @dataclass(frozen=True)
-class Report:
+class BenchReport:
     """All figures of a run."""
 
     summaries: dict[str, Summary]
@@ -164,7 +164,7 @@ class Report:
     """Of each class, of each contender."""
 
 
-def report(rows: Sequence[Row], names: Sequence[str]) -> Report:
+def report(rows: Sequence[Row], names: Sequence[str]) -> BenchReport:
     """The figures of the rows, over all and by class.
 
     Args:
@@ -174,7 +174,7 @@ def report(rows: Sequence[Row], names: Sequence[str]) -> Report:
     found = {name: [row for row in rows if row["method"] == name] for name in names}
     found = {name: mine for name, mine in found.items() if mine}
     classes = dict.fromkeys(row["category"] for row in sorted(rows, key=lambda row: row["prompt"]))
-    return Report(
+    return BenchReport(
         {name: summarise(name, mine) for name, mine in found.items()},
         {
             kind: {

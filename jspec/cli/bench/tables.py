@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jspec.cli.bench.settings import PLAIN
-from jspec.cli.bench.statistics import Report, Summary
+from jspec.cli.bench.statistics import BenchReport, Summary
 
 HEADINGS = (
     ("method", ""),
@@ -32,7 +32,7 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDTH)
 
 
-def show(screen: Console, report: Report, absent: Mapping[str, str]) -> None:
+def show(screen: Console, report: BenchReport, absent: Mapping[str, str]) -> None:
     """Prints the figures over all prompts, then the speed-ups by class.
 
     Args:
@@ -54,7 +54,7 @@ def show(screen: Console, report: Report, absent: Mapping[str, str]) -> None:
         screen.print(f"{name} is left out: {reason}", markup=False, soft_wrap=True)
 
 
-def by_class(report: Report) -> Table:
+def by_class(report: BenchReport) -> Table:
     """The speed-up of each contender in each class, with its tokens per step."""
     others = [name for name in report.summaries if name != PLAIN]
     table = Table(

@@ -1,7 +1,7 @@
 """The last sentence of a bench: which method to use here, or that plain decoding is best."""
 
 from jspec.cli.bench.settings import PLAIN
-from jspec.cli.bench.statistics import Report, Summary
+from jspec.cli.bench.statistics import BenchReport, Summary
 
 _ENOUGH = 5
 """Prompts below which two standard errors mean nothing."""
@@ -10,7 +10,7 @@ _UNSTEADY = 1.25
 """The longest time of a prompt over its shortest, above which a reader should not trust either."""
 
 
-def sentence(report: Report) -> str:
+def sentence(report: BenchReport) -> str:
     """The advice, on the times that include reading the prompt, as a user waits for both."""
     ours = [one for one in report.summaries.values() if not one.is_peer and one.name != PLAIN]
     if not ours:
@@ -41,7 +41,7 @@ def sentence(report: Report) -> str:
     )
 
 
-def notes(report: Report) -> list[str]:
+def notes(report: BenchReport) -> list[str]:
     """What else has to be said: tokens that differ, times that cannot be trusted, quicker peers."""
     found = []
     for one in report.summaries.values():
@@ -78,7 +78,7 @@ def notes(report: Report) -> list[str]:
     return found
 
 
-def _worst(report: Report, best: Summary) -> str:
+def _worst(report: BenchReport, best: Summary) -> str:
     """The class in which the best method loses most, if it loses in one."""
     gains = {kind: found[best.name].speedup for kind, found in report.by_class.items()
              if best.name in found}  # fmt: skip

@@ -75,7 +75,7 @@ class NGramTable:
 
 
 @struct.dataclass
-class Lines:
+class NGramLines:
     """The lines of a table and what they stand after, on the host and as a file holds them."""
 
     tokens: Int[np.ndarray, "lines k"]
@@ -103,7 +103,7 @@ def build(
     vocab_size: int,
     k: int = 6,
     live: Bool[np.ndarray, "M T"] | None = None,
-) -> Lines:
+) -> NGramLines:
     """The lines of a text: the mean distribution after each pair of tokens, and after each token.
 
     With n visits of a pair (a, b) the mean of their distributions is m, and that of all visits of b
@@ -145,7 +145,7 @@ def build(
     mixed = (visits * pairs.probs + _UNSEEN * backed) / (visits + _UNSEEN)
     lines = singles.largest(singles.probs, k), pairs.largest(mixed, k)
     ids, kept = (np.concatenate(parts) for parts in zip(*lines, strict=True))
-    return Lines(
+    return NGramLines(
         ids.astype(np.int32),
         kept.astype(np.float32),
         singles.names.astype(np.int32),
@@ -154,7 +154,7 @@ def build(
     )
 
 
-def table(lines: Lines) -> NGramTable:
+def table(lines: NGramLines) -> NGramTable:
     """The lines on the default device, with what finds them."""
     singles, pairs = lines.singles, lines.pairs
     of_token = np.full(lines.vocab_size, NONE, np.int32)

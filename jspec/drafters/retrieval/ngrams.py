@@ -13,15 +13,15 @@ from safetensors.numpy import load_file, save_file
 
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
-from jspec.drafters.retrieval.ngram_table import Lines, NGramTable, build, table
+from jspec.drafters.retrieval.ngram_table import NGramLines, NGramTable, build, table
 
-__all__ = ["Lines", "NGramTable", "build", "load", "made_for", "save", "table"]
+__all__ = ["NGramLines", "NGramTable", "build", "load", "made_for", "save", "table"]
 
 _FORMAT = "jspec n-grams 1"
 _AGAIN = "make it again with jspec train ngrams"
 
 
-def save(path: str | os.PathLike[str], lines: Lines, target: str) -> None:
+def save(path: str | os.PathLike[str], lines: NGramLines, target: str) -> None:
     """Writes a table's lines; a file that is there is replaced at once, or stays.
 
     Args:
@@ -89,7 +89,7 @@ def load(path: str | os.PathLike[str], target: str, vocab_size: int) -> NGramTab
     ):
         raise InputError(f"{path} does not hold what it says; {_AGAIN}")
     return table(
-        Lines(
+        NGramLines(
             tokens.astype(np.int32),
             probs.astype(np.float32),
             singles.astype(np.int32),

@@ -9,7 +9,7 @@ from jspec._validate.errors import InputError
 from jspec.methods.options import unknown
 
 if TYPE_CHECKING:
-    from jspec.cli.bench.contenders import Contender, Setting
+    from jspec.cli.bench.contenders import BenchRun, Contender
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Peer:
             return "it decodes one prompt at a time (--batch-size 1)"
         return None
 
-    def start(self, setting: "Setting") -> "Contender":
+    def start(self, setting: "BenchRun") -> "Contender":
         """Loads the weights into it."""
         module = import_module(f"jspec.cli.bench.peers.{self.module}")
         return getattr(module, self.make)(setting)
