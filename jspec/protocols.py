@@ -157,7 +157,10 @@ class DraftHead(Protocol):
     def inform(
         self, params: PyTree, logits: Float[Array, "B N V"], tokens: Int[Array, "B N"]
     ) -> Float[Array, "B N V"]:
-        """Scores, moved by the token that they come after where the states do not know it."""
+        """Adds Lyanna's token info (Chen et al. 2026, section 5.1): scores, given the token before.
+
+        The same scores where the states know that token.
+        """
         ...
 
 
@@ -226,7 +229,7 @@ class Drafter(Protocol):
             frame: the root, its position, the random keys and the target's sampling.
 
         Returns:
-            (tree, aux): a tree of the same shape in every round. What is no tree is taken for
+            (tree, aux): a tree of the same shape in every round. Malformed nodes are marked
             absent, see `jspec.round.admit`. A drafter that needs nothing of its draft gives None.
         """
         ...

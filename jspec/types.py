@@ -122,7 +122,7 @@ class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
     Siblings stand in the order in which they were drawn: sampled rules read them in that order.
-    What is no tree is taken for absent, see `jspec.round.admit`: a drafter can waste its nodes, and
+    Malformed nodes are marked absent, see `jspec.round.admit`: a drafter can waste its nodes, and
     can change no token.
 
     Example:

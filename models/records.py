@@ -1,4 +1,4 @@
-"""Configs from what JSON makes of them: lists are tuples again, and objects dataclasses."""
+"""Restores configs from JSON: lists become tuples again, and objects dataclasses."""
 
 from collections.abc import Mapping
 from dataclasses import fields

@@ -1,4 +1,4 @@
-"""Where parameters, caches and batches lie on a mesh of devices: two tables, and a check.
+"""Shards parameters, caches and batches over a mesh of devices, by two tables, and checks both.
 
 `TABLES` names the logical axes of each family's parameters. `Rules` say which axis of the mesh each
 logical axis is split over: other ones for a target, a draft model and a head. Nothing else in the

@@ -1,4 +1,4 @@
-"""What a model takes whose layers are streamed from the host's memory, and if that is there."""
+"""Estimates the memory of a model whose layers are streamed from the host, and checks it."""
 
 import os
 from dataclasses import dataclass

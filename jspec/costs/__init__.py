@@ -1,4 +1,4 @@
-"""What a round costs, by its width: measured once, kept on disk, or guessed."""
+"""The cost of a round by its width: measured once, kept on disk, or estimated."""
 
 from jspec.costs import metrics as metrics
 from jspec.costs.measuring import measure

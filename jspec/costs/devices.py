@@ -1,4 +1,4 @@
-"""What devices hold and how fast they are, by their vendors' data sheets."""
+"""Memory, bandwidth and peak arithmetic of devices, from their vendors' data sheets."""
 
 import os
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What a GPU takes to be told what to do, beside what it reads and computes.
+"""Estimates launch and synchronization overhead of a GPU, beside what it reads and computes.
 
 The figures of a launch are assumed, not measured: an empty kernel takes about as long, and XLA's
 host takes some tens of microseconds to read a condition. `python -m benchmarks.accelerator`

@@ -1,4 +1,4 @@
-"""Measuring the cost curve: whole rounds at every width, timed where they will run."""
+"""Measures the cost curve: whole rounds at every width, timed where they will run."""
 
 import time
 from collections.abc import Callable, Sequence

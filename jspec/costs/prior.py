@@ -1,4 +1,4 @@
-"""The cost curve where nothing was measured: from the shapes of the model and the device."""
+"""Estimates the cost curve from the shapes of the model and the device, without a measurement."""
 
 from typing import Any
 

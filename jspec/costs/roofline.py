@@ -1,4 +1,4 @@
-"""The time of a forward from its arithmetic and what it reads (Williams et al. 2009)."""
+"""Estimates the time of a forward pass by the roofline model (Williams et al. 2009)."""
 
 import numpy as np
 

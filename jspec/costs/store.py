@@ -1,4 +1,4 @@
-"""Cost curves on disk: measured once for a model, a device and a way to decode."""
+"""Saves and loads cost curves, each measured for a model, a device and a way to decode."""
 
 import dataclasses
 import hashlib

@@ -1,4 +1,4 @@
-"""Drafters: what proposes the trees."""
+"""Drafters propose the trees."""
 
 import lazy_loader
 

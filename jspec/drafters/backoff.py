@@ -1,4 +1,4 @@
-"""Asking a drafter only while its drafts are worth the time that drafting takes.
+"""Exponential back-off of a drafter whose drafts save less time than they take.
 
 A draft that is not verified costs its own time still: little beside a large target, nearly half a
 round beside a tiny one. So what drafts save is summed up, and where that is less than they cost,

@@ -1,4 +1,4 @@
-"""Who offered the nodes of a tree: the drafters inside a drafter, and their part of a draft."""
+"""Attributes the nodes of a tree to the drafters inside a drafter that drafted them."""
 
 from collections.abc import Iterator
 from typing import Any

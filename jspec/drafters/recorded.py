@@ -1,5 +1,4 @@
-"""A drafter whose rounds can be looked at: what was offered, verified and accepted, and how likely
-the target held each token.
+"""Records the rounds of a drafter: nodes drafted, verified and accepted, with their probabilities.
 
 It drafts what its drafter drafts, and writes down what the engine tells every drafter. So a
 recorded generation runs the engine's own rounds, and its tokens are those of the drafter alone.

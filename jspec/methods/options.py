@@ -1,4 +1,4 @@
-"""The options of a method: the values that each takes, and what is said of any other.
+"""Options of a method: parses and validates their values.
 
 A value comes from JSON or from Python, so that a list and a tuple are the same here. What a kind
 has read, it reads again unchanged.

@@ -1,7 +1,7 @@
 """A round in pieces: frame, score, settle. `jspec.decoding` runs them in a loop.
 
 frame    what a drafter may know
-admit    the drafter's tree, with what is no tree taken for absent
+admit    marks malformed nodes of the drafter's tree as absent
 score    one forward of the target over the tree
 settle   the accepted path into output and statistics; what the drafter may learn
 """

@@ -72,7 +72,7 @@ def at_chosen_width(
     Args:
         verify: the rest of the round, of (cut, state, aux, tokens): the last are the most nodes
             that the trees of all rows have together.
-        admitted: takes for absent what is no tree. In plain decoding there is nothing to ask.
+        admitted: marks malformed nodes as absent. In plain decoding there is nothing to ask.
         tree: as drafted.
         state: before the round.
         aux: what `draft` gave beside the tree.

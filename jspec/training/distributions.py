@@ -1,6 +1,4 @@
-"""The target's distributions, cut to their likeliest tokens: small enough to be kept and
-compared.
-"""
+"""The target's distributions, cut to their likeliest tokens."""
 
 import jax
 from flax import struct

@@ -1,4 +1,4 @@
-"""Everything that decides how the training of a draft head turns out, from options or a recipe."""
+"""Settings of a draft head's training run, from options or a recipe."""
 
 import math
 from collections.abc import Mapping

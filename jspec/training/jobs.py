@@ -1,4 +1,4 @@
-"""Everything that decides how a language-model run turns out, from options or a recipe file."""
+"""Settings of a language model's training run, from options or a recipe file."""
 
 import hashlib
 from collections.abc import Mapping, Sequence

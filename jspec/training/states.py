@@ -1,4 +1,4 @@
-"""What a target makes of a text, on disk, for heads that are trained on it more than once.
+"""Caches a target's hidden states of a text on disk, for heads that are trained on it repeatedly.
 
 Its hidden states, and of its distributions the likeliest tokens: all of its scores would be V / E
 times as large as the states.

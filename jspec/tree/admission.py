@@ -1,7 +1,7 @@
 """Checks of what drafters return: structure while a call is traced, values while it runs.
 
 Structure that cannot work (a missing field, a shape, a dtype) is one sentence before anything is
-compiled. Values cannot be refused inside a compiled loop, so what is no tree is taken for absent:
+compiled. Values cannot be refused inside a compiled loop, so malformed nodes are marked absent:
 whatever a drafter proposes, the tokens stay those of the target.
 """
 

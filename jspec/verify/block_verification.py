@@ -10,7 +10,7 @@ from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.types import Frame, Tree, Verdict
-from jspec.verify import whole_draft
+from jspec.verify import sequence_level
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class BlockVerification:
         drafted = jnp.take_along_axis(tree.tokens, path[:, 1:], axis=1)
         scored = jnp.take_along_axis(logits, path[..., None], axis=1)
         broken = ~samplings.is_distribution(scored)
-        p, uniforms = whole_draft.distributions_and_uniforms(scored, frame, tree.depth)
+        p, uniforms = sequence_level.distributions_and_uniforms(scored, frame, tree.depth)
         q = _distributions(tree.q, tree.q_row, path[:, :-1])
         length = _length(tree, broken, frame)
         accept, residual = jax.vmap(acceptance)(p, q, drafted, length)
@@ -65,7 +65,7 @@ class BlockVerification:
         return Verdict(
             path=jnp.where(steps <= kept[:, None], path, 0),
             counts=kept + 1,
-            bonus=whole_draft.next_token(kept, left, frame),
+            bonus=sequence_level.next_token(kept, left, frame),
             failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
         )
 

@@ -1,4 +1,4 @@
-"""The ways to draw the children of a node; each belongs to a rule, see `jspec.schemes`."""
+"""Child samplers: ways to draw the children of a node, each for a rule, see `jspec.schemes`."""
 
 import math
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Node rules: what to accept among drafted children, as probabilities. Nothing here draws.
+"""Node rules: acceptance probabilities of the drafted children of a node. Nothing here draws.
 
 Losslessness of a rule is an identity that tests check by enumeration: summed over the draws of
 the children, accepted mass plus left-over mass times residual is p.

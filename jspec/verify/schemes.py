@@ -1,4 +1,4 @@
-"""Draws and the verifiers that make them lossless, in pairs: one without the other is biased."""
+"""Schemes: a way to draw children paired with the verifier that makes it lossless."""
 
 from dataclasses import dataclass
 

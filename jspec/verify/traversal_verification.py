@@ -11,7 +11,7 @@ from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.types import Frame, Tree, Verdict
-from jspec.verify import whole_draft
+from jspec.verify import sequence_level
 
 
 @dataclass(frozen=True)
@@ -57,13 +57,13 @@ class TraversalVerification:
                 "rule=jspec.rules.coupled"
             )
         broken = ~samplings.is_distribution(logits)
-        p, uniforms = whole_draft.distributions_and_uniforms(logits, frame, tree.tokens.shape[1])
+        p, uniforms = sequence_level.distributions_and_uniforms(logits, frame, tree.tokens.shape[1])
         there = tree.valid & ~frame.done[:, None]
         kept = jax.vmap(_traverse)(replace(tree, valid=there), p, broken, uniforms)
         return Verdict(
             path=jnp.where(jnp.arange(tree.depth + 1) <= kept.depth[:, None], kept.path, 0),
             counts=kept.depth + 1,
-            bonus=whole_draft.next_token(kept.depth, kept.residual, frame),
+            bonus=sequence_level.next_token(kept.depth, kept.residual, frame),
             failed=~frame.done & jnp.take_along_axis(broken, kept.node[:, None], axis=1)[:, 0],
         )
 

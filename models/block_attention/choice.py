@@ -1,4 +1,4 @@
-"""Which attention is faster on the device at hand: measured once, and kept in a file."""
+"""Autotunes the attention kernel: measured once on the device at hand, and kept in a file."""
 
 import dataclasses
 import json

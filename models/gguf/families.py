@@ -1,6 +1,4 @@
-"""The families that llama.cpp and jspec share: metadata as config.json's fields, and weights as
-Hugging Face lays them out.
-"""
+"""Maps GGUF metadata to config.json's fields, and weights to Hugging Face's layout, by family."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

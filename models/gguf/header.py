@@ -1,4 +1,4 @@
-"""What a GGUF file says before its weights: metadata by name, and where each tensor lies.
+"""Reads the header of a GGUF file: metadata by name, and where each tensor lies.
 
 The `gguf` package reads this as well, one numpy view for each string: for a vocabulary of 49,152
 tokens that takes seconds.

@@ -1,5 +1,4 @@
-"""The probabilities of a block's tokens: what the head thinks, what the noise says, what was
-learnt.
+"""Acceptance probabilities of a block's tokens, from the head's scores, the noise and online fits.
 
 D: tokens of a block. K: candidates of a depth. M: tokens that candidates are to follow.
 

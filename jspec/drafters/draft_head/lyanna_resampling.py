@@ -1,4 +1,4 @@
-"""Lyanna's second use of a chain: the scores that verification left make another tree.
+"""Lyanna's re-sampling: the scores that verification left draft another tree.
 
 The chain of states does not depend on tokens. So when a level fails, the scores of the levels below
 it still hold, and the target's own token informs them better than the draft's did (section 5.3).

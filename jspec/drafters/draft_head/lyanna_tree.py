@@ -1,4 +1,4 @@
-"""Lyanna's trees: scores that are there for all L levels at once, and tokens that inform them."""
+"""Lyanna's trees: scores of all levels at once, plus token info (the paper's section 5.1)."""
 
 from dataclasses import dataclass
 from functools import partial

@@ -1,4 +1,4 @@
-"""The acceptance vector of two models: how often the child of each rank is kept (Sequoia).
+"""Measures the acceptance vector of two models: how often the child of each rank is kept (Sequoia).
 
 It is measured over a given text, so one forward of each model does. Children are drawn as the
 scheme draws them, and the rule's probabilities of taking them are averaged: nothing is drawn to

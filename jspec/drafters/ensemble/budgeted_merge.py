@@ -1,4 +1,4 @@
-"""Drafters that share one budget of nodes, by what the target has been taking of theirs.
+"""Merges several drafters' trees under one node budget, by learnt acceptance probabilities.
 
 Every drafter drafts its whole tree. Equal paths are united, each node's probability is estimated by
 `jspec.drafters.growth.calibration`, and those with the best probabilities are kept, whoever offered

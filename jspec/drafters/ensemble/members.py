@@ -1,4 +1,4 @@
-"""Several drafters as one: the part that all ways of joining their trees share."""
+"""Base class of merges: calls the member drafters and maps feedback to each one's own tree."""
 
 from dataclasses import dataclass, replace
 

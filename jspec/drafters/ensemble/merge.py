@@ -1,4 +1,4 @@
-"""The union of drafters' trees at one root: one method may find what another misses."""
+"""Merges several drafters' trees into their union at one root."""
 
 from dataclasses import dataclass
 

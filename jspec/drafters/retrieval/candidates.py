@@ -1,5 +1,4 @@
-"""What several sources offer after a token, as one distribution that learns what each source is
-worth.
+"""Combines candidates of several sources in one distribution, with weights that are learnt.
 
 c: the candidates of all sources, one source behind the other.
 """

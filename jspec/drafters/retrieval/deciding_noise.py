@@ -1,4 +1,4 @@
-"""What the noise says of a candidate: it is known before the target's distribution is.
+"""Conditions candidates' probabilities on the sampling noise, which is known before the target is.
 
 Under the coupled rule a token is argmax(log p + T G), see `jspec.sampling.gumbel`. G depends on the
 key, the row and the position alone, so that a drafter can look at it. A token whose noise is large

@@ -1,5 +1,4 @@
-"""What a target thought likely after two tokens and after one: its distributions, as an n-gram
-model.
+"""N-gram tables: a target's mean distributions after two tokens and after one.
 
 Made once from a text that the target has read (`build`), and looked up while drafting. It backs
 off: a pair of tokens that the text has is followed by what stands in the pair's own line, and any

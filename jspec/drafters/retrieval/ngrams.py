@@ -1,5 +1,4 @@
-"""N-gram tables of a target's distributions, and their files: what `auto` drafts from before it has
-learnt.
+"""Files of n-gram tables, which `auto` drafts from before it has learnt.
 
 A file is in safetensors' format. A table of another model costs speed and never a token, but its
 numbers mean other tokens, so that a file says for which weights it was made.

@@ -1,6 +1,4 @@
-"""Token Recycling (Luo et al. 2024): the candidates of earlier forward passes are the next
-drafts.
-"""
+"""Token Recycling (Luo et al. 2024): candidates of earlier forward passes are drafted."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What verifiers need that judge a draft as a whole, and not node by node from the root."""
+"""Helpers of sequence-level verification, which judges a draft as a whole, not node by node."""
 
 import jax
 import jax.numpy as jnp
