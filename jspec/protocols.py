@@ -205,7 +205,7 @@ class Drafter(Protocol):
         ...
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """The state after a piece of the prompt; after the last piece, that before the first round.
+        """The state after a chunk of the prompt; after the last piece, that before the first round.
 
         Called at least once, and once for every piece of the longest row.
 

@@ -93,7 +93,7 @@ class Members:
     def prefill_members(
         self, params: PyTree, states: tuple[PyTree, ...], chunk: PromptChunk
     ) -> tuple[PyTree, ...]:
-        """The states of all members after a piece of the prompt, by their `prefill`."""
+        """The states of all members after a chunk of the prompt, by their `prefill`."""
         return tuple(
             drafter.prefill(weights, state, chunk)
             for drafter, weights, state in self._all(params, states)

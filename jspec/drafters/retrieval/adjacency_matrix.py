@@ -104,7 +104,7 @@ class MatrixDrafter(ABC):
         """The state after the target scored these tokens; as it was if none of them is live."""
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """The state after a piece of the prompt, which teaches only with `update_on_prefill`."""
+        """The state after a chunk of the prompt, which teaches only with `update_on_prefill`."""
         del params
         logits = chunk.output.logits
         check_vocabulary(type(self).__name__, self.vocab_size, logits.shape[-1])

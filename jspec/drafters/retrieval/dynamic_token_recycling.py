@@ -193,7 +193,7 @@ class DynamicTokenRecycling(MatrixDrafter):
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
     ) -> DynamicMatrixState:
-        """The state after a piece of the prompt, whose last read token stands before the root."""
+        """The state after a chunk of the prompt, whose last read token stands before the root."""
         _check_table(params, chunk.output.logits.shape[-1])
         last = jnp.maximum(chunk.counts - 1, 0)[:, None]
         read = jnp.take_along_axis(chunk.tokens, last, axis=1)[:, 0]

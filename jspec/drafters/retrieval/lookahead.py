@@ -143,9 +143,9 @@ class Lookahead:
         )
 
     def prefill(self, params: PyTree, state: LookaheadState, chunk: PromptChunk) -> LookaheadState:
-        """The first window and, if asked for, the n-grams of a piece of the prompt.
+        """The first window and, if asked for, the n-grams of a chunk of the prompt.
 
-        N-grams that begin in one piece and end in the next are left out.
+        N-grams that begin in one chunk and end in the next are left out.
         """
         del params
         check_vocabulary("Lookahead", self.vocab_size, chunk.output.logits.shape[-1])

@@ -31,7 +31,7 @@ class TextState:
         )
 
     def read(self, chunk: PromptChunk) -> "TextState":
-        """The text up to the end of a piece of the prompt."""
+        """The text up to the end of a chunk of the prompt."""
         known = chunk.counts + 1
         return TextState(
             tokens=append(self.tokens, chunk.positions, chunk.tokens, known),
@@ -93,7 +93,7 @@ class PromptLookup:
         return TextState.empty(batch, slots)
 
     def prefill(self, params: PyTree, state: TextState, chunk: PromptChunk) -> TextState:
-        """The text with a piece of the prompt."""
+        """The text with a chunk of the prompt."""
         del params
         return state.read(chunk)
 

@@ -93,7 +93,7 @@ class REST:
     def prefill(
         self, params: Datastore, state: Int[Array, "B suffix"], chunk: PromptChunk
     ) -> Int[Array, "B suffix"]:
-        """The suffix after a piece of the prompt: its last tokens.
+        """The suffix after a chunk of the prompt: its last tokens.
 
         Raises:
             InputError: if the params are no datastore, or one of a larger vocabulary.

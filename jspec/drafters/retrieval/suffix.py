@@ -148,7 +148,7 @@ class Suffix:
         )
 
     def prefill(self, params: PyTree, state: SuffixState, chunk: PromptChunk) -> SuffixState:
-        """The text with a piece of the prompts, behind which outputs begin; the past as it was."""
+        """The text with a chunk of the prompts, behind which outputs begin; the past as it was."""
         del params
         text = state.text.read(chunk)
         fresh = jnp.zeros_like(state.archived)
