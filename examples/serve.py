@@ -80,7 +80,7 @@ class Rows:
                 except jspec.InputError as error:  # one request's trouble is not another's
                     job.status = str(error)
                     job.done.set()
-            state, news = self.engine.step(
+            state, news = self.engine.generate(
                 params, state, rounds=ROUNDS, until_one_ends=not self.waiting.empty()
             )
             news = jax.device_get(news)  # all that the host reads of a step
@@ -88,7 +88,7 @@ class Rows:
                 job.tokens += news.tokens[row, : news.counts[row]].tolist()
                 if news.status[row] != jspec.Status.RUNNING:
                     job.status = jspec.Status(int(news.status[row])).name
-                    state = self.engine.evict(state, row)
+                    state = self.engine.free(state, row)
                     self.jobs.pop(row).done.set()
 
 

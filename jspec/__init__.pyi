@@ -20,7 +20,7 @@ from .decoding import prefill as prefill
 from .decoding import step as step
 from .decoding.artefact import export as export
 from .decoding.engine import Engine as Engine
-from .decoding.engine import News as News
+from .decoding.engine import StepOutput as StepOutput
 from .decoding.programs import Program as Program
 from .decoding.programs import no_recompile as no_recompile
 from .decoding.programs import warmup as warmup

@@ -39,7 +39,7 @@ COSTS = jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 0.02, 8: 0.021
 @pytest.fixture(scope="module")
 def engine():
     return jspec.Engine(
-        MODEL, num_rows=3, slots=SLOTS, drafter=DRAFTER,
+        MODEL, num_slots=3, capacity=SLOTS, drafter=DRAFTER,
         processors=[*PROCESSORS, ROOM, STOP_ROOM, processors.logprobs(2)],
     )  # fmt: skip
 
@@ -135,12 +135,12 @@ def serve(engine, asked, rng, cancelled=()):
     state, waiting = engine.init(PARAMS, COSTS), list(range(len(asked)))
     running, tokens, ended = {}, {}, {}
     while waiting or running:
-        free = [row for row in range(engine.num_rows) if row not in running]
+        free = [row for row in range(engine.num_slots) if row not in running]
         while waiting and free and rng.random() < 0.8:
             row, number = free.pop(int(rng.integers(len(free)))), waiting.pop(0)
             state = engine.insert(state, row, read(engine, asked[number], pieces=1 + number % 3))
             running[row], tokens[number] = number, ([], [])
-        state, news = engine.step(
+        state, news = engine.generate(
             PARAMS, state, drafter_params=COSTS, rounds=2, until_one_ends=bool(waiting)
         )
         news = jax.device_get(news)
@@ -151,7 +151,7 @@ def serve(engine, asked, rng, cancelled=()):
             over = number in cancelled and len(tokens[number][0]) > 1
             if over or news.status[row] != Status.RUNNING:
                 ended[number] = int(news.status[row]), int(news.stop_bytes[row])
-                state = engine.evict(state, row)
+                state = engine.free(state, row)
                 del running[row]
     return tokens, ended
 
@@ -192,7 +192,7 @@ def test_a_request_has_its_own_tokens_whenever_it_comes_and_whatever_it_asks_for
         kinds = equal(serve(engine, asked, rng, given_up), wanted, given_up)
         assert {Status.EOS, Status.STOP, Status.LIMIT} <= kinds
         programs = engines._prefill._cache_size(), serving._step._cache_size()
-        programs += row_moves.insert._cache_size(), row_moves.evict._cache_size()
+        programs += row_moves.insert._cache_size(), row_moves.free._cache_size()
         assert known in (None, programs), "another request compiled something"
         known = programs
 
@@ -206,13 +206,13 @@ def test_the_comparison_sees_a_row_that_is_another(engine, asked, wanted):
 def test_what_a_drafter_knows_of_a_row_goes_with_it(engine):
     """The rounds are those of the text alone: looked up in it, and in no other row's."""
     drafter = jspec.PromptLookup(num_speculative_tokens=4)
-    engine = jspec.Engine(MODEL, num_rows=2, slots=SLOTS, drafter=drafter)
+    engine = jspec.Engine(MODEL, num_slots=2, capacity=SLOTS, drafter=drafter)
     ask = dict(prompt=np.resize([3, 1, 4], 11), limits=20)
     other = engine.prefill(PARAMS, np.resize([9, 8], 9), limits=20)
     state = engine.insert(engine.init(PARAMS), 0, other)
-    state, _ = engine.step(PARAMS, state, rounds=2)
+    state, _ = engine.generate(PARAMS, state, rounds=2)
     state = engine.insert(state, 1, engine.prefill(PARAMS, **ask))
-    state, news = engine.step(PARAMS, state, rounds=40)
+    state, news = engine.generate(PARAMS, state, rounds=40)
     one = jspec.decode(
         MODEL, PARAMS, ask["prompt"][None], drafter=drafter, max_new_tokens=20, limits=[20]
     )
@@ -232,30 +232,30 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
         arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
         state = engine.insert(state, row, arrival)
         state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
-        state, news = engine.step(PARAMS, state, drafter_params=COSTS)
+        state, news = engine.generate(PARAMS, state, drafter_params=COSTS)
         assert news.tokens[row].tolist() == news.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
     answer = state.out[1, :6].tolist()
     turn = dict(limits=5, processors=penalty)
     state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
     state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
-    state, news = engine.step(PARAMS, state, drafter_params=COSTS)
+    state, news = engine.generate(PARAMS, state, drafter_params=COSTS)
     assert news.tokens[0].tolist() == news.tokens[2].tolist()
     assert news.counts.tolist() == [5, 0, 5]
 
 
 def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
-    plain = jspec.Engine(MODEL, num_rows=2, slots=SLOTS)
+    plain = jspec.Engine(MODEL, num_slots=2, capacity=SLOTS)
     for waiting, ran in ((False, 9), (True, 3)):
         state = plain.init(PARAMS)
         for row, limit in enumerate((3, 9)):
             state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limits=limit))
-        state, news = plain.step(PARAMS, state, rounds=20, until_one_ends=waiting)
+        state, news = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
         assert news.counts.tolist() == [3, ran]
         if waiting:  # and goes on, though that row is still there
-            state, news = plain.step(PARAMS, state, rounds=20, until_one_ends=waiting)
+            state, news = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
             assert news.counts.tolist() == [0, 6]
-    assert plain.step(PARAMS, plain.evict(state, 0))[1].status.tolist() == [
+    assert plain.generate(PARAMS, plain.free(state, 0))[1].status.tolist() == [
         Status.FREE, Status.LIMIT,
     ]  # fmt: skip
 
@@ -269,7 +269,7 @@ def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
         state = engine.insert(
             engine.init(PARAMS, COSTS), 1, read(engine, one | {"processors": own})
         )
-        _, news = engine.step(PARAMS, state, drafter_params=COSTS, rounds=2)
+        _, news = engine.generate(PARAMS, state, drafter_params=COSTS, rounds=2)
         taken = np.asarray(news.logprobs.emitted[1, : int(news.counts[1])])
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
 
@@ -283,7 +283,7 @@ def test_memory_is_known_before_it_is_taken(engine):
 
 
 WRONG = {
-    "no row": (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "row is 3; pass an integer"),
+    "no row": (lambda e, s: e.insert(s, 3, e.prefill(PARAMS, [1])), "slot is 3; pass an integer"),
     "no arrival": (lambda e, s: e.insert(s, 0, [1, 2]), "arrival is no state of one row"),
     "another engine's": (
         lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
@@ -315,7 +315,7 @@ WRONG = {
         lambda e, s: e.prefill(PARAMS, [1], limits=49),
         "limits is 49; pass an integer in 0 .. 48",
     ),
-    "rounds": (lambda e, s: e.step(PARAMS, s, rounds=0), "rounds is 0"),
+    "rounds": (lambda e, s: e.generate(PARAMS, s, rounds=0), "rounds is 0"),
     "weights": (lambda e, s: e.init(None), "params is None"),
     "other processors": (
         lambda e, s: e.prefill(PARAMS, [1], processors=PROCESSORS),
@@ -326,7 +326,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_what_does_not_fit_is_one_sentence(name):
-    plain = jspec.Engine(MODEL, num_rows=2, slots=SLOTS)
+    plain = jspec.Engine(MODEL, num_slots=2, capacity=SLOTS)
     call, sentence = WRONG[name]
     with pytest.raises(jspec.InputError, match=sentence):
         call(plain, plain.init(PARAMS))
@@ -349,11 +349,11 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
         engine.prefill(
             PARAMS, [1], drafter_params=COSTS, processors=[*PROCESSORS, many, None, None], eos=END
         )
-    with pytest.raises(jspec.InputError, match="slots is 49"):
+    with pytest.raises(jspec.InputError, match="capacity is 49"):
         jspec.Engine(MODEL, 2, 49)
     with pytest.raises(jspec.InputError, match="drafter is <class"):
         jspec.Engine(MODEL, 2, 9, jspec.PromptLookup)
-    with pytest.raises(jspec.InputError, match="num_rows is 0"):
+    with pytest.raises(jspec.InputError, match="num_slots is 0"):
         jspec.Engine(MODEL, 0, 9)
     for asked, said in (
         (dict(processors=STOPS[0]), r"holds stop strings, \('e', 'h', 'o'\); give it jspec.gramma"),
@@ -378,7 +378,7 @@ def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends():
         )
         told = []
         while not state.done.all():
-            state, news = engine.step(PARAMS, state, rounds=1)
+            state, news = engine.generate(PARAMS, state, rounds=1)
             told += news.tokens[0, : news.counts[0]].tolist()
         want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, **ask)
         assert told == want.tokens[0, : want.lengths[0]].tolist()
@@ -398,13 +398,13 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned():
         arrival = engine.prefill(PARAMS, [1, 2, 3], processors=own)
         state = engine.insert(engine.init(PARAMS), 1, arrival)
         while not state.done.all():
-            state, _ = engine.step(PARAMS, state, rounds=4)
+            state, _ = engine.generate(PARAMS, state, rounds=4)
         assert state.lengths.tolist() == [0, kept]
         assert jspec.Status(int(state.status[1])) == Status.STOP
         taken = engine.take(state, 1)
         state = engine.insert(state, 0, engine.prefill(PARAMS, [4, 5], limits=8, earlier=taken))
         while not state.done.all():
-            state, _ = engine.step(PARAMS, state, rounds=4)
+            state, _ = engine.generate(PARAMS, state, rounds=4)
         want = jspec.decode(MODEL, PARAMS, [[1, 2, 3, *whole[:kept], 4, 5]], **ask)
         assert state.out[0, :8].tolist() == want.tokens[0].tolist()
 
@@ -420,9 +420,9 @@ def test_a_row_that_left_waits_for_no_stop_string():
     arrival = engine.prefill(PARAMS, [1, 2, 3], processors=stop)
     state = engine.insert(engine.init(PARAMS), 0, arrival)
     state = engine.insert(state, 1, engine.prefill(PARAMS, [4, 5]))
-    state, news = engine.step(PARAMS, state, rounds=3)
+    state, news = engine.generate(PARAMS, state, rounds=3)
     assert news.counts.tolist() == [0, 3] and state.lengths.tolist() == [3, 3]
-    state, news = engine.step(PARAMS, engine.evict(state, 0), rounds=2)
+    state, news = engine.generate(PARAMS, engine.free(state, 0), rounds=2)
     assert news.counts.tolist() == [0, 2]
     assert news.status.tolist() == [Status.FREE, Status.RUNNING]
 
@@ -433,14 +433,14 @@ def test_a_real_models_rows(tmp_path):
     model, draft = tiny.model(), tiny.draft()
     params, weights = tiny.params(model), tiny.params(draft)
     drafter = jspec.SpeculativeDecoding(draft, num_speculative_tokens=3)
-    engine = jspec.Engine(model, num_rows=2, slots=64, drafter=drafter)
+    engine = jspec.Engine(model, num_slots=2, capacity=64, drafter=drafter)
     state = engine.init(params, weights)
     for row, length in ((1, 8), (0, 2)):
         prompt = tiny.PROMPTS[1 - row, :length]
         arrival = engine.prefill(params, prompt, drafter_params=weights, limits=12)
         state = engine.insert(state, row, arrival)
-        state, _ = engine.step(params, state, drafter_params=weights, rounds=1)
-    state, news = engine.step(params, state, drafter_params=weights, rounds=20)
+        state, _ = engine.generate(params, state, drafter_params=weights, rounds=1)
+    state, news = engine.generate(params, state, drafter_params=weights, rounds=20)
     wanted = jspec.decode(
         model, params, tiny.PROMPTS[[1, 0]], [2, 8], drafter=drafter, drafter_params=weights,
         max_new_tokens=12,

@@ -98,7 +98,7 @@ class Rows:
     def round(self, width: int, in_backoff: bool) -> float:
         """Seconds of a round when all rows have come: the least of some calls."""
         arrival, least, weights = self._arrival(), [], self._weights
-        rows = self._engine.num_rows
+        rows = self._engine.num_slots
         for row in range(rows):
             self._state = self._engine.insert(self._state, row, arrival)
         for _ in range(3):
@@ -109,7 +109,7 @@ class Rows:
                 state = set_backoff(state, in_backoff)
             jax.block_until_ready(state.root)
             began = time.perf_counter()
-            self._state, news = self._engine.step(
+            self._state, news = self._engine.generate(
                 self._params, state, drafter_params=weights, rounds=_ROUNDS
             )
             jax.block_until_ready(news.tokens)

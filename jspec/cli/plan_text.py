@@ -193,8 +193,8 @@ def _programs(planned: Plan) -> str:
     return (
         f"Programs: jspec.decode has {len(decoding)}, prefill and rounds (widths {widths}) for "
         f"{_count(setting.rows, 'row')} of {sizes} slots; jspec.warmup compiles them. A "
-        f"jspec.Engine of {setting.slots} slots has {len(serving)}: prefill, insert, step, take, "
-        "evict."
+        f"jspec.Engine of {setting.slots} slots has {len(serving)}: prefill, insert, generate, "
+        "take, free."
     )
 
 

@@ -3,8 +3,8 @@
     init     a batch of free rows
     prefill  reads a prompt, as a state of one row
     insert   puts it into a free row
-    step     rounds of all rows, and the tokens that they brought
-    evict    frees a row; `row_moves` has what moves them
+    generate rounds of all rows, and the tokens that they brought
+    free     frees a slot; `jspec.decoding.rows` has what moves them
 
 These are the words of JetStream's engine. A row's tokens are those of `decode` alone: whenever it
 came, wherever it stands, whoever its neighbours are. Which row is data, so one program of each
@@ -42,7 +42,7 @@ from jspec.verify.schemes import takes_parts
 
 
 @struct.dataclass
-class News:
+class StepOutput:
     """What a step brought: all that a server reads of it.
 
     E: most tokens that a row can have got.
@@ -75,8 +75,8 @@ class Engine:
 
     Args:
         model: the target.
-        num_rows: B, the rows that decode together.
-        slots: most tokens that a row holds, prompt and output.
+        num_slots: B, the slots of the batch: rows that decode together.
+        capacity: most tokens that a row holds, prompt and output.
         drafter: proposes the trees.
         processors: what a request may ask for beside tokens, one or several: members of
             `jspec.processors` with neutral values, a `jspec.grammar.Room` for a grammar, a
@@ -89,22 +89,22 @@ class Engine:
     Example:
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
-        >>> engine, params = jspec.Engine(model, num_rows=2, slots=16), model.init()
+        >>> engine, params = jspec.Engine(model, num_slots=2, capacity=16), model.init()
         >>> state = engine.init(params)
         >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], limits=4))
         >>> while not state.done.all():
-        ...     state, news = engine.step(params, state, rounds=2)
+        ...     state, news = engine.generate(params, state, rounds=2)
         >>> jspec.Status(int(news.status[1])).name, jspec.Status(int(news.status[0])).name
         ('LIMIT', 'FREE')
         >>> alone = jspec.decode(model, params, [[1, 2, 3]], max_new_tokens=4)
         >>> bool((state.out[1, :4] == alone.tokens[0]).all())
         True
-        >>> state = engine.evict(state, 1)
+        >>> state = engine.free(state, 1)
     """
 
     model: CausalLM
-    num_rows: int
-    slots: int
+    num_slots: int
+    capacity: int
     drafter: Drafter = Autoregressive()  # noqa: RUF009 (frozen)
     processors: Any = ()
     num_end_tokens: int = 8
@@ -112,10 +112,10 @@ class Engine:
     def __post_init__(self):
         check_model(self.model, ())
         check_drafter(self.drafter)
-        check_integer("num_rows", self.num_rows, 1, None)
+        check_integer("num_slots", self.num_slots, 1, None)
         context = self.model.context
         most = 2**31 - 2 if context is None else context
-        check_integer("slots", self.slots, 2, most, "what the model's context holds")
+        check_integer("capacity", self.capacity, 2, most, "what the model's context holds")
         check_integer("num_end_tokens", self.num_end_tokens, 1, None)
         asked = controls.several(self.processors)
         for one in asked:
@@ -141,7 +141,7 @@ class Engine:
             InputError: if the model, the drafter and the rest do not fit together.
         """
         check_model(self.model, params)
-        batch, (call, members) = self.num_rows, self._prepared([0])
+        batch, (call, members) = self.num_slots, self._prepared([0])
         one = jax.eval_shape(
             lambda params, drafter_params: self.prefill(params, [0], drafter_params=drafter_params),
             params,
@@ -161,8 +161,8 @@ class Engine:
         return owned(
             replace(
                 state,
-                memory=self.model.init_memory(batch, self.slots),
-                drafter_state=self.drafter.init(batch, self.slots, known),
+                memory=self.model.init_memory(batch, self.capacity),
+                drafter_state=self.drafter.init(batch, self.capacity, known),
                 request=replace(state.request, keys=keys),
                 status=nobody,
                 processors=row_moves.repeated(
@@ -216,45 +216,45 @@ class Engine:
             self.model, params, call, members, self.drafter, drafter_params, None, earlier
         )
 
-    def insert(self, state: State, row: int | Int[Array, ""], arrival: State) -> State:
+    def insert(self, state: State, slot: int | Int[Array, ""], arrival: State) -> State:
         """The state with a request in the place of a row, whatever stood there. Donates `state`.
 
         Args:
-            state: of `init`, `step`, `insert` or `evict`.
-            row: the place.
+            state: of `init`, `generate`, `insert` or `free`.
+            slot: its number.
             arrival: of `prefill`; not donated.
 
         Raises:
             InputError: if there is no such row, or the request is not one of this engine.
         """
-        self._check_row(row, len(state.root))
+        self._check_slot(slot, len(state.root))
         row_moves.check_arrival(state, arrival)
-        return row_moves.insert(state, jnp.asarray(row, jnp.int32), arrival, self.drafter)
+        return row_moves.insert(state, jnp.asarray(slot, jnp.int32), arrival, self.drafter)
 
-    def evict(self, state: State, row: int | Int[Array, ""]) -> State:
+    def free(self, state: State, slot: int | Int[Array, ""]) -> State:
         """The state with a free row: its request is over, or nobody waits for it. Donates `state`.
 
         Raises:
             InputError: if there is no such row.
         """
-        self._check_row(row, len(state.root))
-        return row_moves.evict(state, jnp.asarray(row, jnp.int32), self.model)
+        self._check_slot(slot, len(state.root))
+        return row_moves.free(state, jnp.asarray(slot, jnp.int32), self.model)
 
-    def take(self, state: State, row: int | Int[Array, ""]) -> State:
+    def take(self, state: State, slot: int | Int[Array, ""]) -> State:
         """A copy of a row's text and memory, for `prefill` to go on from. Not for `insert`.
 
         The text is as it was returned: nothing is left of a stop string that ended the row. Of a
-        row that was evicted there is none to go on from.
+        row that was freed there is none to go on from.
 
         Raises:
             InputError: if there is no such row, or a row's text was cut at a stop string and the
                 model's memory cannot be.
         """
-        self._check_row(row, len(state.root))
+        self._check_slot(slot, len(state.root))
         state = controls.with_text(text_as_returned(self.model, state))
-        return row_moves.copies(state, jnp.asarray(row, jnp.int32)[None], None, None, self.drafter)
+        return row_moves.copies(state, jnp.asarray(slot, jnp.int32)[None], None, None, self.drafter)
 
-    def step(
+    def generate(
         self,
         params: PyTree,
         state: State,
@@ -262,12 +262,12 @@ class Engine:
         drafter_params: PyTree = None,
         rounds: int = 8,
         until_one_ends: bool | Bool[Array, ""] = False,
-    ) -> tuple[State, News]:
+    ) -> tuple[State, StepOutput]:
         """Rounds of all rows, in one call of the device. Donates `state`.
 
         Args:
             params: the model's weights.
-            state: of `init`, `step`, `insert` or `evict`.
+            state: of `init`, `generate`, `insert` or `free`.
             drafter_params: the drafter's weights, if it has any.
             rounds: most rounds; static. Fewer are run if all rows have ended.
             until_one_ends: whether to come back as soon as a row ends, since someone waits for a
@@ -321,29 +321,29 @@ class Engine:
                     "the prompt is empty; pass at least one token, or earlier= with the text that "
                     "goes on"
                 )
-        if count > self.slots:
+        if count > self.capacity:
             raise InputError(
-                f"the prompt has {count} tokens and a row holds {self.slots}; shorten it, or make "
-                "the engine with more slots"
+                f"the prompt has {count} tokens and a row holds {self.capacity}; shorten it, or "
+                "make the engine with more capacity"
             )
         limits = limits if isinstance(limits, Limits) else Limits(limits)
         new, drafted = limits.new_tokens, limits.draft_tokens
         if drafted is None and takes_parts(self.drafter):
             drafted = 2**31 - 1
         if new is not None:
-            check_integer("limits", new, 0, self.slots, "what a row holds")
+            check_integer("limits", new, 0, self.capacity, "what a row holds")
         call = prepare(
             self.model,
             np.pad(tokens, (0, max(1 - count, 0)))[None],
             np.array([count]),
-            self.slots,
+            self.capacity,
             eos=self._filled(eos, "eos"),
             limits=Limits(new, drafted, self._filled(limits.stop_token_ids, "stop_token_ids")),
             # Rows of all kinds stand side by side: a greedy one has temperature 0.
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
             ids=np.array([id]),
-            slots=None if earlier is not None else self.slots,
+            slots=None if earlier is not None else self.capacity,
             earlier=earlier,
         )
         if len(asked) not in (0, len(self.processors)) or (asked and not self.processors):
@@ -369,9 +369,9 @@ class Engine:
         # Of 64 bits, so that what is no token is found to be none.
         return np.pad(known.astype(np.int64), (0, missing), constant_values=-1)
 
-    def _check_row(self, row: Any, batch: int) -> None:
-        if not isinstance(row, jax.Array):
-            check_integer("row", row, 0, batch - 1, "the rows of the engine")
+    def _check_slot(self, slot: Any, batch: int) -> None:
+        if not isinstance(slot, jax.Array):
+            check_integer("slot", slot, 0, batch - 1, "the slots of the engine")
 
 
 @partial(Jitted, static_argnames=("model", "drafter", "rounds"), donate_argnames=("state",))
@@ -384,7 +384,7 @@ def _step(
     drafter_params: PyTree,
     rounds: int,
     until_one_ends: Bool[Array, ""],
-) -> tuple[State, News]:
+) -> tuple[State, StepOutput]:
     told = controls.certain(state)
     after = engine.decode_rounds(
         model, params, state, drafter, drafter_params, rounds, until_one_ends
@@ -403,7 +403,7 @@ def _step(
         at = jnp.take_along_axis(values, places.reshape(*places.shape, *further), axis=1)
         return jnp.where(there.reshape(*there.shape, *further), at, 0)
 
-    news = News(
+    news = StepOutput(
         tokens=new(after.out),
         counts=counts,
         status=after.status,

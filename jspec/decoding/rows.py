@@ -156,8 +156,8 @@ def repeated(
 
 @partial(jax.jit, static_argnames=("model",), donate_argnames=("state",))
 @automatic
-def evict(state: State, row: Int[Array, ""], model: Any) -> State:
-    """The state with a free row; see `Engine.evict`."""
+def free(state: State, row: Int[Array, ""], model: Any) -> State:
+    """The state with a free row; see `Engine.free`."""
     # Without a text, nothing of the row is read any more.
     here = jnp.arange(len(state.root)) == row
     kept = jnp.where(here, 0, state.positions)

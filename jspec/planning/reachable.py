@@ -49,7 +49,7 @@ def reachable(
             ("insert", rows),
             ("_step", rows),
             ("copies", rows),
-            ("evict", rows),
+            ("free", rows),
         )
     ]
     return (*decoding, *serving)

@@ -64,8 +64,8 @@ class EngineDevice:
         return self.engine.memory(self._params, self._drafter_params)
 
     @property
-    def num_rows(self) -> int:
-        return self.engine.num_rows
+    def num_slots(self) -> int:
+        return self.engine.num_slots
 
     def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
         """The state of one row behind more tokens of its prompt."""
@@ -82,9 +82,9 @@ class EngineDevice:
         """Puts a state of one row into a row."""
         self._state = self.engine.insert(self._state, row, arrival)
 
-    def evict(self, row: int) -> None:
+    def free(self, row: int) -> None:
         """Lets a row go."""
-        self._state = self.engine.evict(self._state, row)
+        self._state = self.engine.free(self._state, row)
 
     def take(self, row: int) -> Any:
         """A copy of a row as a state of one row."""
@@ -96,7 +96,7 @@ class EngineDevice:
 
     def step(self, waiting: bool) -> Any:
         """Some rounds of all rows, and the news of them on the host."""
-        self._state, news = self.engine.step(
+        self._state, news = self.engine.generate(
             self._params,
             self._state,
             drafter_params=self._drafter_params,
@@ -144,26 +144,26 @@ class EngineDevice:
         Args:
             text: token ids that stand in every row; half a row, say.
         """
-        drafter, slots = self.engine.drafter, self.engine.slots
+        drafter, slots = self.engine.drafter, self.engine.capacity
         assert isinstance(drafter, Adaptive), "others have no widths"
         settings = RowSettings(slots - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
         def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
             del rounds  # as many as in every call
-            for row in range(self.num_rows):
+            for row in range(self.num_slots):
                 self.insert(row, arrival)
             known = replace(self._drafter_params, costs=curve)
             state = jax.block_until_ready(set_backoff(self._state, in_backoff))
             began = time.perf_counter()
-            self._state, news = self.engine.step(
+            self._state, news = self.engine.generate(
                 self._params, state, drafter_params=known, rounds=self._rounds
             )
             jax.block_until_ready(news.tokens)
             return (time.perf_counter() - began) / max(int(news.stats.num_rounds.max()), 1)
 
         sizes = drafter.sizes(self._state.root)
-        curve = in_turn(sizes, self.num_rows, slots, timed, repeats=_REPEATS)
+        curve = in_turn(sizes, self.num_slots, slots, timed, repeats=_REPEATS)
         self.reset()
         return curve
 

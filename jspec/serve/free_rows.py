@@ -37,7 +37,7 @@ class FreeRows:
 
     def reset(self) -> None:
         """All rows are free, and nothing stands in them."""
-        self._texts = OrderedDict((row, _NONE) for row in range(self._device.num_rows))
+        self._texts = OrderedDict((row, _NONE) for row in range(self._device.num_slots))
         self._full.clear()
 
     def give(self, row: int, text: Sequence[int] = (), salt: str = "") -> None:
@@ -64,7 +64,7 @@ class FreeRows:
         """Empties the rows: rounds of others would read what stands there, too."""
         for row in list(self._full):
             self._keep(row)
-            self._call(self._device.evict, row)
+            self._call(self._device.free, row)
             self._texts[row] = _NONE
         self._full.clear()
 

@@ -128,7 +128,7 @@ class Device(Protocol):
     """What the scheduler asks of the device. States of one row are opaque to it."""
 
     @property
-    def num_rows(self) -> int: ...
+    def num_slots(self) -> int: ...
 
     def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
         """The state of one row behind more tokens of its prompt; `earlier` is gone afterwards.
@@ -141,7 +141,7 @@ class Device(Protocol):
         """Puts a state of one row into a row; it is gone afterwards."""
         ...
 
-    def evict(self, row: int) -> None:
+    def free(self, row: int) -> None:
         """Lets a row go that still runs."""
         ...
 

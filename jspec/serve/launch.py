@@ -171,7 +171,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
     bounds = Bounds(
-        device.engine.slots,
+        device.engine.capacity,
         None if settings.max_logprobs < 0 else settings.max_logprobs,
         settings.grammar_states,
         settings.grammar_classes,
@@ -328,6 +328,6 @@ def _memory(device: "EngineDevice", settings: ServeSettings, row_bytes: int, cap
     parts = ", ".join(f"{name} {size / _MEGABYTE:.0f} MB" for name, size in held.items())
     kept = min(capacity * row_bytes, settings.prefix_megabytes * _MEGABYTE) / _MEGABYTE
     return (
-        f"{device.num_rows} rows of {device.engine.slots} tokens: {parts}; up to {capacity} texts "
-        f"are kept for prompts that begin alike, {kept:.0f} MB"
+        f"{device.num_slots} rows of {device.engine.capacity} tokens: {parts}; up to {capacity} "
+        f"texts are kept for prompts that begin alike, {kept:.0f} MB"
     )

@@ -176,7 +176,7 @@ class ServerMetrics:
             (
                 "vllm:kv_cache_usage_perc",
                 "Rows that are in use, 1 is all.",
-                lambda: scheduler.num_running / max(scheduler.num_rows, 1),
+                lambda: scheduler.num_running / max(scheduler.num_slots, 1),
             ),
             (
                 "vllm:prefix_cache_queries_total",

@@ -111,8 +111,8 @@ class Scheduler:
         """Of a job in its row, lately; for those who are told to come again."""
 
     @property
-    def num_rows(self) -> int:
-        return self._device.num_rows
+    def num_slots(self) -> int:
+        return self._device.num_slots
 
     @property
     def num_running(self) -> int:
@@ -125,7 +125,7 @@ class Scheduler:
     @property
     def most_jobs(self) -> int:
         """Jobs that can be here at a time."""
-        return self._device.num_rows + self.max_waiting
+        return self._device.num_slots + self.max_waiting
 
     @property
     def has_room(self) -> bool:
@@ -141,7 +141,7 @@ class Scheduler:
         now = self._clock()
         with self._lock:
             if self._stopped or self._outstanding + len(jobs) > self.most_jobs:
-                turns = self._outstanding / self._device.num_rows
+                turns = self._outstanding / self._device.num_slots
                 raise Busy(max(1, round(turns * self._job_seconds)))
             self._outstanding += len(jobs)
             for job in jobs:

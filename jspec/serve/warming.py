@@ -24,11 +24,11 @@ def warm_up(device: EngineDevice) -> int:
         kept = device.copy(begun)
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
         device.insert(0, device.read([1], asked, begun))
-        device.insert(device.num_rows - 1, device.read([1, 2], asked, None))
+        device.insert(device.num_slots - 1, device.read([1, 2], asked, None))
         device.pieces(device.step(waiting=turn % 2 == 0), [0])
         device.insert(0, device.read([3], asked, device.take(0)))
         device.insert(0, device.read([3], asked, kept))
-        device.evict(0)
+        device.free(0)
         device.pieces(device.step(waiting=False), [0])
     device.reset()
     return row_bytes
@@ -41,11 +41,11 @@ def choose_widths(device: EngineDevice, session: "Session") -> None:
         return
     where = costs.setting(
         engine.model, session.target.params, engine.drafter,
-        batch_size=engine.num_rows, sampled=True,
+        batch_size=engine.num_slots, sampled=True,
     )  # fmt: skip
     # What requests may ask for has its place in every round.
     asked = f"serve-greedy-{len(engine.processors)}"
-    text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.slots // 2)
+    text = np.random.default_rng(0).integers(0, engine.model.vocab_size, engine.capacity // 2)
     device.goes_by(
-        round_costs.kept(where, f"{engine.slots}-{asked}", lambda: device.costs(text.tolist()))
+        round_costs.kept(where, f"{engine.capacity}-{asked}", lambda: device.costs(text.tolist()))
     )

@@ -193,7 +193,7 @@ def check_comes_and_goes(
         return engine.decode_rounds(model, weights, state, drafter, params, count)
 
     # The last row is given up, and stays free for a while.
-    state = row_moves.evict(rounds(state, 2), np.int32(last), model)
+    state = row_moves.free(rounds(state, 2), np.int32(last), model)
     state = rounds(come(state, 0, last), 3)
     state = rounds(come(state, last, 0), 2**31 - 1)
     requests = np.arange(subject.batch)

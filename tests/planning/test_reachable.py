@@ -13,7 +13,7 @@ from jspec.testing import PrefixLM
 MODEL = PrefixLM(vocab_size=17, context=200)
 PARAMS = MODEL.init()
 DRAFTER = jspec.PromptLookup(num_speculative_tokens=3)
-OURS = {"_prefill", "decode_rounds", "insert", "_step", "copies", "evict"}
+OURS = {"_prefill", "decode_rounds", "insert", "_step", "copies", "free"}
 """The functions that jspec compiles; all else are operations of a few numbers."""
 
 
@@ -54,13 +54,13 @@ def serve(engine):
     state = engine.init(PARAMS)
     for prompt in ([1, 2, 3], list(range(17)) * 8):
         state = engine.insert(state, 1, engine.prefill(PARAMS, prompt, limits=4))
-        state, _ = engine.step(PARAMS, state)
+        state, _ = engine.generate(PARAMS, state)
     engine.prefill(PARAMS, [4], earlier=engine.take(state, 1))
-    return engine.evict(state, 1)
+    return engine.free(state, 1)
 
 
 def test_an_engine_compiles_what_is_listed():
-    engine = jspec.Engine(MODEL, num_rows=2, slots=190, drafter=DRAFTER)
+    engine = jspec.Engine(MODEL, num_slots=2, capacity=190, drafter=DRAFTER)
     with compilations() as found:
         serve(engine)
     assert found == Counter(one.function for one in listed(ENGINE))

@@ -63,10 +63,10 @@ def answer(prompt: Sequence[int], settings: RowSettings) -> list[int]:
 class FakeDevice:
     """Rows that write `answer`, some tokens a step. A list stands for a state of one row."""
 
-    def __init__(self, num_rows: int = 2, pace: int = 3):
-        self.num_rows = num_rows
+    def __init__(self, num_slots: int = 2, pace: int = 3):
+        self.num_slots = num_slots
         self.pace = pace
-        self.rows: list[Any] = [None] * num_rows
+        self.rows: list[Any] = [None] * num_slots
         self.calls: list[tuple] = []
         self.go = threading.Event()
         """Cleared, steps wait."""
@@ -90,8 +90,8 @@ class FakeDevice:
         arrival.gone = True
         self.rows[row] = SimpleNamespace(text=arrival.text, settings=arrival.settings, done=0)
 
-    def evict(self, row):
-        self.calls.append(("evict", row))
+    def free(self, row):
+        self.calls.append(("free", row))
         self.rows[row] = None
 
     def take(self, row):
@@ -129,7 +129,7 @@ class FakeDevice:
 
     def reset(self):
         self.calls.append(("reset",))
-        self.rows = [None] * self.num_rows
+        self.rows = [None] * self.num_slots
 
     @staticmethod
     def _piece(tokens, status):

@@ -223,7 +223,7 @@ def test_what_stands_in_a_free_row_costs_others_nothing():
     desk.ask([3, 3], limit=8)
     desk.drain()
     kinds = [call[0] for call in desk.device.calls]
-    assert kinds == ["read", "insert"] * 2 + ["step"] * 2 + ["evict"] + ["step"] * 2
+    assert kinds == ["read", "insert"] * 2 + ["step"] * 2 + ["free"] + ["step"] * 2
 
 
 @pytest.mark.parametrize("others", [0, 3])
