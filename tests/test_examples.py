@@ -26,6 +26,7 @@ def test_they_are_all_here():
         "speculative_decoding_in_150_lines.py",
         "batches_and_streaming.py",
         "your_own_drafter.py",
+        "verify_in_your_engine.py",
         "sharded_decoding.py",
         "train_a_head.py",
         "serve.py",
