@@ -182,8 +182,7 @@ class Held(NamedTuple):
 class Counting:
     """A drafter whose rounds are of the first kind while its memory is above 3."""
 
-    def turns(self, params, memory, frame):
-        return (1, lambda memory: memory > 3), (2, lambda memory: memory <= 3)
+    turns = (1, lambda memory: memory > 3), (2, lambda memory: memory <= 3)
 
 
 def test_what_is_looked_for_has_its_name_in_the_program():
@@ -192,7 +191,7 @@ def test_what_is_looked_for_has_its_name_in_the_program():
             lambda carry: carry[1] < 9,
             lambda kind, carry: (Held(carry[0].drafter_state - 1), carry[1] + kind),
             (Held(x), x),
-            *cast("Any", (Counting(), None, None)),
+            cast("Any", Counting()),
         )
         branches = (lambda state, given: 2 * state), (lambda state, given: state + given)
         return carry, in_place.switch(index, branches, x, x)

@@ -119,7 +119,7 @@ def test_help_shows_the_defaults_of_the_jobs():
 @pytest.mark.parametrize("command", ["lm", *KINDS])
 def test_help_names_every_setting_without_jax(command):
     code = (
-        "import sys; from jspec.cli import cli; "
+        "import sys, jspec.cli.main as cli; "
         f"cli.run(['train', '{command}', '--help']); assert 'jax' not in sys.modules"
     )
     environment = os.environ | {"COLUMNS": "200", "TERM": "dumb"}

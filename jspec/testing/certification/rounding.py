@@ -96,7 +96,7 @@ def measure(
         batch_size: rows that run together.
         said: is told what is being measured.
     """
-    dtype = getattr(model, "dtype", jnp.float32)
+    dtype = jnp.dtype(getattr(model, "dtype", jnp.float32))
     epsilon = float(jnp.finfo(dtype).eps)
     there = [row for row, text in enumerate(texts) if text]
     groups = [there[start : start + batch_size] for start in range(0, len(there), batch_size)]
