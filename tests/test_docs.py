@@ -67,8 +67,8 @@ def is_shown(name: str, public: str) -> bool:
     value = getattr(module, public)
     if full in DIRECTIVES:
         return True
-    if inspect.ismodule(value):
-        return False
+    if inspect.ismodule(value):  # such as jspec.processors.grammar, which is jspec.grammar
+        return any(find(directive) is value for directive in DIRECTIVES)
     if hasattr(module, "__path__") and find_spec(f"{module.__name__}.{public}"):
         return f"{full}.{public}" in DIRECTIVES
     return hasattr(module, "__all__") or getattr(value, "__module__", "") == module.__name__
