@@ -139,7 +139,7 @@ def switched(folder: Path, steps: str) -> launches.Rounds:
     return launches.of_rounds(folder)
 
 
-def test_each_width_has_its_own_launches_and_a_rest_those_of_its_loop(tmp_path):
+def test_each_width_has_its_own_launches_and_a_back_off_those_of_its_loop(tmp_path):
     found = switched(tmp_path, SWITCH)
     narrow, wide = found.widths
     # The condition of its loop, the draft, and what one width does.
@@ -163,7 +163,7 @@ def test_branches_of_equal_width_are_one_width_with_the_launches_of_the_larger()
         launches.Rounds(wide, (some, wide), None).of_widths((0, 0, 7))
 
 
-def test_where_there_are_no_rests_the_smallest_width_stands_for_one(tmp_path):
+def test_where_there_are_no_back_offs_the_smallest_width_stands_for_one(tmp_path):
     """A drafter that is asked in every round has no loop for back-offs."""
     lines = SWITCH.splitlines(keepends=True)
     alone = "".join(lines[:4] + [line[4:] if line[0] == " " else line for line in lines[13:]])
