@@ -40,7 +40,7 @@ def check_model(
         model: the model under test. It needs room for 24 positions.
         params: its weights.
         tolerance: how far two scores of the same token may differ, as a part of the largest logit;
-            None: 1e-4 in float32 and float64, 0.05 in narrower types.
+            None: 1e-4 in float32 and float64, 0.05 in types of lower precision.
         seed: of the random tokens.
 
     Returns:

@@ -184,7 +184,8 @@ def write(
     for start, tokens, length, status in zip(rows, *done, strict=False):
         if status == Status.NAN:
             raise RunStopped(
-                f"the target's logits are not numbers in row {start.row}; load it in a wider dtype"
+                f"the target's logits are not numbers in row {start.row}; load it in a dtype of "
+                "higher precision"
             )
         whole = np.array([*start.prompt, *tokens[:length]], np.int32)
         kept = max(unlooped(whole), len(start.prompt))

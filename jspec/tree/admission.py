@@ -93,9 +93,9 @@ def _ranks(there: Bool[Array, "B N"], value: Float[Array, "B N"] | None) -> Int[
     """The number of nodes that come before each: those of larger value, and of equal ones the
     earlier. The root comes first, and a parent before its children.
     """
-    worth = jnp.where(there, 0.0 if value is None else value, -1.0).at[:, 0].set(jnp.inf)
-    node, other = worth[:, :, None], worth[:, None, :]
-    nodes = jnp.arange(worth.shape[1])
+    ranked = jnp.where(there, 0.0 if value is None else value, -1.0).at[:, 0].set(jnp.inf)
+    node, other = ranked[:, :, None], ranked[:, None, :]
+    nodes = jnp.arange(ranked.shape[1])
     before = (other > node) | ((other == node) & (nodes < nodes[:, None]))
     return before.sum(-1, dtype=jnp.int32)
 

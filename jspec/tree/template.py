@@ -156,7 +156,7 @@ def likeliest(acceptance: Sequence[float], num_speculative_tokens: int) -> Templ
     """The template of so many drafted nodes that is expected to be accepted furthest.
 
     Takes for granted that the child of rank r is right with probability `acceptance[r]` wherever
-    it stands, so that a node is worth the product along its path: the best nodes are taken.
+    it stands, so that a node has the value of the product along its path: the best nodes are taken.
 
     Args:
         acceptance: probability that the token of rank r follows its parent; ranks in order.

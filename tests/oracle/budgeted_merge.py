@@ -64,7 +64,7 @@ def value(probability):
 
 
 def kept(value, nodes):
-    """The best paths, and the worth of the last of them and of the first that is left out."""
+    """The best paths, and the value of the last of them and of the first that is left out."""
     order = sorted(value, key=lambda path: -value[path])
     last = value[order[nodes - 1]] if len(order) >= nodes else 0.0
     return set(order[:nodes]), last, value[order[nodes]] if len(order) > nodes else -inf

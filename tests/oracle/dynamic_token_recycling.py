@@ -56,7 +56,7 @@ def cells(matrix, table, before, token, corrections, noise=None):
 
 
 def grown(matrix, table, corrections, text, nodes, depth, k, noise=()):
-    """{path: worth} of the best `nodes` paths of at most `depth` tokens, best-first.
+    """{path: value} of the best `nodes` paths of at most `depth` tokens, best-first.
 
     text: the last two tokens, of which the last is the root; of a token k candidates count.
     """

@@ -26,7 +26,7 @@ def rest(corpus, text, longest=16, shortest=2, nodes=64, continuation=10, matche
       matches: most matches read; of more, evenly spaced ones.
 
     Returns:
-      `[(path, count, worth), ..]`: each node as the tokens that lead to it, how many of the matches
+      `[(path, count, value), ..]`: each node as the tokens that lead to it, how many of the matches
       read go on like this, and the estimate that the target does, in the order of count, then of
       depth, then of the tokens.
     """

@@ -32,7 +32,7 @@ def suffix_places(own, past, min_match, max_match, max_depth):
 
 
 def suffix_trie(places, count, right, factor, offset):
-    """{path: worth} of all that the best `count` places offer.
+    """{path: value} of all that the best `count` places offer.
 
     Args:
       right: right[m] is how often a continuation after a match of m tokens is right, for m up to
@@ -58,7 +58,7 @@ def suffix_trie(places, count, right, factor, offset):
 def suffix(
     own, past, right, nodes, max_depth, min_match, max_match, places, factor, offset, threshold=0.0
 ):
-    """The draft after `own`: up to `nodes` pairs (path, worth), grown best first."""
+    """The draft after `own`: up to `nodes` pairs (path, value), grown best first."""
     found = suffix_places(own, past, min_match, max_match, max_depth)
     trie = suffix_trie(found, places, right, factor, offset)
     offers = [(-value, path) for path, value in trie.items() if len(path) == 1]

@@ -26,7 +26,7 @@ from jspec.verify import proposals
 from jspec.verify.proposals import Scored
 from jspec.verify.schemes import COUPLED
 
-# `mc_sim_7b_63` of the authors' code, in their order: nodes of falling worth, as measured for a
+# `mc_sim_7b_63` of the authors' code, in their order: nodes of falling value, as measured for a
 # model of 7B parameters. 63 drafted nodes in 4 levels.
 _ORDER = tuple(
     tuple(map(int, path))
@@ -172,7 +172,7 @@ def fitted(accuracies: Sequence[Sequence[float]], nodes: int) -> Template:
     """The best tree of so many drafted nodes, as the authors build theirs (section 2.3.3).
 
     Takes for granted that head i's token of rank r is right with probability `accuracies[i][r]`
-    whatever the other heads say, so that a node is worth the product along its path.
+    whatever the other heads say, so that a node has the value of the product along its path.
 
     Args:
         accuracies: per head and rank; `jspec.training.medusa.accuracies` measures them.

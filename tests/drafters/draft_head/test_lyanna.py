@@ -53,7 +53,7 @@ def frame(root=(3, 8)):
 
 
 def nodes_of(tree, row):
-    """The set of (path of tokens, worth) of a row's drafted nodes."""
+    """The set of (path of tokens, value) of a row's drafted nodes."""
     tokens, parents, valid = (np.asarray(a[row]) for a in (tree.tokens, tree.parents, tree.valid))
     found = {}
     for node in range(1, len(tokens)):

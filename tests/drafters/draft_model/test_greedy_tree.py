@@ -1,4 +1,4 @@
-"""DySpec's greedy tree is worth most (Xiong et al. 2024, appendix D), by enumeration.
+"""DySpec's greedy tree has the largest value (Xiong et al. 2024, appendix D), by enumeration.
 
 The drafter's tree is the oracle's, see `tests/drafters/draft_model/test_trees_of_draft_models.py`.
 """
@@ -51,7 +51,7 @@ def test_no_other_tree_of_as_many_nodes_is_worth_more(seed, size):
     q, orders = random_model(seed)
     children = oracle.children_of(oracle.dyspec_greedy(q, orders, size))
     chosen = {(prefix, rank) for prefix, drawn in children.items() for rank in range(len(drawn))}
-    worth = [sum(value(q, orders, slot) for slot in slots) for slots in every_set(orders, size)]
-    assert sum(value(q, orders, slot) for slot in chosen) == pytest.approx(max(worth))
-    assert len(worth) > 1
-    assert min(worth) < max(worth)
+    values = [sum(value(q, orders, slot) for slot in slots) for slots in every_set(orders, size)]
+    assert sum(value(q, orders, slot) for slot in chosen) == pytest.approx(max(values))
+    assert len(values) > 1
+    assert min(values) < max(values)

@@ -58,7 +58,7 @@ def test_published_tree():
     assert least < 3.0876 < most and table.tokens[15, 5] == pytest.approx(3.0876, abs=HALF_A_DIGIT)
     paths = "0 1 2 00 01 02 10 20 000 001 010 100 0000 1000 00000"
     expected = tuple(tuple(map(int, path)) for path in paths.split())
-    # Orders of the same ranks are worth the same, so it is the values that are unique.
+    # Orders of the same ranks have the same value, so it is the values that are unique.
     assert sorted(map(sorted, table.template(15, 5).paths)) == sorted(map(sorted, expected))
 
 

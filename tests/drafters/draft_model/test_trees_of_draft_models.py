@@ -387,7 +387,7 @@ def test_whatever_rates_were_learnt_the_tree_is_lossless(drafter, depth, zeros):
 
 @dataclasses.dataclass(frozen=True)
 class Greedy(jspec.DySpec):
-    """Wrong: a child is worth its own probability, which is known only once it is drawn."""
+    """Wrong: a child has the value of its own probability, which is known only once it is drawn."""
 
     def value_fn(self, memory):
         def own(drawn, value):
