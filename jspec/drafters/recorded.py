@@ -29,7 +29,7 @@ from jspec.types import (
 
 
 @struct.dataclass
-class RecordedOffer:
+class RecordedTrees:
     """The drafter's part of a round."""
 
     trees: tuple[Tree, ...]
@@ -69,7 +69,7 @@ class Recording:
     """The memory of the recorded drafter, and its last round."""
 
     inner: PyTree
-    last: tuple[RecordedOffer, RecordedOutcome] | None
+    last: tuple[RecordedTrees, RecordedOutcome] | None
 
 
 @struct.dataclass
@@ -78,7 +78,7 @@ class RecordedDraft:
 
     inner: PyTree
     """The drafter's own."""
-    offered: RecordedOffer
+    drafted: RecordedTrees
     sampling: Sampling | None
     noise: Float[Array, "B P V"] | None
 
@@ -117,7 +117,7 @@ class Recorded:
 
         def first(params, state, frame):
             tree, aux = self._draft(params, state, frame)
-            return aux.offered, self._room(tree, frame)
+            return aux.drafted, self._room(tree, frame)
 
         leaves, structure = jax.tree.flatten(jax.eval_shape(first, params, state, frame))
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -144,7 +144,7 @@ class Recorded:
         tree, inner = self.drafter.draft(params, state, frame)
         drafted = _with_estimates(admit(tree, frame.root, self.vocab_size, frame.grammar))
         wider = origins.unpruned(self.drafter, inner)
-        offered = RecordedOffer(
+        shown = RecordedTrees(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),
             members=tuple(_bare(own) for own in origins.member_trees(self.drafter, drafted, inner)),
             choice=getattr(tree, "choice", None),
@@ -157,7 +157,7 @@ class Recorded:
             ]
             noise = jnp.stack(steps, axis=1)
         sampling = None if noise is None else frame.sampling
-        return tree, RecordedDraft(inner, offered, sampling, noise)
+        return tree, RecordedDraft(inner, shown, sampling, noise)
 
     def update(
         self, params: PyTree, state: Recording, aux: RecordedDraft | None, feedback: Feedback
@@ -166,7 +166,7 @@ class Recorded:
         inner = self.drafter.update(params, state.inner, own, feedback)
         if aux is None or self.shapes is None:
             return replace(state, inner=inner)
-        return Recording(inner, (aux.offered, self._scored(aux, feedback)))
+        return Recording(inner, (aux.drafted, self._scored(aux, feedback)))
 
     def _scored(self, aux: RecordedDraft, feedback: Feedback) -> RecordedOutcome:
         """The outcome, as wide as the drafted tree, however many nodes were verified."""
@@ -203,7 +203,7 @@ class Recorded:
             candidate_probs=best,
             candidate_noise=noise,
         )
-        whole = aux.offered.trees[0]
+        whole = aux.drafted.trees[0]
         return _padded(outcome, whole.tokens.shape[1] - size, whole.depth - tree.depth)
 
     def _room(self, tree: Tree, frame: Frame) -> RecordedOutcome:

@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec.decoding import prefill, step
 from jspec.drafters import origins
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.drafters.recorded import Recorded, RecordedOffer, RecordedOutcome
+from jspec.drafters.recorded import Recorded, RecordedOutcome, RecordedTrees
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame
 from jspec.types import NO_PARENT, PyTree, State, Status, Tree
@@ -179,7 +179,7 @@ def _num_rows(prompt: Any) -> int:
     return shape[0] if len(shape) == 2 else 1
 
 
-def _last(state: State) -> tuple[RecordedOffer, RecordedOutcome]:
+def _last(state: State) -> tuple[RecordedTrees, RecordedOutcome]:
     return state.drafter_state.last
 
 
@@ -212,7 +212,7 @@ class _Nodes:
         return numbers
 
 
-def _round(offered: RecordedOffer, scored: RecordedOutcome, num_origins: int) -> TracedRound:
+def _round(drafted: RecordedTrees, scored: RecordedOutcome, num_origins: int) -> TracedRound:
     """The first row's round: its nodes joined by their paths, whoever numbered them."""
     nodes = _Nodes(int(scored.tokens[0, 0]))
     own = nodes.add(scored.tokens[0], scored.parents[0], scored.valid[0])
@@ -222,11 +222,11 @@ def _round(offered: RecordedOffer, scored: RecordedOutcome, num_origins: int) ->
     def joined(tree: Tree) -> list[int]:
         return nodes.add(tree.tokens[0], tree.parents[0], tree.valid[0])
 
-    places = [joined(tree) for tree in offered.trees]
-    members = [joined(tree) for tree in offered.members]
+    places = [joined(tree) for tree in drafted.trees]
+    members = [joined(tree) for tree in drafted.members]
     size = len(nodes.tokens)
     estimates, whose = np.full(size, np.nan, np.float32), np.zeros((size, num_origins), bool)
-    for tree, numbers in reversed(list(zip(offered.trees, places, strict=True))):
+    for tree, numbers in reversed(list(zip(drafted.trees, places, strict=True))):
         if tree.value is not None:
             for value, number in zip(tree.value[0], numbers, strict=True):
                 if number >= 0:
@@ -235,7 +235,7 @@ def _round(offered: RecordedOffer, scored: RecordedOutcome, num_origins: int) ->
         whose[[number for number in numbers if number > 0], origin] = True
     probs = np.full(size, np.nan, np.float32)
     probs[:num_verified] = scored.probs[0, there]
-    choice = offered.choice
+    choice = drafted.choice
     noise = scored.candidate_noise
     return TracedRound(
         tokens=np.array(nodes.tokens, np.int32),

@@ -167,9 +167,9 @@ class DynamicTokenRecycling(MatrixDrafter):
         size = 1
         for depth in range(self.max_depth):
             lines = read_lines(state.tokens, tokens), read_lines(state.probs, tokens)
-            offered = self._estimated_draft(params, state.acceptance, before, tokens, *lines)
+            found = self._candidates_after(params, state.acceptance, before, tokens, *lines)
             known = frame.keys, frame.sampling, frame.positions + depth, self.vocab_size
-            candidates, probs = likeliest(deciding_noise.given(offered, *known), self.k)
+            candidates, probs = likeliest(deciding_noise.given(found, *known), self.k)
             value = (value[..., None] * probs).reshape(batch, -1)
             before, tokens = jnp.repeat(tokens, self.k, axis=1), candidates.reshape(value.shape)
             levels.append((tokens, jnp.repeat(ids, self.k, axis=1), value))
@@ -180,7 +180,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         tokens, parents, value = (
             jnp.concatenate(part, axis=1) for part in zip(*levels, strict=True)
         )
-        offered = Tree(
+        whole = Tree(
             tokens=tokens,
             parents=parents,
             valid=value > 0,
@@ -188,7 +188,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             width=self.k,
             value=value,
         )
-        return trees.best(offered, self.num_speculative_tokens), None
+        return trees.best(whole, self.num_speculative_tokens), None
 
     def prefill(
         self, params: NGramTable | None, state: DynamicMatrixState, chunk: PromptChunk
@@ -214,14 +214,14 @@ class DynamicTokenRecycling(MatrixDrafter):
             path = jnp.maximum(scored.verdict.path, 0)
             nodes, names, means = (_of_nodes(cells, path) for cells in (tokens, *lines))
             before = jnp.concatenate([state.before[:, None], nodes[:, :-1]], axis=1)
-            offered = self._estimated_draft(params, state.acceptance, before, nodes, names, means)
-            offered = self._given_noise(offered, feedback)
+            found = self._candidates_after(params, state.acceptance, before, nodes, names, means)
+            found = self._given_noise(found, feedback)
             known = jnp.arange(path.shape[1], dtype=jnp.int32)[None] < feedback.counts[:, None]
             return state.acceptance.learn(
-                offered.buckets,
-                offered.probs,
-                known[..., None] & offered.there,
-                offered.tokens == emitted[:, : path.shape[1], None],
+                found.buckets,
+                found.probs,
+                known[..., None] & found.there,
+                found.tokens == emitted[:, : path.shape[1], None],
             )
 
         acceptance = learn_unless(feedback.skip_expensive_updates, learnt, state.acceptance)
@@ -232,17 +232,17 @@ class DynamicTokenRecycling(MatrixDrafter):
         state = replace(state, acceptance=acceptance, before=above)
         return super().update(params, state, aux, feedback)
 
-    def _given_noise(self, offered: Candidates, feedback: Feedback) -> Candidates:
+    def _given_noise(self, found: Candidates, feedback: Feedback) -> Candidates:
         """What was offered after the accepted nodes, given the noise of their places."""
 
-        def at(offered, step):
+        def at(found, step):
             known = feedback.keys, feedback.sampling, feedback.positions + step, self.vocab_size
-            return deciding_noise.given(offered, *known)
+            return deciding_noise.given(found, *known)
 
-        steps = jnp.arange(offered.tokens.shape[1], dtype=jnp.int32)
-        return jax.vmap(at, (1, 0), 1)(offered, steps)
+        steps = jnp.arange(found.tokens.shape[1], dtype=jnp.int32)
+        return jax.vmap(at, (1, 0), 1)(found, steps)
 
-    def _estimated_draft(
+    def _candidates_after(
         self,
         params: NGramTable | None,
         acceptance: AcceptanceModel,
