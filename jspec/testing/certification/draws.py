@@ -87,11 +87,11 @@ def check_draws(
         subject.said(f"draws: {number * each} of {len(chosen) * each}")
         prompt = subject.prompts[row]
         seen = _draw(subject, drafting, sampling, prompt, (number + 1) * _APART, each)
-        plain = _Law.of(subject, prompt, sampling, each, 1)
+        plain = _Distribution.of(subject, prompt, sampling, each, 1)
         wide = plain.by_width(subject, prompt, sampling, width)
         counts = plain.count(seen)
-        for place, law in enumerate((plain, wide)):
-            tests[place].append(g_test(counts, law.probs))
+        for place, one in enumerate((plain, wide)):
+            tests[place].append(g_test(counts, one.probs))
         variation = max(variation, float(abs(plain.probs - wide.probs).sum() / 2))
     return DrawTest(
         prompts=tuple(chosen),
@@ -135,7 +135,7 @@ def _least_certain(subject: Subject, sampling: Sampling, count: int) -> list[int
 
 
 @dataclass(frozen=True)
-class _Law:
+class _Distribution:
     """A partition of texts into cells, and the probability of each.
 
     A cell is one token behind one beginning. Cells of a beginning that is looked behind are left
@@ -150,46 +150,46 @@ class _Law:
     @classmethod
     def of(
         cls, subject: Subject, prompt: Sequence[int], sampling: Sampling, num_draws: int, width: int
-    ) -> "_Law":
+    ) -> "_Distribution":
         level: dict[Text, float] = {(): 1.0}
-        laws: dict[Text, tuple[float, Any]] = {}
+        distributions: dict[Text, tuple[float, Any]] = {}
         for _ in range(NUM_TOKENS):
             if not level:
                 break
             found = _distributions(subject, [[*prompt, *text] for text in level], sampling, width)
             following: dict[Text, float] = {}
-            for (text, chance), probs in zip(level.items(), found, strict=True):
-                laws[text] = chance, probs
+            for (text, probability), probs in zip(level.items(), found, strict=True):
+                distributions[text] = probability, probs
                 if len(text) + 1 < NUM_TOKENS:
-                    for token in np.flatnonzero(chance * probs * num_draws >= _WORTH):
+                    for token in np.flatnonzero(probability * probs * num_draws >= _WORTH):
                         if int(token) not in subject.ends:
-                            following[(*text, int(token))] = chance * float(probs[token])
+                            following[(*text, int(token))] = probability * float(probs[token])
             best = sorted(following.items(), key=lambda item: -item[1])
-            level = dict(best[: max(0, _BEGINNINGS - len(laws))])
-        cells = np.zeros((len(laws), subject.model.vocab_size), int)
-        chances, number = [], 0
-        for place, (text, (chance, probs)) in enumerate(laws.items()):
-            inner = np.array([(*text, token) in laws for token in range(len(probs))])
+            level = dict(best[: max(0, _BEGINNINGS - len(distributions))])
+        cells = np.zeros((len(distributions), subject.model.vocab_size), int)
+        probabilities, number = [], 0
+        for place, (text, (probability, probs)) in enumerate(distributions.items()):
+            inner = np.array([(*text, token) in distributions for token in range(len(probs))])
             cells[place] = np.where(inner, -1, number + np.cumsum(~inner) - 1)
-            chances.append(chance * probs[~inner])
+            probabilities.append(probability * probs[~inner])
             number += int((~inner).sum())
-        return cls(tuple(laws), cells, np.concatenate([*chances, [0.0]]))
+        return cls(tuple(distributions), cells, np.concatenate([*probabilities, [0.0]]))
 
     def by_width(
         self, subject: Subject, prompt: Sequence[int], sampling: Sampling, width: int
-    ) -> "_Law":
+    ) -> "_Distribution":
         """The same cells, with their probabilities by forward passes of another width."""
         texts = [[*prompt, *text] for text in self.beginnings]
         found = dict(
             zip(self.beginnings, _distributions(subject, texts, sampling, width), strict=True)
         )
-        chance: dict[Text, float] = {(): 1.0}
+        probability: dict[Text, float] = {(): 1.0}
         probs = np.zeros_like(self.probs)
         for place, text in enumerate(self.beginnings):
             if text:
-                chance[text] = chance[text[:-1]] * float(found[text[:-1]][text[-1]])
+                probability[text] = probability[text[:-1]] * float(found[text[:-1]][text[-1]])
             free = self.cells[place] >= 0
-            probs[self.cells[place][free]] = chance[text] * found[text][free]
+            probs[self.cells[place][free]] = probability[text] * found[text][free]
         return replace(self, probs=probs)
 
     def count(self, seen: Sequence[Text]) -> Int[np.ndarray, " C"]:
