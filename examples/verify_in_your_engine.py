@@ -1,12 +1,12 @@
 """An engine of one's own, with pages and a scheduler, that takes only the rule from jspec.
 
-The engine keeps keys and values in pages, and a table of pages for each request. In one forward it
-reads prompts and scores the trees of several requests, packed one behind the other. Then
+The engine keeps keys and values in pages, and a block table for each request. In one forward pass
+it reads prompts and scores the trees of several requests, packed one behind the other. Then
 `jspec.verify.coupled` says which guesses stand, and their keys and values go to their pages.
 
 The tokens are those of `jspec.decode` for the same key and ids. The noise of a token depends on
 key, id and position alone. So neither the scheduler nor the drafter can change one, and a request
-that had to give its pages back reads its text again and goes on as if it had not.
+that was preempted for want of pages reads its text again and goes on as before.
 """
 
 from collections import deque
@@ -21,8 +21,8 @@ import jspec
 from jspec import models
 
 LAYERS, HEADS, HEAD_DIM = 2, 2, 64  # the bundled model jspec-800k, a small Llama
-PAGE, PAGES, TABLE = 8, 18, 12  # tokens of a page, pages, most pages of a request
-ROWS, TOKENS = 3, 20  # requests and tokens of a forward
+PAGE_SIZE, PAGES, BLOCKS = 8, 18, 12  # tokens of a page, pages, most pages of a request
+ROWS, TOKENS = 3, 20  # requests and tokens of a forward pass
 DEPTH, WIDTH = 4, 2
 NODES = 1 + DEPTH * WIDTH
 
@@ -47,9 +47,9 @@ def rotate(x, positions):
     return jnp.concatenate([left * cos - right * sin, right * cos + left * sin], -1)
 
 
-def forward(weights, pages, tokens, positions, mask, rows, tables, read):
+def forward(weights, pages, tokens, positions, mask, rows, block_tables, read):
     """Logits, keys and values of packed tokens. Each sees the pages of its row, and its mask."""
-    live = jnp.arange(TABLE * PAGE) < read[rows, None]
+    live = jnp.arange(BLOCKS * PAGE_SIZE) < read[rows, None]
     seen = jnp.concatenate([live, mask], 1)
     x, new = weights["embed"][tokens], []
     for layer in range(LAYERS):
@@ -58,7 +58,7 @@ def forward(weights, pages, tokens, positions, mask, rows, tables, read):
         q, k, v = jnp.split(qkv, [HEADS, HEADS + 1], 1)
         q, k, v = rotate(q, positions), rotate(k, positions)[:, 0], v[:, 0]
         new.append(jnp.stack([k, v]))
-        past = pages[layer][:, tables[rows]].reshape(2, TOKENS, -1, HEAD_DIM)
+        past = pages[layer][:, block_tables[rows]].reshape(2, TOKENS, -1, HEAD_DIM)
         own = jnp.broadcast_to(new[-1][:, None], (2, TOKENS, TOKENS, HEAD_DIM))
         keys, values = jnp.concatenate([past, own], 2)
         scores = jnp.einsum("nhd,nsd->nhs", q, keys) / HEAD_DIM**0.5
@@ -72,7 +72,7 @@ def forward(weights, pages, tokens, positions, mask, rows, tables, read):
 
 @jax.jit
 def score(weights, pages, batch, parents, places, ids, key, sampling):
-    """One forward, and the rule. `places` says where the nodes of each tree stand in it."""
+    """One forward pass, and the rule. `places` says where the nodes of each tree stand in it."""
     logits, new = forward(weights, pages, **batch)
     tokens, parents = batch["tokens"][places], parents[places]
     tree = jspec.Tree(tokens, parents, places < TOKENS, DEPTH, WIDTH)
@@ -94,48 +94,49 @@ class Request:
     text: list[int]
     end: int
     read: int = 0  # tokens whose keys and values are in its pages
-    table: list[int] = field(default_factory=list)
+    block_table: list[int] = field(default_factory=list)
 
 
 class Engine:
     def __init__(self, weights, key, sampling):
         self.given = weights, key, sampling
-        self.pages = jnp.zeros((LAYERS, 2, PAGES, PAGE, HEAD_DIM))
+        self.pages = jnp.zeros((LAYERS, 2, PAGES, PAGE_SIZE, HEAD_DIM))
         self.free, self.waiting, self.running = list(range(PAGES)), deque(), []
-        self.forwards = self.put_back = 0
+        self.passes = self.preemptions = 0
 
     def leave(self, request):
-        """Takes a request's pages."""
+        """Takes a request out, and its pages back."""
         self.running.remove(request)
-        self.free += request.table
-        request.table, request.read = [], 0
+        self.free += request.block_table
+        request.block_table, request.read = [], 0
 
     def schedule(self):
         """Starts requests, and gives each the pages that it may fill next."""
         while self.waiting and len(self.running) < ROWS:
-            if len(self.free) * PAGE < len(self.waiting[0].text) + NODES:
+            if len(self.free) * PAGE_SIZE < len(self.waiting[0].text) + NODES:
                 break
             self.running.append(self.waiting.popleft())
         for request in list(self.running):
-            while request in self.running and len(request.table) * PAGE < request.read + NODES:
+            needed = -(-(request.read + NODES) // PAGE_SIZE)
+            while request in self.running and len(request.block_table) < needed:
                 if self.free:
-                    request.table.append(self.free.pop())
-                else:  # the youngest reads its text again later
+                    request.block_table.append(self.free.pop())
+                else:  # the youngest is preempted, and reads its text again later
                     self.waiting.appendleft(self.running[-1])
                     self.leave(self.running[-1])
-                    self.put_back += 1
+                    self.preemptions += 1
 
     def step(self):
-        """One forward: part of a prompt, or a tree, of each running request."""
+        """One forward pass: part of a prompt, or a tree, of each running request."""
         self.schedule()
         tokens, parents, rows, offset = np.zeros((4, TOKENS), np.int32)
         page, mask = np.full(TOKENS, PAGES), np.eye(TOKENS, dtype=bool)
         read, ids = np.zeros((2, ROWS), np.int32)
-        tables, places = np.zeros((ROWS, TABLE), np.int32), np.full((ROWS, NODES), TOKENS)
+        block_tables, places = np.zeros((ROWS, BLOCKS), np.int32), np.full((ROWS, NODES), TOKENS)
         packed, end = [], 0
         for row, request in enumerate(self.running):
             read[row], ids[row] = request.read, request.id
-            tables[row, : len(request.table)] = request.table
+            block_tables[row, : len(request.block_table)] = request.block_table
             unread = request.text[request.read : -1]
             nodes = [(i - 1, token) for i, token in enumerate(unread)] or draft(request.text)
             room = TOKENS - end - len(self.running[row + 1 :])  # each other one needs a token
@@ -148,24 +149,23 @@ class Engine:
                 places[row, : len(nodes)] = range(start, end)
             packed.append((request, start, range(len(nodes)) if unread else None))
         positions = read[rows] + mask.sum(1) - 1
-        batch = dict(tokens=tokens, positions=positions, mask=mask, rows=rows, tables=tables)
+        batch = dict(tokens=tokens, positions=positions, mask=mask, rows=rows, read=read)
+        batch["block_tables"] = block_tables
         weights, key, sampling = self.given
-        new, found, written = score(
-            weights, self.pages, batch | dict(read=read), parents, places, ids, key, sampling
-        )
+        new, found, written = score(weights, self.pages, batch, parents, places, ids, key, sampling)
         paths, counts, written = map(np.asarray, (found.path, found.counts, written))
         for row, (request, start, kept) in enumerate(packed):
             if kept is None:
                 kept = paths[row, : counts[row]]
                 request.text += written[row, : len(kept)].tolist()
             for node in kept:
-                page[start + node] = request.table[request.read // PAGE]
-                offset[start + node] = request.read % PAGE
+                page[start + node] = request.block_table[request.read // PAGE_SIZE]
+                offset[start + node] = request.read % PAGE_SIZE
                 request.read += 1
             if len(request.text) >= request.end:
                 self.leave(request)
         self.pages = write(self.pages, new, page, offset)
-        self.forwards += 1
+        self.passes += 1
 
 
 def main() -> None:
@@ -197,8 +197,8 @@ def main() -> None:
         for request, length, tokens in zip(requests, lengths, wanted.tokens, strict=True):
             assert request.text[length : length + new] == tokens.tolist()
         print(
-            f"{new * len(prompts)} tokens in {engine.forwards} forwards, "
-            f"{engine.put_back} requests put back: the tokens of jspec.decode"
+            f"{new * len(prompts)} tokens in {engine.passes} forward passes, "
+            f"{engine.preemptions} preemptions: the tokens of jspec.decode"
         )
 
 
