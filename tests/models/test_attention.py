@@ -183,10 +183,10 @@ class Stubborn:
         tokens = jnp.concatenate([frame.root[:, None], bad, ahead[:, :1], bad, ahead[:, 1:]], 1)
         parents = jnp.broadcast_to(jnp.array([NO_PARENT, 0, 0, 1, 2]), tokens.shape)
         tree = Tree(tokens, parents, jnp.ones_like(tokens, bool), depth=2, width=2)
-        return tree, state
+        return tree, ()
 
-    def update(self, params, state, feedback):
-        del params
+    def update(self, params, state, aux, feedback):
+        del params, aux
         return state + feedback.counts
 
 
