@@ -1,12 +1,14 @@
-"""How far is a model in bfloat16 or 8 bits from the same one in float32, on real text?
+"""How far is a model in bfloat16 or 8 bits, or its memory alone, from float32, on real text?
 
 python -m benchmarks.precision --model smollm2-135m
 python -m benchmarks.precision --model smollm2-135m --dtype int8 --classes articles
+python -m benchmarks.precision --model smollm2-135m --kv-dtype int8
 """
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +21,7 @@ from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.texts import Prompts
 from jspec import models
-from jspec.models import eight_bits
+from jspec.models import eight_bits, precision
 from jspec.protocols import CausalLM
 from jspec.types import PyTree
 
@@ -48,6 +50,10 @@ def main(
         ),
     ] = None,
     dtype: Annotated[str, typer.Option(help="What is compared with float32.")] = "bfloat16",
+    kv_dtype: Annotated[
+        str | None,
+        typer.Option(help="Compare keys and values of this dtype, all else in float32."),
+    ] = None,
     prompts: options.Prompts = None,
     classes: options.Classes = "stories,books,speeches,articles,addresses",
     count: options.Count = 8,
@@ -57,16 +63,25 @@ def main(
     """Scores texts twice: with weights of a dtype and all else in float32, and all in that dtype.
 
     The first says what rounding the weights alone does, the second what a user of that dtype has.
-    In 8 bits there is no second.
+    In 8 bits there is no second. With --kv-dtype it scores them once, with weights in float32 too.
     """
-    headline(f"{dtype} and float32: {count} texts of {tokens} tokens of each class")
+    dtype = "float32" if kv_dtype else dtype
+    compared = f"keys and values in {kv_dtype}" if kv_dtype else dtype
+    headline(f"{compared} and float32: {count} texts of {tokens} tokens of each class")
     for named in model or ["jspec-7m"]:
-        table = Table("model", "class", f"in {dtype}", *_COLUMNS)
+        table = Table("model", "class", f"in {kv_dtype or dtype}", *_COLUMNS)
         subject = model_pairs.subject(named, None, prompts, classes)
         exact = subject.target
-        ways = {"weights": "float32"} | ({} if eight_bits.low_precision(dtype) else {"all": dtype})
+        if kv_dtype:
+            _say_bytes(exact.model, kv_dtype)
+        ways = (
+            {"keys, values": "float32"}
+            if kv_dtype
+            else {"weights": "float32"}
+            | ({} if eight_bits.low_precision(dtype) else {"all": dtype})
+        )
         for what, sums in ways.items():
-            other = models.load(named, sums, dtype, with_tokenizer=False)
+            other = models.load(named, sums, dtype, with_tokenizer=False, kv_dtype=kv_dtype)
             pair, weights = (exact.model, other.model), (exact.params, other.params)
             whole = []
             for kind in subject.classes:
@@ -81,6 +96,19 @@ def main(
 _COLUMNS = (
     "nats a token", "nats more", "mean KL", "99% below", "same best token", "largest gap where not"
 )  # fmt: skip
+
+
+def _say_bytes(model: Any, kv_dtype: str) -> None:
+    """What 1,000 tokens of a row take in the model's memory, here and in float32."""
+    found = [
+        sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(memory))
+        for memory in (
+            jax.eval_shape(partial(one.init_memory, 1, 1000))
+            for one in (model, model.clone(kv_dtype=precision.find_kv(kv_dtype)))
+        )
+    ]
+    wide, narrow = (size / 1e6 for size in found)
+    console.print(f"1,000 tokens take {wide:.2f} MB in float32, {narrow:.2f} MB in {kv_dtype}")
 
 
 def _read(pair: Pair, params: tuple[PyTree, PyTree], prompts: Prompts) -> Iterator[Divergence]:

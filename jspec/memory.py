@@ -15,9 +15,59 @@ import jax
 import jax.numpy as jnp
 from flax import struct
 from jax.typing import DTypeLike
-from jaxtyping import Array, Int, Num
+from jaxtyping import Array, Float, Float32, Int, Int8, Num
 
 from jspec._xla.mesh_axes import ROWS, WEIGHTS
+
+
+@struct.dataclass
+class Rounded:
+    """Keys or values in 8 bits: each vector of a head has a scale of its own, the least it needs.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> small = rounded(jnp.array([[[[1.0, -2.0]]]]))
+        >>> small.values.tolist(), (small.scales * 127).tolist()
+        ([[[[64, -127]]]], [[[[2.0]]]])
+    """
+
+    values: Int8[Array, "*S D"] | Any
+    scales: Float32[Array, "*S 1"] | Any
+    """`S` are the axes in front, B, H, S of a layer. (`Any`: trees have other leaves too.)"""
+
+    def astype(self, dtype: DTypeLike) -> Float[Array, "*S D"]:
+        """The numbers that these stand for, as an array has it."""
+        return (self.values.astype(jnp.float32) * self.scales).astype(dtype)
+
+
+Held = Num[Array, "B H S D"] | Rounded
+"""Keys or values of one layer, as a memory keeps them."""
+
+
+def rounded(x: Float[Array, "B H S D"]) -> Rounded:
+    """Keys or values in 8 bits; one is off by half its vector's scale at most.
+
+    What is not finite makes its whole vector NaN.
+    """
+    x = x.astype(jnp.float32)
+    scales = jnp.abs(x).max(-1, keepdims=True) / 127
+    whole = jnp.round(x / jnp.where(scales == 0, 1, scales)).clip(-127, 127)
+    return Rounded(
+        jnp.where(jnp.isfinite(whole), whole, 0).astype(jnp.int8),
+        jnp.where(jnp.isfinite(scales), scales, jnp.nan),
+    )
+
+
+def kept(x: Float[Array, "B H S D"], dtype: DTypeLike | None) -> Held:
+    """New keys or values as the memory keeps them, before anything attends to them.
+
+    So a node of a tree and the same token in the memory are the same numbers.
+
+    Args:
+        x: of one layer.
+        dtype: int8; None: they stay as they are.
+    """
+    return x if dtype is None else rounded(x)
 
 
 @struct.dataclass
@@ -75,11 +125,17 @@ class TreeKV:
 def init(
     batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike
 ) -> KVCache:
-    """An empty cache of [B, H, S, D] arrays per layer."""
+    """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in int8."""
     shape = (batch, heads, slots, head_dim)
+
+    def empty() -> Held:
+        if jnp.dtype(dtype) == jnp.int8:
+            return Rounded(jnp.zeros(shape, jnp.int8), jnp.zeros((*shape[:-1], 1), jnp.float32))
+        return jnp.zeros(shape, dtype)
+
     return KVCache(
-        keys=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
-        values=tuple(jnp.zeros(shape, dtype) for _ in range(layers)),
+        keys=tuple(empty() for _ in range(layers)),
+        values=tuple(empty() for _ in range(layers)),
         lengths=jnp.zeros(batch, jnp.int32),
     )
 

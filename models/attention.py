@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Num
 
 from jspec._xla import native
 from jspec._xla.manual_axes import vary
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import Held, KVCache, Rounded, TreeKV
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of, softmax_over
 from jspec.round.packed import Mask, PackedMask
 
@@ -30,8 +30,9 @@ is not, and the host waits for it. Of more blocks there is a loop: the program w
 class Cached(NamedTuple):
     """What a layer has in the cache; of layers that are scanned, what all of them have there."""
 
-    keys: Float[Array, "B H*L S D"]
-    values: Float[Array, "B H*L S D"]
+    keys: Held
+    values: Held
+    """[B, H*L, S, D]."""
     lengths: Int[Array, " B"]
     """The number of live slots of each row."""
     layer: Int[Array, ""] | None = None
@@ -40,25 +41,24 @@ class Cached(NamedTuple):
     @property
     def slots(self) -> int:
         """S, the number of slots."""
-        return self.keys.shape[2]
+        return jax.tree.leaves(self.keys)[0].shape[2]
 
-    def block(
-        self, heads: int, start: Int[Array, ""] | int, size: int
-    ) -> tuple[Float[Array, "B H size D"], Float[Array, "B H size D"]]:
+    def block(self, heads: int, start: Int[Array, ""] | int, size: int) -> tuple[Held, Held]:
         """Keys and values of `size` slots of the layer, a copy of these alone."""
-        held = self.keys, self.values
-        if self.layer is None:
-            keys, values = (jax.lax.dynamic_slice_in_dim(x, start, size, axis=2) for x in held)
-        else:
-            keys, values = (of_layer(x, heads, self.layer, start, size) for x in held)
-        return keys, values
+
+        def cut(x: Array) -> Array:
+            if self.layer is None:
+                return jax.lax.dynamic_slice_in_dim(x, start, size, axis=2)
+            return of_layer(x, heads, self.layer, start, size)
+
+        return jax.tree.map(cut, (self.keys, self.values))
 
 
 class Past(NamedTuple):
     """The keys and values that a layer may attend to besides those of the new tokens."""
 
     cached: Cached | None
-    nodes: tuple[Float[Array, "B H M D"], Float[Array, "B H M D"]] | None
+    nodes: tuple[Held, Held] | None
     """Keys and values of tree nodes that were scored before."""
 
 
@@ -85,18 +85,19 @@ def layer_of(past: Past, layer: Int[Array, ""], count: int) -> Past:
     """
     cached, nodes = past
     if nodes is not None:
-        keys, values = (of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]) for x in nodes)
-        nodes = keys, values
+        nodes = jax.tree.map(
+            lambda x: of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]), nodes
+        )
     return Past(None if cached is None else cached._replace(layer=layer), nodes)
 
 
 def of_layer(
-    array: Float[Array, "B H*L S D"],
+    array: Num[Array, "B H*L S D"],
     heads: int,
     layer: Int[Array, ""],
     start: Int[Array, ""] | int,
     size: int,
-) -> Float[Array, "B H size D"]:
+) -> Num[Array, "B H size D"]:
     """Some slots of one layer, from an array in which a head's layers stand side by side."""
     batch, both, slots, dim = array.shape
     layers = array.reshape(batch, heads, both // heads, slots, dim)
@@ -165,8 +166,8 @@ XLA = Implementation()
 
 def attend(
     q: Float[Array, "B N G*H D"],
-    k: Float[Array, "B H N D"],
-    v: Float[Array, "B H N D"],
+    k: Held,
+    v: Held,
     mask: Mask,
     past: Past,
     positions: Int[Array, "B N"] | None = None,
@@ -182,7 +183,8 @@ def attend(
 
     Args:
         q: queries of the new tokens, unscaled.
-        k, v: their keys and values.
+        k, v: their keys and values, [B, H, N, D]. What the memory keeps in 8 bits comes so too
+            (`jspec.memory.kept`), and is widened here.
         mask: new token i sees earlier node j, or new token j - M. A packed one: the new tokens are
             those of several trees, one behind the other, and there are no earlier nodes.
         past: what the layer holds of the committed tokens and of the earlier nodes.
@@ -193,10 +195,11 @@ def attend(
         impl: computes the two parts.
     """
     if isinstance(mask, PackedMask):
+        k, v = jax.tree.map(partial(unpack_heads, mask), (k, v))
         mixed = attend(
             mask.unpack(q),
-            unpack_heads(mask, k),
-            unpack_heads(mask, v),
+            k,
+            v,
             mask.seen,
             past,
             None if positions is None else mask.unpack(positions),
@@ -212,6 +215,7 @@ def attend(
         assert positions is not None, "a window is counted in positions"
         mask = near(mask, positions, window)
         oldest = positions - window + 1
+    k, v = (own.astype(q.dtype) if isinstance(own, Rounded) else own for own in (k, v))
     if past.nodes is not None:
         k, v = (
             jnp.concatenate([held.astype(own.dtype), own], axis=2)
@@ -221,7 +225,13 @@ def attend(
     given = q * factor, k, v, mask, past.cached, oldest
     in_parts = partial(_in_two_parts, soft_cap=soft_cap, impl=impl)
     cached = past.cached
-    if impl != XLA or cached is None or not native.takes_attention(q, cached.keys):
+    cached_keys = None if cached is None else cached.keys
+    if (
+        impl != XLA
+        or cached_keys is None
+        or isinstance(cached_keys, Rounded)
+        or not native.takes_attention(q, cached_keys)
+    ):
         mixed = in_parts(*given)
     else:
         mixed = native.natively(partial(_natively, soft_cap=soft_cap), in_parts, *given)
@@ -245,8 +255,11 @@ def _natively(
     """`attend` by the kernel of a CPU, whose queries are scaled."""
     first = jnp.zeros(q.shape[:2], jnp.int32) if oldest is None else oldest
     layer = jnp.int32(0) if cached.layer is None else cached.layer
-    slots = cached.keys, cached.values, cached.lengths
-    return native.attention(q, k, v, mask, *slots, first, layer, soft_cap=soft_cap).astype(q.dtype)
+    keys: Any = cached.keys
+    values: Any = cached.values
+    return native.attention(
+        q, k, v, mask, keys, values, cached.lengths, first, layer, soft_cap=soft_cap
+    ).astype(q.dtype)
 
 
 def _in_two_parts(

@@ -78,6 +78,7 @@ def save(folder: str | Path, model: Model, params: PyTree) -> None:
         "config": asdict(model.config),
         "dtype": jnp.dtype(model.dtype).name,
         "param_dtype": eight_bits.called(model.param_dtype),
+        "kv_dtype": None if model.kv_dtype is None else jnp.dtype(model.kv_dtype).name,
         "scan_layers": model.scan_layers,
         "column_parts": model.tp_size,  # as format 2 has it: files outlive names
     }
@@ -215,7 +216,8 @@ def _rebuild(record: settings.Settings) -> Model:
         module, config = _KINDS[kind]
         shape = {name: records.part(value) for name, value in fields.items()}
         scan = record.flag("scan_layers", False)
-        made = module(config(**shape), dtype, param_dtype, scan)
+        kept = precision.find_kv(record.get("kv_dtype"))
+        made = module(config(**shape), dtype, param_dtype, scan, kv_dtype=kept)
         shapes(made)  # fails if a size is no size
         return made
     except Exception as error:

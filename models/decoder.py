@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from jspec import memory as caches
 from jspec.memory import KVCache
-from jspec.models import streaming
+from jspec.models import precision, streaming
 from jspec.models.attention import XLA, Implementation
 from jspec.models.columns import FusedProjection
 from jspec.types import PyTree
@@ -24,6 +24,7 @@ class Decoder(nn.Module):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: devices that the columns of products are laid out for which are one; see
             `jspec.models.columns`. Loading onto a mesh says it.
@@ -34,6 +35,16 @@ class Decoder(nn.Module):
     param_dtype: Any = jnp.float32
     attention_impl: Implementation = field(default=XLA, kw_only=True)
     tp_size: int = field(default=1, kw_only=True)
+    kv_dtype: Any = field(default=None, kw_only=True)
+
+    def __post_init__(self):
+        precision.find_kv(self.kv_dtype)
+        super().__post_init__()
+
+    @property
+    def memory_dtype(self) -> Any:
+        """What keys and values are kept in."""
+        return self.dtype if self.kv_dtype is None else self.kv_dtype
 
     @property
     def takes_packed(self) -> bool:
@@ -67,9 +78,8 @@ class Decoder(nn.Module):
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Empty keys and values of `capacity` tokens a row."""
         config = self.config
-        return caches.init(
-            batch, capacity, self.num_layers, config.num_kv_heads, config.head_dim, self.dtype
-        )
+        sizes = self.num_layers, config.num_kv_heads, config.head_dim
+        return caches.init(batch, capacity, *sizes, self.memory_dtype)
 
     commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 

@@ -7,7 +7,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import Held, KVCache, TreeKV, kept
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -63,6 +63,7 @@ class Block(nn.Module):
     param_dtype: Any
     attention_impl: attention.Implementation = attention.XLA
     tp_size: int = 1
+    kv_dtype: Any = None
 
     @nn.compact
     def __call__(
@@ -70,18 +71,18 @@ class Block(nn.Module):
         x: Float[Array, "B N E"],
         mask: Mask,
         past: attention.Past,
-    ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
+    ) -> tuple[Float[Array, "B N E"], Held, Held]:
         """The block's output, and the keys and values of its tokens."""
         config = self.config
         attention_norm = _norm(self, "attention_norm")
         mlp_norm = _norm(self, "mlp_norm")
 
-        def mix(y: Array) -> tuple[Array, Array, Array]:
+        def mix(y: Array) -> tuple[Array, Held, Held]:
             # q, k and v are one product: fewer, larger weights.
             fused = as_laid_out(_dense(self, 3 * config.hidden_size, "qkv")(y))
             q, k, v = qkv(config).apart(fused, self.tp_size)
             shape = (*y.shape[:2], config.num_heads, config.head_dim)
-            k, v = k.reshape(shape).swapaxes(1, 2), v.reshape(shape).swapaxes(1, 2)
+            k, v = (kept(x.reshape(shape).swapaxes(1, 2), self.kv_dtype) for x in (k, v))
             mixed = attention.attend(q.reshape(shape), k, v, mask, past, impl=self.attention_impl)
             return _dense(self, config.hidden_size, "output")(mixed), k, v
 
@@ -105,6 +106,7 @@ class LearnedPositionDecoder(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: devices that the columns of queries, keys and values are laid out for; see
             `jspec.models.columns`.
@@ -146,7 +148,8 @@ class LearnedPositionDecoder(LayeredDecoder):
         if projected:
             x = _dense(self, config.hidden_size, "project_in", bias=False)(x)
         x = x + places[positions + config.position_offset].astype(self.dtype)
-        block = Block(config, *dtypes, self.attention_impl, self.tp_size, parent=None)
+        ways = self.attention_impl, self.tp_size, self.kv_dtype
+        block = Block(config, *dtypes, *ways, parent=None)
         blocks = [block] * config.num_layers
         ran = self.through_layers(blocks, x, (mask,), memory, nodes)
         x = ran.x

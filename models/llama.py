@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec._validate.errors import InputError
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import Held, KVCache, TreeKV, kept
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -128,6 +128,7 @@ class Block(nn.Module):
     """None: one that sees all, with the config's `rope`."""
     attention_impl: attention.Implementation = attention.XLA
     tp_size: int = 1
+    kv_dtype: Any = None
 
     def dense(self, features: int, name: str, bias: bool) -> Linear:
         return Linear(features, bias, self.dtype, self.param_dtype, name=name)
@@ -144,7 +145,7 @@ class Block(nn.Module):
         mask: Mask,
         past: attention.Past,
         read: Float[Array, "B N R"] | None = None,
-    ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
+    ) -> tuple[Float[Array, "B N E"], Held, Held]:
         """The block's output, and the keys and values of its tokens.
 
         Args:
@@ -162,7 +163,7 @@ class Block(nn.Module):
         if layer.rope is not None:
             turn = turns(layer.rope, config.head_dim, config.context, positions)
             q, k = rotate(q, turn), rotate(k, turn)
-        k, v = k.swapaxes(1, 2), v.swapaxes(1, 2)
+        k, v = (kept(part.swapaxes(1, 2), self.kv_dtype) for part in (k, v))
         mixed = attention.attend(
             *(q, k, v, mask, past, positions),
             scale=config.attention_scale,
@@ -210,6 +211,7 @@ class Llama(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: devices that the columns of queries, keys and values and those of gate and up
             are laid out for; see `jspec.models.columns`.
@@ -283,6 +285,7 @@ class Llama(LayeredDecoder):
                 layer=layer,
                 attention_impl=self.attention_impl,
                 tp_size=self.tp_size,
+                kv_dtype=self.kv_dtype,
                 parent=None,
             )
             for layer in self.kinds

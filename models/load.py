@@ -104,6 +104,7 @@ def load(
     layer_memory: str = streaming.DEVICE,
     rules: sharding.Rules = sharding.TARGET,
     strict: bool = False,
+    kv_dtype: DTypeLike | None = None,
 ) -> Loaded:
     """Loads a model, of one of the families that docs/models.md lists, with its tokenizer.
 
@@ -132,6 +133,8 @@ def load(
         rules: what is split over which axis of the mesh, such as `sharding.DRAFT`.
         strict: True refuses a mesh that does not divide what the rules would split; otherwise that
             stays whole on every device.
+        kv_dtype: "int8" keeps keys and values in 8 bits, each vector of a head with a scale of its
+            own; by default they are kept in `dtype`. That too is a model of its own.
 
     Returns:
         The model, its params, tokenizer and special tokens.
@@ -147,10 +150,13 @@ def load(
         (4096, 1024)
     """
     compute, held = precision.pair(dtype, param_dtype)
+    kept = precision.find_kv(kv_dtype)
     checkpoint = open_checkpoint(name)
     family = families.find(checkpoint.fields)
     config = checkpoint.config(family)
-    model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    model = family.build(
+        config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=kept
+    )
     model = sharding.laid_out(model, mesh, rules)
     if mesh is not None and strict:
         sharding.check(model, mesh, rules)

@@ -7,7 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec.memory import KVCache, TreeKV
+from jspec.memory import Held, KVCache, TreeKV, kept
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -52,6 +52,7 @@ class NeoXBlock(nn.Module):
     dtype: Any
     param_dtype: Any
     attention_impl: attention.Implementation = attention.XLA
+    kv_dtype: Any = None
 
     @nn.compact
     def __call__(
@@ -60,7 +61,7 @@ class NeoXBlock(nn.Module):
         positions: Int[Array, "B N"],
         mask: Mask,
         past: attention.Past,
-    ) -> tuple[Float[Array, "B N E"], Float[Array, "B H N D"], Float[Array, "B H N D"]]:
+    ) -> tuple[Float[Array, "B N E"], Held, Held]:
         """The block's output, and the keys and values of its tokens."""
         config, dtypes = self.config, (self.dtype, self.param_dtype)
         width, heads, dim = config.hidden_size, config.num_heads, config.head_dim
@@ -69,7 +70,8 @@ class NeoXBlock(nn.Module):
         # The three of a head stand side by side.
         q, k, v = jnp.split(fused.reshape(*x.shape[:2], heads, 3 * dim), 3, axis=-1)
         turn = turns(config.rope, dim, config.context, positions)
-        q, k, v = rotate(q, turn), rotate(k, turn).swapaxes(1, 2), v.swapaxes(1, 2)
+        q, k = rotate(q, turn), rotate(k, turn)
+        k, v = (kept(part.swapaxes(1, 2), self.kv_dtype) for part in (k, v))
         mixed = attention.attend(q, k, v, mask, past, impl=self.attention_impl)
         mixed = Linear(width, config.attention_bias, *dtypes, name="output")(mixed)
         seen = x if config.parallel else x + mixed
@@ -86,6 +88,7 @@ class GPTNeoX(LayeredDecoder):
         config: its shape.
         dtype: dtype of activations and memory. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
@@ -110,7 +113,8 @@ class GPTNeoX(LayeredDecoder):
         tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
         embed = eight_bits.table(self, "embed", *tables)
         x = looked_up(embed, tokens).astype(self.dtype)
-        blocks = [NeoXBlock(config, *dtypes, self.attention_impl, parent=None)] * config.num_layers
+        block = NeoXBlock(config, *dtypes, self.attention_impl, self.kv_dtype, parent=None)
+        blocks = [block] * config.num_layers
         ran = self.through_layers(blocks, x, (positions, mask), memory, nodes)
         x = LayerNorm(config.norm_eps, True, *dtypes, name="norm")(ran.x)
         head = embed if config.tied else eight_bits.table(self, "head", *tables)

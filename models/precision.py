@@ -75,3 +75,19 @@ def find(dtype: DTypeLike, held: bool = False) -> Any:
             'jax.config.update("jax_enable_x64", True)'
         )
     return getattr(jnp, jnp.dtype(dtype).name)
+
+
+def find_kv(dtype: DTypeLike | None) -> Any:
+    """The dtype that keys and values are kept in; None: that of the activations.
+
+    Raises:
+        InputError: if it is neither.
+    """
+    if dtype is None:
+        return None
+    if not _is(dtype, ("int8",)):
+        raise InputError(
+            f"kv_dtype {dtype!r} is unknown; use int8, or leave it out to keep keys and values in "
+            "the dtype of the activations"
+        )
+    return jnp.int8

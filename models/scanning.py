@@ -53,6 +53,7 @@ class LayeredDecoder(Decoder):
         config: its shape, a frozen dataclass.
         dtype: dtype of activations and cache. Logits, softmax and norms are float32.
         param_dtype: dtype that weights are created in; loaded weights keep their own.
+        kv_dtype: of keys and values: int8, see `jspec.memory.Rounded`; None: `dtype`.
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         tp_size: see `jspec.models.columns`.
         scan_layers: True to scan layers that are alike.
@@ -77,7 +78,8 @@ class LayeredDecoder(Decoder):
         config = self.config
         parts = [
             caches.init(
-                batch, capacity, 1, config.num_kv_heads * len(layers), config.head_dim, self.dtype
+                *(batch, capacity, 1, config.num_kv_heads * len(layers), config.head_dim),
+                self.memory_dtype,
             )
             for layers in chain.from_iterable(self.groups)
         ]
@@ -138,7 +140,7 @@ class LayeredDecoder(Decoder):
         arguments: Sequence[PyTree],
         pasts: Sequence[attention.Past],
         taps: Sequence[int],
-    ) -> tuple[Array, list[tuple[Array, Array]], dict[int, Array]]:
+    ) -> tuple[Array, list[tuple[caches.Held, caches.Held]], dict[int, Array]]:
         """The states behind a group, the keys and values of each of its ranges, and taps."""
         count = len(group[0])
         period = [blocks[layers.start] for layers in group]
@@ -204,7 +206,7 @@ class LayeredDecoder(Decoder):
         return self.variables["params"][name]
 
 
-def _beside(new: Float[Array, "L B H N D"]) -> Float[Array, "B H*L N D"]:
+def _beside(new: Num[Array, "L B H N D"]) -> Num[Array, "B H*L N D"]:
     """A head's layers side by side, as they stand in the cache.
 
     Heads come first so that devices which share the heads have all layers of theirs.

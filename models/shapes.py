@@ -24,6 +24,7 @@ def shapes(
     mesh: Any = None,
     num_layers: int | None = None,
     scan_layers: bool = False,
+    kv_dtype: DTypeLike | None = None,
 ) -> Loaded:
     """What `load` would give, with shapes in the place of weights: to plan before they are there.
 
@@ -36,6 +37,7 @@ def shapes(
             spread the weights.
         num_layers: another number of layers than it has, all else being equal.
         scan_layers: as in `load`.
+        kv_dtype: as in `load`.
 
     Returns:
         The model, and a `jax.ShapeDtypeStruct` for each of its weights. There is no tokenizer.
@@ -50,11 +52,14 @@ def shapes(
         '70.6'
     """
     compute, held = precision.pair(dtype, param_dtype)
+    memory = precision.find_kv(kv_dtype)
     family, config, ends = _described(name)
     if num_layers is not None:
         kept = getattr(config, "layers", ())[:num_layers]
         config = replace(config, num_layers=num_layers, **({"layers": kept} if kept else {}))
-    model = family.build(config, dtype=compute, param_dtype=held, scan_layers=scan_layers)
+    model = family.build(
+        config, dtype=compute, param_dtype=held, scan_layers=scan_layers, kv_dtype=memory
+    )
     params = checkpoint.shapes(model)
     if mesh is not None:
         model = sharding.laid_out(model, mesh)

@@ -128,6 +128,8 @@ def compare_bits(
         network: Any = target.model
         dtypes = [eight_bits.called(kind) for kind in (network.dtype, network.param_dtype)]
         said = dtypes[0] if dtypes[0] == dtypes[1] else "{}, weights in {}".format(*dtypes)
+        if network.kv_dtype is not None:
+            said += f", keys and values in {eight_bits.called(network.kv_dtype)}"
         print(f"{model or BUNDLED}, {said}, {jax.devices()[0].device_kind}")
         print(found)
         if (wrong := compiler.wrong()) is not None:

@@ -66,6 +66,7 @@ def certify(
         ),
     ] = 4096,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
     bitwise: Annotated[
         bool,
         typer.Option(
@@ -114,7 +115,7 @@ def certify(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, choice, dtype)
+    session = sessions.start(model, draft, choice, dtype, kv_dtype)
     if bitwise:
         return certification.compare_bits(session, model, asked, settings, as_json)
     return certification.run(session, model, asked, settings, draws, as_json)

@@ -32,6 +32,7 @@ def chat(
     seed: options.Seed = 0,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
 ) -> None:
     """Talk to a chat model in the terminal."""
     settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, memory=memory)
@@ -45,4 +46,4 @@ def chat(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    chats.talk(sessions.start(model, draft, choice, dtype), settings, system, drop)
+    chats.talk(sessions.start(model, draft, choice, dtype, kv_dtype), settings, system, drop)

@@ -35,6 +35,7 @@ def export(
     ignore_eos: options.IgnoreEos = False,
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
 ) -> None:
     """Write model, method and generation as one folder that runs with JAX alone."""
     RunSettings(max_new_tokens, batch_size=batch_size)
@@ -51,7 +52,7 @@ def export(
     from jspec.sessions import session as sessions
 
     # An artefact has no kernels, and without them a CPU copies what it scans.
-    session = sessions.start(model, draft, choice, dtype, scan_layers=False)
+    session = sessions.start(model, draft, choice, dtype, kv_dtype, scan_layers=False)
     target, built = session.target, session.built
     artefact.export(
         out, built.model, target.params, drafter=built.drafter, drafter_params=built.drafter_params,

@@ -163,6 +163,7 @@ def generate(
     logprobs: options.Logprobs = None,
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line instead of text.")
     ] = False,
@@ -217,7 +218,7 @@ def generate(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, chosen, dtype)
+    session = sessions.start(model, draft, chosen, dtype, kv_dtype)
     target = session.target
     ids = prompts.encode(
         asked,

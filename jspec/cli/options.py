@@ -102,6 +102,14 @@ Dtype = Annotated[
         show_default="float32 on CPU, else bfloat16",
     ),
 ]
+KvDtype = Annotated[
+    str | None,
+    typer.Option(
+        metavar="D",
+        help="The dtype of keys and values; int8: a quarter of the memory of float32.",
+        show_default="the dtype of computation",
+    ),
+]
 Logprobs = Annotated[
     int | None,
     typer.Option(

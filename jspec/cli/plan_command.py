@@ -53,6 +53,7 @@ def plan(
         ),
     ] = None,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
     device: Annotated[
         str | None,
         typer.Option(
@@ -141,7 +142,7 @@ def plan(
     compilation.keep_on_disk()
     asked = planning.PlanOptions(
         model or BUNDLED, draft, choice, dtype, rows, max_model_len, max_new_tokens, device, axes,
-        topology, compiled, few_layers, scan_layers,
+        topology, compiled, few_layers, scan_layers, kv_dtype,
     )  # fmt: skip
     return 0 if planning.run(asked, as_json) else DOES_NOT_FIT
 

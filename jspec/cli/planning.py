@@ -40,6 +40,7 @@ class PlanOptions:
     compiled: bool
     few_layers: tuple[int, ...]
     scan_layers: bool = False
+    kv_dtype: str | None = None
 
 
 def run(asked: PlanOptions, as_json: bool) -> bool:
@@ -137,15 +138,14 @@ def _built(asked: PlanOptions, device: Device, num_layers: int | None) -> tuple[
                 f"method {method.name} has a trained head, and {asked.model} has none; take "
                 "another method, or a model with a head"
             )
+        layout: Any = {"scan_layers": asked.scan_layers, "kv_dtype": asked.kv_dtype}
         if method.needs_training:
             # A head is known by the weights of its target.
-            target = models.load(asked.model, asked.dtype, scan_layers=asked.scan_layers)
+            target = models.load(asked.model, asked.dtype, **layout)
         else:
-            target = models.shapes(
-                asked.model, asked.dtype, num_layers=num_layers, scan_layers=asked.scan_layers
-            )
+            target = models.shapes(asked.model, asked.dtype, num_layers=num_layers, **layout)
         draft = None
         if asked.draft_model is not None:
-            draft = models.shapes(asked.draft_model, asked.dtype)
+            draft = models.shapes(asked.draft_model, asked.dtype, kv_dtype=asked.kv_dtype)
         built = method.build(target, draft, **asked.choice.options)
     return target, built

@@ -142,6 +142,7 @@ def serve(
     ] = LIMITS.connections,
     memory: options.Memory = None,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
 ) -> None:
     """Serve a model over HTTP, in the words of the OpenAI API."""
     extras.require("jspec serve", "serve", *_NEEDED)
@@ -190,5 +191,5 @@ def serve(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, launch.narrowed(choice, rows), dtype)
+    session = sessions.start(model, draft, launch.narrowed(choice, rows), dtype, kv_dtype)
     launch.serve(session, settings, taken)

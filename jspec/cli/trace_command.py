@@ -34,6 +34,7 @@ def trace(
     ignore_eos: options.IgnoreEos = False,
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
 ) -> None:
     """Continue a prompt, and write a page that shows every round of drafting."""
     settings = RunSettings(max_new_tokens, temperature, top_k, top_p, min_p, seed, ignore_eos)
@@ -49,7 +50,7 @@ def trace(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, choice, dtype)
+    session = sessions.start(model, draft, choice, dtype, kv_dtype)
     target = session.target
     ids = prompts.encode(asked, target.tokenizer, target.model.vocab_size, target.model.context)
     print(write.run(session, ids, settings, described(model, choice, settings), out))

@@ -28,6 +28,7 @@ def start(
     draft_model: str | None,
     choice: Choice,
     dtype: str | None,
+    kv_dtype: str | None = None,
     scan_layers: bool | None = None,
 ) -> Session:
     """Loads the models and builds the drafter.
@@ -37,23 +38,30 @@ def start(
         draft_model: the same of the draft model, for a method that needs one.
         choice: the method.
         dtype: dtype of both models; None is the device's default.
+        kv_dtype: of their keys and values; None: `dtype`.
         scan_layers: whether their layers are scanned; None: where that costs nothing.
 
     Raises:
         InputError: if a model cannot be loaded, or the two have different vocabularies.
     """
-    target = load(model or BUNDLED, dtype, scan_layers)
-    draft = None if draft_model is None else load(draft_model, dtype, scan_layers)
+    target = load(model or BUNDLED, dtype, kv_dtype, scan_layers)
+    draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)
     built = choice.method.build(target, draft, **choice.options)
     return Session(target, choice, built, model or BUNDLED)
 
 
-def load(name: str, dtype: str | None, scan_layers: bool | None = None) -> "Loaded":
+def load(
+    name: str,
+    dtype: str | None,
+    kv_dtype: str | None = None,
+    scan_layers: bool | None = None,
+) -> "Loaded":
     """A model whose layers are scanned where that costs nothing, so that it compiles sooner.
 
     Args:
         name: a folder, a bundled model's name, or a hub id.
         dtype: None is the device's default.
+        kv_dtype: of keys and values; None: `dtype`.
         scan_layers: None: where it costs nothing.
 
     Raises:
@@ -63,4 +71,4 @@ def load(name: str, dtype: str | None, scan_layers: bool | None = None) -> "Load
     from jspec.models import scanning
 
     scan = scanning.free() if scan_layers is None else scan_layers
-    return models.load(name, dtype, scan_layers=scan)
+    return models.load(name, dtype, scan_layers=scan, kv_dtype=kv_dtype)

@@ -1,11 +1,13 @@
 """The implementations of attention that a model may take in the place of XLA's."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec.memory import Rounded
 from jspec.models.attention import XLA, Cached, Implementation
 from jspec.models.block_attention import visits
 from jspec.models.block_attention.kernel import Launch, Work
@@ -21,7 +23,7 @@ class BlockAttention(Implementation):
     read block by block, up to the last live slot, once for all queries of a tile.
 
     What the kernel cannot do is left to XLA: a head's size that Triton does not take, fewer slots
-    than a block, and arrays on a mesh of several devices. It has no gradients.
+    than a block, arrays on a mesh of several devices, and a memory in 8 bits. It has no gradients.
 
     Args:
         nodes: starts the kernel over the tree's nodes; None: XLA.
@@ -81,7 +83,7 @@ class BlockAttention(Implementation):
         """As in `Implementation`."""
         batch, _, count, _ = queries.shape
         launch = _fitting(self.past, queries, cached.slots)
-        if launch is None:
+        if launch is None or isinstance(cached.keys, Rounded):
             return super().with_past(softmax, queries, cached, oldest, soft_cap)
         if oldest is None:
             first = jnp.zeros((batch, count), jnp.int32)
@@ -91,7 +93,9 @@ class BlockAttention(Implementation):
         limits = _filled(jnp.stack([first, ends], axis=-1), launch.tile)
         listed = visits.of_range(limits, launch.tile, launch.block, cached.slots)
         rows = _filled(queries, launch.tile)
-        work = Work(rows, cached.keys, cached.values, limits, listed, cached.layer)
+        keys: Any = cached.keys
+        values: Any = cached.values
+        work = Work(rows, keys, values, limits, listed, cached.layer)
         found = launch(work, visits.in_range, soft_cap)
         parts = (
             jnp.stack([own, past[:, :, :count]], axis=2)

@@ -83,6 +83,7 @@ def bench(
         ),
     ] = "",
     dtype: options.Dtype = None,
+    kv_dtype: options.KvDtype = None,
     out: Annotated[
         Path,
         typer.Option(
@@ -123,5 +124,5 @@ def bench(
     from jspec.sessions import compilation
 
     compilation.keep_on_disk()
-    made = checks.BenchOptions(model, draft, head, dtype, chosen, asked, settings)
+    made = checks.BenchOptions(model, draft, head, dtype, kv_dtype, chosen, asked, settings)
     runs.run(made, found, ledger)

@@ -45,9 +45,10 @@ def run(job: BenchOptions, questions: Sequence[Question], ledger: Ledger) -> Non
     Raises:
         InputError: if a model, a head or a prompt does not serve, before anything is compiled.
     """
-    target = sessions.load(job.model or BUNDLED, job.dtype)
+    target = sessions.load(job.model or BUNDLED, job.dtype, job.kv_dtype)
     path = hub.find(job.model or BUNDLED)
-    draft = None if job.draft_model is None else sessions.load(job.draft_model, job.dtype)
+    dtypes = job.dtype, job.kv_dtype
+    draft = None if job.draft_model is None else sessions.load(job.draft_model, *dtypes)
     wording = chat.wording(target, job.settings.raw)
     asked, longest = _fitting(job, target, wording, questions)
     entries = _methods(job, target, draft)
@@ -161,7 +162,8 @@ def _about(
     return {
         "model": job.model or BUNDLED,
         "weights": fingerprint(target.params)[:16],
-        "dtype": jax.numpy.dtype(model.dtype).name,
+        "dtype": jax.numpy.dtype(model.dtype).name
+        + ("" if model.kv_dtype is None else f", keys and values {job.kv_dtype}"),
         "draft_model": job.draft_model,
         "draft_weights": None if draft is None else fingerprint(draft.params)[:16],
         "head": job.head,

@@ -63,6 +63,8 @@ class BenchOptions:
     head: str | None
     dtype: str | None
     """None is the device's default."""
+    kv_dtype: str | None
+    """Of keys and values; None: `dtype`."""
     choices: Mapping[str, Choice]
     """The methods, by the label of their column."""
     peers: Sequence[str]

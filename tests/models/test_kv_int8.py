@@ -1,0 +1,144 @@
+"""Keys and values in int8: a tree's node and the same token in the memory are the same numbers."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+import jspec
+from jspec.memory import Rounded, rounded
+from jspec.models import checkpoint
+from jspec.testing import check_model
+
+WIDE = tiny.model()
+MODEL = WIDE.clone(kv_dtype=jnp.int8)
+PARAMS = tiny.params(MODEL)
+SHARP = tiny.params(MODEL, scale=20.0)
+"""Weights that let rounding change tokens."""
+TREE = jspec.tree.branching([2, 1])
+
+
+def test_rounding_is_that_of_an_oracle_and_off_by_half_a_scale():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(2, 3, 5, 8)) * 10.0 ** rng.integers(-6, 7, (2, 3, 5, 1))
+    x[0, 0, 0] = 0
+    small = rounded(jnp.asarray(x, jnp.float32))
+    scales = np.abs(x).max(-1, keepdims=True) / 127
+    np.testing.assert_allclose(small.scales, scales, rtol=1e-6)
+    assert small.values.dtype == jnp.int8
+    off = np.abs(np.asarray(small.astype(jnp.float32), np.float64) - x)
+    assert (off <= scales * (0.5 + 1e-4)).all() and (off > scales * 0.4).any()
+    assert not np.isfinite(rounded(jnp.array([[[[1.0, np.inf]], [[np.nan, 1]]]])).scales).any()
+
+
+def test_the_memory_is_a_quarter_and_a_scale():
+    kept = jax.eval_shape(partial(MODEL.init_memory, 2, 100))
+    assert all(isinstance(part, Rounded) for part in (*kept.keys, *kept.values))
+    layers, vectors = 2, 2 * 2 * 100  # rows, heads, slots
+    size = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(kept))
+    assert size == 2 * layers * vectors * (4 + 4) + 2 * 4
+
+
+@pytest.mark.parametrize("scan", [False, True])
+def test_it_keeps_the_promises_of_a_model(scan):
+    model = MODEL.clone(scan_layers=scan)
+    assert not check_model(model, checkpoint.relaid(model, PARAMS)).skipped
+
+
+def test_scanned_layers_give_the_numbers_of_the_others(causal):
+    scanned = MODEL.clone(scan_layers=True)
+    found, wanted = (
+        jax.jit(model.apply)(checkpoint.relaid(model, PARAMS), *causal(tiny.PROMPTS), None).logits
+        for model in (scanned, MODEL)
+    )
+    np.testing.assert_array_equal(found, wanted)
+
+
+def _behind(model, prompt, tentative):
+    """Logits of a token behind a prompt, which is held as what is given of it."""
+    every = jnp.arange(tiny.PROMPTS.shape[1])[None]
+    cache = model.commit(
+        model.init_memory(1, 300), tentative, every, jnp.array([every.shape[1] - 1])
+    )
+    last = jnp.asarray(prompt)[:, -1:]
+    return model.apply(PARAMS, last, every[:, -1:], jnp.ones((1, 1, 1), bool), cache).logits[0, 0]
+
+
+def test_a_node_and_its_token_are_the_same_numbers(causal):
+    """And are not, if what is committed alone were rounded."""
+    prompt = tiny.PROMPTS[:1]
+    whole = MODEL.apply(PARAMS, *causal(prompt), None)
+    behind = _behind(MODEL, prompt, whole.tentative)
+    np.testing.assert_allclose(behind, whole.logits[0, -1], atol=1e-5, rtol=0)
+
+    wide = WIDE.apply(PARAMS, *causal(prompt), None)
+    late = jax.tree.map(rounded, wide.tentative)
+    off = np.abs(_behind(MODEL, prompt, late) - wide.logits[0, -1]).max()
+    assert off > 1e-3
+
+
+DRAFTERS = {
+    "lookup": (jspec.PromptLookup(3), None),
+    "recycling": (jspec.TokenRecycling(tiny.VOCAB, TREE), None),
+    "eagle": (
+        jspec.EAGLE(tiny.eagle(), jspec.Template(((0,), (1,), (0, 0)))),
+        tiny.variables(tiny.eagle()),
+    ),
+    "draft": (
+        jspec.SpeculativeDecoding(tiny.draft().clone(kv_dtype=jnp.int8), 3),
+        tiny.params(tiny.draft()),
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def plain():
+    return {sampled: _run(jspec.Autoregressive(), None, sampled) for sampled in (False, True)}
+
+
+def _run(drafter, params, sampled, model=MODEL):
+    how = dict(sampling=jspec.Sampling(1.0), key=jax.random.key(3)) if sampled else {}
+    return jspec.decode(
+        model,
+        SHARP,
+        tiny.PROMPTS,
+        tiny.LENGTHS,
+        drafter=drafter,
+        drafter_params=params,
+        max_new_tokens=40,
+        **how,
+    )
+
+
+@pytest.mark.parametrize("sampled", [False, True])
+@pytest.mark.parametrize("name", DRAFTERS)
+def test_drafted_tokens_are_those_of_plain_decoding(name, sampled, plain):
+    found = _run(*DRAFTERS[name], sampled)
+    np.testing.assert_array_equal(found.tokens, plain[sampled].tokens)
+
+
+def test_it_is_a_model_of_its_own(plain):
+    assert (_run(jspec.Autoregressive(), None, True, WIDE).tokens != plain[True].tokens).any()
+
+
+@pytest.mark.parametrize("name", ["gpt2", "pythia"])
+def test_other_families(name, fixtures):
+    model, params, _ = jspec.models.load(
+        fixtures / name, dtype="float32", with_tokenizer=False, kv_dtype="int8"
+    )
+    check_model(model, params)
+
+
+def test_what_is_not_supported_is_one_sentence(fixtures):
+    with pytest.raises(ValueError, match="kv_dtype 'int4' is unknown; use int8, or leave it out"):
+        jspec.models.load(fixtures / "llama2", with_tokenizer=False, kv_dtype="int4")
+    with pytest.raises(ValueError, match="kv_dtype 'bfloat16' is unknown"):
+        WIDE.clone(kv_dtype="bfloat16")
+
+
+def test_a_checkpoint_says_it(tmp_path):
+    jspec.models.save(tmp_path / "one", MODEL, PARAMS)
+    assert jspec.models.restore(tmp_path / "one")[0] == MODEL
