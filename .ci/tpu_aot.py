@@ -161,7 +161,7 @@ def _fits(name: str, lowered: jax.stages.Lowered, mesh: Mesh, batch: int, caches
     memory = lowered.compile().memory_analysis()
     # Not temp_size_in_bytes: on TPU that counts a buffer again where a loop passes it on.
     held = memory.peak_memory_in_bytes - memory.argument_size_in_bytes
-    shapes = jax.eval_shape(partial(MODEL.init_cache, batch, PROMPT + LIMIT))
+    shapes = jax.eval_shape(partial(MODEL.init_memory, batch, PROMPT + LIMIT))
     cache = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(shapes)) / mesh.size
     bound = (caches + 0.25) * cache + SLACK
     print(
