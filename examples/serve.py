@@ -17,8 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import jax
 
 import jspec
-from jspec import models
-from jspec.processors import logits as processors
+from jspec import models, processors
 
 ROWS, SLOTS, ROUNDS = 4, 256, 8
 

@@ -81,9 +81,9 @@ def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch
             state = jspec.prefill(*target, PROMPTS, LENGTHS, max_new_tokens=LIMIT, **of(name))
             found.append(jax.device_get(state.drafter_state))
         at_once, in_pieces = found
-        np.testing.assert_array_equal(at_once.memory.lengths, in_pieces.memory.lengths)
-        live = np.arange(at_once.memory.slots) < at_once.memory.lengths[:, None]
-        for a, b in zip(at_once.memory.keys, in_pieces.memory.keys, strict=True):
+        np.testing.assert_array_equal(at_once.cache.lengths, in_pieces.cache.lengths)
+        live = np.arange(at_once.cache.slots) < at_once.cache.lengths[:, None]
+        for a, b in zip(at_once.cache.keys, in_pieces.cache.keys, strict=True):
             np.testing.assert_allclose(
                 *(np.where(live[:, None, :, None], x, 0) for x in (a, b)), atol=1e-5
             )

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 import jspec
+from jspec import processors
 from jspec.models import Loaded
 from jspec.processors import grammar
-from jspec.processors import logits as processors
 from jspec.serve.jobs import RowSettings
 from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.json_output import without_end

@@ -102,7 +102,7 @@ def test_widths_at_random_change_no_token(name, sampling):
     plain = jspec.decode(MODEL, PARAMS, tiny.PROMPTS, tiny.LENGTHS, **ask)
     rng = np.random.default_rng(len(name))
     chosen, programs, state = [], None, None
-    backed_off = np.random.default_rng(7).integers(0, 2, 99).tolist()
+    backed_off = (np.random.default_rng(7).integers(0, 4, 99) == 0).tolist()
 
     def next_width():
         width = int(rng.choice(drafter.widths))
