@@ -83,15 +83,10 @@ class CausalLM(Protocol):
         """
         ...
 
-
-class CanCut(Protocol):
-    """A model whose memory can be cut back. One that has no `until` is refused where that is asked
-    for: as a draft model, and to go on from a text that was cut before a stop string.
-    """
-
-    def until(self, memory: PyTree, lengths: Int[Array, " B"], /) -> PyTree:
-        """The memory with no more than so many committed tokens of each row."""
-        ...
+    # A model whose memory can be cut back has one method more; one that has not is refused where
+    # that is asked for: as a draft model, and to go on from a text cut before a stop string.
+    #
+    #     until(memory, lengths) -> the memory with no more than so many committed tokens a row
 
 
 @runtime_checkable
@@ -374,14 +369,14 @@ class LogitsProcessor:
         return self
 
 
-class Asked(Protocol):
+class ProcessorSpec(Protocol):
     """What stands in `processors=` of a call, such as `jspec.processors.min_tokens(3)`."""
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
         """The member for B rows, of NumPy arrays. Raises InputError for values out of range."""
         ...
 
-    def row(self, given: Any) -> "Asked":
+    def row(self, given: Any) -> "ProcessorSpec":
         """What one row asks for by `given`, in the shapes of this one, which an `Engine` was made
         with; None: nothing. Raises InputError if there is no room for it.
         """

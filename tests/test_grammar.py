@@ -39,7 +39,7 @@ CALL = dict(
 
 
 def on_device(made):
-    return jax.tree.map(jnp.asarray, masks.prepare([made], SIZE, np.array([[EOS]])))
+    return jax.tree.map(jnp.asarray, masks.Grammar.prepare([made], SIZE, np.array([[EOS]])))
 
 
 def of_nodes(grammars, tree):

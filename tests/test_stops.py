@@ -141,7 +141,10 @@ def test_stop_tokens_end_a_row():
         (lambda: stop_strings("a", "letters"), "tokenizer is 'letters'; pass a tokenizers.Tokeniz"),
         (lambda: stop_strings("a", ["a"]), "the vocabulary has 'a'; pass the bytes of each token"),
         (lambda: free(processors="a"), "processors is 'a'; pass what jspec.processors"),
-        (lambda: free(processors=[[_NEVER]]), "holds 1 stop strings for 4 rows; pass one for all"),
+        (
+            lambda: free(processors=[[_NEVER]]),
+            "holds a list of 1 for 4 rows; pass what jspec.stop_strings makes for all",
+        ),
         (
             lambda: free(limits=jspec.Limits(stop_token_ids=SIZE)),
             r"stop_token_ids holds 19, outside the vocabulary",

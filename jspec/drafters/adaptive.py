@@ -42,7 +42,7 @@ from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
 from jspec.drafters.backoff import Backoff, absent, draft_unless, if_any_drafted, update_unless
 from jspec.drafters.cost_curve import CostCurve
-from jspec.drafters.ensemble.members import MemberDraft, own_view
+from jspec.drafters.ensemble.members import at_width, own_view
 from jspec.drafters.growth.calibration import (
     AcceptanceModel,
     among_siblings,
@@ -52,7 +52,6 @@ from jspec.drafters.growth.calibration import (
 from jspec.drafters.growth.union import check_deterministic
 from jspec.protocols import Drafter, Verifier
 from jspec.round.packed import largest_together
-from jspec.round.widths import kept_nodes
 from jspec.tree.admission import admit, check_tree
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
 from jspec.verify.schemes import takes_parts
@@ -315,7 +314,7 @@ class Adaptive:
                 backoff=state.backoff.count_down() if self.drafting is False else state.backoff,
             )
         tree, width = aux.tree, feedback.tree.tokens.shape[1] - 1
-        own = own_view(_places(tree, width), feedback, others=False)
+        own = own_view(at_width(tree, width), feedback, others=False)
 
         def learnt() -> tuple[AcceptanceModel, Float[Array, " B"]]:
             depths = trees.depths(tree)
@@ -463,15 +462,6 @@ def _together(
     return jnp.where(
         largest_together(probabilities, probabilities > 0, tokens - running), probabilities, 0.0
     )
-
-
-def _places(tree: Tree, width: int) -> MemberDraft:
-    """The tree, and where its nodes stand in what is left of it at some width."""
-    kept = kept_nodes(tree, width)
-    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
-    same = kept[:, None, :] == nodes[:, None]
-    place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
-    return MemberDraft(tree, place.astype(jnp.int32))
 
 
 def adaptive(drafter: Drafter, widths: Sequence[int], token_budget: float = 1.0) -> Adaptive:

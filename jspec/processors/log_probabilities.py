@@ -25,7 +25,7 @@ filters. In greedy rows temperature and filters are left out, as they leave one 
 
 
 @dataclass(frozen=True)
-class Asked:
+class LogprobsSpec:
     """Which log-probabilities are recorded; see `logprobs`."""
 
     num_top: int
@@ -33,17 +33,18 @@ class Asked:
     read: bool | None = None
     """Whether someone reads them, in an engine of which rows differ in that."""
 
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Recorded":
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "RecordedLogprobs":
         """Of B rows. Raises InputError if the vocabulary has fewer tokens."""
         del end_tokens
         check_integer("logprobs", self.num_top, 0, vocab_size, "the vocabulary")
         read: Any = None if self.read is None else np.full(batch, self.read)
-        return Recorded(RecordedRows(None, read), num_top=int(self.num_top), mode=self.mode)
+        return RecordedLogprobs(RecordedRows(None, read), num_top=int(self.num_top), mode=self.mode)
 
-    def row(self, given: Any) -> "Asked":
+    def row(self, given: Any) -> "LogprobsSpec":
         """Of one row: they are kept of all rows, and are 0 where nobody reads them."""
         if given is not None and (
-            not isinstance(given, Asked) or (given.num_top, given.mode) != (self.num_top, self.mode)
+            not isinstance(given, LogprobsSpec)
+            or (given.num_top, given.mode) != (self.num_top, self.mode)
         ):
             raise InputError(
                 f"processors holds {given!r:.80} where the engine has logprobs({self.num_top}, "
@@ -52,7 +53,7 @@ class Asked:
         return replace(self, read=given is not None)
 
 
-def logprobs(num_top: int = 0, mode: str = RAW) -> Asked:
+def logprobs(num_top: int = 0, mode: str = RAW) -> LogprobsSpec:
     """Records the log-probability of each emitted token, and the likeliest tokens at its place, in
     `Result.logprobs`. Changes nothing.
 
@@ -79,7 +80,7 @@ def logprobs(num_top: int = 0, mode: str = RAW) -> Asked:
     check_integer("logprobs", num_top, 0, None)
     if mode not in (RAW, PROCESSED):
         raise InputError(f"mode is {mode!r:.40}; pass {RAW!r} or {PROCESSED!r}")
-    return Asked(num_top, mode)
+    return LogprobsSpec(num_top, mode)
 
 
 @struct.dataclass
@@ -92,7 +93,7 @@ class RecordedRows:
 
 
 @struct.dataclass
-class Recorded(LogitsProcessor):
+class RecordedLogprobs(LogitsProcessor):
     """The log-probabilities of the output."""
 
     rows: RecordedRows
@@ -106,7 +107,7 @@ class Recorded(LogitsProcessor):
 
     def begin(self, start: Start) -> Self:
         """With room for the whole output."""
-        return self._with(empty(self.num_top, len(start.lengths), start.size))
+        return self._with(_empty(self.num_top, len(start.lengths), start.size))
 
     def advance(self, round: Round) -> Self:
         """With those of the round's tokens."""
@@ -115,8 +116,8 @@ class Recorded(LogitsProcessor):
         def of_this() -> Logprobs:
             deciding = round.logits if raw else round.processed
             at = jnp.take_along_axis(deciding, round.path[..., None], axis=1)
-            found = scores(at, None if raw else round.sampling)
-            return vary(of_round(self.num_top, found, round.tokens), round)
+            found = _scores(at, None if raw else round.sampling)
+            return vary(_of_round(self.num_top, found, round.tokens), round)
 
         if read is None:
             new = of_this()
@@ -127,7 +128,11 @@ class Recorded(LogitsProcessor):
             reading = (read & ~round.had_ended).any()
             new = jax.lax.cond(reading, of_this, lambda: vary(nothing, round))
         assert self.rows.logprobs is not None, "it has begun"
-        return self._with(record(self.rows.logprobs, round.begins, new, round.counts))
+
+        def put(buffer: Array, new: Array) -> Array:
+            return append(buffer, round.begins, new, round.counts)
+
+        return self._with(jax.tree.map(put, self.rows.logprobs, new))
 
     def cut(self, there: Bool[Array, "B T"]) -> Self:
         def kept(values: Array) -> Array:
@@ -139,7 +144,7 @@ class Recorded(LogitsProcessor):
         return replace(self, rows=replace(self.rows, logprobs=known))
 
 
-def empty(num_top: int, batch: int, size: int) -> Logprobs:
+def _empty(num_top: int, batch: int, size: int) -> Logprobs:
     """Room for the log-probabilities of `size` tokens a row."""
     top = (batch, size, num_top)
     return Logprobs(
@@ -149,7 +154,7 @@ def empty(num_top: int, batch: int, size: int) -> Logprobs:
     )
 
 
-def of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
+def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B P"]) -> Logprobs:
     """Those of a round's tokens.
 
     Args:
@@ -164,21 +169,7 @@ def of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "B
     return Logprobs(own, tokens, values)
 
 
-def record(
-    known: Logprobs, lengths: Int[Array, " B"], new: Logprobs, counts: Int[Array, " B"]
-) -> Logprobs:
-    """Adds those of a round.
-
-    Args:
-        known: before the round.
-        lengths: tokens of each row before the round.
-        new: of the round, see `of_round`.
-        counts: how many they are.
-    """
-    return jax.tree.map(lambda buffer, new: append(buffer, lengths, new, counts), known, new)
-
-
-def scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:
+def _scores(logits: Float[Array, "B P V"], sampling: Sampling | None) -> Float[Array, "B P V"]:
     """The log-probabilities that logits stand for; those drawn from, if `sampling` is given."""
     plain = jax.nn.log_softmax(logits.astype(jnp.float32), axis=-1)
     if sampling is None:

@@ -271,7 +271,7 @@ def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
     def first(tree, width):
         return jnp.broadcast_to(jnp.arange(width + 1), (BATCH, width + 1))
 
-    monkeypatch.setattr("jspec.drafters.adaptive.kept_nodes", first)
+    monkeypatch.setattr("jspec.drafters.ensemble.members.kept_nodes", first)
     with pytest.raises(AssertionError, match=OTHER_TEXT):
         check_the_draft_has_read_what_the_target_has(jspec.adaptive(grown(8), (0, 3, 8)))
 

@@ -11,6 +11,7 @@ from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec.drafters.growth.union import check_deterministic
 from jspec.protocols import Drafter, Verifier
+from jspec.round.widths import kept_nodes
 from jspec.tree.admission import admit, check_tree
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
@@ -23,6 +24,15 @@ class MemberDraft:
     tree: Tree
     number: Int[Array, "B N"]
     """The number of each node in the joint tree; past its last node if the node was left out."""
+
+
+def at_width(tree: Tree, width: int) -> MemberDraft:
+    """The tree, and where its nodes stand in what is left of it at some width."""
+    kept = kept_nodes(tree, width)
+    nodes = jnp.arange(tree.tokens.shape[1], dtype=jnp.int32)
+    same = kept[:, None, :] == nodes[:, None]
+    place = jnp.where(same.any(-1), same.argmax(-1), kept.shape[1])
+    return MemberDraft(tree, place.astype(jnp.int32))
 
 
 @struct.dataclass

@@ -7,7 +7,7 @@ They are one *class*, and a table has a column for each class instead of one for
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import jax
 import numpy as np
@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec.protocols import LogitsProcessor
 
 NONE = -1
 """The entry of a table where a token leads nowhere."""
@@ -48,9 +49,6 @@ class Room:
     Raises:
         InputError: if there is room for nothing.
 
-    Example:
-        >>> Room(states=512, classes=256).megabytes
-        0.5
     """
 
     states: int
@@ -60,10 +58,50 @@ class Room:
         check_integer("states", self.states, 1, None)
         check_integer("classes", self.classes, 1, None)
 
+    kind: ClassVar[Any]
+    """The class of what a row may ask for."""
+
     @property
     def megabytes(self) -> float:
         """The memory of the table, for each row."""
         return self.states * self.classes * 4 / _MEGABYTE
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
+        """Rows that ask for nothing."""
+        return self.kind.prepare([None] * batch, vocab_size, end_tokens, self)
+
+    def row(self, given: Any) -> "ByRow":
+        """What one row asks for, in this room."""
+        if not (given is None or given is self or isinstance(given, self.kind)):
+            raise InputError(
+                f"processors holds {given!r:.80} where the engine has other room; pass "
+                f"{self.kind.what_row}, or None"
+            )
+        return ByRow(self.kind, [None if given is self else given], self)
+
+
+@dataclass(frozen=True)
+class ByRow:
+    """What rows ask for of which each has its own, or None.
+
+    Args:
+        kind: its class.
+        rows: one for each row.
+        room: of a row that comes to others.
+    """
+
+    kind: Any
+    rows: Sequence[Any]
+    room: Room | None = None
+
+    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
+        """The member for B rows. Raises InputError unless there is an entry for each."""
+        if len(self.rows) != batch:
+            raise InputError(
+                f"processors holds a list of {len(self.rows)} for {batch} rows; pass "
+                f"{self.kind.what_row} for all, or a list with one or None for each row"
+            )
+        return self.kind.prepare(self.rows, vocab_size, end_tokens, self.room)
 
 
 @dataclass(frozen=True, eq=False)

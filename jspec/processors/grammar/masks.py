@@ -16,6 +16,7 @@ from jspec.processors.grammar import automaton
 from jspec.processors.grammar.automaton import (
     Automata,
     AutomatonRows,
+    ByRow,
     Tables,
     TokenAutomaton,
     stack,
@@ -45,6 +46,8 @@ class Grammar:
     """The token that is drafted: the longest that spells what the grammar forces; -2: an end token,
     -1: none."""
     sizes = None
+    what_row = "a Grammar"
+    by_row = classmethod(ByRow)
 
     def __repr__(self) -> str:
         states, classes = self.automaton.table.shape
@@ -52,14 +55,37 @@ class Grammar:
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
         """That of all rows. Raises InputError if a row has no end token."""
-        return prepare([self] * batch, vocab_size, end_tokens)
+        return self.prepare([self] * batch, vocab_size, end_tokens)
 
     @staticmethod
-    def by_row(rows: Sequence["Grammar | None"]) -> "_ByRow":
-        """One or None for each row."""
-        return _ByRow(rows)
+    def prepare(
+        rows: "Sequence[Grammar | None]",
+        vocab_size: int,
+        end_tokens: Any,
+        room: "Room | None" = None,
+    ) -> "Grammars":
+        """The grammars of rows.
 
-    def row(self, given: Any) -> "_ByRow":
+        Args:
+            rows: one for each row, or None.
+            vocab_size: V.
+            end_tokens: [B, X], of all kinds.
+            room: for the grammar of a single row that may come to others, whether it has one.
+
+        Raises:
+            InputError: if a row with a grammar has no end token, or there is no room for it.
+        """
+        known = known_values(end_tokens)
+        if known is not None:
+            endless = (known < 0).all(-1) & np.array([row is not None for row in rows])
+            if endless.any():
+                raise InputError(
+                    f"row {int(endless.argmax())} has a grammar and no end token, so that it could "
+                    "not end; pass eos=, the model's end token"
+                )
+        return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, room))
+
+    def row(self, given: Any) -> ByRow:
         """None: an engine's rows have a `Room`."""
         raise InputError(
             f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Room(states, "
@@ -67,7 +93,6 @@ class Grammar:
         )
 
 
-@dataclass(frozen=True)
 class Room(automaton.Room):
     """The room for the grammar of one row, where rows come and go: one of the `processors` of a
     `jspec.Engine`. Static.
@@ -84,34 +109,7 @@ class Room(automaton.Room):
         0.5
     """
 
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
-        """Rows without a grammar."""
-        return prepare([None] * batch, vocab_size, end_tokens, self)
-
-    def row(self, given: Any) -> "_ByRow":
-        """The grammar of a row, in this room."""
-        if not (given is None or given is self or isinstance(given, Grammar)):
-            raise InputError(
-                f"processors holds {given!r:.80} where the engine has room for a grammar; pass a "
-                "Grammar, or None"
-            )
-        return _ByRow([given if isinstance(given, Grammar) else None], self)
-
-
-@dataclass(frozen=True)
-class _ByRow:
-    """The grammars of rows, of which each has one or none."""
-
-    rows: Sequence[Grammar | None]
-    room: Room | None = None
-
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Grammars":
-        if len(self.rows) != batch:
-            raise InputError(
-                f"processors holds {len(self.rows)} grammars for {batch} rows; pass one Grammar, "
-                "or a list with one or None for each row"
-            )
-        return prepare(self.rows, vocab_size, end_tokens, self.room)
+    kind = Grammar
 
 
 @struct.dataclass
@@ -167,31 +165,6 @@ class Standing:
         """The nodes of a tree that the grammar allows, with all above them."""
         _, allowed = of_nodes(self.automata, self.states, tree, self.end_tokens)
         return allowed
-
-
-def prepare(
-    rows: Sequence[Grammar | None], vocab_size: int, end_tokens: Any, room: Room | None = None
-) -> Grammars:
-    """The grammars of rows.
-
-    Args:
-        rows: one for each row, or None.
-        vocab_size: V.
-        end_tokens: [B, X], of all kinds.
-        room: for the grammar of a single row that may come to others, whether it has one or not.
-
-    Raises:
-        InputError: if a row with a grammar has no end token, or there is no room for it.
-    """
-    known = known_values(end_tokens)
-    if known is not None:
-        endless = (known < 0).all(-1) & np.array([row is not None for row in rows])
-        if endless.any():
-            raise InputError(
-                f"row {int(endless.argmax())} has a grammar and no end token, so that it could not "
-                "end; pass eos=, the model's end token"
-            )
-    return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, room))
 
 
 def step(

@@ -20,6 +20,7 @@ from jspec.processors.grammar.automaton import (
     Automata,
     AutomatonRows,
     Bounds,
+    ByRow,
     Tables,
     TokenAutomaton,
     read_tokens,
@@ -44,16 +45,38 @@ class StopStrings:
     sizes: Int[np.ndarray, " V"]
     """The bytes of each token."""
 
+    what_row = "what jspec.stop_strings makes"
+    by_row = classmethod(ByRow)
+
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
         """Those of all rows."""
-        return prepare([self] * batch, vocab_size)
+        return self.prepare([self] * batch, vocab_size, end_tokens)
 
     @staticmethod
-    def by_row(rows: Sequence["StopStrings | None"]) -> "_ByRow":
-        """One or None for each row."""
-        return _ByRow(rows)
+    def prepare(
+        rows: "Sequence[StopStrings | None]",
+        vocab_size: int,
+        end_tokens: Any = None,
+        room: "StopRoom | None" = None,
+    ) -> "Stops":
+        """The stop strings of rows.
 
-    def row(self, given: Any) -> "_ByRow":
+        Args:
+            rows: those of each row, or None.
+            vocab_size: V.
+            end_tokens: of no use here.
+            room: for those of a single row that may come to others, whether it has any or not.
+
+        Raises:
+            InputError: if there is no room for them.
+        """
+        del end_tokens
+        free = {"held": 0, "complete": False}
+        of_rows, tables = stack(rows, vocab_size, free, room, sized=True)
+        zeros: Any = np.zeros(len(rows), np.int32)
+        return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros), tables)
+
+    def row(self, given: Any) -> ByRow:
         """None: an engine's rows have a `StopRoom`."""
         raise InputError(
             f"processors of an engine holds stop strings, {self.strings!r:.80}; give it "
@@ -61,7 +84,6 @@ class StopStrings:
         )
 
 
-@dataclass(frozen=True)
 class StopRoom(automaton.Room):
     """The room for the stop strings of one row, where rows come and go: one of the `processors` of
     a `jspec.Engine`. Static.
@@ -74,34 +96,7 @@ class StopRoom(automaton.Room):
         InputError: if there is room for nothing.
     """
 
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
-        """Rows without stop strings."""
-        return prepare([None] * batch, vocab_size, self)
-
-    def row(self, given: Any) -> "_ByRow":
-        """The stop strings of a row, in this room."""
-        if not (given is None or given is self or isinstance(given, StopStrings)):
-            raise InputError(
-                f"processors holds {given!r:.80} where the engine has room for stop strings; pass "
-                "what jspec.stop_strings makes, or None"
-            )
-        return _ByRow([given if isinstance(given, StopStrings) else None], self)
-
-
-@dataclass(frozen=True)
-class _ByRow:
-    """The stop strings of rows, of which each has some or none."""
-
-    rows: Sequence[StopStrings | None]
-    room: StopRoom | None = None
-
-    def init(self, batch: int, vocab_size: int, end_tokens: Any) -> "Stops":
-        if len(self.rows) != batch:
-            raise InputError(
-                f"processors holds {len(self.rows)} stop strings for {batch} rows; pass one for "
-                "all, or a list with one or None for each row"
-            )
-        return prepare(self.rows, vocab_size, self.room)
+    kind = StopStrings
 
 
 def stop_strings(
@@ -292,22 +287,3 @@ class Stops(LogitsProcessor):
             begins=self.rows.begins,
         )
         return replace(self, rows=rows)
-
-
-def prepare(
-    rows: Sequence[StopStrings | None], vocab_size: int, room: StopRoom | None = None
-) -> Stops:
-    """The stop strings of rows.
-
-    Args:
-        rows: those of each row, or None.
-        vocab_size: V.
-        room: for those of a single row that may come to others, whether it has any or not.
-
-    Raises:
-        InputError: if there is no room for them.
-    """
-    free = {"held": 0, "complete": False}
-    of_rows, tables = stack(rows, vocab_size, free, room, sized=True)
-    zeros: Any = np.zeros(len(rows), np.int32)
-    return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros), tables)

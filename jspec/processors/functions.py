@@ -1,0 +1,108 @@
+"""Applies functions of the text before a node to its logits: one member for all of a call's."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import jax.numpy as jnp
+from flax import struct
+from jaxtyping import Array, Bool, Float, Int
+
+from jspec._validate.errors import InputError
+from jspec.processors import history as histories
+from jspec.processors.history import History, Text
+from jspec.protocols import LogitsProcessor, Nodes, Round, Start
+from jspec.types import PyTree
+
+Logits = Float[Array, "B N V"]
+
+
+@dataclass(frozen=True)
+class Function:
+    """The part of a processor that is in the program; its values are data."""
+
+    function: Callable[[Logits, History, PyTree], Logits]
+    is_on: Callable[[PyTree], Bool[Array, " B"]] | None
+    """The rows in which the values change anything; None: all."""
+
+
+@struct.dataclass
+class TextRows:
+    """What functions of the text need of rows."""
+
+    values: tuple[PyTree, ...]
+    text: Text | None
+
+
+@struct.dataclass
+class Functions(LogitsProcessor):
+    """Functions one behind the other, with the text that all of them read."""
+
+    rows: TextRows
+    shared: None = None
+    functions: tuple[Function, ...] = struct.field(pytree_node=False, default=())
+
+    several = True
+    reads_text = True
+
+    @property
+    def text(self) -> Text | None:
+        return self.rows.text
+
+    def joined(self, later: LogitsProcessor) -> "Functions | None":
+        """One text is enough for all."""
+        if not isinstance(later, Functions):
+            return None
+        rows = replace(self.rows, values=self.rows.values + later.rows.values)
+        return replace(self, rows=rows, functions=self.functions + later.functions)
+
+    def begin(self, start: Start) -> Self:
+        """With the text of the prompt, and of what stood before it."""
+        if start.text is None:
+            text = histories.begin(start.prompt, start.lengths, start.size, start.vocab_size)
+        else:
+            text = histories.go_on(start.text, start.committed, start.prompt, start.lengths)
+        return self._with(text)
+
+    def on(self) -> Bool[Array, " B"] | None:
+        """The rows in which some function changes anything."""
+        found = []
+        for one, values in zip(self.functions, self.rows.values, strict=True):
+            if one.is_on is None:
+                return None
+            found.append(one.is_on(values))
+        return functools.reduce(jnp.logical_or, found)
+
+    def process(self, logits: Logits, nodes: Nodes) -> Logits:
+        """The functions, from left to right."""
+        history = histories.of_nodes(self._text, nodes.lengths, nodes.end_tokens, nodes.tree)
+        for one, values in zip(self.functions, self.rows.values, strict=True):
+            logits = _checked(one, logits, one.function(logits, history, values))
+        return logits
+
+    def advance(self, round: Round) -> Self:
+        """With the round's tokens in the text."""
+        return self._with(histories.extend(self._text, round.lengths, round.tokens, round.counts))
+
+    def rewound(self, lengths: Int[Array, " B"], dropped: Int[Array, " B"]) -> Self:
+        return self._with(histories.cut(self._text, lengths, dropped))
+
+    @property
+    def _text(self) -> Text:
+        assert self.rows.text is not None, "it has begun"
+        return self.rows.text
+
+    def _with(self, text: Text) -> Self:
+        return replace(self, rows=replace(self.rows, text=text))
+
+
+def _checked(one: Function, before: Array, after: Any) -> Array:
+    """What a function returned, if it is logits."""
+    if getattr(after, "shape", None) != before.shape or after.dtype != before.dtype:
+        name = getattr(one.function, "__name__", "a processor")
+        raise InputError(
+            f"{name} returned {jnp.shape(after)} of {getattr(after, 'dtype', type(after))}; a "
+            f"processor returns logits, {before.shape} of {before.dtype}"
+        )
+    return after
