@@ -180,7 +180,7 @@ def _call(model, program: Program):
     sampling = jspec.Sampling(temperature=0.8, top_k=50, top_p=0.9, min_p=0.0)
     one = prepare(
         model, np.zeros((1, SLOTS - NEW), np.int32), None, NEW, eos=0, sampling=sampling,
-        key=jax.random.key(0), slots=SLOTS,
+        key=jax.random.key(0), capacity=SLOTS,
     )  # fmt: skip
 
     def of_rows(leaf):
@@ -223,7 +223,7 @@ def _kernel(mesh: Mesh, dtype, layers: int, **options: float) -> bool:
     shapes = [((rows, nodes, heads * mates, dim), dtype), (of_nodes, dtype), (of_nodes, dtype)]
     shapes += [((rows, nodes, nodes), bool), ((rows, nodes), jnp.int32), (cache, dtype)]
     shapes += [(cache, dtype), ((rows,), jnp.int32), ((), jnp.int32)]
-    impl = BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, pieces=8))
+    impl = BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, num_splits=8))
 
     def program(q, k, v, mask, positions, keys, values, lengths, layer):
         past = Past(Cached(keys, values, lengths, layer), None)

@@ -29,7 +29,7 @@ from jspec.models.block_attention import BlockAttention, Hopper
 from jspec.planning import gpu_chips, layout
 
 SLOTS, HEADS, MATES = 2048, 8, 4
-BY = BlockAttention(nodes=Hopper(64, pieces=1), past=Hopper(64))
+BY = BlockAttention(nodes=Hopper(64, num_splits=1), past=Hopper(64))
 CASES = {
     "64 nodes of 8B, bfloat16": (jnp.bfloat16, 64, 128, 1, {}),
     "1 node, float16, heads of 64": (jnp.float16, 1, 64, 1, {}),

@@ -36,7 +36,7 @@ class Case:
         data: devices for the rows.
         model: devices for the weights.
         rows: that decode together.
-        slots: most tokens of a row.
+        capacity: most tokens of a row.
         scan_layers: whether layers are scanned, so that a deep model compiles in minutes.
     """
 
@@ -45,7 +45,7 @@ class Case:
     data: int
     model: int
     rows: int
-    slots: int
+    capacity: int
     scan_layers: bool = False
 
 
@@ -165,7 +165,7 @@ def _named(case: Case, setting: Any) -> list[str]:
     where = case.where if ":" in case.where else f"{count} x {case.where}"
     chips = f"{where} ({count})" if ":" in case.where else where
     mesh = f"{case.data} x {case.model}"
-    return [case.shape, chips, mesh, f"{case.rows} x {case.slots}"]
+    return [case.shape, chips, mesh, f"{case.rows} x {case.capacity}"]
 
 
 def _plan(case: Case, width: int, compiled: bool) -> Any:
@@ -180,7 +180,7 @@ def _plan(case: Case, width: int, compiled: bool) -> Any:
             choice=method_choice.choose(method, config),
             dtype="bfloat16",
             rows=case.rows,
-            max_model_len=case.slots,
+            max_model_len=case.capacity,
             max_new_tokens=128,
             device=None if topology else case.where,
             axes={"data": case.data, "model": case.model},

@@ -58,11 +58,11 @@ class Counting:
             raise AttributeError(name)
         return getattr(self.drafter, name)
 
-    def init(self, batch: int, slots: int, earlier: Start | None) -> Tally:
+    def init(self, batch: int, capacity: int, earlier: Start | None) -> Tally:
         if earlier is None:
             earlier = Start(None, jnp.zeros(batch, jnp.int32))
         return Tally(
-            inner=self.drafter.init(batch, slots, earlier.inner),
+            inner=self.drafter.init(batch, capacity, earlier.inner),
             wanted=earlier.wanted,
             histogram=jnp.zeros((batch, DEEPEST), jnp.int32),
             num_draft_tokens=jnp.zeros(batch, jnp.int32),

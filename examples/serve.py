@@ -37,7 +37,7 @@ class Job:
 
 
 class Rows:
-    """The one thread that owns the device: it fills free rows, steps, and hands out the news."""
+    """The one thread that owns the device: it fills free rows, steps, and hands out the output."""
 
     def __init__(self, name: str):
         self.target = models.load(name)
@@ -79,14 +79,14 @@ class Rows:
                 except jspec.InputError as error:  # one request's trouble is not another's
                     job.status = str(error)
                     job.done.set()
-            state, news = self.engine.generate(
+            state, output = self.engine.generate(
                 params, state, rounds=ROUNDS, until_one_ends=not self.waiting.empty()
             )
-            news = jax.device_get(news)  # all that the host reads of a step
+            output = jax.device_get(output)  # all that the host reads of a step
             for row, job in list(self.jobs.items()):
-                job.tokens += news.tokens[row, : news.counts[row]].tolist()
-                if news.status[row] != jspec.Status.RUNNING:
-                    job.status = jspec.Status(int(news.status[row])).name
+                job.tokens += output.tokens[row, : output.counts[row]].tolist()
+                if output.status[row] != jspec.Status.RUNNING:
+                    job.status = jspec.Status(int(output.status[row])).name
                     state = self.engine.free(state, row)
                     self.jobs.pop(row).done.set()
 

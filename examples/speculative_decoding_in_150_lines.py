@@ -113,7 +113,7 @@ def generate(weights, prompt, key, temperature=0.0, *, max_new_tokens=64, depth=
     """Writes `max_new_tokens` tokens behind the prompt [T], T >= 2; temperature 0 is greedy."""
     parents, mask = tree(depth)
     end = len(prompt) + max_new_tokens
-    slots = end + depth + 1  # the last round may write past the end
+    capacity = end + depth + 1  # the last round may write past the end
 
     def one_round(state: State) -> State:
         tokens = draft(state.text, state.length, depth)
@@ -133,8 +133,8 @@ def generate(weights, prompt, key, temperature=0.0, *, max_new_tokens=64, depth=
         cache = jax.lax.dynamic_update_slice(state.cache, new[:, :, path], (0, 0, committed, 0))
         return State(text, state.length + accepted.sum(), cache, state.rounds + 1)
 
-    text = jnp.zeros(slots, jnp.int32).at[: len(prompt)].set(prompt)
-    cache = jnp.zeros((LAYERS, 2, slots, HEAD_DIM))
+    text = jnp.zeros(capacity, jnp.int32).at[: len(prompt)].set(prompt)
+    cache = jnp.zeros((LAYERS, 2, capacity, HEAD_DIM))
     places = jnp.arange(len(prompt) - 1)  # the prompt is read, but for its last token, the root
     _, read = forward(weights, prompt[:-1], places, places[:, None] >= places, cache, 0)
     start = State(text, len(prompt), cache.at[:, :, : len(places)].set(read), 0)

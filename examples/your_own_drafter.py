@@ -16,7 +16,7 @@ class Bigram:
     vocab_size: int
     num_speculative_tokens: int = 4
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         """An empty table, or an earlier call's."""
         empty = jnp.full((batch, self.vocab_size), -1, jnp.int32)
         if earlier is not None and earlier.shape != empty.shape:

@@ -88,7 +88,7 @@ class KVCache:
     """The number of committed tokens per row; slots at or beyond it are never read."""
 
     @property
-    def slots(self) -> int:
+    def capacity(self) -> int:
         return jax.tree.leaves(self.keys)[0].shape[2]
 
 
@@ -123,10 +123,10 @@ class TreeKV:
 
 
 def init(
-    batch: int, slots: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike
+    batch: int, capacity: int, layers: int, heads: int, head_dim: int, dtype: DTypeLike
 ) -> KVCache:
     """An empty cache of [B, H, S, D] arrays per layer; of `Rounded` ones in int8."""
-    shape = (batch, heads, slots, head_dim)
+    shape = (batch, heads, capacity, head_dim)
 
     def empty() -> Held:
         if jnp.dtype(dtype) == jnp.int8:
@@ -157,10 +157,10 @@ def commit(
     counts = _known_after(nodes, counts)
     step = jnp.arange(path.shape[1])
     # A masked lane goes off the end and is dropped. (Index -1 would write the last slot.)
-    slots = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.slots)
+    places = jnp.where(step < counts[:, None], cache.lengths[:, None] + step, cache.capacity)
 
     def write(old: Array, new: Array) -> Array:
-        return _write(old, new, path, slots)
+        return _write(old, new, path, places)
 
     return KVCache(
         keys=jax.tree.map(write, cache.keys, nodes.keys),
@@ -179,18 +179,18 @@ def _write(
     old: Num[Array, "B H S D"],
     new: Num[Array, "B H N D"],
     path: Int[Array, "B P"],
-    slots: Int[Array, "B P"],
+    places: Int[Array, "B P"],
 ) -> Num[Array, "B H S D"]:
     # Mapped over rows, not indexed by them: a sharded batch then writes without communication.
     # And over heads: XLA for TPU lays an array out by what a scatter takes whole, and with whole
     # heads it would copy the cache into another layout and back, twice a call of `step`.
     @jax.vmap
     @jax.vmap
-    def scatter(old, picked, slots):
-        return old.at[slots].set(picked, mode="drop")
+    def scatter(old, picked, places):
+        return old.at[places].set(picked, mode="drop")
 
     picked = jnp.take_along_axis(new, path[:, None, :, None], axis=2).astype(old.dtype)
-    return scatter(old, picked, jnp.broadcast_to(slots[:, None], picked.shape[:3]))
+    return scatter(old, picked, jnp.broadcast_to(places[:, None], picked.shape[:3]))
 
 
 def _known_after(nodes: TreeKV, counts: Int[Array, " B"]) -> Int[Array, " B"]:

@@ -163,7 +163,7 @@ class DraftHead(Protocol):
 class Drafter(Protocol):
     """Proposes a tree each round. Static and hashable; its memory is a pytree that it passes on.
 
-    Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads a piece
+    Four pure functions, as everywhere in JAX: `init` makes the empty state, `prefill` reads a chunk
     of the prompt, `draft` proposes and `update` learns. The engine, and a merge of drafters, call
     them in this order; what is appended to a text later goes through `prefill` again. The state
     keeps the structure, shapes and dtypes that `init` gives. What `update` needs of this round's
@@ -183,15 +183,16 @@ class Drafter(Protocol):
     - `needs_costs`: True if its params are a `jspec.AdaptiveParams`, with the time of rounds.
     """
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
         """The memory that a call begins with: empty, or what survives of an earlier call's.
 
-        Its shapes depend on `batch` and `slots` alone, so that cold and hot calls are one program.
-        An axis of the rows has as many entries as there are rows, and not a multiple of them.
+        Its shapes depend on `batch` and `capacity` alone, so that cold and hot calls are one
+        program. An axis of the rows has as many entries as there are rows, and not a multiple
+        of them.
 
         Args:
             batch: rows.
-            slots: most tokens a row will hold, prompt included.
+            capacity: most tokens a row will hold, prompt included.
             earlier: the state that an earlier call returned (hot start), or None.
 
         Raises:
@@ -200,15 +201,15 @@ class Drafter(Protocol):
         ...
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
-        """The state after a chunk of the prompt; after the last piece, that before the first round.
+        """The state after a chunk of the prompt; after the last chunk, that before the first round.
 
-        Called at least once, and once for every piece of the longest row.
+        Called at least once, and once for every chunk of the longest row.
 
         Args:
             params: the drafter's weights.
-            state: what `init` gave, or `prefill` for the piece before; of a text that goes on, what
+            state: what `init` gave, or `prefill` for the chunk before; of a text that goes on, what
                 the last `update` gave.
-            chunk: the piece, and the target's forward over it.
+            chunk: its tokens, and the target's forward over it.
 
         Raises:
             ValueError: if the shapes do not fit.
@@ -225,7 +226,7 @@ class Drafter(Protocol):
 
         Returns:
             (tree, aux): a tree of the same shape in every round. Malformed nodes are marked
-            absent, see `jspec.round.admit`. A drafter that needs nothing of its draft gives None.
+            absent, see `jspec.round.sanitize`. A drafter that needs nothing of it gives None.
         """
         ...
 
@@ -269,7 +270,7 @@ class Nodes:
     """The nodes of a tree, at whose logits a member is asked."""
 
     tree: Tree
-    """An admitted one."""
+    """A sanitized one."""
     lengths: Int[Array, " B"]
     """The tokens of each row's text, of which the root is the last."""
     end_tokens: Int[Array, "B X"]

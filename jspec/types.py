@@ -122,8 +122,8 @@ class Tree:
     """A draft: N tokens, each with a parent. Node 0 is the last emitted token of the row.
 
     Siblings stand in the order in which they were drawn: sampled rules read them in that order.
-    Malformed nodes are marked absent, see `jspec.round.admit`: a drafter can waste its nodes, and
-    can change no token.
+    Malformed nodes are marked absent, see `jspec.round.sanitize`: a drafter can waste its nodes,
+    and can change no token.
 
     Example:
         >>> import jax.numpy as jnp
@@ -222,13 +222,13 @@ class Frame:
     max_draft_tokens: Int[Array, " B"] | None = None
     """Most drafted nodes of each row that the round verifies; None: all of them."""
     grammar: PyTree = None
-    """Where the text stands in its grammar, such as a `jspec.grammar.masks.Standing`; None: in
+    """Where the text stands in its grammar, such as a `jspec.grammar.masks.GrammarState`; None: in
     none. Drafted nodes that it does not allow are taken for absent."""
 
 
 @struct.dataclass
 class PromptChunk:
-    """A piece of each row's prompt, which the target has read: what a drafter's `prefill` gets.
+    """A chunk of each row's prompt, which the target has read: what a drafter's `prefill` gets.
 
     C: most tokens that are read at once. A row whose prompt is read already takes no part: it has
     `counts` 0, and stands at its last token.

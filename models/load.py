@@ -280,7 +280,7 @@ def read_weights(
 
         def read_packed(name: str) -> np.ndarray:
             there = known[name]
-            kept = files.packed(there, kind) if isinstance(files, gguf.Tensors) else None
+            kept = files.packed(there, kind) if isinstance(files, gguf.GGUFTensors) else None
             return blocks.packed(files.read(there), kind) if kept is None else kept
 
         shapes = tuple(blocks.packed_shape(shape, kind) for shape in weight.shapes)

@@ -63,7 +63,7 @@ class NNXModel:
         """The module's forward; see `jspec.protocols.CausalLM`."""
         batch, new = tokens.shape
         cache = self.init_memory(batch, 0) if memory is None else memory
-        live = jnp.arange(cache.slots) < cache.lengths[:, None]
+        live = jnp.arange(cache.capacity) < cache.lengths[:, None]
         # Slots beyond may hold anything, NaN too, which a weight of 0 would not keep out.
         held = [
             tuple(jnp.where(live[:, None, :, None], layer, 0) for layer in part)
@@ -74,7 +74,7 @@ class NNXModel:
                 tuple(jnp.concatenate(both, axis=2) for both in zip(part, later, strict=True))
                 for part, later in zip(held, (nodes.keys, nodes.values), strict=True)
             ]
-        seen = jnp.broadcast_to(live[:, None], (batch, new, cache.slots))
+        seen = jnp.broadcast_to(live[:, None], (batch, new, cache.capacity))
         both = jnp.concatenate([seen, mask], axis=-1)
         from flax import nnx
 

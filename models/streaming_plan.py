@@ -32,7 +32,7 @@ def plan(
     weights: PyTree = None,
     *,
     batch: int = 1,
-    slots: int = 2048,
+    capacity: int = 2048,
     nodes: int = 768,
     bandwidth: float = 25e9,
     device_memory: int | None = None,
@@ -44,7 +44,7 @@ def plan(
         model: with scanned layers.
         weights: arrays or their shapes; None: those that the model would have.
         batch: rows.
-        slots: of the cache.
+        capacity: of the cache.
         nodes: of a row that are verified at once, whose logits are there in float32.
         bandwidth: bytes a second from host to device; the default is what PCIe 4.0 x16 gives.
         device_memory: bytes of the device; None: what it says, if it does.
@@ -74,7 +74,7 @@ def plan(
             rest += size
         else:
             stacks[path] = size, len(stacking.layers_of(name) or ())
-    cache = jax.eval_shape(lambda: model.init_memory(batch, slots))
+    cache = jax.eval_shape(lambda: model.init_memory(batch, capacity))
     held = sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(cache))
     host = sum(size for size, _ in stacks.values())
     found = Streams(
@@ -87,7 +87,9 @@ def plan(
         seconds=host / bandwidth,
     )
     _check("host", "the layers", found.loading_bytes, _host_memory(host_memory), "more memory")
-    what = f"embeddings, head, three layers, {nodes} nodes and a cache of {batch} x {slots} slots"
+    what = (
+        f"embeddings, head, three layers, {nodes} nodes and a cache of {batch} x {capacity} slots"
+    )
     _check(
         "device", what, found.device_bytes, _device_memory(device_memory), "fewer slots or nodes"
     )
@@ -120,7 +122,7 @@ def check(model: Model, layer_memory: str) -> None:
             f"layers in {layer_memory!r} cannot be {kind} on a TPU, where XLA would copy all of "
             "them for each; leave out param_dtype"
         )
-    plan(model, slots=1, nodes=1)
+    plan(model, capacity=1, nodes=1)
 
 
 def _check(place: str, what: str, wanted: int, there: int | None, other: str) -> None:

@@ -42,8 +42,8 @@ class Table:
         )
         held = [] if nodes is None else [nodes]
         if cache is not None:
-            past = jnp.arange(cache.slots) < cache.lengths[:, None]
-            past = jnp.broadcast_to(past[:, None], (batch, count, cache.slots))
+            past = jnp.arange(cache.capacity) < cache.lengths[:, None]
+            past = jnp.broadcast_to(past[:, None], (batch, count, cache.capacity))
             mask, held = jnp.concatenate([past, mask], axis=-1), [cache, *held]
         keys, values = (
             jnp.concatenate([*parts, end], axis=2)[:, 0, :, 0]

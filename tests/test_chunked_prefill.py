@@ -48,12 +48,12 @@ def of(name):
 def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
     how = of(name)
     plain = jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK)
-    monkeypatch.setattr(request, "chunk_of", lambda batch, slots: 4)
+    monkeypatch.setattr(request, "chunk_of", lambda batch, capacity: 4)
     first = np.array([6, 1, 10, 9])
     rest = np.stack([np.roll(row, -n) for row, n in zip(PROMPTS, first, strict=True)])
     state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, **ASK, **how)
     same(run(state, *how.values()), plain)
-    state = jspec.prefill(MODEL, PARAMS, PROMPTS, first, slots=64, **ASK, **how)
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, first, capacity=64, **ASK, **how)
     state = jspec.prefill(MODEL, PARAMS, rest, LENGTHS - first, earlier=state, **ASK, **how)
     same(run(state, *how.values()), plain)
     # What was written is part of the text that goes on.
@@ -62,7 +62,7 @@ def test_pieces_and_later_parts_change_no_token(name, monkeypatch):
     for row, (length, end) in enumerate(zip(LENGTHS, ended, strict=True)):
         text = [*PROMPTS[row, :length], *plain.tokens[row, :end], 3, 1, 4][: length + end + row]
         texts[row, : len(text)] = text
-    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, slots=64, **ASK, **how)
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, capacity=64, **ASK, **how)
     state = run(state, *how.values())
     more = np.tile([3, 1, 4], (4, 1))
     state = jspec.prefill(MODEL, PARAMS, more, np.arange(4), earlier=state, **ASK, **how)
@@ -77,12 +77,12 @@ def test_what_a_draft_model_and_a_head_remember_is_that_of_one_piece(monkeypatch
     for name in ("speculative_decoding", "eagle"):
         found = []
         for size in (64, 4):
-            monkeypatch.setattr(request, "chunk_of", lambda batch, slots, size=size: size)
+            monkeypatch.setattr(request, "chunk_of", lambda batch, capacity, size=size: size)
             state = jspec.prefill(*target, PROMPTS, LENGTHS, max_new_tokens=LIMIT, **of(name))
             found.append(jax.device_get(state.drafter_state))
         at_once, in_pieces = found
         np.testing.assert_array_equal(at_once.cache.lengths, in_pieces.cache.lengths)
-        live = np.arange(at_once.cache.slots) < at_once.cache.lengths[:, None]
+        live = np.arange(at_once.cache.capacity) < at_once.cache.lengths[:, None]
         for a, b in zip(at_once.cache.keys, in_pieces.cache.keys, strict=True):
             np.testing.assert_allclose(
                 *(np.where(live[:, None, :, None], x, 0) for x in (a, b)), atol=1e-5
@@ -102,7 +102,7 @@ def test_copies_of_a_row_are_rows_of_a_batch_of_equal_prompts(name):
     same(run(state, *how.values()), jspec.decode(MODEL, PARAMS, PROMPTS, LENGTHS, **ask))
     assert (wanted.tokens[0] != wanted.tokens[1]).any()
     # A beginning that all prompts share: read once, then copied.
-    begun = jspec.prefill(MODEL, PARAMS, PROMPTS[:1], [5], slots=64, **ask, **how)
+    begun = jspec.prefill(MODEL, PARAMS, PROMPTS[:1], [5], capacity=64, **ask, **how)
     begun = jspec.fork(begun, [0, 0, 0], drafter=how["drafter"], key=5)
     rest = np.array([[1, 2, 3], [4, 5, 6], [7, 8, 9]])
     state = jspec.prefill(MODEL, PARAMS, rest, [3, 1, 2], earlier=begun, **ask, **how)
@@ -159,7 +159,7 @@ def stopped(name):
     strings[3] += b"".join(texts[3][part + 1 : part + 2])
     stop = [one and jspec.stop_strings(one.decode(), SPELLED) for one in strings]
     ask |= dict(processors=[*ask["processors"], stop])
-    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, slots=64, **ask, **of(name))
+    state = jspec.prefill(MODEL, PARAMS, PROMPTS, LENGTHS, capacity=64, **ask, **of(name))
     state = run(state, *of(name).values())
     assert [jspec.Status(status).name for status in state.status.tolist()] == [
         "STOP", "STOP", "LIMIT", "STOP",
@@ -213,11 +213,11 @@ def test_what_a_drafter_remembers_ends_where_the_text_does(name):
     state = jspec.fork(state, [3, 3, 3, 3], drafter=of(name)["drafter"], key=5)
     ask = ASK | PENALTIES | of(name)
     state = jspec.prefill(MODEL, PARAMS, more, np.arange(4), earlier=state, **ask)
-    whole = jspec.prefill(MODEL, PARAMS, texts, total, slots=64, **ask)
+    whole = jspec.prefill(MODEL, PARAMS, texts, total, capacity=64, **ask)
     ours, theirs = (jax.device_get(one.drafter_state.cache) for one in (state, whole))
     rows = np.array([1, 2, 3])  # those that were given tokens
     np.testing.assert_array_equal(ours.lengths[rows], theirs.lengths[rows])
-    live = np.arange(theirs.slots) < theirs.lengths[:, None]
+    live = np.arange(theirs.capacity) < theirs.lengths[:, None]
     for a, b in zip(ours.keys, theirs.keys, strict=True):
         a, b = (np.where(live[:, None, :, None], x, 0)[rows] for x in (a, b))
         np.testing.assert_allclose(a, b, atol=1e-5)
@@ -234,7 +234,7 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
     state = None
     for turn in range(10):
         prompt = np.full((1, 5 + turn), turn)
-        begin = dict(slots=250) if state is None else dict(earlier=state)
+        begin = dict(capacity=250) if state is None else dict(earlier=state)
         state = jspec.prefill(counted, params, prompt, max_new_tokens=9, limits=[turn], **begin)
         while not state.done.all():
             state = jspec.step(counted, params, state)
@@ -243,23 +243,23 @@ def test_prompts_limits_and_turns_of_all_lengths_are_two_programs():
 
 def test_a_prompt_holds_no_second_cache_and_no_scores_of_all_its_pairs():
     model = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
-    params, slots = tiny.params(model), 20_000
-    call = request.prepare(model, np.ones((1, 19_000), int), None, 9, slots=slots)
+    params, capacity = tiny.params(model), 20_000
+    call = request.prepare(model, np.ones((1, 19_000), int), None, 9, capacity=capacity)
     drafter = jspec.Autoregressive()
     program = jspec.decoding._prefill.lower(
         *(
             model,
             params,
             call.arrays,
-            model.init_memory(1, slots),
+            model.init_memory(1, capacity),
             call.arrays.lengths,
             drafter,
             None,
             (),
         ),
-        *(call.size, call.slots, call.chunk),
+        *(call.size, call.capacity, call.chunk),
     ).compile()
-    cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.init_memory(1, slots)))
+    cache = sum(leaf.nbytes for leaf in jax.tree.leaves(model.init_memory(1, capacity)))
     assert cache > 10e6
     assert program.memory_analysis().temp_size_in_bytes < cache / 4
 
@@ -280,18 +280,18 @@ def given_away():
     [
         (lambda: dict(earlier=7), "earlier is a int; pass the jspec.State"),
         (lambda: dict(earlier=earlier(), prompt=[[1]]), "state has 4 rows and the prompt 1"),
-        (lambda: dict(earlier=earlier(), slots=32), r"slots is 32 and the earlier state has 64"),
+        (lambda: dict(earlier=earlier(), capacity=32), r"capacity is 32 and the earlier .* has 64"),
         (lambda: dict(earlier=earlier(model=tiny.model(), params=tiny.params(tiny.model()))),
          "memory is not one of this PrefixLM"),
         (lambda: dict(earlier=earlier(drafter=jspec.PromptLookup())),
          "memory of another drafter than this Autoregressive"),
         (lambda: dict(earlier=given_away()), "the earlier state was given away to a call before"),
         (lambda: dict(earlier=earlier(), drafter_state=()), "drafter_state came with an earlier"),
-        (lambda: dict(earlier=earlier(slots=32)), r"row 0 .* 42 .* has 32 slots; start with"),
+        (lambda: dict(earlier=earlier(capacity=32)), r"row 0 .* 42 .* holds 32 tokens a row; "),
         (lambda: dict(earlier=earlier(), prompt=np.ones((4, 50), int), lengths=[44, 1, 1, 1]),
          "would hold 65 tokens, 44 of them new, and the model's context is 64; leave out"),
-        (lambda: dict(slots=20), "slots is 20; pass an integer in 21 .. 64, what the model's"),
-        (lambda: dict(slots=65), "slots is 65; pass an integer in 21 .. 64"),
+        (lambda: dict(capacity=20), "capacity is 20; pass an integer in 21 .. 64, what the"),
+        (lambda: dict(capacity=65), "capacity is 65; pass an integer in 21 .. 64"),
     ],
 )  # fmt: skip
 def test_a_state_that_does_not_fit_is_one_sentence(change, message):
@@ -319,7 +319,7 @@ def test_copies_that_would_say_the_same_are_refused():
 
 
 class Flat:
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return jnp.zeros(2 * batch)
 
 

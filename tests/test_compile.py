@@ -47,16 +47,16 @@ def test_buckets():
 MODEL = tiny.model(hidden_size=32, head_dim=32, context=1 << 20)
 
 
-def _lowered(drafter, weights, slots_to_fill):
+def _lowered(drafter, weights, new_tokens):
     model, params = MODEL, tiny.params(MODEL)
     prompt = np.ones((2, 16), int)
-    call = prepare(model, prompt, None, slots_to_fill)
-    arrays, empty = call.arrays, drafter.init(2, call.slots, None)
-    cache = model.init_memory(2, call.slots)
+    call = prepare(model, prompt, None, new_tokens)
+    arrays, empty = call.arrays, drafter.init(2, call.capacity, None)
+    cache = model.init_memory(2, call.capacity)
     state = jax.eval_shape(
         lambda params, arrays, cache, empty: engine._prefill(
             *(model, params, arrays, cache, arrays.lengths, drafter, weights, empty),
-            *(call.size, call.slots, call.chunk),
+            *(call.size, call.capacity, call.chunk),
         ),
         *(params, arrays, cache, empty),
     )
@@ -69,7 +69,7 @@ def _lowered(drafter, weights, slots_to_fill):
                 prompt,
                 drafter=drafter,
                 drafter_params=weights,
-                max_new_tokens=slots_to_fill,
+                max_new_tokens=new_tokens,
             ).tokens
         )
     ).lower(params, jnp.asarray(prompt))

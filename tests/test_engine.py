@@ -249,7 +249,7 @@ def test_a_hot_start_finds_as_much_in_a_longer_prompt(target):
 class Outside:
     """Drafts ids that no vocabulary of 23 has, and known ones below them."""
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return ()
 
     def prefill(self, params, state, chunk):

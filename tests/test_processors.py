@@ -353,8 +353,8 @@ def test_other_values_compile_nothing():
     ("make", "said"),
     [
         (lambda: processors.banned_tokens(5), "banned_tokens is 5; pass a list of token ids"),
-        (lambda: processors.banned_tokens([1], room=None), "room is None; pass an integer"),
-        (lambda: processors.logit_bias({}, room="x"), "room is 'x'; pass an integer"),
+        (lambda: processors.banned_tokens([1], capacity=None), "capacity is None; pass an integer"),
+        (lambda: processors.logit_bias({}, capacity="x"), "capacity is 'x'; pass an integer"),
         (lambda: processors.banned_sequences(5), "banned_sequences is 5; pass lists of token ids"),
         (lambda: processors.banned_sequences([5]), r"banned_sequences\[0\] is 5; pass a list"),
     ],

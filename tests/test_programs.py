@@ -41,7 +41,7 @@ def test_what_was_not_is_an_error_that_names_function_and_shapes(caplog):
     with caplog.at_level(logging.INFO), jspec.no_recompile():
         with pytest.raises(
             jspec.RecompileError,
-            match=r"jit\(_empty\) would be compiled for a call of 3 rows and 128 slots",
+            match=r"jit\(_empty\) would be compiled for a call of 3 rows of 128 tokens",
         ):
             jspec.decode(MODEL, PARAMS, np.ones((3, 4), int), **ASK)
         with pytest.raises(

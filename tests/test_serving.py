@@ -25,7 +25,7 @@ PROCESSORS = (
     processors.logit_bias({}),
     processors.min_tokens(0),
 )
-ROOM, STOP_ROOM = (kind(states=24, classes=24) for kind in (grammar.Room, grammar.StopRoom))
+ROOM, STOP_ROOM = (kind(states=24, classes=24) for kind in (grammar.Capacity, grammar.StopCapacity))
 BOUND = jspec.grammar.choices(["abab", "cdc", "a"], LETTERS)
 STOPS = [
     jspec.stop_strings(strings, LETTERS) for strings in (["e", "h", "o"], ["fg", "c", "t", "m"])
@@ -140,17 +140,17 @@ def serve(engine, asked, rng, cancelled=()):
             row, number = free.pop(int(rng.integers(len(free)))), waiting.pop(0)
             state = engine.insert(state, row, read(engine, asked[number], pieces=1 + number % 3))
             running[row], tokens[number] = number, ([], [])
-        state, news = engine.generate(
+        state, output = engine.generate(
             PARAMS, state, drafter_params=COSTS, rounds=2, until_one_ends=bool(waiting)
         )
-        news = jax.device_get(news)
+        output = jax.device_get(output)
         for row, number in list(running.items()):
-            new = slice(0, int(news.counts[row]))
-            tokens[number][0].extend(news.tokens[row, new].tolist())
-            tokens[number][1].extend(news.logprobs.emitted[row, new].tolist())
+            new = slice(0, int(output.counts[row]))
+            tokens[number][0].extend(output.tokens[row, new].tolist())
+            tokens[number][1].extend(output.logprobs.emitted[row, new].tolist())
             over = number in cancelled and len(tokens[number][0]) > 1
-            if over or news.status[row] != Status.RUNNING:
-                ended[number] = int(news.status[row]), int(news.stop_bytes[row])
+            if over or output.status[row] != Status.RUNNING:
+                ended[number] = int(output.status[row]), int(output.stop_bytes[row])
                 state = engine.free(state, row)
                 del running[row]
     return tokens, ended
@@ -212,12 +212,12 @@ def test_what_a_drafter_knows_of_a_row_goes_with_it(engine):
     state = engine.insert(engine.init(PARAMS), 0, other)
     state, _ = engine.generate(PARAMS, state, rounds=2)
     state = engine.insert(state, 1, engine.prefill(PARAMS, **ask))
-    state, news = engine.generate(PARAMS, state, rounds=40)
+    state, output = engine.generate(PARAMS, state, rounds=40)
     one = jspec.decode(
         MODEL, PARAMS, ask["prompt"][None], drafter=drafter, max_new_tokens=20, limits=[20]
     )
-    assert (news.tokens[1, :20] == one.tokens[0]).all()
-    assert (news.stats.histogram[1] == one.stats.histogram[0]).all()
+    assert (output.tokens[1, :20] == one.tokens[0]).all()
+    assert (output.stats.histogram[1] == one.stats.histogram[0]).all()
     assert one.stats.num_accepted_tokens[0] > 0
 
 
@@ -232,16 +232,16 @@ def test_a_shared_beginning_is_read_once_and_a_turn_goes_on_from_its_row(engine)
         arrival = read_by(rest, earlier=engine.take(begun, 0), **whole)
         state = engine.insert(state, row, arrival)
         state = engine.insert(state, 2, read_by([5, 3, 9, 1, *rest], **whole))
-        state, news = engine.generate(PARAMS, state, drafter_params=COSTS)
-        assert news.tokens[row].tolist() == news.tokens[2].tolist()
+        state, output = engine.generate(PARAMS, state, drafter_params=COSTS)
+        assert output.tokens[row].tolist() == output.tokens[2].tolist()
     # The next turn: behind the answer of row 1 comes another question.
     answer = state.out[1, :6].tolist()
     turn = dict(limits=5, processors=penalty)
     state = engine.insert(state, 0, read_by([8, 8], earlier=engine.take(state, 1), **turn))
     state = engine.insert(state, 2, read_by([5, 3, 9, 1, 4, *answer, 8, 8], **turn))
-    state, news = engine.generate(PARAMS, state, drafter_params=COSTS)
-    assert news.tokens[0].tolist() == news.tokens[2].tolist()
-    assert news.counts.tolist() == [5, 0, 5]
+    state, output = engine.generate(PARAMS, state, drafter_params=COSTS)
+    assert output.tokens[0].tolist() == output.tokens[2].tolist()
+    assert output.counts.tolist() == [5, 0, 5]
 
 
 def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
@@ -250,11 +250,11 @@ def test_a_step_comes_back_when_a_row_ends_if_someone_waits(engine):
         state = plain.init(PARAMS)
         for row, limit in enumerate((3, 9)):
             state = plain.insert(state, row, plain.prefill(PARAMS, [1, 2], limits=limit))
-        state, news = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
-        assert news.counts.tolist() == [3, ran]
+        state, output = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
+        assert output.counts.tolist() == [3, ran]
         if waiting:  # and goes on, though that row is still there
-            state, news = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
-            assert news.counts.tolist() == [0, 6]
+            state, output = plain.generate(PARAMS, state, rounds=20, until_one_ends=waiting)
+            assert output.counts.tolist() == [0, 6]
     assert plain.generate(PARAMS, plain.free(state, 0))[1].status.tolist() == [
         Status.FREE, Status.LIMIT,
     ]  # fmt: skip
@@ -269,8 +269,8 @@ def test_log_probabilities_are_taken_while_a_row_reads_them(engine, asked):
         state = engine.insert(
             engine.init(PARAMS, COSTS), 1, read(engine, one | {"processors": own})
         )
-        _, news = engine.generate(PARAMS, state, drafter_params=COSTS, rounds=2)
-        taken = np.asarray(news.logprobs.emitted[1, : int(news.counts[1])])
+        _, output = engine.generate(PARAMS, state, drafter_params=COSTS, rounds=2)
+        taken = np.asarray(output.logprobs.emitted[1, : int(output.counts[1])])
         assert taken.size and (taken != 0).all() == (taken != 0).any() == reads
 
 
@@ -289,7 +289,7 @@ WRONG = {
         lambda e, s: e.insert(s, 0, jspec.prefill(MODEL, PARAMS, [[1]], max_new_tokens=9)),
         "the arrival holds other things than the engine's rows",
     ),
-    "other slots": (
+    "another capacity": (
         lambda e, s: e.insert(s, 0, jspec.Engine(MODEL, 2, 40).prefill(PARAMS, [1])),
         "the arrival's row holds 40 tokens and the engine's hold 48",
     ),
@@ -333,8 +333,8 @@ def test_what_does_not_fit_is_one_sentence(name):
 
 
 def test_processors_of_a_request_are_the_engines():
-    engine = jspec.Engine(MODEL, 2, SLOTS, processors=[processors.logit_bias({}, room=8)])
-    fits = [processors.logit_bias(dict.fromkeys(range(7), 1.0), room=8)]
+    engine = jspec.Engine(MODEL, 2, SLOTS, processors=[processors.logit_bias({}, capacity=8)])
+    fits = [processors.logit_bias(dict.fromkeys(range(7), 1.0), capacity=8)]
     engine.insert(engine.init(PARAMS), 0, engine.prefill(PARAMS, [1], processors=fits))
     large = [processors.logit_bias(dict.fromkeys(range(9), 1.0))]
     with pytest.raises(jspec.InputError, match=r"has shape .*12.* has room for .*8"):
@@ -357,7 +357,7 @@ def test_what_is_too_large_for_its_room_is_refused(engine):
         jspec.Engine(MODEL, 0, 9)
     for asked, said in (
         (dict(processors=STOPS[0]), r"holds stop strings, \('e', 'h', 'o'\); give it jspec.gramma"),
-        (dict(processors=BOUND), "holds Grammar of .*; give it jspec.grammar.Room"),
+        (dict(processors=BOUND), "holds Grammar of .*; give it jspec.grammar.Capacity"),
         (dict(processors=[[None]]), "each request its own; a list has no place in an engine"),
         (dict(processors=5), "processors is 5; pass what jspec.processors, jspec.grammar and"),
     ):
@@ -370,7 +370,7 @@ def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends():
     """However much it is: tokens without a text go on waiting with those before them."""
     texts = [b"a", b"b", b"c"] + [None] * 20
     stop = jspec.stop_strings("ab", texts)
-    engine = jspec.Engine(MODEL, 1, SLOTS, processors=grammar.StopRoom(3, 4))
+    engine = jspec.Engine(MODEL, 1, SLOTS, processors=grammar.StopCapacity(3, 4))
     for key in range(3, 9):
         ask = dict(sampling=jspec.Sampling(1.0), key=key, processors=stop)
         state = engine.insert(
@@ -378,8 +378,8 @@ def test_what_waited_for_a_stop_string_comes_with_the_step_in_which_it_ends():
         )
         told = []
         while not state.done.all():
-            state, news = engine.generate(PARAMS, state, rounds=1)
-            told += news.tokens[0, : news.counts[0]].tolist()
+            state, output = engine.generate(PARAMS, state, rounds=1)
+            told += output.tokens[0, : output.counts[0]].tolist()
         want = jspec.decode(MODEL, PARAMS, [[3, 4]], max_new_tokens=40, **ask)
         assert told == want.tokens[0, : want.lengths[0]].tolist()
 
@@ -388,7 +388,7 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned():
     """A next turn goes on from there, under penalties that count what is left."""
     penalties = [jspec.processors.repetition_penalty(1.5)]
     engine = jspec.Engine(
-        MODEL, 2, SLOTS, processors=[*penalties, grammar.StopRoom(states=64, classes=24)]
+        MODEL, 2, SLOTS, processors=[*penalties, grammar.StopCapacity(states=64, classes=24)]
     )
     ask = dict(processors=penalties, max_new_tokens=8)
     whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], **ask).tokens[0].tolist()
@@ -411,7 +411,7 @@ def test_a_row_that_a_stop_string_ended_is_taken_as_its_text_was_returned():
 
 def test_a_row_that_left_waits_for_no_stop_string():
     """Its last tokens may have been the beginning of one, and are told to nobody."""
-    engine = jspec.Engine(MODEL, 2, SLOTS, processors=grammar.StopRoom(states=64, classes=24))
+    engine = jspec.Engine(MODEL, 2, SLOTS, processors=grammar.StopCapacity(states=64, classes=24))
     whole = jspec.decode(MODEL, PARAMS, [[1, 2, 3]], max_new_tokens=8).tokens[0]
     # The output is the stop string but for its last token, which never comes.
     never = (int(whole[4]) + 1) % 22
@@ -420,11 +420,11 @@ def test_a_row_that_left_waits_for_no_stop_string():
     arrival = engine.prefill(PARAMS, [1, 2, 3], processors=stop)
     state = engine.insert(engine.init(PARAMS), 0, arrival)
     state = engine.insert(state, 1, engine.prefill(PARAMS, [4, 5]))
-    state, news = engine.generate(PARAMS, state, rounds=3)
-    assert news.counts.tolist() == [0, 3] and state.lengths.tolist() == [3, 3]
-    state, news = engine.generate(PARAMS, engine.free(state, 0), rounds=2)
-    assert news.counts.tolist() == [0, 2]
-    assert news.status.tolist() == [Status.FREE, Status.RUNNING]
+    state, output = engine.generate(PARAMS, state, rounds=3)
+    assert output.counts.tolist() == [0, 3] and state.lengths.tolist() == [3, 3]
+    state, output = engine.generate(PARAMS, engine.free(state, 0), rounds=2)
+    assert output.counts.tolist() == [0, 2]
+    assert output.status.tolist() == [Status.FREE, Status.RUNNING]
 
 
 @pytest.mark.slow
@@ -440,13 +440,13 @@ def test_a_real_models_rows(tmp_path):
         arrival = engine.prefill(params, prompt, drafter_params=weights, limits=12)
         state = engine.insert(state, row, arrival)
         state, _ = engine.generate(params, state, drafter_params=weights, rounds=1)
-    state, news = engine.generate(params, state, drafter_params=weights, rounds=20)
+    state, output = engine.generate(params, state, drafter_params=weights, rounds=20)
     wanted = jspec.decode(
         model, params, tiny.PROMPTS[[1, 0]], [2, 8], drafter=drafter, drafter_params=weights,
         max_new_tokens=12,
     )  # fmt: skip
     assert (state.out[:, :12] == wanted.tokens).all()
-    assert (news.stats.histogram == wanted.stats.histogram).all()
+    assert (output.stats.histogram == wanted.stats.histogram).all()
 
 
 @pytest.mark.parametrize("valued", [False, True])
@@ -457,7 +457,7 @@ def test_a_row_verifies_as_many_nodes_as_it_asked_for(valued):
     values = np.array([[1, 0.5, 0.9, 0.5, 0.1, 0.8, 0.4]] * 4)
     tree = tree.replace(value=jax.numpy.asarray(values) if valued else None)
     most = jax.numpy.array([0, 2, 4, 99])
-    kept = jspec.round.admit(tree, jax.numpy.array([7] * 4), most=most).valid
+    kept = jspec.round.sanitize(tree, jax.numpy.array([7] * 4), most=most).valid
     by_value = [[0], [0, 2, 5], [0, 1, 2, 3, 5], [*range(7)]]
     first = [[0], [0, 1, 2], [0, 1, 2, 3, 4], [*range(7)]]
     assert [np.flatnonzero(row).tolist() for row in kept] == (by_value if valued else first)

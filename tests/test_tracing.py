@@ -142,8 +142,8 @@ class Wrapper:
 
     drafter: Any
 
-    def init(self, batch, slots, earlier):
-        return Kept(self.drafter.init(batch, slots, earlier))
+    def init(self, batch, capacity, earlier):
+        return Kept(self.drafter.init(batch, capacity, earlier))
 
     def prefill(self, params, state, *rest):
         return Kept(self.drafter.prefill(params, state.inner, *rest))

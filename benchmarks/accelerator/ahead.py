@@ -166,7 +166,7 @@ def _first(
         counts = dict(zip(drafts, launched.widths, strict=True)) | {first.REST: launched.rest}
         found = {}
         for kind, width in kinds.items():
-            given = target.model, target.params, batch, 1 + width, scale.slots, layout.mesh_of()
+            given = target.model, target.params, batch, 1 + width, scale.capacity, layout.mesh_of()
             count = counts[kind]
             assert count is not None, "who backs off has a count of it"
             found[kind] = work.score(*given).seconds(device) + count.seconds
@@ -181,7 +181,7 @@ def _forwards(target: Loaded, scale: Scale) -> Iterator[Program]:
     """Whole forwards, and a layer of those that run layer by layer."""
     model: Any = target.model
     for way, batch, width in forwards.plan(scale):
-        sizes = model, batch, width, scale.past, scale.slots
+        sizes = model, batch, width, scale.past, scale.capacity
         given = _shapes(partial(forwards.inputs, *sizes))
         key = {"way": way, "batch": batch, "width": width}
         if way == UNROLLED:
@@ -197,7 +197,7 @@ def _forwards(target: Loaded, scale: Scale) -> Iterator[Program]:
 
 def _real(scale: Scale) -> Iterator[Program]:
     """Prefill and rounds of the methods on a real model, alone and as a batch of each dtype."""
-    name, slots = scale.models[0], bucket(PROMPT_TOKENS + scale.new_tokens)
+    name, capacity = scale.models[0], bucket(PROMPT_TOKENS + scale.new_tokens)
     cases = [("methods", 1, None, "default", scale.methods)]
     cases += [("parity", scale.prompts, *pair, parity.METHODS) for pair in scale.precisions]
     for section, rows, dtype, precision, names in cases:
@@ -207,7 +207,7 @@ def _real(scale: Scale) -> Iterator[Program]:
                 built = methods.build(method, target)
             except InputError:  # it has no trained head
                 continue
-            sizes = target, built, rows, slots, scale.new_tokens
+            sizes = target, built, rows, capacity, scale.new_tokens
             for part in (PREFILL, "rounds"):
                 lower = partial(_call, part, precision, *sizes)
                 key = {"method": method, "part": part, "dtype": dtype, "precision": precision}
@@ -215,7 +215,7 @@ def _real(scale: Scale) -> Iterator[Program]:
 
 
 def _call(
-    part: str, precision: str, target: Loaded, built: methods.Built, rows: int, slots: int,
+    part: str, precision: str, target: Loaded, built: methods.Built, rows: int, capacity: int,
     new_tokens: int, mesh: Any,
 ) -> jax.stages.Lowered:  # fmt: skip
     """A program of a call of `jspec.decode`."""
@@ -223,11 +223,11 @@ def _call(
         jax.eval_shape(lambda tree=tree: tree) for tree in (target.params, built.drafter_params)
     )
     setting = Setting(
-        built.model, weights, built.drafter, drafter_weights, devices.find("h100"), rows, slots,
+        built.model, weights, built.drafter, drafter_weights, devices.find("h100"), rows, capacity,
         new_tokens,
     )  # fmt: skip
     params, drafter_params = setting.placed(mesh)
-    call = compiled.call_of(setting.model, rows, slots, new_tokens)
+    call = compiled.call_of(setting.model, rows, capacity, new_tokens)
     given = setting.model, params, setting.drafter, drafter_params
     with jax.default_matmul_precision(precision):
         if part == PREFILL:
@@ -260,11 +260,11 @@ def _control(scale: Scale) -> Iterator[Program]:
 
 def _attention(scale: Scale) -> Iterator[Program]:
     """The kernels of tree attention, and XLA's."""
-    for batch, tokens, slots in attention.plan(scale):
-        where = choice.setting(scale.model, slots, batch)
+    for batch, tokens, capacity in attention.plan(scale):
+        where = choice.setting(scale.model, capacity, batch)
         given = choice.shapes(where, tokens)
         for by in (choice.XLA, *choice.CANDIDATES["gpu"]):
-            key = {"batch": batch, "tokens": tokens, "slots": slots, "by": repr(by)}
+            key = {"batch": batch, "tokens": tokens, "capacity": capacity, "by": repr(by)}
             yield Program("attention", key, _of(choice.chain(by, where.soft_cap), *given))
 
 
@@ -280,8 +280,10 @@ def _products(scale: Scale) -> Iterator[Program]:
             yield Program(bits.SECTION, key, _of(function, *given))
     config = scale.config
     heads, dim, dtype = config.num_kv_heads, config.head_dim, jnp.bfloat16
-    for nodes in bits.ROWS if dim % ordered.BLOCK == 0 and scale.slots % ordered.BLOCK == 0 else ():
-        new, held = (1, heads, nodes, dim), (1, heads, scale.slots, dim)
+    for nodes in (
+        bits.ROWS if dim % ordered.BLOCK == 0 and scale.capacity % ordered.BLOCK == 0 else ()
+    ):
+        new, held = (1, heads, nodes, dim), (1, heads, scale.capacity, dim)
         shapes = [(1, nodes, config.num_heads, dim), new, new, (1, nodes, nodes), held, held, (1,)]
         kinds = [dtype, dtype, dtype, bool, dtype, dtype, jnp.int32]
 
@@ -326,7 +328,7 @@ def _of(function: Callable[..., Any], *given: PyTree) -> Lower:
 
 def _state(target: Loaded, method: methods.Built, batch: int, scale: Scale) -> Any:
     def begin(params: PyTree, drafter_params: PyTree) -> Any:
-        sizes = batch, scale.past, scale.slots
+        sizes = batch, scale.past, scale.capacity
         return random_state(target.model, params, method.drafter, drafter_params, *sizes)
 
     return jax.eval_shape(begin, target.params, method.drafter_params)

@@ -15,9 +15,9 @@ MANY_NODES = 256
 
 def plan(scale: Scale) -> list[tuple[int, int, int]]:
     """The cells (batch, tokens, slots), those first that say most."""
-    slots = scale.slots, MORE_SLOTS * scale.slots
-    grid = [(batch, scale.nodes + 1, past) for batch in scale.batches[:2] for past in slots]
-    return [*grid, (1, MANY_NODES, slots[0]), (1, 1, slots[1])]
+    capacity = scale.capacity, MORE_SLOTS * scale.capacity
+    grid = [(batch, scale.nodes + 1, past) for batch in scale.batches[:2] for past in capacity]
+    return [*grid, (1, MANY_NODES, capacity[0]), (1, 1, capacity[1])]
 
 
 def measure(cells: Cells, scale: Scale) -> None:
@@ -26,10 +26,10 @@ def measure(cells: Cells, scale: Scale) -> None:
     if not kernels:
         cells.skip("the kernels of tree attention run on a GPU or a TPU")
         return
-    for batch, tokens, slots in plan(scale):
+    for batch, tokens, capacity in plan(scale):
 
-        def row(batch: int = batch, tokens: int = tokens, slots: int = slots) -> dict:
-            where = choice.setting(scale.model, slots, batch)
+        def row(batch: int = batch, tokens: int = tokens, capacity: int = capacity) -> dict:
+            where = choice.setting(scale.model, capacity, batch)
             mask = choice.random_mask(tokens)
             timing = choice.measure(where, mask, kernels, scale.repeats)
             return {
@@ -39,4 +39,4 @@ def measure(cells: Cells, scale: Scale) -> None:
                 "chosen": repr(choice.choose(timing, kernels)),
             }
 
-        cells.run(row, batch=batch, tokens=tokens, slots=slots)
+        cells.run(row, batch=batch, tokens=tokens, capacity=capacity)

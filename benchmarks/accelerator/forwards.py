@@ -38,12 +38,12 @@ class Forward(NamedTuple):
     trace_seconds: float | None
 
 
-def inputs(model: Llama, batch: int, width: int, past: int, slots: int) -> Inputs:
+def inputs(model: Llama, batch: int, width: int, past: int, capacity: int) -> Inputs:
     """A chain of `width` random tokens in each of `batch` rows."""
     tokens = jax.random.randint(jax.random.key(2), (batch, width), 0, model.vocab_size)
     positions = jnp.broadcast_to(past + jnp.arange(width), (batch, width))
     mask = jnp.broadcast_to(jnp.tril(jnp.ones((width, width), bool)), (batch, width, width))
-    return Inputs(tokens, positions, mask, random_cache(model, batch, past, slots))
+    return Inputs(tokens, positions, mask, random_cache(model, batch, past, capacity))
 
 
 def unrolled(model: Llama, params: PyTree, given: Inputs) -> Forward:
@@ -124,21 +124,21 @@ def _table(weights: PyTree) -> Array:
     return weights.get("head", weights["embed"])
 
 
-def read_bytes(config: LlamaConfig, itemsize: int, batch: int, width: int, slots: int) -> int:
+def read_bytes(config: LlamaConfig, itemsize: int, batch: int, width: int, capacity: int) -> int:
     """The bytes that a forward has to read: the weights once, the tokens' embeddings, all slots."""
     layer = _products(config) // config.num_layers
     norms = (2 * config.num_layers + 1) * config.hidden_size
     head = config.vocab_size * config.hidden_size
     embeddings = batch * width * config.hidden_size
     slot = 2 * config.num_layers * config.num_kv_heads * config.head_dim
-    read = layer * config.num_layers + norms + head + embeddings + batch * slots * slot
+    read = layer * config.num_layers + norms + head + embeddings + batch * capacity * slot
     return itemsize * read
 
 
-def operations(config: LlamaConfig, batch: int, width: int, slots: int) -> int:
+def operations(config: LlamaConfig, batch: int, width: int, capacity: int) -> int:
     """The additions and multiplications of a forward's products, attention among them."""
     weights = _products(config) + config.vocab_size * config.hidden_size
-    attended = 2 * config.num_layers * config.num_heads * config.head_dim * (slots + width)
+    attended = 2 * config.num_layers * config.num_heads * config.head_dim * (capacity + width)
     return 2 * batch * width * (weights + attended)
 
 
@@ -165,7 +165,7 @@ def measure(cells: Cells, scale: Scale) -> None:
     for way, batch, width in plan(scale):
 
         def row(way: str = way, batch: int = batch, width: int = width) -> dict:
-            given = inputs(model, batch, width, scale.past, scale.slots)
+            given = inputs(model, batch, width, scale.past, scale.capacity)
             forward = WAYS[way](model, scale.params, given)
             seconds = per_call({"forward": forward.run}, scale.repeats)["forward"]
             logits = jax.tree.leaves(forward.run())[0]
@@ -173,8 +173,8 @@ def measure(cells: Cells, scale: Scale) -> None:
                 "seconds": seconds,
                 "compile_seconds": forward.compile_seconds,
                 "trace_seconds": forward.trace_seconds,
-                "bytes": read_bytes(model.config, itemsize, batch, width, scale.slots),
-                "operations": operations(model.config, batch, width, scale.slots),
+                "bytes": read_bytes(model.config, itemsize, batch, width, scale.capacity),
+                "operations": operations(model.config, batch, width, scale.capacity),
                 "finite": bool(jnp.isfinite(logits).all()),
             }
 

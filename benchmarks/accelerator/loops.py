@@ -133,7 +133,7 @@ def _walk(scale: Scale, tokens: int) -> dict:
         sampling=None,
         done=jnp.zeros(batch, bool),
     )
-    memory = drafter.init(batch, scale.slots, None)
+    memory = drafter.init(batch, scale.capacity, None)
     tree, _ = jax.jit(drafter.draft)(forced.script(batch, tokens), memory, frame)
     logits = jax.random.normal(jax.random.key(0), (*tree.tokens.shape, vocab))
     verdict = jax.jit(verifier_of(drafter).verdict)

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jspec.models.attention import Cached
-from jspec.models.block_attention import Hopper, Work, visits
+from jspec.models.block_attention import Hopper, AttentionWork, visits
 from jspec.models.online_softmax import Softmax
 
 BLOCK = 64
@@ -46,7 +46,7 @@ def attention(
     batch, nodes, _, dim = q.shape
     heads, slots = k.shape[1], cached.slots
     group = q.shape[2] // heads
-    kernel = Hopper(BLOCK, pieces=slots // BLOCK, interpret=interpret)
+    kernel = Hopper(BLOCK, num_splits=slots // BLOCK, interpret=interpret)
     whole = cached.lengths // BLOCK * BLOCK
 
     # The cache's full blocks: as the queries of a head, [B, H, N*G, D].
@@ -63,7 +63,7 @@ def attention(
     apart = grouped.transpose(0, 2, 1, 3, 4).reshape(batch * nodes, heads, group, dim)
     live = (cached.lengths - whole)[:, None] + mask.sum(-1)
     found = _blocks(
-        replace(kernel, pieces=OWN), _filled(apart), own_keys, own_values, live.reshape(-1)
+        replace(kernel, num_splits=OWN), _filled(apart), own_keys, own_values, live.reshape(-1)
     )
     own = Softmax(*(_beside(part[:, :, :, :group], batch) for part in found))
 
@@ -81,7 +81,7 @@ def _blocks(kernel: Hopper, queries: Array, keys: Array, values: Array, lengths:
     ends = jnp.broadcast_to(lengths[:, None].astype(jnp.int32), (batch, count))
     limits = jnp.stack([jnp.zeros_like(ends), ends], axis=-1)
     listed = visits.of_range(limits, kernel.tile, BLOCK, keys.shape[2])
-    work = Work(queries, keys, values, limits, listed)
+    work = AttentionWork(queries, keys, values, limits, listed)
     found = kernel.parts(work, visits.in_range, None)
     return Softmax(*(part.reshape(batch, heads, *part.shape[1:]) for part in found))
 
@@ -115,10 +115,10 @@ def _gathered(new: Array, held: Array, places: Array, whole: Array) -> Array:
 
 def _beside(part: Array, batch: int) -> Array:
     """[B*N, H, P, G, X] as [B, H, P, N*G, X]."""
-    rows, heads, pieces, group, last = part.shape
+    rows, heads, num_splits, group, last = part.shape
     nodes = rows // batch
-    apart = part.reshape(batch, nodes, heads, pieces, group, last).transpose(0, 2, 3, 1, 4, 5)
-    return apart.reshape(batch, heads, pieces, nodes * group, last)
+    apart = part.reshape(batch, nodes, heads, num_splits, group, last).transpose(0, 2, 3, 1, 4, 5)
+    return apart.reshape(batch, heads, num_splits, nodes * group, last)
 
 
 def _filled(queries: Array) -> Array:

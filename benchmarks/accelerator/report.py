@@ -81,7 +81,7 @@ def _head(found: Results) -> list[str]:
     measured = (
         f"{last['date']}, {last['device']}, JAX {last['jax']}, Python {last['python']}, sources "
         f"{last['sources']}. A Llama of {scale.name} shape in {scale.dtype} with random weights, "
-        f"{scale.past} of {scale.slots} slots live."
+        f"{scale.past} of {scale.capacity} slots live."
     )
     command = ["```", "python -m benchmarks.accelerator", "```"]
     lines = [f"### {last['kind']}, {scale.name}", "", measured, "", *command]
@@ -111,7 +111,7 @@ def compiled_table(rows: Sequence[dict]) -> list[str]:
 
     def about(row: dict) -> str:
         names = ("method", "way", "part", "what", "body", "of", "by", "dtype", "batch", "width")
-        more = ("tokens", "slots", "rows")
+        more = ("tokens", "capacity", "rows")
         told = (f"{name} {row[name]}" for name in (*names, *more) if row.get(name) is not None)
         return ", ".join(told) + (", one graph" if row.get("one_graph") else "")
 
@@ -382,7 +382,9 @@ def _attention(found: Results) -> list[str]:
         return f"{1e3 * row['least'][name]:.4f}, {name}"
 
     columns: Columns = {
-        "batch, tokens, slots": lambda row: f"{row['batch']}, {row['tokens']}, {row['slots']}",
+        "batch, tokens, capacity": lambda row: (
+            f"{row['batch']}, {row['tokens']}, {row['capacity']}"
+        ),
         "XLA, ms": lambda row: f"{1e3 * row['xla']:.4f}",
         "the fastest kernel, ms": lambda row: fastest(row) if len(row["least"]) > 1 else "none ran",
         "speed over XLA, if one is used": lambda row: (

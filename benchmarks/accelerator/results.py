@@ -87,7 +87,7 @@ class Results:
     def bound(self, batch: int, width: int) -> float:
         """Seconds below which no forward can be: its bytes, or its operations, at full speed."""
         scale, device = self.scale, self.device or {}
-        sizes = batch, width, scale.slots
+        sizes = batch, width, scale.capacity
         read = forwards.read_bytes(scale.config, jnp.dtype(scale.dtype).itemsize, *sizes)
         seconds = read / device.get("bandwidth", float("nan"))
         if peak := device.get("peak"):

@@ -37,7 +37,7 @@ class Loop:
     ):  # fmt: skip
         self.params, self.drafter_params, self.past = params, drafter_params, scale.past
         self.state = random_state(
-            model, params, drafter, drafter_params, batch, scale.past, scale.slots
+            model, params, drafter, drafter_params, batch, scale.past, scale.capacity
         )
         self.program = compiled(
             decode_rounds, model, params, self.state, drafter, drafter_params, np.int32(FEW),

@@ -57,7 +57,7 @@ class Scale:
     whole: tuple[tuple[int, int], ...]
     """Pairs (batch, N) of forward passes that run in one program, as decoding runs them."""
     past: int
-    slots: int
+    capacity: int
     nodes: int
     """Drafted nodes of the trees whose acceptance is forced."""
     num_rounds: int
@@ -97,7 +97,7 @@ ON_ACCELERATORS: dict[str, Any] = dict(
     widths=(1, 16, 64, 81, 128, 32, 8, 4, 2),
     whole=((1, 1), (1, 64)),
     past=256,
-    slots=512,
+    capacity=512,
     nodes=63,
     num_rounds=32,
     repeats=5,
@@ -114,7 +114,7 @@ SCALES = {
             "8B",
             LlamaConfig(128256, 4096, 14336, 32, 32, 8, 128, 8192),
             needs=40 << 30,
-            **{**ON_ACCELERATORS, "past": 1000, "slots": 2048},
+            **{**ON_ACCELERATORS, "past": 1000, "capacity": 2048},
         ),
         # Llama-3.2-3B.
         Scale(
@@ -139,7 +139,7 @@ SCALES = {
             widths=(1, 8, 32, 4, 16),
             whole=((1, 1), (1, 8)),
             past=64,
-            slots=192,
+            capacity=192,
             nodes=7,
             num_rounds=16,
             repeats=3,
@@ -161,7 +161,7 @@ SCALES = {
             widths=(1, 4),
             whole=((1, 1),),
             past=8,
-            slots=64,
+            capacity=64,
             nodes=7,
             num_rounds=4,
             repeats=1,
@@ -204,9 +204,9 @@ def _normal(key: jax.Array, shape: Sequence[int], dtype: Any) -> jax.Array:
     return (0.02 * jax.random.normal(key, shape, jnp.float32)).astype(dtype)
 
 
-def random_cache(model: CausalLM, batch: int, past: int, slots: int) -> jspec.KVCache:
+def random_cache(model: CausalLM, batch: int, past: int, capacity: int) -> jspec.KVCache:
     """A cache of random keys and values, `past` of its slots live in every row."""
-    empty = jax.eval_shape(partial(model.init_memory, batch, slots))
+    empty = jax.eval_shape(partial(model.init_memory, batch, capacity))
     leaves, structure = jax.tree.flatten((empty.keys, empty.values))
     keys = jax.random.split(jax.random.key(1), len(leaves))
     filled = [_normal(key, leaf.shape, leaf.dtype) for key, leaf in zip(keys, leaves, strict=True)]
@@ -216,7 +216,7 @@ def random_cache(model: CausalLM, batch: int, past: int, slots: int) -> jspec.KV
 
 def random_state(
     model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, batch: int,
-    past: int, slots: int,
+    past: int, capacity: int,
 ) -> State:  # fmt: skip
     """A state in the middle of a generation, as `jspec.prefill` shapes it, without its forward.
 
@@ -227,7 +227,7 @@ def random_state(
     def begin(params: PyTree, drafter_params: PyTree) -> State:
         return jspec.prefill(
             model, params, prompt, drafter=drafter, drafter_params=drafter_params,
-            max_new_tokens=slots - PROMPT,
+            max_new_tokens=capacity - PROMPT,
         )  # fmt: skip
 
     shapes = jax.eval_shape(begin, params, drafter_params)
@@ -237,14 +237,14 @@ def random_state(
     )
     return replace(
         zeros,
-        memory=random_cache(model, batch, past, slots),
+        memory=random_cache(model, batch, past, capacity),
         positions=jnp.full(batch, past, jnp.int32),
-        capacity=slots,
+        capacity=capacity,
         # Its own arrays: the state is donated, and leaves may be shared.
-        drafter_state=jax.tree.map(jnp.array, drafter.init(batch, slots, None)),
+        drafter_state=jax.tree.map(jnp.array, drafter.init(batch, capacity, None)),
         request=replace(
             zeros.request,
-            limits=jnp.full(batch, slots, jnp.int32),
+            limits=jnp.full(batch, capacity, jnp.int32),
             eos=jnp.full_like(zeros.request.eos, -1),
         ),
     )

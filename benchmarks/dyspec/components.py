@@ -128,7 +128,7 @@ class Pieces:
         frame = rounds.frame(state)
         drawn, aux = jax.block_until_ready(self.draft(self.weights, state.drafter_state, frame))
         levels = self.levels(aux.kv)
-        tree = rounds.admit(drawn, frame.root, model.vocab_size)
+        tree = rounds.sanitize(drawn, frame.root, model.vocab_size)
         output = self.score(params, tree, frame, state.memory)
         verdict = self.verdict(drawn, output.logits, frame)
 
@@ -191,12 +191,12 @@ class Pieces:
         return rounds.score(self.target[0], params, tree, frame, cache)
 
     def _verdict(self, tree: Tree, logits: jax.Array, frame: Frame) -> Verdict:
-        tree = rounds.admit(tree, frame.root, self.target[0].vocab_size)
+        tree = rounds.sanitize(tree, frame.root, self.target[0].vocab_size)
         return self.method.verifier.verdict(tree, logits, frame)
 
     def _commit(self, state: State, aux: PyTree, tree: Tree, output, verdict: Verdict):
         """The state after the round: both caches, and what the method learns."""
-        after, feedback = rounds.settle(state, tree, output, verdict)
+        after, feedback = rounds.commit(state, tree, output, verdict)
         memory = self.target[0].commit(
             state.memory, output.tentative, verdict.path, feedback.counts
         )

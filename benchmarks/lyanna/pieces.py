@@ -148,10 +148,10 @@ class Side:
 
     def _verify(self, state: jspec.State, tree: Tree) -> Feedback:
         target, frame = self.subject.target, rounds.frame(state)
-        tree = rounds.admit(tree, frame.root, target.model.vocab_size)
+        tree = rounds.sanitize(tree, frame.root, target.model.vocab_size)
         output = rounds.score(target.model, target.params, tree, frame, state.memory)
         verdict = COUPLED.verifier.verdict(tree, output.logits, frame)
-        _, feedback = rounds.settle(state, tree, output, verdict)
+        _, feedback = rounds.commit(state, tree, output, verdict)
         return feedback
 
 

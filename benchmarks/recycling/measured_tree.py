@@ -36,11 +36,11 @@ class Counted:
 
     inner: jspec.TokenRecycling
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         matrix, visits = (None, None) if earlier is None else earlier
         if visits is None:
             visits = jnp.zeros(self.inner.template.num_nodes, jnp.int32)
-        return self.inner.init(batch, slots, matrix), visits
+        return self.inner.init(batch, capacity, matrix), visits
 
     def prefill(self, params, state, chunk):
         return self.inner.prefill(params, state[0], chunk), state[1]

@@ -35,10 +35,10 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
 
     def draft(memory, frame):
         tree, _ = drafter.draft(None, memory, frame)
-        return rounds.admit(tree, frame.root, model.vocab_size)
+        return rounds.sanitize(tree, frame.root, model.vocab_size)
 
-    def settle(state, tree, output, verdict):
-        after, feedback = rounds.settle(state, tree, output, verdict)
+    def commit(state, tree, output, verdict):
+        after, feedback = rounds.commit(state, tree, output, verdict)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         learnt = drafter.update(None, state.drafter_state, None, feedback)
         return after.replace(memory=memory, drafter_state=learnt)
@@ -48,7 +48,7 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
     forward = jax.jit(partial(rounds.score, model))
     verify = jax.jit(COUPLED.verifier.verdict)
     # As in the loop, cache and matrix are written where they stand.
-    update = jax.jit(settle, donate_argnums=0)
+    update = jax.jit(commit, donate_argnums=0)
     total: dict[str, float] = {}
     for _ in range(count):
         if bool(state.done.all()):

@@ -109,10 +109,10 @@ class Rows:
                 state = set_backoff(state, in_backoff)
             jax.block_until_ready(state.root)
             began = time.perf_counter()
-            self._state, news = self._engine.generate(
+            self._state, output = self._engine.generate(
                 self._params, state, drafter_params=weights, rounds=_ROUNDS
             )
-            jax.block_until_ready(news.tokens)
+            jax.block_until_ready(output.tokens)
             least.append((time.perf_counter() - began) / _ROUNDS)
         return min(least)
 

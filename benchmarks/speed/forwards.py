@@ -1,7 +1,7 @@
 """Forwards of few tokens, with the kernels of a CPU and without them, in one process and in turn.
 
 python -m benchmarks.speed.forwards --model smollm2-135m
-python -m benchmarks.speed.forwards --model smollm2-135m --dtype bfloat16 --live 2000 --slots 2304
+python -m benchmarks.speed.forwards --dtype bfloat16 --live 2000 --capacity 2304
 
 Beside them stands the floor: the time in which the weights are read once.
 """
@@ -31,7 +31,7 @@ def main(
     dtype: Annotated[str | None, typer.Option(help="float32, bfloat16 or int8")] = None,
     tokens: Annotated[str, typer.Option(help="of a forward, comma-separated")] = "1,2,4,8,16,32",
     live: Annotated[int, typer.Option(help="committed tokens")] = 100,
-    slots: Annotated[int, typer.Option(help="of the cache")] = 512,
+    capacity: Annotated[int, typer.Option(help="of the cache")] = 512,
     repeats: Annotated[int, typer.Option(min=1)] = 9,
     out: Annotated[Path | None, typer.Option(help="append JSON lines here")] = None,
 ) -> None:
@@ -45,9 +45,9 @@ def main(
     for way, context in ways.items():
         for count in counts:
             with context():
-                runs[f"{way} {count}"] = _forwards(target, count, live, slots)
+                runs[f"{way} {count}"] = _forwards(target, count, live, capacity)
     seconds = paired(runs, repeats)
-    headline(f"milliseconds per forward, {model}, {live} of {slots} slots, {native.described()}")
+    headline(f"milliseconds per forward, {model}, {live} of {capacity} slots, {native.described()}")
     floor = seconds.pop("weights read once")
     console.print(f"weights read once: {1e3 * floor.min():.1f} ms")
     table = Table("tokens", *(f"{way}{what}" for way in ways for what in ("", ", ratio")))
@@ -58,7 +58,9 @@ def main(
             cells += [f"{1e3 * found.min() / _TOGETHER:.1f}", f"{np.median(found / one):.2f}"]
             held = {"bench": "forwards", "model": model, "dtype": dtype, "way": way}
             times = (found / _TOGETHER).tolist()
-            record(out, held | {"tokens": count, "live": live, "slots": slots, "seconds": times})
+            record(
+                out, held | {"tokens": count, "live": live, "capacity": capacity, "seconds": times}
+            )
         table.add_row(str(count), *cells)
     console.print(table)
 
@@ -70,12 +72,12 @@ def _reading(params: dict) -> Callable[[], Array]:
     return lambda: run(leaves)
 
 
-def _forwards(target: models.Loaded, count: int, live: int, slots: int) -> Callable[[], Array]:
+def _forwards(target: models.Loaded, count: int, live: int, capacity: int) -> Callable[[], Array]:
     """A compiled program of forward passes over a chain of tokens, each of what the one before
     wrote.
     """
     model, params = target.model, target.params
-    cache = model.init_memory(1, slots).replace(lengths=jnp.full(1, live, jnp.int32))
+    cache = model.init_memory(1, capacity).replace(lengths=jnp.full(1, live, jnp.int32))
     positions = live + jnp.arange(count)[None]
     mask = jnp.tril(jnp.ones((count, count), bool))[None]
     first = jnp.zeros((1, 1), jnp.int32)

@@ -53,16 +53,16 @@ def main(
 
     table = Table("turn", "tokens before", "seconds to the first token, going on", "read anew")
     state, said = None, np.zeros((1, 0), int)
-    slots = turns * (turn_tokens + new_tokens) + 1
+    capacity = turns * (turn_tokens + new_tokens) + 1
     for turn in range(turns):
         asked = text(turn_tokens)
         how: dict[str, Any] = dict(max_new_tokens=new_tokens)
         begin = time.perf_counter()
-        kept = dict(slots=slots) if state is None else dict(earlier=state)
+        kept = dict(capacity=capacity) if state is None else dict(earlier=state)
         state = first_token(asked, **how, **kept)
         going_on = time.perf_counter() - begin
         said = np.concatenate([said, asked], axis=1)
-        anew = _least(lambda said=said: first_token(said, slots=slots, max_new_tokens=1), 1)
+        anew = _least(lambda said=said: first_token(said, capacity=capacity, max_new_tokens=1), 1)
         state = decode_rounds(
             target.model, target.params, state, Autoregressive(), None, new_tokens - 1
         )
@@ -76,7 +76,9 @@ def main(
 
     prompt = text(turn_tokens)
     sizes = turn_tokens + 64, turn_tokens + room
-    timed = [[_step(target, prompt, slots, new_tokens) for slots in sizes] for _ in range(repeats)]
+    timed = [
+        [_step(target, prompt, capacity, new_tokens) for capacity in sizes] for _ in range(repeats)
+    ]
     few, many = np.min(timed[1:] or timed, axis=0).tolist()
     console.print(
         f"a step with room for 64 tokens {1e3 * few:.2f} ms, for {room:,} {1e3 * many:.2f} ms: "
@@ -85,10 +87,10 @@ def main(
     record(out, dict(bench="room", model=model, room=room, few_seconds=few, many_seconds=many))
 
 
-def _step(target: models.Loaded, prompt: np.ndarray, slots: int, new_tokens: int) -> float:
+def _step(target: models.Loaded, prompt: np.ndarray, capacity: int, new_tokens: int) -> float:
     """Seconds of one of so many rounds, in a cache of so many slots."""
     model, params = target.model, target.params
-    state = jspec.prefill(model, params, prompt, max_new_tokens=new_tokens, slots=slots)
+    state = jspec.prefill(model, params, prompt, max_new_tokens=new_tokens, capacity=capacity)
     jax.block_until_ready(state)
     begin = time.perf_counter()
     state = decode_rounds(model, params, state, Autoregressive(), None, new_tokens)

@@ -44,7 +44,7 @@ def main(
     target, params = _loaded(model, weights) if model else _random(layers, hidden_size, weights)
     widths = [int(count) for count in nodes.split(",")]
     found = streaming_plan.plan(
-        target, params, slots=_SLOTS, nodes=max(widths), bandwidth=1e9 * bandwidth
+        target, params, capacity=_SLOTS, nodes=max(widths), bandwidth=1e9 * bandwidth
     )
     console.print(
         f"layers {found.host_bytes / 1e9:.2f} GB in {streaming.HOST}, "

@@ -68,8 +68,8 @@ def unreadable(what: str, fix: str) -> Iterator[None]:
 class RecompileError(RuntimeError):
     """A program would have been compiled inside `jspec.no_recompile()`.
 
-    The message names the function, the shapes of its last arguments, and the rows and slots of the
-    call. Nothing was compiled.
+    The message names the function, the shapes of its last arguments, and the rows and capacity of
+    the call. Nothing was compiled.
     """
 
     __module__ = "jspec"

@@ -40,7 +40,9 @@ def run(text: Sequence[Path], out: Path, model: str | None, template: str) -> No
     words = checkpoint.tokenizer()
     ends, _ = checkpoint.special_tokens()
     documents = [
-        document for path in text for document in corpus.read(corpus.Source("", path, template))
+        document
+        for path in text
+        for document in corpus.read(corpus.CorpusSource("", path, template))
     ]
     vocabulary = words.get_vocab()
     console = Console(stderr=True)

@@ -210,14 +210,14 @@ class Conversation:
         """
         group, state = self._group(new), self._state
         if known and state is not None:
-            slots = state.capacity
+            capacity = state.capacity
             arguments = self._runner.request(group) | {"earlier": state, "drafter_state": None}
         else:
             if state is not None:
                 self._runner.keep(state.drafter_state)
-            slots = self._room(len(new))
-            arguments = self._runner.request(group) | {"slots": slots}
-        return arguments, self._programs.rounds(group, slots)
+            capacity = self._room(len(new))
+            arguments = self._runner.request(group) | {"capacity": capacity}
+        return arguments, self._programs.rounds(group, capacity)
 
     def _group(self, tokens: list[int]) -> Group:
         """The prompt of one answer."""

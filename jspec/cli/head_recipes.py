@@ -14,7 +14,7 @@ from jspec.models.heads.lyanna import TABLE_BYTES, LyannaConfig, LyannaHead, tab
 from jspec.models.heads.medusa import MedusaConfig, MedusaHeads, fresh
 from jspec.models.heads.registry import with_taps
 from jspec.models.load import Loaded
-from jspec.training.block import Blocks
+from jspec.training.block import TrainingBlocks
 from jspec.training.head_jobs import HeadJob
 from jspec.training.loop import Objective, Recipe
 from jspec.training.medusa import Ahead
@@ -29,7 +29,7 @@ STATE_LOSSES: Mapping[str, Callable[..., Any]] = {
 
 
 @dataclass(frozen=True)
-class Kind:
+class HeadKind:
     """One kind of draft head, as it is trained.
 
     Args:
@@ -124,7 +124,7 @@ def _block(
 
 
 def _blocks(target: Loaded, head: BlockHead, **loss: Any) -> Objective:
-    return Blocks(with_taps(target.model, head), head, **loss)
+    return TrainingBlocks(with_taps(target.model, head), head, **loss)
 
 
 def _ahead(target: Loaded, head: Any, places: int | None, **loss: Any) -> Objective:
@@ -176,15 +176,15 @@ _SCORED = 32
 _FEW_HOT = 8192
 """Above as many, the tokens that all but Lyanna's heads score: products with all would dominate."""
 
-KINDS: Mapping[str, Kind] = {
-    "eagle": Kind(HeadJob(_RECIPE, {"hot_tokens": None}, _UNROLLED), _eagle, _unrolled),
-    "lyanna": Kind(
+KINDS: Mapping[str, HeadKind] = {
+    "eagle": HeadKind(HeadJob(_RECIPE, {"hot_tokens": None}, _UNROLLED), _eagle, _unrolled),
+    "lyanna": HeadKind(
         HeadJob(_RECIPE, {"rank": 64, "hot_tokens": None, "first_token": True}, _UNROLLED),
         _lyanna,
         _unrolled,
         memory=_token_info,
     ),
-    "medusa": Kind(
+    "medusa": HeadKind(
         HeadJob(
             replace(_RECIPE, learning_rate=1e-3),
             {"num_heads": 4, "num_layers": 1, "hot_tokens": None},
@@ -194,7 +194,7 @@ KINDS: Mapping[str, Kind] = {
         _ahead,
         begin=fresh,
     ),
-    "block": Kind(
+    "block": HeadKind(
         HeadJob(
             _RECIPE,
             {

@@ -14,7 +14,7 @@ from jspec.planning.launches import Launches, Rounds
 from jspec.planning.plan import COMPILED
 from jspec.planning.reachable import DECODE, ENGINE
 from jspec.planning.setting import Setting
-from jspec.planning.work import Work
+from jspec.planning.work import DeviceWork
 
 _WIDTH = 100
 """Of what is no terminal."""
@@ -62,7 +62,7 @@ def verdict(name: str, planned: Plan, others: Sequence[Setting]) -> str:
     setting, last = planned.setting, planned.rounds[-1]
     memory = size(devices.usable(setting.device))
     where = f"{setting.num_devices} x {setting.device.name}"
-    rows = f"{_count(setting.rows, 'row')} of {setting.slots} tokens"
+    rows = f"{_count(setting.rows, 'row')} of {setting.capacity} tokens"
     if planned.fits:
         pays = ""
         if last.width:
@@ -88,8 +88,8 @@ def verdict(name: str, planned: Plan, others: Sequence[Setting]) -> str:
 def _change(setting: Setting, other: Setting) -> str:
     if other.rows != setting.rows:
         return f"{_count(other.rows, 'row')} (--rows {other.rows})"
-    if other.slots != setting.slots:
-        return f"a context of {other.slots} (--max-model-len {other.slots})"
+    if other.capacity != setting.capacity:
+        return f"a context of {other.capacity} (--max-model-len {other.capacity})"
     mesh = f"--mesh data={other.data},model={other.model_parallel}"
     return f"{other.num_devices} devices ({mesh})"
 
@@ -114,11 +114,11 @@ def _memory(planned: Plan) -> Table:
     table.add_column("", justify="right")
     table.add_column("")
     rows = _count(setting.rows // setting.data, "row")
-    slots = f"{rows} of {setting.slots} slots"
+    capacity = f"{rows} of {setting.capacity} tokens"
     table.add_row("weights", size(held.weights), "")
     if held.drafter_weights >= 1000:  # what rounds cost takes a few bytes
         table.add_row("weights of the drafter", size(held.drafter_weights), "")
-    table.add_row("cache", size(held.cache), slots)
+    table.add_row("cache", size(held.cache), capacity)
     table.add_row("memory of the drafter", size(held.drafter_state), "")
     table.add_row("prompts, outputs, statistics", size(held.rest), "")
     table.add_row("temporaries", size(planned.temporaries), _temporaries(planned))
@@ -142,15 +142,15 @@ def _rounds(planned: Plan) -> Table:
     for each in planned.rounds:
         name = f"{each.width} drafted nodes" if each.width else "plain decoding"
         table.add_row(*_figures(name, each.work, each.seconds), f"{each.relative:.2f}")
-    piece = planned.prefill
-    name = f"{piece.tokens // (planned.setting.rows // planned.setting.data)} tokens of each prompt"
-    table.add_row(*_figures(name, piece, piece.seconds(device)), "")
+    chunk = planned.prefill
+    name = f"{chunk.tokens // (planned.setting.rows // planned.setting.data)} tokens of each prompt"
+    table.add_row(*_figures(name, chunk, chunk.seconds(device)), "")
     if planned.draft.flops:
         table.add_row(*_figures("a draft", planned.draft, planned.draft_seconds), "")
     return table
 
 
-def _figures(name: str, work: Work, seconds: float) -> list[str]:
+def _figures(name: str, work: DeviceWork, seconds: float) -> list[str]:
     numbers = f"{work.flops / 1e9:.4g}", size(work.read), size(work.sent)
     return [name, str(work.tokens), *numbers, f"{seconds * 1e3:.3g} ms"]
 
@@ -188,13 +188,13 @@ def _programs(planned: Plan) -> str:
     setting = planned.setting
     decoding = [one.program for one in planned.programs if one.call == DECODE]
     serving = [one for one in planned.programs if one.call == ENGINE]
-    sizes = ", ".join(str(slots) for slots in sorted({one.slots for one in decoding}))
+    sizes = ", ".join(str(capacity) for capacity in sorted({one.capacity for one in decoding}))
     widths = ", ".join(str(each) for each in planned.widths)
     return (
         f"Programs: jspec.decode has {len(decoding)}, prefill and rounds (widths {widths}) for "
-        f"{_count(setting.rows, 'row')} of {sizes} slots; jspec.warmup compiles them. A "
-        f"jspec.Engine of {setting.slots} slots has {len(serving)}: prefill, insert, generate, "
-        "take, free."
+        f"{_count(setting.rows, 'row')} of {sizes} tokens; jspec.warmup compiles them. A "
+        f"jspec.Engine of {setting.capacity} tokens a row has {len(serving)}: prefill, insert, "
+        "generate, take, free."
     )
 
 

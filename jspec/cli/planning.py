@@ -56,7 +56,7 @@ def run(asked: PlanOptions, as_json: bool) -> bool:
         told["nearest"] = [
             {
                 "rows": each.rows,
-                "slots": each.slots,
+                "capacity": each.capacity,
                 "mesh": {"data": each.data, "model": each.model_parallel},
             }
             for each in others
@@ -87,14 +87,14 @@ def make(asked: PlanOptions) -> Plan:
 
     target, built = _built(asked, device, None)
     context = built.model.context
-    slots = min(context or 2048, 2048) if asked.max_model_len is None else asked.max_model_len
+    capacity = min(context or 2048, 2048) if asked.max_model_len is None else asked.max_model_len
     check_integer("--rows", asked.rows, 1, None)
-    check_integer("--max-model-len", slots, 2, context, "the model's context")
+    check_integer("--max-model-len", capacity, 2, context, "the model's context")
     # A short context is half prompt, half output.
-    new = min(128, slots // 2) if asked.max_new_tokens is None else asked.max_new_tokens
-    check_integer("--max-new-tokens", new, 1, slots - 1, "below --max-model-len")
+    new = min(128, capacity // 2) if asked.max_new_tokens is None else asked.max_new_tokens
+    check_integer("--max-new-tokens", new, 1, capacity - 1, "below --max-model-len")
     whole = plan(
-        target, built, device=device, rows=asked.rows, slots=slots, max_new_tokens=new, **axes
+        target, built, device=device, rows=asked.rows, capacity=capacity, max_new_tokens=new, **axes
     )
     if not asked.compiled:
         return whole

@@ -31,7 +31,7 @@ class RoundPrograms:
 
     def __init__(self, runner: "Runner"):
         self._runner = runner
-        self._slots: int | None = None
+        self._capacity: int | None = None
         """The size of the cache that programs are compiled for; None if for none."""
         self._first: Future[None] | None = None
         """Of the prompt and the first rounds, until somebody has waited for it."""
@@ -43,7 +43,7 @@ class RoundPrograms:
         self._answered = threading.Event()
         """Set when they are there."""
 
-    def prepare(self, group: "Group", slots: int) -> None:
+    def prepare(self, group: "Group", capacity: int) -> None:
         """Begins to compile what such a prompt needs, in a thread of its own."""
         from jspec.decoding.programs import compile_ahead, compile_rounds
 
@@ -51,7 +51,7 @@ class RoundPrograms:
 
         def work() -> None:
             try:
-                asked: dict[str, Any] = self._runner.request(group) | {"slots": slots}
+                asked: dict[str, Any] = self._runner.request(group) | {"capacity": capacity}
                 drafter, small = asked["drafter"], _narrowest(asked["drafter"])
                 shapes = compile_ahead(**asked, first=small)
                 first.set_result(None)
@@ -63,13 +63,13 @@ class RoundPrograms:
                             asked["model"], asked["params"], shapes, drafter,
                             asked["drafter_params"],
                         )  # fmt: skip
-                whole.set_result(self._runner.params(group, slots))
+                whole.set_result(self._runner.params(group, capacity))
             except Exception as error:  # of an answer
                 for future in (first, whole):
                     if not future.done():
                         future.set_exception(error)
 
-        self._slots, self._first, self._whole = slots, first, whole
+        self._capacity, self._first, self._whole = capacity, first, whole
         threading.Thread(target=work, name="jspec-ahead", daemon=True).start()
 
     def wait(self) -> None:
@@ -80,10 +80,10 @@ class RoundPrograms:
         wait([self._first])  # Ctrl-C leaves it to the next answer
         first, self._first = self._first, None
         if first.exception() is not None:
-            self._slots, self._whole = None, None  # what is needed is compiled where it is
+            self._capacity, self._whole = None, None  # what is needed is compiled where it is
         first.result()
 
-    def rounds(self, group: "Group", slots: int) -> Callable[["State"], "State"]:
+    def rounds(self, group: "Group", capacity: int) -> Callable[["State"], "State"]:
         """What gives the state after a round, by the best program that is there.
 
         Where none was prepared for such a cache, the whole one is compiled when it is needed.
@@ -93,8 +93,8 @@ class RoundPrograms:
         asked = self._runner.request(group)
         step = partial(jspec.step, asked["model"], asked["params"])
         drafter, whole = asked["drafter"], self._whole
-        if slots != self._slots or whole is None:
-            params = self._runner.params(group, slots)
+        if capacity != self._capacity or whole is None:
+            params = self._runner.params(group, capacity)
             return partial(step, drafter=drafter, drafter_params=params)
         small, guessed = _narrowest(drafter), asked["drafter_params"]
 

@@ -10,10 +10,10 @@ from jspec._validate import extras
 from jspec.cli import options
 from jspec.cli.parsers import integer
 from jspec.methods import BUNDLED
-from jspec.serve.limits import Limits
+from jspec.serve.limits import ServerLimits
 from jspec.sessions import method_choice
 
-LIMITS = Limits()
+LIMITS = ServerLimits()
 _NEEDED = ("starlette", "uvicorn", "prometheus_client", "pydantic")
 
 
@@ -169,7 +169,7 @@ def serve(
         stop_states=max_stop_states,
         stop_classes=max_stop_classes,
         penalties=penalties,
-        limits=Limits(
+        limits=ServerLimits(
             forms=max_forms,
             form_seconds=form_seconds,
             form_megabytes=form_megabytes,

@@ -35,12 +35,12 @@ _ENDINGS = {
     "nan": "[the model's output is not a number; nothing was drawn from it]",
 }
 
-Piece = tuple[str, str]
+StyledText = tuple[str, str]
 """Text and its style."""
 
 
 @dataclass(frozen=True)
-class Timing:
+class AnswerTiming:
     """Every prompt's outcome, and the least time that the run took."""
 
     outcomes: list[Outcome]
@@ -98,12 +98,12 @@ def show(
         print(advice, file=sys.stderr)
 
 
-def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Timing], int]:
+def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[AnswerTiming], int]:
     """Each runner's best time over all groups from a cold start, and the number of repeats.
 
     The runners take turns, so that what else the machine does hits them alike.
     """
-    best: list[Timing | None] = [None] * len(runners)
+    best: list[AnswerTiming | None] = [None] * len(runners)
     total, repeats = 0.0, 0
     while repeats < _REPEATS and total < _ENOUGH:
         for place, runner in enumerate(runners):
@@ -111,13 +111,15 @@ def measure(runners: Sequence[Runner], parts: Sequence[Group]) -> tuple[list[Tim
             finished = [runner.run(group) for group in parts]
             seconds = sum(outcomes[0].seconds for outcomes in finished)
             if (old := best[place]) is None or seconds < old.seconds:
-                best[place] = Timing([one for outcomes in finished for one in outcomes], seconds)
+                best[place] = AnswerTiming(
+                    [one for outcomes in finished for one in outcomes], seconds
+                )
             total += seconds
         repeats += 1
     return [timing for timing in best if timing is not None], repeats
 
 
-def report(timings: Sequence[Timing], repeats: int, scheme: str = COUPLED) -> list[str]:
+def report(timings: Sequence[AnswerTiming], repeats: int, scheme: str = COUPLED) -> list[str]:
     """The figures, and in a second line what was measured.
 
     Args:
@@ -158,7 +160,7 @@ def doubt(outcomes: Sequence[Outcome]) -> str | None:
     )
 
 
-def loss(name: str, ours: Timing, plain: Timing) -> str | None:
+def loss(name: str, ours: AnswerTiming, plain: AnswerTiming) -> str | None:
     """What to say where a method was slower than plain decoding, which ran beside it; else None."""
     if ours.tokens_per_second >= _LOST * plain.tokens_per_second:
         return None
@@ -169,7 +171,7 @@ def loss(name: str, ours: Timing, plain: Timing) -> str | None:
     )
 
 
-def _agreement(ours: Timing, plain: Timing, scheme: str) -> str:
+def _agreement(ours: AnswerTiming, plain: AnswerTiming, scheme: str) -> str:
     for one, other in zip(ours.outcomes, plain.outcomes, strict=True):
         if one.tokens != other.tokens:
             if scheme != COUPLED:
@@ -193,9 +195,9 @@ def _stream(
     echo: bool,
 ) -> None:
     """Shows the text of a group: round by round if it is one prompt, else one after the other."""
-    held: list[list[Piece]] = [[] for _ in group.rows]
+    held: list[list[StyledText]] = [[] for _ in group.rows]
     alone = len(group.rows) == 1
-    sinks: list[Callable[[Piece], None]] = [pieces.append for pieces in held]
+    sinks: list[Callable[[StyledText], None]] = [pieces.append for pieces in held]
     if alone:
         if numbered:
             screen.line(f"[{group.rows[0] + 1}]")
@@ -215,7 +217,7 @@ def _pieces(
     session: Session,
     runner: Runner,
     group: Group,
-    sinks: Sequence[Callable[[Piece], None]],
+    sinks: Sequence[Callable[[StyledText], None]],
     echo: bool,
 ) -> Iterator[str]:
     """Sends every row's pieces to its sink as they come; gives the reasons why the rows ended."""
@@ -260,7 +262,7 @@ def _stop_bytes(state: "State", count: int) -> list[int]:
     return [0] * count if stop_bytes is None else stop_bytes[:count].tolist()
 
 
-def _without_end(pieces: list[Piece], num_bytes: int) -> list[Piece]:
+def _without_end(pieces: list[StyledText], num_bytes: int) -> list[StyledText]:
     """The pieces without the last bytes of their text."""
     kept = []
     for text, style in reversed(pieces):

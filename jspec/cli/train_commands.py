@@ -143,7 +143,7 @@ def data(
     kinds = train_data.temperatures(temperature)
     prompts = train_data.ASKED if chat else train_data.CONTINUED
     most = (256 if chat else 64) if longest is None else longest
-    rows = distill.Recipe(max_new_tokens, shortest, most, kinds, seed)
+    rows = distill.RowsRecipe(max_new_tokens, shortest, most, kinds, seed)
     train_data.run(job, model, out, rows, count, batch_size, prompts)
 
 

@@ -79,7 +79,7 @@ def run(
     job: jobs.TrainingJob,
     model: str | None,
     out: Path,
-    recipe: distill.Recipe,
+    recipe: distill.RowsRecipe,
     count: int,
     size: int,
     prompts: Prompts = CONTINUED,

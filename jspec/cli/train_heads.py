@@ -42,7 +42,7 @@ HELDOUT_CURVE = "heldout_curve.jsonl"
 
 
 @dataclass(frozen=True)
-class Text:
+class TrainingText:
     """The text that a head is trained and scored on, by class."""
 
     train: dict[str, Sequences]
@@ -67,7 +67,7 @@ def text(
     target: Loaded,
     length: int,
     share: float,
-) -> Text:
+) -> TrainingText:
     """Sequences of all texts: files of `jspec train data` as they are, others as plain text.
 
     Args:
@@ -103,7 +103,7 @@ def text(
         out = encode(target, corpus.heldout[label])
         if sum(map(len, out)) > length:
             add(held, label, sequences.cut(out, length))
-    return Text(train, held, {label: texts.weights.get(label, 1.0) for label in train})
+    return TrainingText(train, held, {label: texts.weights.get(label, 1.0) for label in train})
 
 
 def add(parts: dict[str, Sequences], label: str, more: Sequences) -> None:
@@ -121,7 +121,7 @@ def encode(target: Loaded, documents: Sequence[str]) -> list[list[int]]:
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainingRun:
     """A head, its target, its text and its devices, before training."""
 
     kind: str
@@ -129,7 +129,7 @@ class Run:
     target: Loaded
     fingerprint: str
     """The fingerprint of the target's weights."""
-    text: Text
+    text: TrainingText
     whole: Sequences
     """The training text of all classes."""
     head: Any
@@ -185,7 +185,7 @@ def prepare(
     model: str | None,
     begin_with: str | None = None,
     **texts: Any,
-) -> Run:
+) -> TrainingRun:
     """Loads and checks all that `train` needs; `texts` are the first arguments of `text`.
 
     Args:
@@ -211,7 +211,7 @@ def prepare(
         began_with = fingerprint(trained["params"])[:16]
     variables = trained or start(kind, head, target, whole, job.seed)
     ours = fingerprint(target.params)
-    return Run(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
+    return TrainingRun(kind, job, target, ours, parts, whole, head, variables, began_with, devices)
 
 
 def forget_scores(path: Path, done: int) -> None:
@@ -270,7 +270,7 @@ def start(kind: str, head: Any, target: Loaded, text: Sequences, seed: int) -> P
 
 
 def train(
-    run: Run,
+    run: TrainingRun,
     out: Path,
     resume: bool,
     states: Path | None = None,
@@ -346,7 +346,7 @@ def train(
     console.print(f"head in {out / 'head'}", soft_wrap=True)
 
 
-def store(run: Run, folder: Path, dtype: str, console: Console) -> States:
+def store(run: TrainingRun, folder: Path, dtype: str, console: Console) -> States:
     """The target's states of all training text, from disk or put there."""
     model: Any = with_taps(run.target.model, run.head)
     # The objectives that read the target's distributions say how many tokens of each.
@@ -367,7 +367,7 @@ def told(report: loop.UpdateMetrics) -> str:
 
 
 def evaluate(
-    run: Run, objective: loop.Objective, params: PyTree, frozen: PyTree
+    run: TrainingRun, objective: loop.Objective, params: PyTree, frozen: PyTree
 ) -> dict[str, dict[str, Any]]:
     """Held-out loss and metrics per class; classes with too little held out are left out."""
 

@@ -44,12 +44,12 @@ def job(
     return jobs.override(jobs.TrainingJob(sources=tuple(map(source, text))), changes)
 
 
-def source(argument: str) -> corpora.Source:
+def source(argument: str) -> corpora.CorpusSource:
     """CLASS=PATH, or a path whose class is its name."""
     label, equals, path = argument.partition("=")
     if equals and not Path(argument).exists():
-        return corpora.Source(label, Path(path))
-    return corpora.Source(Path(argument).stem, Path(argument))
+        return corpora.CorpusSource(label, Path(path))
+    return corpora.CorpusSource(Path(argument).stem, Path(argument))
 
 
 def run(

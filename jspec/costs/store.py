@@ -130,7 +130,7 @@ def save(curve: CostCurve, where: CostSetting, path: str | os.PathLike[str]) -> 
     held = {
         "format": _FORMAT,
         "setting": dataclasses.asdict(where),
-        "slots": np.asarray(curve.slots).tolist(),
+        "capacity": np.asarray(curve.capacity).tolist(),
         "tokens": np.asarray(curve.tokens).tolist(),
         "seconds": np.asarray(curve.seconds, np.float64).tolist(),
         "undrafted": np.asarray(curve.undrafted, np.float64).tolist(),
@@ -173,7 +173,7 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
             )
         arrays = [
             np.asarray(held[name], np.float32)
-            for name in ("slots", "tokens", "seconds", "undrafted")
+            for name in ("capacity", "tokens", "seconds", "undrafted")
         ]
         found = CostSetting(**held["setting"])
     except (ValueError, KeyError, TypeError) as error:
@@ -186,19 +186,20 @@ def load(path: str | os.PathLike[str], where: CostSetting) -> CostCurve:
                 f"{path} was measured with {name} {other!r:.80} and this is {wanted!r:.80}; "
                 f"{measure}"
             )
-    slots, tokens, seconds, undrafted = arrays
+    capacity, tokens, seconds, undrafted = arrays
     rising = all(
-        axis.ndim == 1 and axis.size and (np.diff(axis) > 0).all() for axis in (slots, tokens)
+        axis.ndim == 1 and axis.size and (np.diff(axis) > 0).all() for axis in (capacity, tokens)
     )
     times = np.concatenate([seconds.ravel(), undrafted.ravel()])
     positive = np.isfinite(times).all() and (times > 0).all()
-    fitting = (seconds.shape, undrafted.shape) == ((slots.size, tokens.size), slots.shape)
+    fitting = (seconds.shape, undrafted.shape) == ((capacity.size, tokens.size), capacity.shape)
     if not (rising and fitting and positive):
         raise InputError(
-            f"{path} has no curve of positive seconds, shape {(slots.size, tokens.size)}; {measure}"
+            f"{path} has no curve of positive seconds, shape {(capacity.size, tokens.size)}; "
+            f"{measure}"
         )
     return CostCurve(
-        slots=jax.numpy.asarray(slots, np.int32),
+        capacity=jax.numpy.asarray(capacity, np.int32),
         tokens=jax.numpy.asarray(tokens, np.int32),
         seconds=jax.numpy.asarray(seconds),
         undrafted=jax.numpy.asarray(undrafted),

@@ -25,13 +25,13 @@ from jspec._xla.one_graph import Jitted
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor, Start
 from jspec.round import (
-    admit,
     check_drafter_shapes,
     chunked_prefill,
+    commit,
     frame,
     no_rounds,
+    sanitize,
     score,
-    settle,
     turns,
 )
 from jspec.round import processing as controls
@@ -46,7 +46,7 @@ from jspec.round.request import (
     prepare,
 )
 from jspec.round.widths import at_chosen_width, widths_of
-from jspec.tree.admission import check_state
+from jspec.tree.sanitize import check_state
 from jspec.types import Limits, PyTree, Request, Result, Sampling, State, Status, Tree
 from jspec.verify.schemes import takes_parts, verifier_of
 
@@ -74,7 +74,7 @@ def decode(
     distribution.
 
     A pure function: `jit`, `pmap`, `shard_map` and `export` take it whole. Called as it is, it
-    compiles once per number of rows and bucket of slots, and runs as one prefill and one
+    compiles once per number of rows and capacity bucket, and runs as one prefill and one
     `while_loop`. Lengths of prompts and limits compile nothing.
 
     Args:
@@ -169,7 +169,7 @@ def prefill(
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
     processors: Any = (),
-    slots: int | None = None,
+    capacity: int | None = None,
     earlier: State | None = None,
 ) -> State:
     """The state before the first round; arguments and errors as in `decode`, but for the last two.
@@ -182,8 +182,8 @@ def prefill(
     The output buffer may be larger than `max_new_tokens`; the limits hold.
 
     Args:
-        slots: most tokens that a row will ever hold; static. None: a bucket that holds the prompt
-            and `max_new_tokens`. A conversation needs room for all of its turns.
+        capacity: most tokens that a row will ever hold; static. None: a bucket that holds the
+            prompt and `max_new_tokens`. A conversation needs room for all of its turns.
         earlier: a state of this model and drafter, with as many rows; donated. A row of length 0
             goes on without new tokens.
 
@@ -216,7 +216,7 @@ def prefill(
         earlier = text_as_returned(model, earlier)
     call = prepare(
         model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,
-        ids=ids, slots=slots, earlier=earlier,
+        ids=ids, capacity=capacity, earlier=earlier,
     )  # fmt: skip
     asked = controls.several(processors)
     members = controls.prepare(asked, len(call.arrays.lengths), model.vocab_size, call.end_tokens)
@@ -254,31 +254,31 @@ def begin(
         # Donated, so that memories are held once; the caller's arrays are copied first.
         # Cold or hot, they are arguments: both are one program.
         batch, known = len(call.arrays.prompt), jax.tree.map(jnp.copy, drafter_state)
-        sizes = model, drafter, batch, call.slots
+        sizes = model, drafter, batch, call.capacity
         mesh = mesh_axes.mesh_of((params, call.arrays))
         kept = owned(_empty(*sizes, known) if mesh is None else _empty_on(mesh, *sizes)(known))
     return _prefill(
         model, params, call.arrays, *kept[:2], drafter, drafter_params, kept[2], call.size,
-        call.slots, call.chunk, processors, text,
+        call.capacity, call.chunk, processors, text,
     )  # fmt: skip
 
 
 # One program, and not one for each array: a server makes them anew for every prompt.
-@partial(jax.jit, static_argnames=("model", "drafter", "batch", "slots"))
+@partial(jax.jit, static_argnames=("model", "drafter", "batch", "capacity"))
 def _empty(
-    model: CausalLM, drafter: Drafter, batch: int, slots: int, known: PyTree
+    model: CausalLM, drafter: Drafter, batch: int, capacity: int, known: PyTree
 ) -> tuple[PyTree, Int[Array, " B"], PyTree]:
     """The target's memory, positions and the drafter's memory before a prompt is read."""
-    memory, positions = model.init_memory(batch, slots), jnp.zeros(batch, jnp.int32)
-    return memory, positions, drafter.init(batch, slots, known)
+    memory, positions = model.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32)
+    return memory, positions, drafter.init(batch, capacity, known)
 
 
 @lru_cache(maxsize=16)
 def _empty_on(
-    mesh: Mesh, model: CausalLM, drafter: Drafter, batch: int, slots: int
+    mesh: Mesh, model: CausalLM, drafter: Drafter, batch: int, capacity: int
 ) -> Callable[[PyTree], tuple[PyTree, Array, PyTree]]:
     """`_empty`, made where it will lie: no single device may have room for all of it."""
-    make = partial(_empty, model, drafter, batch, slots)
+    make = partial(_empty, model, drafter, batch, capacity)
     shapes = jax.eval_shape(make, None)
     places = [NamedSharding(mesh, spec) for spec in mesh_axes.specs(shapes, mesh.shape, batch)]
     flat = jax.jit(lambda known: jax.tree.leaves(make(known)), out_shardings=places)
@@ -429,27 +429,27 @@ def _round(
     tree, aux = drafter.draft(drafter_params, state.drafter_state, frame(state))
     _check_same_trees(tree, state)
 
-    def admitted(tree: Tree, state: State) -> Tree:
+    def sanitized(tree: Tree, state: State) -> Tree:
         now = frame(state)
-        return admit(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
+        return sanitize(tree, now.root, model.vocab_size, now.grammar, now.max_draft_tokens)
 
     def verify(tree: Tree, state: State, aux: PyTree, tokens: int) -> State:
         now = frame(state)
         output = score(model, params, tree, now, state.memory, tokens)
         processed = controls.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
-        state, feedback = settle(state, tree, output, verdict, processed)
+        state, feedback = commit(state, tree, output, verdict, processed)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         learnt = drafter.update(drafter_params, state.drafter_state, aux, feedback)
         return replace(state, memory=memory, drafter_state=learnt)
 
-    return at_chosen_width(verify, admitted, tree, state, aux)
+    return at_chosen_width(verify, sanitized, tree, state, aux)
 
 
 def check_same_memory(drafter: Drafter, state: State) -> None:
     """Raises InputError if the state holds the memory of another drafter."""
-    batch, slots = len(state.root), state.capacity
-    empty = jax.eval_shape(lambda: drafter.init(batch, slots, None))
+    batch, capacity = len(state.root), state.capacity
+    empty = jax.eval_shape(lambda: drafter.init(batch, capacity, None))
     name = type(drafter).__name__
     try:
         check_state("The state", "prefill", state.drafter_state, f"{name}.init", empty)

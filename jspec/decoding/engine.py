@@ -79,8 +79,8 @@ class Engine:
         capacity: most tokens that a row holds, prompt and output.
         drafter: proposes the trees.
         processors: what a request may ask for beside tokens, one or several: members of
-            `jspec.processors` with neutral values, a `jspec.grammar.Room` for a grammar, a
-            `jspec.grammar.StopRoom` for stop strings, `jspec.processors.logprobs`.
+            `jspec.processors` with neutral values, a `jspec.grammar.Capacity` for a grammar, a
+            `jspec.grammar.StopCapacity` for stop strings, `jspec.processors.logprobs`.
         num_end_tokens: room for the end tokens of a row, and for its stop tokens.
 
     Raises:
@@ -93,8 +93,8 @@ class Engine:
         >>> state = engine.init(params)
         >>> state = engine.insert(state, 1, engine.prefill(params, [1, 2, 3], limits=4))
         >>> while not state.done.all():
-        ...     state, news = engine.generate(params, state, rounds=2)
-        >>> jspec.Status(int(news.status[1])).name, jspec.Status(int(news.status[0])).name
+        ...     state, output = engine.generate(params, state, rounds=2)
+        >>> jspec.Status(int(output.status[1])).name, jspec.Status(int(output.status[0])).name
         ('LIMIT', 'FREE')
         >>> alone = jspec.decode(model, params, [[1, 2, 3]], max_new_tokens=4)
         >>> bool((state.out[1, :4] == alone.tokens[0]).all())
@@ -201,7 +201,7 @@ class Engine:
                 function, a grammar, stop strings. None: the engine's own, and nothing for rooms.
                 Rounds in which nobody reads log-probabilities are shorter, and leave zeros.
             earlier: a state of one row, of `prefill` or `take`; donated. The prompt goes on where
-                its text ends, and may be empty: a long prompt can be read in pieces, a beginning
+                its text ends, and may be empty: a long prompt can be read in chunks, a beginning
                 that requests share once.
 
         Raises:
@@ -343,7 +343,7 @@ class Engine:
             sampling=Sampling(temperature=0.0) if sampling is None else sampling,
             key=0 if sampling is None and key is None else key,
             ids=np.array([id]),
-            slots=None if earlier is not None else self.capacity,
+            capacity=None if earlier is not None else self.capacity,
             earlier=earlier,
         )
         if len(asked) not in (0, len(self.processors)) or (asked and not self.processors):
@@ -403,7 +403,7 @@ def _step(
         at = jnp.take_along_axis(values, places.reshape(*places.shape, *further), axis=1)
         return jnp.where(there.reshape(*there.shape, *further), at, 0)
 
-    news = StepOutput(
+    output = StepOutput(
         tokens=new(after.out),
         counts=counts,
         status=after.status,
@@ -413,4 +413,4 @@ def _step(
         if stop_bytes is None
         else jnp.where(after.status == Status.FREE, 0, stop_bytes),
     )
-    return after, news
+    return after, output

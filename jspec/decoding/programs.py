@@ -1,6 +1,6 @@
 """The compiled programs of a service: all of them made beforehand, and none unnoticed later.
 
-A program follows from the number of rows, the bucket of slots and the kind of the request, never
+A program follows from the number of rows, the capacity bucket and the kind of the request, never
 from lengths, limits or settings of rows. So what a service will run is known before it starts.
 """
 
@@ -37,7 +37,7 @@ class Program:
     """What one call of `decode` runs: the same for all prompts that fit."""
 
     rows: int
-    slots: int
+    capacity: int
     """Most tokens that a row holds, prompt and output together."""
 
 
@@ -54,7 +54,7 @@ def warmup(
 ) -> tuple[Program, ...]:
     """Compiles every program that `decode` and `stream` can run for prompts up to a length.
 
-    One for each number of rows and bucket of slots (128, 256, 512, ..), by calls whose limits are
+    One for each number of rows and capacity bucket (128, 256, 512, ..), by calls whose limits are
     0. Give settings as the calls will: whether there is sampling, a grammar or `logprobs`, and how
     many end tokens a row has, is part of a program; their values are not. So is `max_new_tokens`:
     shorter outputs are asked for by `limits`. Prompts are lists or NumPy arrays; arrays on the
@@ -71,7 +71,7 @@ def warmup(
         request: all else as in the calls of `decode`, but for the prompt, `lengths` and `limits`.
 
     Returns:
-        The programs, by rows and slots.
+        The programs, by rows and capacity.
 
     Raises:
         InputError: if a number is out of range, or as in `decode`.
@@ -80,7 +80,7 @@ def warmup(
         >>> import jspec
         >>> model = jspec.testing.PrefixLM(context=None)
         >>> jspec.warmup(model, model.init(), prompt_tokens=200, max_new_tokens=50)
-        (Program(rows=1, slots=128), Program(rows=1, slots=256))
+        (Program(rows=1, capacity=128), Program(rows=1, capacity=256))
         >>> with jspec.no_recompile():
         ...     result = jspec.decode(model, model.init(), [[1, 2, 3]], max_new_tokens=50)
     """
@@ -94,14 +94,14 @@ def warmup(
     check_integer("max_new_tokens", max_new_tokens, 1, model.context)
     found = []
     for batch in batches:
-        for slots, size in buckets(prompt_tokens, max_new_tokens, model.context):
+        for capacity, size in buckets(prompt_tokens, max_new_tokens, model.context):
             asked = dict(
                 request, prompt=np.zeros((batch, size), np.int32), limits=np.zeros(batch, np.int32),
                 max_new_tokens=max_new_tokens, drafter=drafter, drafter_params=drafter_params,
             )  # fmt: skip
             jax.block_until_ready(decode(model, params, **asked).lengths)
             list(stream(model, params, **asked))
-            found.append(Program(batch, slots))
+            found.append(Program(batch, capacity))
     return tuple(found)
 
 
@@ -136,10 +136,10 @@ def compile_ahead(
         >>> import jspec
         >>> model = jspec.testing.PrefixLM()
         >>> shapes = compile_ahead(
-        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, slots=48
+        ...     model, model.init(), prompt=[[1, 2, 3]], max_new_tokens=6, capacity=48
         ... )
         >>> with jspec.no_recompile():
-        ...     state = jspec.prefill(model, model.init(), [[4, 5, 6]], max_new_tokens=6, slots=48)
+        ...     state = jspec.prefill(model, model.init(), [[4, 5]], max_new_tokens=6, capacity=48)
         ...     state = jspec.step(model, model.init(), state)
     """
 
@@ -192,10 +192,10 @@ def buckets(longest: int, more: int, context: int | None) -> Iterator[tuple[int,
     size, last = 1, None
     while size <= longest:
         room = bucket(size + more)
-        slots = room if context is None else min(room, context)
-        if slots != last:
-            yield slots, size
-        last, size = slots, room - more + 1
+        capacity = room if context is None else min(room, context)
+        if capacity != last:
+            yield capacity, size
+        last, size = capacity, room - more + 1
 
 
 @contextmanager
@@ -244,17 +244,17 @@ def no_recompile() -> Iterator[None]:
 
 
 def _call() -> str:
-    """The rows and slots of the call of jspec that is under way, as they stand in its frames."""
+    """The rows and capacity of the call of jspec that is under way, as they stand in its frames."""
     for frame, _ in traceback.walk_stack(None):
         if frame.f_globals.get("__name__") == "jspec.decoding":
             held = frame.f_locals
             if isinstance(call := held.get("call"), Prepared):
-                rows, slots = len(call.arrays.lengths), call.slots
+                rows, capacity = len(call.arrays.lengths), call.capacity
             elif isinstance(state := held.get("state"), State):
-                rows, slots = len(state.root), state.capacity
+                rows, capacity = len(state.root), state.capacity
             else:
                 continue
-            return f" for a call of {rows} rows and {slots} slots"
+            return f" for a call of {rows} rows of {capacity} tokens"
     return ""
 
 

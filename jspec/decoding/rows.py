@@ -68,8 +68,8 @@ def copies(
     drafter: Drafter,
 ) -> State:
     """The state whose row i is a copy of row `rows[i]`; without a key the copies keep theirs."""
-    slots = state.capacity
-    axes = memories.row_axes(type(drafter).__name__, lambda n: drafter.init(n, slots, None))
+    capacity = state.capacity
+    axes = memories.row_axes(type(drafter).__name__, lambda n: drafter.init(n, capacity, None))
     known = memories.take(state.drafter_state, axes, rows)
     # Copied, or both states would hold one array, which the next step donates.
     shared = jax.tree.map(jnp.copy, [member.shared for member in state.processors])
@@ -122,8 +122,8 @@ def check_arrival(state: State, arrival: State) -> None:
 @automatic
 def insert(state: State, row: Int[Array, ""], arrival: State, drafter: Drafter) -> State:
     """The state with a request in the place of a row; see `Engine.insert`."""
-    slots, name = state.capacity, type(drafter).__name__
-    axes = memories.row_axes(name, lambda batch: drafter.init(batch, slots, None))
+    capacity, name = state.capacity, type(drafter).__name__
+    axes = memories.row_axes(name, lambda batch: drafter.init(batch, capacity, None))
 
     def write(leaf: Array, new: Array) -> Array:
         return jax.lax.dynamic_update_slice_in_dim(leaf, new, row, axis=0)

@@ -52,7 +52,7 @@ from jspec.drafters.growth.calibration import (
 from jspec.drafters.growth.union import check_deterministic
 from jspec.protocols import Drafter, Verifier
 from jspec.round.packed import largest_together
-from jspec.tree.admission import admit, check_tree
+from jspec.tree.sanitize import check_tree, sanitize
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
 from jspec.verify.schemes import takes_parts
 
@@ -109,7 +109,7 @@ class AdaptiveState:
     acceptance: AcceptanceModel
     offsets: Float[Array, " B"]
     """Log odds by which a row has been accepting more than the model says."""
-    slots: Int[Array, ""]
+    capacity: Int[Array, ""]
     """Slots of a row's cache, by which the costs are looked up."""
     vocab_sizes: Int[Array, " B"]
     """V of the target, as the row's prompt told it: nodes of other tokens may not count as the
@@ -240,7 +240,7 @@ class Adaptive:
             (replace(self, drafting=True), lambda state: state.backoff.over),
         )
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> AdaptiveState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> AdaptiveState:
         if earlier is not None and not isinstance(earlier, AdaptiveState):
             raise InputError(
                 f"drafter_state is a {type(earlier).__name__} and a drafter that chooses its "
@@ -249,10 +249,12 @@ class Adaptive:
         fresh = AcceptanceModel.init(1)
         doubting = replace(fresh, bias=fresh.bias.at[0].set(_DOUBT))
         return AdaptiveState(
-            drafter=self.drafter.init(batch, slots, None if earlier is None else earlier.drafter),
+            drafter=self.drafter.init(
+                batch, capacity, None if earlier is None else earlier.drafter
+            ),
             acceptance=doubting if earlier is None else earlier.acceptance,
             offsets=jnp.zeros(batch, jnp.float32),
-            slots=jnp.int32(slots),
+            capacity=jnp.int32(capacity),
             vocab_sizes=jnp.zeros(batch, jnp.int32),
             expected=jnp.float32(_PRIOR) if earlier is None else earlier.expected,
             accepted=jnp.float32(_PRIOR) if earlier is None else earlier.accepted,
@@ -281,7 +283,7 @@ class Adaptive:
             # All that reads the draft goes with it: in a back-off a round shall be plain decoding.
             in_backoff = ~state.backoff.over
             estimated = draft_unless(in_backoff, estimate, state.drafter, frame)
-        choice = self._choose(state.trust * estimated.gains, params.costs, state.slots, frame)
+        choice = self._choose(state.trust * estimated.gains, params.costs, state.capacity, frame)
         if in_backoff is not None:
             choice = replace(choice, index=jnp.where(in_backoff, 0, choice.index))
         aux = None if backed_off else replace(estimated, chosen=choice.index, in_backoff=in_backoff)
@@ -354,11 +356,11 @@ class Adaptive:
         """The back-off after a round, by what its draft saved."""
         ran, counts = feedback.counts > 0, feedback.counts.astype(jnp.float32)
         running = ran.sum(dtype=jnp.int32)
-        seconds, fits = self._seconds(costs, state.slots, feedback.counts, running)
+        seconds, fits = self._seconds(costs, state.capacity, feedback.counts, running)
         # The narrowest round that there was room in, with a draft and without.
         drafted = seconds[jnp.argmax(fits)]
-        undrafted = costs.without_draft(state.slots)
-        drafting = costs.at([len(ran) * (1 + self.widths[0])], state.slots)[0] - undrafted
+        undrafted = costs.without_draft(state.capacity)
+        drafting = costs.at([len(ran) * (1 + self.widths[0])], state.capacity)[0] - undrafted
         plain = drafted - drafting
         rows = jnp.maximum(running, 1).astype(jnp.float32)
         gain = aux.gains[:, aux.chosen]
@@ -369,7 +371,7 @@ class Adaptive:
         return state.backoff.after(tokens * plain - seconds[aux.chosen], drafting)
 
     def _choose(
-        self, gains: Float[Array, "B R"], costs: CostCurve, slots: Int[Array, ""], frame: Frame
+        self, gains: Float[Array, "B R"], costs: CostCurve, capacity: Int[Array, ""], frame: Frame
     ) -> WidthChoice:
         """The round in which the rows are fastest."""
         widths, tokens = zip(*self.sizes(frame.root), strict=True)
@@ -379,7 +381,7 @@ class Adaptive:
             return jnp.where(frame.done[:, None], 0.0, values).sum(0)
 
         count = jnp.maximum(running, 1).astype(jnp.float32)
-        seconds, fits = self._seconds(costs, slots, frame.root, running)
+        seconds, fits = self._seconds(costs, capacity, frame.root, running)
         speeds = of_running(jnp.log1p(gains)) / count - jnp.log(seconds)
         return WidthChoice(
             index=jnp.argmax(jnp.where(fits, speeds, -jnp.inf)).astype(jnp.int32),
@@ -392,13 +394,13 @@ class Adaptive:
     def _seconds(
         self,
         costs: CostCurve,
-        slots: Int[Array, ""],
+        capacity: Int[Array, ""],
         root: Num[Array, " B"],
         running: Int[Array, ""],
     ) -> tuple[Float[Array, " R"], Bool[Array, " R"]]:
         """The time of each round, and whether it has room for the rows that are running."""
         tokens = [tokens for _, tokens in self.sizes(root)]
-        return costs.at(tokens, slots), jnp.array(tokens) >= running
+        return costs.at(tokens, capacity), jnp.array(tokens) >= running
 
 
 @partial(jax.jit, static_argnums=0, inline=True)
@@ -415,10 +417,10 @@ def _estimated_draft(
             f"widths is {drafter.widths} and {name} drafts {most} nodes; give widths of at most "
             f"{most}"
         )
-    admitted = admit(
+    sanitized = sanitize(
         tree, frame.root, state.vocab_sizes.max(), frame.grammar, frame.max_draft_tokens
     )
-    tree = replace(admitted, choice=None)
+    tree = replace(sanitized, choice=None)
     prior, buckets = features(tree, trees.depths(tree))
     scores = state.acceptance.scores(prior[..., None], buckets[..., None])
     probs = among_siblings(tree.parents, tree.valid, scores + state.offsets[:, None])

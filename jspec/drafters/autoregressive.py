@@ -16,8 +16,8 @@ class Autoregressive:
         [[5]]
     """
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
-        del batch, slots, earlier
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
+        del batch, capacity, earlier
         return ()
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:

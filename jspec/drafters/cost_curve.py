@@ -35,7 +35,7 @@ class CostCurve:
         [0.02, 0.022, 0.034, 0.048]
     """
 
-    slots: Int[Array, " C"]
+    capacity: Int[Array, " C"]
     """Rising numbers of slots of a row's cache."""
     tokens: Int[Array, " P"]
     """Rising numbers of tokens that a round scores, all rows together."""
@@ -45,20 +45,20 @@ class CostCurve:
 
     @classmethod
     def of(
-        cls, seconds: Mapping[int, float], slots: int = 0, undrafted: float | None = None
+        cls, seconds: Mapping[int, float], capacity: int = 0, undrafted: float | None = None
     ) -> "CostCurve":
         """The curve through some points, the same for every size of the cache.
 
         Args:
             seconds: by the number of tokens that a round scores; one point or more.
-            slots: the size of the cache that it was measured with.
+            capacity: the size of the cache that it was measured with.
             undrafted: seconds of a round that drafts nothing; None: as many as that of the fewest
                 tokens, as if drafting took no time.
 
         Raises:
             InputError: if there is no point, or a number is no plausible one of its kind.
         """
-        check_integer("slots", slots, 0, 2**31 - 1)
+        check_integer("capacity", capacity, 0, 2**31 - 1)
         if not isinstance(seconds, Mapping) or not seconds:
             raise InputError(
                 f"a cost curve got {seconds!r:.80}, which has no points; give {{tokens: seconds}}, "
@@ -73,7 +73,7 @@ class CostCurve:
         tokens = sorted(seconds)
         times = np.array([seconds[count] for count in tokens], np.float32)
         return cls(
-            jnp.array([slots], jnp.int32),
+            jnp.array([capacity], jnp.int32),
             *_filled(np.array(tokens), times[None]),
             undrafted=jnp.array([undrafted], jnp.float32),
         )
@@ -91,16 +91,16 @@ class CostCurve:
             InputError: if there is none, one is no curve, or two are of one size.
 
         Example:
-            >>> small = CostCurve.of({1: 0.020, 8: 0.034}, slots=256)
-            >>> large = CostCurve.of({1: 0.030, 8: 0.044}, slots=512)
+            >>> small = CostCurve.of({1: 0.020, 8: 0.034}, capacity=256)
+            >>> large = CostCurve.of({1: 0.030, 8: 0.044}, capacity=512)
             >>> curve = CostCurve.across([small, large])
-            >>> [round(seconds, 3) for seconds in curve.at([1, 8], slots=384).tolist()]
+            >>> [round(seconds, 3) for seconds in curve.at([1, 8], capacity=384).tolist()]
             [0.025, 0.039]
         """
         for place, curve in enumerate(curves):
             if not isinstance(curve, cls):
                 raise InputError(f"curves[{place}] is {curve!r:.80}; pass a jspec.CostCurve")
-        sizes = [int(size) for curve in curves for size in curve.slots]
+        sizes = [int(size) for curve in curves for size in curve.capacity]
         if not sizes or len(set(sizes)) < len(sizes):
             raise InputError(f"the curves are of sizes {sizes}; give one or more, no size twice")
         tokens = np.unique(np.concatenate([curve.tokens for curve in curves]))
@@ -119,24 +119,30 @@ class CostCurve:
             undrafted=jnp.asarray(undrafted[rising]),
         )
 
-    def at(self, tokens: Sequence[int], slots: Int[Array, ""] | int = 0) -> Float[Array, " tokens"]:
+    def at(
+        self, tokens: Sequence[int], capacity: Int[Array, ""] | int = 0
+    ) -> Float[Array, " tokens"]:
         """The seconds of a round.
 
         Args:
             tokens: numbers of tokens that it scores.
-            slots: of a row's cache.
+            capacity: of a row's cache.
         """
         wanted = jnp.array(tokens, jnp.float32)
         by_tokens = jax.vmap(lambda seconds: _line(jnp, wanted, self.tokens, seconds))(self.seconds)
-        size = jnp.asarray(slots, jnp.float32)
-        by_slots = jax.vmap(lambda seconds: _line(jnp, size, self.slots, seconds))(by_tokens.T)
+        size = jnp.asarray(capacity, jnp.float32)
+        by_capacity = jax.vmap(lambda seconds: _line(jnp, size, self.capacity, seconds))(
+            by_tokens.T
+        )
         # Past the last points a line of noise may fall below zero.
-        return jnp.maximum(by_slots, self.seconds.min() / 2)
+        return jnp.maximum(by_capacity, self.seconds.min() / 2)
 
-    def without_draft(self, slots: Int[Array, ""] | int = 0) -> Float[Array, ""]:
+    def without_draft(self, capacity: Int[Array, ""] | int = 0) -> Float[Array, ""]:
         """The seconds of a round that drafts nothing, with so many slots of a row's cache."""
-        size = jnp.asarray(slots, jnp.float32)
-        return jnp.maximum(_line(jnp, size, self.slots, self.undrafted), self.undrafted.min() / 2)
+        size = jnp.asarray(capacity, jnp.float32)
+        return jnp.maximum(
+            _line(jnp, size, self.capacity, self.undrafted), self.undrafted.min() / 2
+        )
 
 
 def _check_seconds(name: str, value: Any) -> None:

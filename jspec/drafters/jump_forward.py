@@ -48,9 +48,9 @@ class JumpForward:
     def __post_init__(self):
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
         """Nothing: the grammar's state comes with every round."""
-        del batch, slots, earlier
+        del batch, capacity, earlier
         return ()
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:

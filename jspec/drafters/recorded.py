@@ -16,7 +16,7 @@ from jspec import sampling as samplings
 from jspec import tree as trees
 from jspec.drafters import origins
 from jspec.protocols import Drafter, Verifier
-from jspec.tree.admission import admit
+from jspec.tree.sanitize import sanitize
 from jspec.types import (
     NO_PARENT,
     Feedback,
@@ -123,8 +123,8 @@ class Recorded:
         shapes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
         return replace(self, shapes=shapes, structure=structure)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Recording:
-        return self.around(self.drafter.init(batch, slots, earlier))
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Recording:
+        return self.around(self.drafter.init(batch, capacity, earlier))
 
     def around(self, inner: PyTree) -> Recording:
         """The state before the first round, from the drafter's own."""
@@ -142,7 +142,7 @@ class Recorded:
 
     def _draft(self, params: PyTree, state: PyTree, frame: Frame) -> tuple[Tree, RecordedDraft]:
         tree, inner = self.drafter.draft(params, state, frame)
-        drafted = _with_estimates(admit(tree, frame.root, self.vocab_size, frame.grammar))
+        drafted = _with_estimates(sanitize(tree, frame.root, self.vocab_size, frame.grammar))
         wider = origins.unpruned(self.drafter, inner)
         shown = RecordedTrees(
             trees=(drafted,) if wider is None else (drafted, _bare(wider)),

@@ -59,8 +59,8 @@ class Scripted:
                 "jspec.tree.chain(4)"
             )
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> ScriptedState:
-        del slots, earlier
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> ScriptedState:
+        del capacity, earlier
         return ScriptedState(emitted=jnp.zeros(batch, jnp.int32), rounds=jnp.int32(0))
 
     def prefill(self, params: Script, state: ScriptedState, chunk: PromptChunk) -> ScriptedState:

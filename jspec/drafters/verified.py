@@ -27,8 +27,8 @@ class Verified:
         """Whether back-offs leave no gap in the drafter's memory."""
         return getattr(self.drafter, "follows_text", False)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
-        return self.drafter.init(batch, slots, earlier)
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
+        return self.drafter.init(batch, capacity, earlier)
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
         return self.drafter.prefill(params, state, chunk)

@@ -58,7 +58,7 @@ def _compiled(setting: Setting, mesh: Any) -> list[Compiled]:
     with backend.planned(setting.device.platform):
         model = setting.model
         params, drafter_params = setting.placed(mesh)
-        call = compiled.call_of(model, setting.rows, setting.slots, setting.max_new_tokens)
+        call = compiled.call_of(model, setting.rows, setting.capacity, setting.max_new_tokens)
 
         def rounds(drafter: Drafter, drafter_params: PyTree) -> Compiled:
             given = model, params, drafter, drafter_params

@@ -31,7 +31,7 @@ class Compiled:
     """Bytes that it holds besides its arguments, at most: of a TPU those of the vector memory,
     which is none of the device's, are among them."""
     flops: float
-    """Of a piece of the prompt, or of a round of each width; without what kernels of a CPU do."""
+    """Of a chunk of the prompt, or of a round of each width; without what kernels of a CPU do."""
     code: int
     """Bytes of the program itself."""
     seconds: float
@@ -48,15 +48,15 @@ class Compiled:
         return None if self.rounds is None else self.rounds.each
 
 
-def call_of(model: CausalLM, rows: int, slots: int, max_new_tokens: int) -> Prepared:
+def call_of(model: CausalLM, rows: int, capacity: int, max_new_tokens: int) -> Prepared:
     """The shapes of a greedy call of `jspec.decode` whose prompts fill the cache."""
-    tokens = np.zeros((1, slots - max_new_tokens), np.int32)
-    one = prepare(model, tokens, None, max_new_tokens, eos=0, slots=slots)
+    tokens = np.zeros((1, capacity - max_new_tokens), np.int32)
+    one = prepare(model, tokens, None, max_new_tokens, eos=0, capacity=capacity)
     # Of one row, so that a plan of many needs no memory for their prompts.
     arrays = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct((rows, *leaf.shape[1:]), leaf.dtype), one.arrays
     )
-    return one._replace(arrays=arrays, chunk=chunk_of(rows, slots))
+    return one._replace(arrays=arrays, chunk=chunk_of(rows, capacity))
 
 
 def state_of(
@@ -69,7 +69,7 @@ def state_of(
         InputError: if the drafter does not fit the model, as `jspec.prefill` would.
     """
     cache, memory, arrays = _arguments(model, drafter, call, mesh)
-    given, sizes = (params, arrays, cache, arrays.lengths), (call.size, call.slots, call.chunk)
+    given, sizes = (params, arrays, cache, arrays.lengths), (call.size, call.capacity, call.chunk)
     begin = partial(engine._prefill, model)
     state = jax.eval_shape(
         lambda given, drafter_params, memory: begin(
@@ -105,7 +105,7 @@ def lowered_prefill(
         drafter_params,
         memory,
         call.size,
-        call.slots,
+        call.capacity,
         call.chunk,
     )
 
@@ -174,8 +174,8 @@ def _arguments(
     def place(leaf: Any) -> Any:
         return layout.by_row(jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), rows, mesh)
 
-    cache = layout.model_memory(model, rows, call.slots, mesh)
-    memory = layout.memory_of(drafter, rows, call.slots, mesh)
+    cache = layout.model_memory(model, rows, call.capacity, mesh)
+    memory = layout.memory_of(drafter, rows, call.capacity, mesh)
     return cache, memory, jax.tree.map(place, call.arrays)
 
 

@@ -94,17 +94,17 @@ def whole(tree: PyTree, mesh: Any) -> PyTree:
     return jax.tree.map(lambda leaf: with_sharding(leaf, everywhere), tree)
 
 
-def model_memory(model: CausalLM, rows: int, slots: int, mesh: Any) -> PyTree:
+def model_memory(model: CausalLM, rows: int, capacity: int, mesh: Any) -> PyTree:
     """The shapes of a model's memory, with their shardings."""
-    shapes = jax.eval_shape(partial(model.init_memory, rows, slots))
+    shapes = jax.eval_shape(partial(model.init_memory, rows, capacity))
     return jax.tree.map(with_sharding, shapes, sharding.memory(shapes, mesh))
 
 
-def memory_of(drafter: Drafter, rows: int, slots: int, mesh: Any) -> PyTree:
+def memory_of(drafter: Drafter, rows: int, capacity: int, mesh: Any) -> PyTree:
     """The shapes of a drafter's memory: what has an entry for each row goes where the row goes."""
 
     def init(batch: int) -> PyTree:
-        return drafter.init(batch, slots, None)
+        return drafter.init(batch, capacity, None)
 
     axes = memories.row_axes(type(drafter).__name__, init)
     leaves, structure = jax.tree.flatten(jax.eval_shape(partial(init, rows)))

@@ -11,7 +11,7 @@ from jspec.planning import layout
 from jspec.planning.layout import Held
 from jspec.planning.reachable import DECODE, Reached
 from jspec.planning.setting import Setting
-from jspec.planning.work import Work
+from jspec.planning.work import DeviceWork
 from jspec.types import PyTree, State
 
 _SPARE = 1.25
@@ -27,13 +27,17 @@ def held(setting: Setting, state: State | None = None) -> Held:
     """
     mesh = setting.mesh
     params, drafter_params = setting.placed()
-    cache = layout.per_device(layout.model_memory(setting.model, setting.rows, setting.slots, mesh))
-    memory = layout.per_device(layout.memory_of(setting.drafter, setting.rows, setting.slots, mesh))
+    cache = layout.per_device(
+        layout.model_memory(setting.model, setting.rows, setting.capacity, mesh)
+    )
+    memory = layout.per_device(
+        layout.memory_of(setting.drafter, setting.rows, setting.capacity, mesh)
+    )
     rest = 0
     if state is not None:
         plain = layout.per_device(replace(state, memory=None, drafter_state=None))
         # The prompt, which is as long as a row.
-        rest = plain + setting.rows // setting.data * (setting.slots + 1) * 4
+        rest = plain + setting.rows // setting.data * (setting.capacity + 1) * 4
     shared = {id(leaf) for leaf in jax.tree.leaves(setting.params)}
     own = [
         placed
@@ -51,7 +55,7 @@ def held(setting: Setting, state: State | None = None) -> Held:
     )
 
 
-def estimated(setting: Setting, widest: Work, piece: Work, params: PyTree) -> int:
+def estimated(setting: Setting, widest: DeviceWork, chunk: DeviceWork, params: PyTree) -> int:
     """Temporaries without a compiler: the scores of all tokens, and the widest of the layers."""
     model: Any = setting.model
     shares = max(
@@ -63,7 +67,7 @@ def estimated(setting: Setting, widest: Work, piece: Work, params: PyTree) -> in
         default=1,
     )
     scores = 4 * widest.tokens * model.vocab_size / shares
-    return int(_SPARE * max(scores + widest.widest, piece.widest))
+    return int(_SPARE * max(scores + widest.widest, chunk.widest))
 
 
 def notes(setting: Setting, params: PyTree) -> tuple[str, ...]:
@@ -116,14 +120,14 @@ def notes_of_scanning(setting: Setting, params: PyTree) -> tuple[str, ...]:
 
 def notes_of_buckets(setting: Setting, programs: Sequence[Reached]) -> tuple[str, ...]:
     """What `jspec.decode` holds, whose rows have as many slots as the next bucket."""
-    slots = max(one.program.slots for one in programs if one.call == DECODE)
-    if slots <= setting.slots:
+    capacity = max(one.program.capacity for one in programs if one.call == DECODE)
+    if capacity <= setting.capacity:
         return ()
-    cache = layout.model_memory(setting.model, setting.rows, slots, setting.mesh)
+    cache = layout.model_memory(setting.model, setting.rows, capacity, setting.mesh)
     note = (
-        f"rows of {setting.slots} slots are those of jspec.Engine and jspec serve; jspec.decode "
-        f"rounds them up to {slots}, a cache of {layout.per_device(cache) / 1e9:.3g} GB: for that "
-        f"plan {slots}"
+        f"rows of {setting.capacity} tokens are those of jspec.Engine and jspec serve; "
+        f"jspec.decode rounds them up to {capacity}, a cache of "
+        f"{layout.per_device(cache) / 1e9:.3g} GB: for that plan {capacity}"
     )
     return (note,)
 

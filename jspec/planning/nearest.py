@@ -48,10 +48,12 @@ def _fewer_rows(planned: Plan, setting: Setting) -> Setting | None:
 
 def _shorter(planned: Plan, setting: Setting) -> Setting | None:
     def shorter(steps: int) -> Setting:
-        slots = steps * _SLOTS
-        return replace(setting, slots=slots, max_new_tokens=min(setting.max_new_tokens, slots // 2))
+        capacity = steps * _SLOTS
+        return replace(
+            setting, capacity=capacity, max_new_tokens=min(setting.max_new_tokens, capacity // 2)
+        )
 
-    steps = _last((setting.slots - 1) // _SLOTS, lambda each: _fits(planned, shorter(each)))
+    steps = _last((setting.capacity - 1) // _SLOTS, lambda each: _fits(planned, shorter(each)))
     return None if steps == 0 else shorter(steps)
 
 

@@ -15,7 +15,7 @@ from jspec.planning.compiled import Compiled
 from jspec.planning.layout import Held
 from jspec.planning.reachable import Reached, reachable
 from jspec.planning.setting import Setting
-from jspec.planning.work import Work
+from jspec.planning.work import DeviceWork
 from jspec.types import PyTree
 
 if TYPE_CHECKING:
@@ -25,12 +25,12 @@ ESTIMATED, COMPILED = "estimated", "compiled"
 
 
 @dataclass(frozen=True)
-class Round:
+class PlannedRound:
     """One round of some width on one device."""
 
     width: int
     """Drafted nodes that it verifies; 0 is plain decoding."""
-    work: Work
+    work: DeviceWork
     seconds: float
     """Of the forward by the roofline, and of launches and waits on a GPU."""
     relative: float
@@ -60,7 +60,7 @@ class Plan:
         >>> import jspec
         >>> target = jspec.models.shapes("llama-1b", dtype="bfloat16", num_layers=4)
         >>> built = jspec.methods.build("prompt_lookup", target)
-        >>> one = plan(target, built, device="v5e", rows=2, slots=1024)
+        >>> one = plan(target, built, device="v5e", rows=2, capacity=1024)
         >>> one.fits, one.held.cache  # 4 layers, 2 rows, 8 heads of 64, keys and values
         (True, 16777224)
     """
@@ -71,10 +71,10 @@ class Plan:
     """Bytes besides what is held."""
     temporaries_are: str
     """"estimated", or "compiled": what XLA says of the compiled programs."""
-    prefill: Work
-    """One piece of every row's prompt."""
-    draft: Work
-    rounds: tuple[Round, ...]
+    prefill: DeviceWork
+    """One chunk of every row's prompt."""
+    draft: DeviceWork
+    rounds: tuple[PlannedRound, ...]
     """Of each width, and of plain decoding beside them."""
     widths: tuple[int, ...]
     """Drafted nodes that a round of the drafter may verify: those of one program."""
@@ -117,7 +117,7 @@ class Plan:
             for each in self.rounds
         }
         resting = self.rounds[0].work.seconds(setting.device) + self.launching.rest
-        return CostCurve.of(points, slots=setting.slots, undrafted=resting)
+        return CostCurve.of(points, capacity=setting.capacity, undrafted=resting)
 
     def with_launching(self, launching: Launching) -> "Plan":
         """The plan with other launches, and the seconds of its rounds by them."""
@@ -140,7 +140,7 @@ class Plan:
             "device": asdict(setting.device) | {"usable": devices.usable(setting.device)},
             "mesh": {"data": setting.data, "model": setting.model_parallel},
             "rows": setting.rows,
-            "slots": setting.slots,
+            "capacity": setting.capacity,
             "bytes_per_device": asdict(self.held)
             | {"temporaries": self.temporaries, "total": self.total},
             "temporaries_are": self.temporaries_are,
@@ -169,7 +169,7 @@ def plan(
     *,
     device: Device | str | None = None,
     rows: int = 1,
-    slots: int | None = None,
+    capacity: int | None = None,
     max_new_tokens: int = 128,
     data: int = 1,
     model: int = 1,
@@ -185,7 +185,7 @@ def plan(
         built: the drafter, of `jspec.methods.build`; None: `auto`.
         device: a name of `jspec.costs.devices`, or figures; None: the default one.
         rows: that decode together.
-        slots: most tokens of a row, prompt and output; None: 2048, or the model's context. Of
+        capacity: most tokens of a row, prompt and output; None: 2048, or the model's context. Of
             `jspec.Engine` they are the slots of its cache; `jspec.decode` has buckets, and a note
             says what the next one takes.
         max_new_tokens: of a call of `jspec.decode`, among these.
@@ -203,7 +203,7 @@ def plan(
         >>> import jspec
         >>> target = jspec.models.shapes("jspec-800k")
         >>> built = jspec.methods.build("prompt_lookup", target)
-        >>> planned = plan(target, built, device="cpu", rows=2, slots=256)
+        >>> planned = plan(target, built, device="cpu", rows=2, capacity=256)
         >>> planned.held.weights == sum(leaf.size * 4 for leaf in jax.tree.leaves(target.params))
         True
     """
@@ -216,7 +216,7 @@ def plan(
         weights, drafter_weights = _shapes(target.params, built.drafter_params)
         setting = Setting(
             built.model, weights, built.drafter, drafter_weights, chosen, rows,
-            most if slots is None else slots, max_new_tokens, data, model,
+            most if capacity is None else capacity, max_new_tokens, data, model,
         )  # fmt: skip
         return of_setting(setting)
 
@@ -226,29 +226,30 @@ def of_setting(setting: Setting) -> Plan:
     with backend.planned(setting.device.platform):
         mesh, model, drafter = setting.mesh, setting.model, setting.drafter
         params, drafter_params = setting.placed()
-        call = compiled.call_of(model, setting.rows, setting.slots, setting.max_new_tokens)
+        call = compiled.call_of(model, setting.rows, setting.capacity, setting.max_new_tokens)
         state = compiled.state_of(model, params, drafter, drafter_params, call, mesh)
-        kept = layout.memory_of(drafter, setting.rows, setting.slots, mesh)
+        kept = layout.memory_of(drafter, setting.rows, setting.capacity, mesh)
         widths = sorted({0, *state.stats.widths})
         works = [
-            work.score(model, params, setting.rows, 1 + width, setting.slots, mesh)
+            work.score(model, params, setting.rows, 1 + width, setting.capacity, mesh)
             for width in widths
         ]
-        piece = work.read_prompt(
+        chunk = work.read_prompt(
             model, params, drafter, drafter_params, kept, setting.rows, call.chunk,
-            setting.slots, mesh,
+            setting.capacity, mesh,
         )  # fmt: skip
         launched = _launching(setting, state.stats.widths)
-        programs = reachable(setting.rows, setting.slots, setting.max_new_tokens, model.context)
+        programs = reachable(setting.rows, setting.capacity, setting.max_new_tokens, model.context)
         return Plan(
             setting=setting,
             held=memory.held(setting, state),
-            temporaries=memory.estimated(setting, works[-1], piece, params),
+            temporaries=memory.estimated(setting, works[-1], chunk, params),
             temporaries_are=ESTIMATED,
-            prefill=piece,
-            draft=work.draft(drafter, drafter_params, state, setting.slots, mesh),
+            prefill=chunk,
+            draft=work.draft(drafter, drafter_params, state, setting.capacity, mesh),
             rounds=tuple(
-                Round(width, each, 0.0, 1.0) for width, each in zip(widths, works, strict=True)
+                PlannedRound(width, each, 0.0, 1.0)
+                for width, each in zip(widths, works, strict=True)
             ),
             widths=state.stats.widths,
             programs=programs,

@@ -23,7 +23,7 @@ class Setting:
         drafter_params: shapes of its weights, or what else it has.
         device: of which the mesh is made.
         rows: that decode together.
-        slots: most tokens of a row, prompt and output.
+        capacity: most tokens of a row, prompt and output.
         max_new_tokens: of a call of `jspec.decode`, among these.
         data: devices over which rows are split.
         model_parallel: devices over which weights are split.
@@ -38,7 +38,7 @@ class Setting:
     drafter_params: PyTree
     device: Device
     rows: int = 1
-    slots: int = 2048
+    capacity: int = 2048
     max_new_tokens: int = 128
     data: int = 1
     model_parallel: int = 1
@@ -46,8 +46,10 @@ class Setting:
     def __post_init__(self):
         check_integer("rows", self.rows, 1, None)
         context = self.model.context
-        check_integer("slots", self.slots, 2, context, "what the model's context holds")
-        check_integer("max_new_tokens", self.max_new_tokens, 1, self.slots - 1, "what a row holds")
+        check_integer("capacity", self.capacity, 2, context, "what the model's context holds")
+        check_integer(
+            "max_new_tokens", self.max_new_tokens, 1, self.capacity - 1, "what a row holds"
+        )
         mesh = layout.mesh_of(self.data, self.model_parallel)
         # As loading onto this mesh would lay it out.
         object.__setattr__(self, "model", sharding.laid_out(self.model, mesh))

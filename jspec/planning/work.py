@@ -1,4 +1,4 @@
-"""What a forward, a piece of a prompt and a draft ask of every device: flops, bytes, messages."""
+"""What a forward, a chunk of a prompt and a draft ask of every device: flops, bytes, messages."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ _SLOTS = 128
 
 
 @dataclass(frozen=True)
-class Work:
+class DeviceWork:
     """What one device does, and how much of its memory that takes beside what it holds."""
 
     tokens: int
@@ -41,7 +41,9 @@ class Work:
         return roofline.seconds(device, self.tokens, self.flops, self.read, self.sent)
 
 
-def score(model: CausalLM, params: PyTree, rows: int, nodes: int, slots: int, mesh: Any) -> Work:
+def score(
+    model: CausalLM, params: PyTree, rows: int, nodes: int, capacity: int, mesh: Any
+) -> DeviceWork:
     """One forward over the nodes of each row's tree, after a cache.
 
     Args:
@@ -49,7 +51,7 @@ def score(model: CausalLM, params: PyTree, rows: int, nodes: int, slots: int, me
         params: shapes of its weights, with their shardings.
         rows: of the batch.
         nodes: of a tree, its root among them.
-        slots: of the cache, all of which count as read.
+        capacity: of the cache, all of which count as read.
         mesh: the devices.
 
     Example:
@@ -68,14 +70,14 @@ def score(model: CausalLM, params: PyTree, rows: int, nodes: int, slots: int, me
     mask = jax.ShapeDtypeStruct((rows, nodes, nodes), jnp.bool_)
     cache = layout.model_memory(model, rows, _SLOTS, mesh)
     given = params, cache, tokens, tokens, mask
-    return _work(forward, given, 1, rows * nodes, slots, mesh, _heads(model))
+    return _work(forward, given, 1, rows * nodes, capacity, mesh, _heads(model))
 
 
 def read_prompt(
     model: CausalLM, params: PyTree, drafter: Drafter, drafter_params: PyTree, memory: PyTree,
-    rows: int, size: int, slots: int, mesh: Any,
-) -> Work:  # fmt: skip
-    """One piece of every row's prompt, as target and drafter read it.
+    rows: int, size: int, capacity: int, mesh: Any,
+) -> DeviceWork:  # fmt: skip
+    """One chunk of every row's prompt, as target and drafter read it.
 
     Scores are counted only if the drafter reads them.
 
@@ -86,12 +88,12 @@ def read_prompt(
         drafter_params: shapes of its weights.
         memory: shapes of its memory.
         rows: of the batch.
-        size: tokens of a piece.
-        slots: of the cache, half of which count as read: the mean over a long prompt.
+        size: tokens of a chunk.
+        capacity: of the cache, half of which count as read: the mean over a long prompt.
         mesh: the devices.
     """
 
-    def piece(params, cache, drafter_params, memory, text, positions, mask, counts):
+    def chunk(params, cache, drafter_params, memory, text, positions, mask, counts):
         output = model.apply(params, text[:, :-1], positions, mask, cache)
         chunk = PromptChunk(text, counts, positions[:, 0], replace(output, tentative=None))
         return output.tentative, drafter.prefill(drafter_params, memory, chunk)
@@ -101,17 +103,19 @@ def read_prompt(
     given = numbers((rows, size + 1)), numbers((rows, size)), mask, numbers((rows,))
     cache = layout.model_memory(model, rows, _SLOTS, mesh)
     whole = params, cache, drafter_params, memory, *given
-    return _work(piece, whole, 1, rows * size, slots // 2, mesh, _heads(model))
+    return _work(chunk, whole, 1, rows * size, capacity // 2, mesh, _heads(model))
 
 
-def draft(drafter: Drafter, drafter_params: PyTree, state: State, slots: int, mesh: Any) -> Work:
+def draft(
+    drafter: Drafter, drafter_params: PyTree, state: State, capacity: int, mesh: Any
+) -> DeviceWork:
     """One draft of every row.
 
     Args:
         drafter: of the call.
         drafter_params: shapes of its weights, with their shardings.
         state: shapes of a generation's.
-        slots: of the cache.
+        capacity: of the cache.
         mesh: the devices.
     """
 
@@ -119,7 +123,7 @@ def draft(drafter: Drafter, drafter_params: PyTree, state: State, slots: int, me
         return drafter.draft(drafter_params, state.drafter_state, frame(state))
 
     rows = state.root.shape[0]
-    return _work(propose, (drafter_params, state), None, rows, slots, mesh)
+    return _work(propose, (drafter_params, state), None, rows, capacity, mesh)
 
 
 def _work(
@@ -127,10 +131,10 @@ def _work(
     arguments: Sequence[PyTree],
     place: int | None,
     tokens: int,
-    slots: int,
+    capacity: int,
     mesh: Any,
     heads: int = 0,
-) -> Work:
+) -> DeviceWork:
     """The work of a function.
 
     Args:
@@ -139,7 +143,7 @@ def _work(
         place: which of the arguments is the cache of `_SLOTS` slots; None: there is none, so that
             weights may be read several times, by forward passes one after the other.
         tokens: of all rows.
-        slots: of the real cache that count.
+        capacity: of the real cache that count.
         mesh: the devices.
         heads: of the queries; 0: it is not known.
     """
@@ -158,7 +162,7 @@ def _work(
         if product.leaf is None:
             flops += product.flops / split
         elif product.leaf in cached:
-            longer = slots / _SLOTS
+            longer = capacity / _SLOTS
             flops += longer * product.flops / split
             read[product.leaf] += longer * product.read / layout.parts(leaves[product.leaf])
         else:
@@ -177,7 +181,7 @@ def _work(
         for number in read:
             if number not in cached:
                 read[number] = min(read[number], layout.shard_bytes(leaves[number]))
-    return Work(-(-tokens // data), flops, sum(read.values()), sent, widest)
+    return DeviceWork(-(-tokens // data), flops, sum(read.values()), sent, widest)
 
 
 def _heads(model: Any) -> int:

@@ -185,7 +185,7 @@ def of_nodes(
         text: of the rows.
         lengths: its tokens, the root the last of them.
         end_tokens: of the rows.
-        tree: an admitted one.
+        tree: a sanitized one.
     """
     node = jnp.broadcast_to(jnp.arange(tree.tokens.shape[1], dtype=jnp.int32), tree.tokens.shape)
     drafted = []

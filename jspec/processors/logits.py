@@ -100,12 +100,14 @@ class _OfARow:
     engines: Processor
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> Functions:
-        made, room = (one.init(batch, vocab_size, end_tokens) for one in (self.its, self.engines))
-        shapes = [jax.tree.map(np.shape, one.rows.values[0]) for one in (made, room)]
+        made, capacity = (
+            one.init(batch, vocab_size, end_tokens) for one in (self.its, self.engines)
+        )
+        shapes = [jax.tree.map(np.shape, one.rows.values[0]) for one in (made, capacity)]
         if shapes[0] != shapes[1]:
             raise InputError(
                 f"the value of {self.its.name} has shape {shapes[0]} and the engine's has room for "
-                f"{shapes[1]}; give the engine's more room"
+                f"{shapes[1]}; give the engine's more capacity"
             )
         return made
 
@@ -184,13 +186,13 @@ def presence_penalty(penalty: ArrayLike) -> Processor:
 
 
 def logit_bias(
-    bias: Mapping[int, float] | Sequence[Mapping[int, float]], room: int = 0
+    bias: Mapping[int, float] | Sequence[Mapping[int, float]], capacity: int = 0
 ) -> Processor:
     """Adds to the logits of single tokens.
 
     Args:
         bias: token -> what is added; or one such mapping for each row.
-        room: places to fill up to: requests of one `jspec.Engine` have as many.
+        capacity: places to fill up to: requests of one `jspec.Engine` have as many.
 
     Example:
         >>> import jspec
@@ -201,14 +203,14 @@ def logit_bias(
         ... ).tokens.tolist()
         [[7, 7, 7]]
     """
-    check_integer("room", room, 0, None)
+    check_integer("capacity", capacity, 0, None)
 
     def prepare(bias: Any, batch: int, vocab_size: int) -> PyTree:
         whole = isinstance(bias, Mapping) or not isinstance(bias, Sequence)
         rows = _rows_of("logit_bias", bias, batch, whole, "a mapping of tokens to numbers")
         for one in rows:
             _check_bias(one)
-        width = _filled(max(room, *map(len, rows)))
+        width = _filled(max(capacity, *map(len, rows)))
         tokens = np.full((batch, width), vocab_size, np.int32)
         added = np.zeros((batch, width), np.float32)
         for row, one in enumerate(rows):
@@ -234,17 +236,17 @@ def min_tokens(count: ArrayLike) -> Processor:
     return Processor(_min_tokens, count, prepare, _not_zero)
 
 
-def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0) -> Processor:
+def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], capacity: int = 0) -> Processor:
     """Forbids tokens.
 
     Args:
         tokens: ids; or one list of ids for each row.
-        room: places to fill up to: requests of one `jspec.Engine` have as many.
+        capacity: places to fill up to: requests of one `jspec.Engine` have as many.
 
     Raises:
         InputError: if these are no lists; at the call, if these are no tokens of the model.
     """
-    check_integer("room", room, 0, None)
+    check_integer("capacity", capacity, 0, None)
     # Now: what can be gone through once is empty at the next call.
     tokens = _listed("banned_tokens", tokens, "a list of token ids, or one for each row")
 
@@ -252,7 +254,7 @@ def banned_tokens(tokens: Sequence[int] | Sequence[Sequence[int]], room: int = 0
         whole = all(isinstance(token, Integral) for token in tokens)
         rows = _rows_of("banned_tokens", tokens, batch, whole, "a list of token ids")
         rows = [_listed("a row of banned_tokens", one, "a list of token ids") for one in rows]
-        filled = np.full((batch, _filled(max(room, *map(len, rows)))), vocab_size, np.int32)
+        filled = np.full((batch, _filled(max(capacity, *map(len, rows)))), vocab_size, np.int32)
         for row, one in enumerate(rows):
             filled[row, : len(one)] = [_token("banned_tokens", t, vocab_size) for t in one]
         return filled

@@ -1,9 +1,9 @@
-"""A round in pieces: frame, score, settle. `jspec.decoding` runs them in a loop.
+"""The parts of a round: frame, sanitize, score, commit. `jspec.decoding` runs them in a loop.
 
 frame    what a drafter may know
-admit    marks malformed nodes of the drafter's tree as absent
+sanitize marks malformed nodes of the drafter's tree as absent
 score    one forward of the target over the tree
-settle   the accepted path into output and statistics; what the drafter may learn
+commit   the accepted path into output and statistics; what the drafter may learn
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ from jspec.protocols import CausalLM, Drafter
 from jspec.round import processing as controls
 from jspec.round.packed import packed
 from jspec.round.widths import cut, sizes_of, widths_of
-from jspec.tree.admission import admit, check_state, check_tree
+from jspec.tree.sanitize import check_state, check_tree, sanitize
 from jspec.types import (
     Feedback,
     Frame,
@@ -38,7 +38,7 @@ from jspec.types import (
 from jspec.verify.functions import tokens as tokens_of
 from jspec.verify.schemes import verifier_of
 
-__all__ = ["admit", "check_drafter_shapes", "frame", "no_rounds", "score", "settle"]
+__all__ = ["check_drafter_shapes", "commit", "frame", "no_rounds", "sanitize", "score"]
 
 
 def frame(state: State) -> Frame:
@@ -75,7 +75,7 @@ def score(
     Args:
         model: the target.
         params: its weights.
-        tree: an admitted one.
+        tree: a sanitized one.
         frame: of the round.
         memory: of the committed tokens; read only.
         tokens: the most valid nodes that all running rows have together; static. A model that
@@ -99,7 +99,7 @@ def score(
     return of_rows.unpacked(apply(params, *row, memory))
 
 
-def settle(
+def commit(
     state: State,
     tree: Tree,
     output: Output,
@@ -193,10 +193,10 @@ def check_drafter_shapes(drafter: Drafter, params: PyTree, state: State, output:
 
     def taught(tree: Tree, aux: PyTree, scored: Output) -> PyTree:
         tree, aux, scored = vary((tree, aux, scored), state)
-        tree = cut(admit(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
+        tree = cut(sanitize(tree, state.root, scored.logits.shape[-1]), widest, tokens, state.done)
         processed = controls.processed(state, tree, scored.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
-        _, feedback = settle(fresh, tree, scored, verdict, processed)
+        _, feedback = commit(fresh, tree, scored, verdict, processed)
         return drafter.update(params, state.drafter_state, aux, feedback)
 
     after = jax.eval_shape(taught, tree, aux, scored)

@@ -1,6 +1,6 @@
-"""Chunked prefill: a text goes through the target in pieces, and each piece into its memory.
+"""Chunked prefill: a text goes through the target in chunks, and each chunk into its memory.
 
-One program serves texts of all lengths, since the number of pieces is data, and what a piece holds
+One program serves texts of all lengths, since the number of chunks is data, and what a chunk holds
 in memory does not grow with the text.
 """
 
@@ -14,7 +14,7 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec._xla.ragged import sequence
 from jspec.protocols import CausalLM, Drafter
-from jspec.tree.admission import check_state
+from jspec.tree.sanitize import check_state
 from jspec.types import Output, PromptChunk, PyTree
 
 

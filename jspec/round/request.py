@@ -38,13 +38,13 @@ class PreparedArrays(NamedTuple):
 class Prepared(NamedTuple):
     """A call, padded to bucket sizes so that calls alike share one compiled program.
 
-    Neither the lengths of prompts nor limits are in a program: it follows from the rows and slots.
+    Neither the lengths of prompts nor limits are in a program: it follows from rows and capacity.
     """
 
     arrays: PreparedArrays
     size: int
     """The size of the output buffer; at or above what was asked for."""
-    slots: int
+    capacity: int
     """The most tokens that a row's memory holds."""
     chunk: int
     """Most tokens of a row that the target reads at once."""
@@ -119,7 +119,7 @@ def prepare(
     sampling: Sampling | None = None,
     key: jax.Array | int | None = None,
     ids: ArrayLike | None = None,
-    slots: int | None = None,
+    capacity: int | None = None,
     earlier: State | None = None,
 ) -> Prepared:
     """Checks and casts the arguments of `prefill`. Shapes and types are checked always, values
@@ -144,7 +144,7 @@ def prepare(
     least = 1
     why = "a row needs a token, and no more than the prompt and the model's context hold"
     if earlier is not None:
-        _check_kept(model, earlier, batch, slots)
+        _check_kept(model, earlier, batch, capacity)
         least, why = 0, "a row is given no more tokens than the prompt and the context hold"
     given = padded if lengths is None else lengths
     counts = integers(given, batch, "lengths", least, longest, why)
@@ -162,17 +162,17 @@ def prepare(
         # On the host, where another length compiles nothing.
         join, root = (jnp, earlier.root) if root is None else (np, root)
         tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
-        slots, size = earlier.capacity, max(earlier.out.shape[1], max_new_tokens)
+        capacity, size = earlier.capacity, max(earlier.out.shape[1], max_new_tokens)
         _check_room(earlier, counts, context)
     else:
-        slots = _slots(slots, tokens, counts, max_new_tokens, context)
+        capacity = _capacity(capacity, tokens, counts, max_new_tokens, context)
         # Under a caller's jit shapes are final.
-        size = max_new_tokens if isinstance(tokens, Tracer) else max(slots, max_new_tokens)
-    chunk = chunk_of(batch, slots)
+        size = max_new_tokens if isinstance(tokens, Tracer) else max(capacity, max_new_tokens)
+    chunk = chunk_of(batch, capacity)
     if isinstance(tokens, Tracer):
         chunk = min(chunk, max(tokens.shape[1] - 1, 1))
     else:
-        width = slots + 1
+        width = capacity + 1
         missing = max(width - tokens.shape[1], 0)
         tokens = library_of(tokens).pad(tokens[:, :width], ((0, 0), (0, missing)))
     arrays = PreparedArrays(
@@ -199,7 +199,7 @@ def prepare(
             limits.draft_tokens, batch, "draft_tokens", 0, 2**31 - 1, "0 is plain decoding"
         ),
     )
-    return Prepared(arrays, size, slots, chunk)
+    return Prepared(arrays, size, capacity, chunk)
 
 
 def check_context(context: int | None, call: Prepared, earlier: State | None) -> None:
@@ -215,7 +215,7 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
     before = None if earlier is None else known_values(earlier.positions)
     before = 0 if before is None else before
     need = int(np.max(before + longest + (call.size if limits is None else limits)))
-    need = min(need, call.slots)  # beyond, the target itself ends the row
+    need = min(need, call.capacity)  # beyond, the target itself ends the row
     if context is not None and context < need:
         raise InputError(
             f"the drafter's context is {context} and a row may hold {need} tokens; shorten the "
@@ -258,7 +258,7 @@ def bucket(size: int) -> int:
     return max(128, 1 << (size - 1).bit_length())
 
 
-def chunk_of(batch: int, slots: int) -> int:
+def chunk_of(batch: int, capacity: int) -> int:
     """The number of tokens of each of so many rows that the target reads at once.
 
     Enough rows of states to make a product worth its weights, and no more: a short prompt is
@@ -268,9 +268,9 @@ def chunk_of(batch: int, slots: int) -> int:
         most, least, together = 512, 64, 4096
     else:
         # Long texts have time to win back what wider products cost a short one.
-        together = 128 if slots > 1024 else 64
+        together = 128 if capacity > 1024 else 64
         most, least = together, 16
-    return min(max(least, min(most, bucket_below(together // batch))), slots)
+    return min(max(least, min(most, bucket_below(together // batch))), capacity)
 
 
 def bucket_below(size: int) -> int:
@@ -278,21 +278,23 @@ def bucket_below(size: int) -> int:
     return 1 << max(size.bit_length() - 1, 0)
 
 
-def _slots(
-    slots: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
+def _capacity(
+    capacity: int | None, tokens: Any, counts: Any, max_new_tokens: int, context: int | None
 ) -> int:
     """The capacity of a new memory: what was asked for, or a bucket for all that may come."""
     known = known_values(counts)
     longest = tokens.shape[1] if known is None else int(known.max())
     most = 2**31 - 2 if context is None else context
-    if slots is not None:
-        check_integer("slots", slots, min(longest, most), most, "what the model's context holds")
-        return slots
+    if capacity is not None:
+        check_integer(
+            "capacity", capacity, min(longest, most), most, "what the model's context holds"
+        )
+        return capacity
     need = longest + max_new_tokens
     return min(need if isinstance(tokens, Tracer) else bucket(need), most)
 
 
-def _check_kept(model: CausalLM, earlier: State, batch: int, slots: int | None) -> None:
+def _check_kept(model: CausalLM, earlier: State, batch: int, capacity: int | None) -> None:
     """Raises InputError unless this is a state of this model, with as many rows."""
     if not isinstance(earlier, State):
         raise InputError(
@@ -309,10 +311,10 @@ def _check_kept(model: CausalLM, earlier: State, batch: int, slots: int | None) 
             f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "
             "jspec.fork the state first"
         )
-    if slots not in (None, earlier.capacity):
+    if capacity not in (None, earlier.capacity):
         raise InputError(
-            f"slots is {slots} and the earlier state has {earlier.capacity}, which cannot "
-            "change; leave slots out"
+            f"capacity is {capacity} and the earlier state has {earlier.capacity}, which cannot "
+            "change; leave capacity out"
         )
     fresh = jax.eval_shape(lambda: model.init_memory(batch, earlier.capacity))
     same = jax.tree.structure(fresh) == jax.tree.structure(earlier.memory) and all(
@@ -331,13 +333,16 @@ def _check_room(earlier: State, counts: Any, context: int | None) -> None:
     before, more = known_values(earlier.positions), known_values(counts)
     if before is None or more is None:
         return
-    slots, total = earlier.capacity, before + more
+    capacity, total = earlier.capacity, before + more
     row = int(total.argmax())
-    if total[row] <= slots:
+    if total[row] <= capacity:
         return
-    of, fix = f"the state has {slots} slots", f"start with slots={total[row]} or more"
-    if slots == context:
-        of, fix = f"the model's context is {slots}", "leave out some of them"
+    of, fix = (
+        f"the state holds {capacity} tokens a row",
+        f"start with capacity={total[row]} or more",
+    )
+    if capacity == context:
+        of, fix = f"the model's context is {capacity}", "leave out some of them"
     raise InputError(
         f"row {row} would hold {total[row]} tokens, {more[row] - 1} of them new, and {of}; {fix}"
     )

@@ -62,7 +62,7 @@ def kept_nodes(tree: Tree, width: int) -> Int[Array, "B n"]:
 
 def at_chosen_width(
     verify: Callable[[Tree, State, PyTree, int], State],
-    admitted: Callable[[Tree, State], Tree],
+    sanitized: Callable[[Tree, State], Tree],
     tree: Tree,
     state: State,
     aux: PyTree,
@@ -72,20 +72,20 @@ def at_chosen_width(
     Args:
         verify: the rest of the round, of (cut, state, aux, tokens): the last are the most nodes
             that the trees of all rows have together.
-        admitted: marks malformed nodes as absent. In plain decoding there is nothing to ask.
+        sanitized: marks malformed nodes as absent. In plain decoding there is nothing to ask.
         tree: as drafted.
         state: before the round.
         aux: what `draft` gave beside the tree.
     """
     if tree.choice is None:
-        return verify(admitted(tree, state), state, aux, tree.tokens.size)
+        return verify(sanitized(tree, state), state, aux, tree.tokens.size)
 
     def sized(width: int, tokens: int) -> Callable[[State, PyTree], State]:
         def branch(state, given):
             tree, aux = given
             part = trees.root_only(state.root)
             if width:
-                part = cut(admitted(tree, state), width, tokens, state.done)
+                part = cut(sanitized(tree, state), width, tokens, state.done)
             return verify(part, state, aux, tokens)
 
         return branch

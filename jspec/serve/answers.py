@@ -1,11 +1,11 @@
-"""The text of an answer as its pieces come, and its log-probabilities."""
+"""The text of an answer as its deltas come, and its log-probabilities."""
 
 import codecs
 from collections.abc import Sequence
 from typing import Any
 
 from jspec.costs.metrics import Metrics
-from jspec.serve.jobs import Piece, TokenLogprobs
+from jspec.serve.jobs import Delta, TokenLogprobs
 from jspec.sessions.detokenise import Detokeniser
 from jspec.sessions.json_output import without_end
 from jspec.types import Status
@@ -30,7 +30,7 @@ _FAILED = {
 
 
 class Answer:
-    """One answer, piece by piece.
+    """One answer, delta by delta.
 
     Args:
         index: among the answers of the request.
@@ -51,32 +51,32 @@ class Answer:
         self._text = Detokeniser(tokenizer, prompt[-_BEFORE:])
         self._unread: list[int] = []
 
-    def add(self, piece: Piece, show: bool = True) -> str:
-        """Adds a piece.
+    def add(self, delta: Delta, show: bool = True) -> str:
+        """Adds a delta.
 
         Args:
-            piece: the next one.
-            show: False: nobody wants text before the last piece, so that none is made.
+            delta: the next one.
+            show: False: nobody wants text before the last delta, so that none is made.
 
         Returns:
             The text that is certain now and was not before.
         """
-        self.tokens += piece.tokens
-        self._unread += piece.tokens
-        if piece.logprobs is not None:
-            self.logprobs.append(piece.logprobs)
-        if not (show or piece.is_last):
+        self.tokens += delta.tokens
+        self._unread += delta.tokens
+        if delta.logprobs is not None:
+            self.logprobs.append(delta.logprobs)
+        if not (show or delta.is_last):
             return ""
         unread, self._unread = self._unread, []
-        if not piece.is_last:
+        if not delta.is_last:
             new = self._text.push(unread)
         else:
-            new = without_end(self._text.finish(unread), piece.stop_bytes)
-            status = Status(piece.status)
-            self.error = piece.error or _FAILED.get(status)
-            self.refused = piece.refused or status == Status.MASKED
+            new = without_end(self._text.finish(unread), delta.stop_bytes)
+            status = Status(delta.status)
+            self.error = delta.error or _FAILED.get(status)
+            self.refused = delta.refused or status == Status.MASKED
             self.finish_reason = FINISHED.get(status)
-            self.rounds = piece.rounds or Metrics()
+            self.rounds = delta.rounds or Metrics()
         self.text += new
         return new
 

@@ -9,7 +9,7 @@ _LOWERED = "/jax/core/compile/jaxpr_to_mlir_module_duration"
 """JAX's event for each new program, whether it is compiled or comes from the cache on disk."""
 
 
-class Compiled:
+class CompileCounter:
     """Counts from its making on."""
 
     def __init__(self):

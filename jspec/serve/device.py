@@ -13,8 +13,8 @@ from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.drafters.adaptive import Adaptive
 from jspec.drafters.cost_curve import CostCurve
-from jspec.processors.grammar import Room, StopRoom
-from jspec.serve.jobs import Piece, RowSettings, TokenLogprobs
+from jspec.processors.grammar import Capacity, StopCapacity
+from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import Limits, PyTree, Sampling, Stats
 
 NUM_BIASES = 300
@@ -95,30 +95,30 @@ class EngineDevice:
         return self.engine.take(arrival, 0)
 
     def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and the news of them on the host."""
-        self._state, news = self.engine.generate(
+        """Some rounds of all rows, and their output on the host."""
+        self._state, output = self.engine.generate(
             self._params,
             self._state,
             drafter_params=self._drafter_params,
             rounds=self._rounds,
             until_one_ends=waiting,
         )
-        return jax.device_get(news)
+        return jax.device_get(output)
 
-    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
+    def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
         """What these rows have written."""
-        counts, status, tokens = news.counts.tolist(), news.status.tolist(), news.tokens
+        counts, status, tokens = output.counts.tolist(), output.status.tolist(), output.tokens
         found = []
         for row in rows:
             count = counts[row]
             ended = status[row] != 0
             found.append(
-                Piece(
+                Delta(
                     tokens[row, :count].tolist(),
                     status[row],
-                    int(news.stop_bytes[row]) if ended and news.stop_bytes is not None else 0,
-                    log_probabilities(news.logprobs, row, count),
-                    _rounds(news.stats, row) if ended else None,
+                    int(output.stop_bytes[row]) if ended and output.stop_bytes is not None else 0,
+                    log_probabilities(output.logprobs, row, count),
+                    _rounds(output.stats, row) if ended else None,
                 )
             )
         return found
@@ -144,9 +144,9 @@ class EngineDevice:
         Args:
             text: token ids that stand in every row; half a row, say.
         """
-        drafter, slots = self.engine.drafter, self.engine.capacity
+        drafter, capacity = self.engine.drafter, self.engine.capacity
         assert isinstance(drafter, Adaptive), "others have no widths"
-        settings = RowSettings(slots - len(text), ignore_eos=True)
+        settings = RowSettings(capacity - len(text), ignore_eos=True)
         arrival = self.read(text, settings, None)
 
         def timed(curve: CostCurve, in_backoff: bool, rounds: int) -> float:
@@ -156,14 +156,14 @@ class EngineDevice:
             known = replace(self._drafter_params, costs=curve)
             state = jax.block_until_ready(set_backoff(self._state, in_backoff))
             began = time.perf_counter()
-            self._state, news = self.engine.generate(
+            self._state, output = self.engine.generate(
                 self._params, state, drafter_params=known, rounds=self._rounds
             )
-            jax.block_until_ready(news.tokens)
-            return (time.perf_counter() - began) / max(int(news.stats.num_rounds.max()), 1)
+            jax.block_until_ready(output.tokens)
+            return (time.perf_counter() - began) / max(int(output.stats.num_rounds.max()), 1)
 
         sizes = drafter.sizes(self._state.root)
-        curve = in_turn(sizes, self.num_slots, slots, timed, repeats=_REPEATS)
+        curve = in_turn(sizes, self.num_slots, capacity, timed, repeats=_REPEATS)
         self.reset()
         return curve
 
@@ -189,9 +189,9 @@ def given(places: Sequence[Any], asked: RowSettings) -> list[Any]:
     def at(place: Any) -> Any:
         if isinstance(place, processors.Processor):
             return next(own)
-        if isinstance(place, Room):
+        if isinstance(place, Capacity):
             return asked.grammar
-        if isinstance(place, StopRoom):
+        if isinstance(place, StopCapacity):
             return asked.stop
         return place if asked.logprobs else None
 
@@ -204,13 +204,13 @@ def processors_of(asked: RowSettings) -> tuple[processors.Processor, ...]:
         processors.repetition_penalty(asked.repetition_penalty),
         processors.frequency_penalty(asked.frequency_penalty),
         processors.presence_penalty(asked.presence_penalty),
-        processors.logit_bias(asked.logit_bias, room=NUM_BIASES),
+        processors.logit_bias(asked.logit_bias, capacity=NUM_BIASES),
         processors.min_tokens(asked.min_tokens),
     )
 
 
 def log_probabilities(known: Any, row: int, count: int) -> TokenLogprobs | None:
-    """Those of the tokens that a row has got in a step, of the news of all rows."""
+    """Those of the tokens that a row has got in a step, of the output of all rows."""
     if known is None:
         return None
     # Copies: an answer keeps its own, and not what all rows have got in each of its steps.

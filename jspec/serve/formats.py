@@ -1,4 +1,4 @@
-"""The JSON of answers, whole and in pieces: of completions and of chats."""
+"""The JSON of answers, whole and in deltas: of completions and of chats."""
 
 import time
 import uuid
@@ -23,8 +23,8 @@ class Format(Protocol):
         """The choice that opens a streamed answer; None if there is none."""
         ...
 
-    def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
-        """The choice of a piece of a streamed answer; with the last one, why it ended."""
+    def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+        """The choice of a delta of a streamed answer; with the last one, why it ended."""
         ...
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
@@ -62,8 +62,8 @@ class CompletionFormat:
         del answer
         return None
 
-    def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
-        """The choice of a piece."""
+    def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+        """The choice of a delta."""
         return {
             "index": answer.index,
             "text": text,
@@ -72,12 +72,12 @@ class CompletionFormat:
         }
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """A piece has the head of the whole."""
+        """A delta has the head of the whole."""
         return {**self._head, "choices": choices, "usage": usage}
 
     def whole(self, answers: Sequence[Answer], usage: JSON) -> JSON:
         """All answers at once."""
-        choices = [self.piece(one, one.text, one.tokens, _joined(one)) for one in answers]
+        choices = [self.delta(one, one.text, one.tokens, _joined(one)) for one in answers]
         return self.chunk(choices, usage)
 
     def _logprobs(self, index: int, tokens: list[int], known: Any) -> JSON | None:
@@ -125,8 +125,8 @@ class ChatFormat:
             delta = {"role": "assistant", "content": None, "tool_calls": [call]}
         return _choice(answer.index, "delta", delta, None, None)
 
-    def piece(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
-        """The choice of a piece."""
+    def delta(self, answer: Answer, text: str, tokens: list[int], known: Any) -> JSON:
+        """The choice of a delta."""
         delta: JSON = {}
         if self._function is None:
             before = self._num_calls.get(answer.index, 0)
@@ -142,7 +142,7 @@ class ChatFormat:
         return _choice(answer.index, "delta", delta, logprobs, self._reason(answer))
 
     def chunk(self, choices: list[JSON], usage: JSON | None) -> JSON:
-        """A piece says that it is one."""
+        """A delta says that it is one."""
         return {
             **self._head,
             "object": "chat.completion.chunk",
@@ -212,7 +212,7 @@ def _choice(index: int, key: str, value: JSON, logprobs: Any, reason: str | None
 
 
 def _joined(answer: Answer) -> TokenLogprobs | None:
-    """The log-probabilities of all pieces."""
+    """The log-probabilities of all deltas."""
     if not answer.logprobs:
         return None
     parts = [(one.emitted, one.top_tokens, one.top) for one in answer.logprobs]

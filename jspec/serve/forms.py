@@ -12,7 +12,7 @@ from jspec.processors import grammar
 from jspec.processors.grammar.byte_machine import RAISE_MEMORY
 from jspec.processors.grammar.stops import StopStrings
 from jspec.serve.errors import APIError
-from jspec.serve.limits import Limits
+from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
 from jspec.serve.schemas import AsJSON
 from jspec.serve.workers import Patience
@@ -22,7 +22,7 @@ _KEPT = 64
 
 
 @dataclass(frozen=True)
-class Bounds:
+class RequestBounds:
     """What a row has room for.
 
     Args:
@@ -73,7 +73,9 @@ class Forms:
         limits: what they may cost.
     """
 
-    def __init__(self, spelled: Sequence[bytes | None], bounds: Bounds, limits: Limits):
+    def __init__(
+        self, spelled: Sequence[bytes | None], bounds: RequestBounds, limits: ServerLimits
+    ):
         self._bounds = bounds
         self._limits = limits
         self.making = Making(spelled, limits.form_megabytes)

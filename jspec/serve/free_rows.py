@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from jspec.serve.jobs import Device
+from jspec.serve.jobs import Executor
 from jspec.serve.prefixes import Prefixes, begins
 
 _NONE: tuple[str, Sequence[int]] = ("", ())
@@ -23,7 +23,7 @@ class FreeRows:
         call: calls the device.
     """
 
-    def __init__(self, device: Device, prefixes: Prefixes, call: Callable[..., Any]):
+    def __init__(self, device: Executor, prefixes: Prefixes, call: Callable[..., Any]):
         self._device = device
         self._prefixes = prefixes
         self._call = call

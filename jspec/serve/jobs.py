@@ -1,4 +1,4 @@
-"""What stands between a request and the device: one row's work, and the pieces of its answer."""
+"""What stands between a request and the device: one row's work, and the deltas of its answer."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -68,18 +68,18 @@ class TokenLogprobs:
 
 
 @dataclass(frozen=True)
-class Piece:
-    """What a row has written since the piece before."""
+class Delta:
+    """What a row has written since the delta before."""
 
     tokens: list[int]
     status: int = Status.RUNNING
-    """Why the row ended, if it has: this is then its last piece."""
+    """Why the row ended, if it has: this is then its last delta."""
     stop_bytes: int = 0
     """Bytes at the end of the text that are of a stop string."""
     logprobs: TokenLogprobs | None = None
     """Of these tokens, where the device keeps them."""
     rounds: Metrics | None = None
-    """The rounds of the whole answer; with the last piece alone."""
+    """The rounds of the whole answer; with the last delta alone."""
     error: str | None = None
     """Why there will be no more; None if all went well."""
     refused: bool = False
@@ -92,12 +92,12 @@ class Piece:
 
 @dataclass(eq=False)
 class Job:
-    """One row's work, from its prompt to its last piece.
+    """One row's work, from its prompt to its last delta.
 
     Args:
         prompt: token ids, at least one.
         settings: what is asked for.
-        deliver: is called with each piece, in the thread that `Scheduler` was told to deliver in.
+        deliver: is called with each delta, in the thread that `Scheduler` was told to deliver in.
         shared: so many tokens at the begin of the prompt are known to stand in other prompts too.
         goes_on: whether a next turn is likely to begin with this prompt and its answer.
         salt: what was read is shared with jobs of the same salt alone.
@@ -105,7 +105,7 @@ class Job:
 
     prompt: list[int]
     settings: RowSettings
-    deliver: Callable[[Piece], None]
+    deliver: Callable[[Delta], None]
     shared: int = 0
     goes_on: bool = False
     salt: str = ""
@@ -124,7 +124,7 @@ class Job:
     ended_at: float | None = None
 
 
-class Device(Protocol):
+class Executor(Protocol):
     """What the scheduler asks of the device. States of one row are opaque to it."""
 
     @property
@@ -154,13 +154,13 @@ class Device(Protocol):
         ...
 
     def step(self, waiting: bool) -> Any:
-        """Some rounds of all rows, and the news of them on the host; fewer rounds if a row that
+        """Some rounds of all rows, and their output on the host; fewer rounds if a row that
         others wait for has ended.
         """
         ...
 
-    def pieces(self, news: Any, rows: Sequence[int]) -> list[Piece]:
-        """What these rows have written, out of the news."""
+    def deltas(self, output: Any, rows: Sequence[int]) -> list[Delta]:
+        """What these rows have written, out of the output."""
         ...
 
     def reset(self) -> None:

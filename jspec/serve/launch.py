@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from jspec._validate.errors import InputError
 from jspec.methods import DEFAULT
-from jspec.serve.limits import Limits
+from jspec.serve.limits import ServerLimits
 
 if TYPE_CHECKING:
     import socket
@@ -85,7 +85,7 @@ class ServeSettings:
     stop_states: int = 512
     stop_classes: int = 128
     penalties: bool = True
-    limits: Limits = Limits()  # noqa: RUF009 (frozen)
+    limits: ServerLimits = ServerLimits()  # noqa: RUF009 (frozen)
     chat_template: Path | None = None
     tool_call_parser: str | None = None
     drain_seconds: int = 60
@@ -155,22 +155,22 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     """
     import uvicorn
 
-    from jspec.serve.compiled import Compiled
-    from jspec.serve.forms import Bounds
-    from jspec.serve.intake import Intake
+    from jspec.serve.compiled import CompileCounter
+    from jspec.serve.forms import RequestBounds
     from jspec.serve.protocol import protocol
+    from jspec.serve.request_parser import RequestParser
     from jspec.serve.scheduler import Scheduler
     from jspec.serve.service import Served, Service
     from jspec.serve.warming import choose_widths, warm_up
 
-    compiled = Compiled()
+    compiled = CompileCounter()
     target = chatting(session.target, settings.chat_template)
     device, memory = device_of(replace(session, target=target), settings)
     row_bytes = warm_up(device)
     choose_widths(device, replace(session, target=target))
     capacity = settings.prefix_megabytes * _MEGABYTE // row_bytes
     say(_memory(device, settings, row_bytes, capacity))
-    bounds = Bounds(
+    bounds = RequestBounds(
         device.engine.capacity,
         None if settings.max_logprobs < 0 else settings.max_logprobs,
         settings.grammar_states,
@@ -179,7 +179,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
         settings.stop_classes,
         settings.penalties,
     )
-    intake = Intake(target, bounds, _call_parser(target, settings), settings.limits)
+    intake = RequestParser(target, bounds, _call_parser(target, settings), settings.limits)
     intake.forms.making.warm_up()
     service = Service(
         Served(settings.name, settings.clients(), int(time.time())),
@@ -188,7 +188,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
             device,
             deliver,
             max_waiting=settings.max_queue,
-            piece=settings.prefill_tokens,
+            prefill_tokens=settings.prefill_tokens,
             capacity=capacity,
         ),
         compiled.since(compiled.count),
@@ -289,30 +289,32 @@ def device_of(
     from jspec._validate.arguments import check_integer
     from jspec.methods.grammars import with_jump_forward
     from jspec.processors import logprobs
-    from jspec.processors.grammar import Room, StopRoom
+    from jspec.processors.grammar import Capacity, StopCapacity
     from jspec.serve.device import NUM_STOP_TOKENS, EngineDevice, processors_of
     from jspec.serve.jobs import RowSettings
     from jspec.sessions.memory_file import MemoryFile
 
     target, built = session.target, session.built
     context = built.model.context
-    slots = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
-    check_integer("--max-model-len", slots, 2, context, "the model's context")
+    capacity = settings.max_model_len or min(context or _CONTEXT, _CONTEXT)
+    check_integer("--max-model-len", capacity, 2, context, "the model's context")
     drafter, weights = built.drafter, built.drafter_params
     processors: list[Any] = [*processors_of(RowSettings())] if settings.penalties else []
     if settings.grammar_states:
-        processors.append(Room(states=settings.grammar_states, classes=settings.grammar_classes))
+        processors.append(
+            Capacity(states=settings.grammar_states, classes=settings.grammar_classes)
+        )
         # Where every round has one width, nodes for forced tokens would be verified in all of them,
         # whether or not a row has a grammar.
         if getattr(drafter, "needs_costs", False):
             drafter, weights = with_jump_forward(drafter, weights)
-    processors.append(StopRoom(states=settings.stop_states, classes=settings.stop_classes))
+    processors.append(StopCapacity(states=settings.stop_states, classes=settings.stop_classes))
     if settings.max_logprobs >= 0:
         processors.append(logprobs(settings.max_logprobs))
     engine = jspec.Engine(
         built.model,
         settings.rows,
-        slots,
+        capacity,
         drafter=drafter,
         processors=processors,
         num_end_tokens=max(NUM_STOP_TOKENS, len(target.eos)),

@@ -87,7 +87,7 @@ class ServerMetrics:
             _SECONDS,
         )  # fmt: skip
         self._between = self._make(
-            Histogram, "vllm:inter_token_latency_seconds", "Time per token, mean of a piece.", (),
+            Histogram, "vllm:inter_token_latency_seconds", "Time per token, mean of a delta.", (),
             _SECONDS,
         )  # fmt: skip
         self._per_token = self._make(
@@ -117,11 +117,11 @@ class ServerMetrics:
         self._refused.labels(self._model, str(error.status), error.code or "").inc()
 
     def wrote(self, tokens: int, seconds: float | None) -> None:
-        """Counts the tokens of a piece.
+        """Counts the tokens of a delta.
 
         Args:
             tokens: at least one.
-            seconds: since the piece before; None: it is the first.
+            seconds: since the delta before; None: it is the first.
         """
         self._written.inc(tokens)
         if seconds is not None:

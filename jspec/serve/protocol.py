@@ -8,7 +8,7 @@ from typing import Any
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from jspec.serve.errors import APIError
-from jspec.serve.limits import Limits
+from jspec.serve.limits import ServerLimits
 
 _PHRASES = {400: "Bad Request", 408: "Request Timeout", 429: "Too Many Requests"}
 
@@ -28,7 +28,7 @@ class Connections:
         self._all: defaultdict[str, dict[Any, None]] = defaultdict(dict)
         self._waiting: defaultdict[str, dict[Any, None]] = defaultdict(dict)
 
-    def admit(self, address: str, connection: Any) -> Any:
+    def sanitize(self, address: str, connection: Any) -> Any:
         """Counts a new connection, and returns the one that is to be closed; None: none is."""
         self._all[address][connection] = None
         if len(self._all[address]) <= self.most:
@@ -51,7 +51,7 @@ class Connections:
                 del known[address]
 
 
-def protocol(limits: Limits) -> Any:
+def protocol(limits: ServerLimits) -> Any:
     """The protocol of a server's connections.
 
     uvicorn chooses its own by what is installed; each of them has these methods.
@@ -68,7 +68,7 @@ def protocol(limits: Limits) -> Any:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(transport)
             self._address = self.client[0] if self.client else ""
-            leaving = connections.admit(self._address, self)
+            leaving = connections.sanitize(self._address, self)
             self._wait()
             if leaving is not None:
                 leaving.refuse(

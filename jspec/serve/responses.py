@@ -1,4 +1,4 @@
-"""Bodies that come, and responses that go: whole, piece by piece, and refused."""
+"""Bodies that come, and responses that go: whole, delta by delta, and refused."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
 from jspec.serve.errors import APIError
-from jspec.serve.exchange import Exchange, Gone
+from jspec.serve.response_stream import Gone, ResponseStream
 
 MOST_BYTES = 4 * 2**20
 """Of a body."""
@@ -22,11 +22,11 @@ CLOSED = 499
 
 
 class StreamedAnswer:
-    """A response that is sent piece by piece."""
+    """A response that is sent delta by delta."""
 
     status_code = 200
 
-    def __init__(self, exchange: Exchange, with_usage: bool):
+    def __init__(self, exchange: ResponseStream, with_usage: bool):
         self._exchange = exchange
         self._with_usage = with_usage
 

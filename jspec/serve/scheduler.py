@@ -2,7 +2,7 @@
 
 One thread runs it and owns the device. In each turn it lets rows go whose clients went away, reads
 prompts into free rows, and lets all rows together write some rounds. A long prompt is read in
-pieces, one a turn, so that running rows wait for a piece and never for the whole.
+chunks, one a turn, so that running rows wait for a chunk and never for the whole.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec.serve.free_rows import FreeRows
-from jspec.serve.jobs import Device, Job, Piece
+from jspec.serve.jobs import Delta, Executor, Job
 from jspec.serve.prefixes import Prefixes
 from jspec.types import Status
 
@@ -74,27 +74,27 @@ class Scheduler:
 
     Args:
         device: does the work.
-        deliver: is given the pieces of a turn, (job, piece) each, from the scheduler's thread.
+        deliver: is given the deltas of a turn, (job, delta) each, from the scheduler's thread.
         max_waiting: most jobs that wait for a row; more are refused.
-        piece: most tokens of prompts that are read in a turn while rows are running.
+        prefill_tokens: most tokens of prompts that are read in a turn while rows are running.
         capacity: most states of texts that are kept for prompts that begin alike.
         clock: for the times of jobs.
     """
 
     def __init__(
         self,
-        device: Device,
-        deliver: Callable[[list[tuple[Job, Piece]]], None],
+        device: Executor,
+        deliver: Callable[[list[tuple[Job, Delta]]], None],
         *,
         max_waiting: int = 128,
-        piece: int = 256,
+        prefill_tokens: int = 256,
         capacity: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ):
         self._device = device
         self._deliver = deliver
         self.max_waiting = max_waiting
-        self._piece = piece
+        self._prefill_tokens = prefill_tokens
         self.prefixes = Prefixes(capacity)
         self._clock = clock
         self.figures = Figures()
@@ -106,7 +106,7 @@ class Scheduler:
         self._reading: _Reading | None = None
         self._running: dict[int, Job] = {}
         self._free = FreeRows(device, self.prefixes, self._call)
-        self._pieces: list[tuple[Job, Piece]] = []
+        self._deltas: list[tuple[Job, Delta]] = []
         self._job_seconds = 1.0
         """Of a job in its row, lately; for those who are told to come again."""
 
@@ -150,7 +150,7 @@ class Scheduler:
         self._wake.set()
 
     def cancel(self, job: Job) -> None:
-        """Nobody waits for a job any longer: it gives no more pieces, and its row is free."""
+        """Nobody waits for a job any longer: it gives no more deltas, and its row is free."""
         job.cancelled = True
         self._wake.set()
 
@@ -167,7 +167,7 @@ class Scheduler:
         finally:
             self.stop()
             for job in self._everything():
-                self._end(job, Piece([], error=STOPPING))
+                self._end(job, Delta([], error=STOPPING))
             self._hand_over()
 
     def stop(self) -> None:
@@ -214,13 +214,13 @@ class Scheduler:
                     self._waiting.append(job)
 
     def _admit(self) -> None:
-        """Reads prompts into free rows: a piece's worth, or all that there are if no row runs."""
+        """Reads prompts into free rows: `prefill_tokens` of them, or all if no row runs."""
         read = 0
-        while self._free and (read < self._piece or not self._running):
+        while self._free and (read < self._prefill_tokens or not self._running):
             if (at := self._next()) is None:
                 return
             try:
-                read += self._read_piece(at)
+                read += self._read_chunk(at)
             except Exception as error:  # one request's trouble is not another's
                 self._reading = None
                 self._end(at.job, _failed(error))
@@ -243,12 +243,12 @@ class Scheduler:
         at.place, at.arrival = size, state
         at.boundary = self.prefixes.boundary(job.prompt, size, job.shared, job.salt)
 
-    def _read_piece(self, at: _Reading) -> int:
+    def _read_chunk(self, at: _Reading) -> int:
         """Reads on in the prompt at hand, and puts it into a row once all of it is read."""
         if not at.place:
             self._look_up(at)
         job, size = at.job, len(at.job.prompt)
-        end = min(at.place + self._piece, size)
+        end = min(at.place + self._prefill_tokens, size)
         if at.place < at.boundary:
             end = min(end, at.boundary)
         tokens, earlier = job.prompt[at.place : end], at.arrival
@@ -278,7 +278,7 @@ class Scheduler:
             return
         began = time.perf_counter()
         try:
-            news = self._device.step(waiting=bool(self._waiting))
+            output = self._device.step(waiting=bool(self._waiting))
         except Exception as error:
             self._start_over(error)
             return
@@ -287,19 +287,19 @@ class Scheduler:
             self.figures.steps += 1
         now = self._clock()
         running = list(self._running.items())
-        pieces = self._device.pieces(news, list(self._running))
-        for (row, job), piece in zip(running, pieces, strict=True):
+        deltas = self._device.deltas(output, list(self._running))
+        for (row, job), delta in zip(running, deltas, strict=True):
             if not job.settings.logprobs:  # the engine keeps those of all rows
-                piece = replace(piece, logprobs=None)
-            job.written += piece.tokens
-            if job.first_at is None and piece.tokens:
+                delta = replace(delta, logprobs=None)
+            job.written += delta.tokens
+            if job.first_at is None and delta.tokens:
                 job.first_at = now
-            if piece.is_last:
+            if delta.is_last:
                 del self._running[row]
-                self._free.give(row, _goes_on_from(job, piece), job.salt)
-                self._end(job, piece)
-            elif piece.tokens and not job.cancelled:
-                self._pieces.append((job, piece))
+                self._free.give(row, _goes_on_from(job, delta), job.salt)
+                self._end(job, delta)
+            elif delta.tokens and not job.cancelled:
+                self._deltas.append((job, delta))
 
     def _start_over(self, error: Exception) -> None:
         """All that ran has failed, since the device has lost its state; others are not hurt."""
@@ -311,21 +311,21 @@ class Scheduler:
         self._device.reset()
         self._free.reset()
 
-    def _end(self, job: Job, piece: Piece | None = None) -> None:
-        """Counts a job as gone, and gives its last piece unless nobody waits for it."""
+    def _end(self, job: Job, delta: Delta | None = None) -> None:
+        """Counts a job as gone, and gives its last delta unless nobody waits for it."""
         job.ended_at = self._clock()
         if job.started_at is not None:
             seconds = job.ended_at - job.started_at
             self._job_seconds += (seconds - self._job_seconds) / 8
         with self._lock:
             self._outstanding -= 1
-        if piece is not None and not job.cancelled:
-            self._pieces.append((job, piece))
+        if delta is not None and not job.cancelled:
+            self._deltas.append((job, delta))
 
     def _hand_over(self) -> None:
-        if self._pieces:
-            pieces, self._pieces = self._pieces, []
-            self._deliver(pieces)
+        if self._deltas:
+            deltas, self._deltas = self._deltas, []
+            self._deliver(deltas)
 
     def _call(self, function: Callable[..., Any], *arguments: Any) -> Any:
         began = time.perf_counter()
@@ -335,15 +335,15 @@ class Scheduler:
             self.figures.read_seconds += time.perf_counter() - began
 
 
-def _goes_on_from(job: Job, piece: Piece) -> Sequence[int]:
+def _goes_on_from(job: Job, delta: Delta) -> Sequence[int]:
     """The text that a row holds for a next turn; () if that is not likely, or the text was cut."""
-    whole = piece.error is None and piece.status in (Status.EOS, Status.LIMIT)
+    whole = delta.error is None and delta.status in (Status.EOS, Status.LIMIT)
     return (*job.prompt, *job.written) if job.goes_on and whole else ()
 
 
-def _failed(error: Exception) -> Piece:
+def _failed(error: Exception) -> Delta:
     """What the client is told of an error: what was wrong with its input, and no more."""
     if isinstance(error, InputError):
-        return Piece([], error=str(error), refused=True)
+        return Delta([], error=str(error), refused=True)
     log.error("a request failed", exc_info=error)
-    return Piece([], error=FAILED)
+    return Delta([], error=FAILED)

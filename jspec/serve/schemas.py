@@ -77,7 +77,7 @@ class StructuredOutputs(Body):
         return self
 
 
-class Settings(Body):
+class SamplingParams(Body):
     """What both kinds of requests have."""
 
     model: str
@@ -111,13 +111,13 @@ class Settings(Body):
         return [self.stop] if isinstance(self.stop, str) else self.stop
 
     @model_validator(mode="after")
-    def _streamed(self) -> "Settings":
+    def _streamed(self) -> "SamplingParams":
         if self.stream_options is not None and not self.stream:
             raise ValueError("stream_options came without stream; leave it out, or stream")
         return self
 
 
-class CompletionRequest(Settings):
+class CompletionRequest(SamplingParams):
     """The body of /v1/completions."""
 
     prompt: (
@@ -168,7 +168,7 @@ class Message(Body):
         return "".join(part.text for part in self.content)
 
 
-class Function(Body):
+class FunctionBody(Body):
     name: Text
     description: str | None = None
     parameters: dict[str, Any] = Field(default_factory=dict)
@@ -177,7 +177,7 @@ class Function(Body):
 
 class Tool(Body):
     type: Literal["function"]
-    function: Function
+    function: FunctionBody
 
 
 class NamedFunction(Body):
@@ -189,7 +189,7 @@ class NamedTool(Body):
     function: NamedFunction
 
 
-class ChatRequest(Settings):
+class ChatRequest(SamplingParams):
     """The body of /v1/chat/completions."""
 
     messages: Annotated[list[Message], _list(1)]

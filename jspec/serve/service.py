@@ -20,11 +20,11 @@ from jspec.serve import schemas
 from jspec.serve.answers import Spelling
 from jspec.serve.clients import Client, Clients
 from jspec.serve.errors import APIError
-from jspec.serve.exchange import Exchange, Gone, departure
 from jspec.serve.formats import ChatFormat, CompletionFormat, Format
-from jspec.serve.intake import Intake, Order
-from jspec.serve.jobs import Job, Piece
+from jspec.serve.jobs import Delta, Job
 from jspec.serve.metrics import CONTENT_TYPE, ServerMetrics
+from jspec.serve.request_parser import ParsedRequest, RequestParser
+from jspec.serve.response_stream import Gone, ResponseStream, departure
 from jspec.serve.responses import (
     CLOSED,
     Finished,
@@ -76,7 +76,7 @@ class Service:
     Args:
         served: what is served.
         intake: makes orders of requests.
-        make_scheduler: is given where pieces are delivered.
+        make_scheduler: is given where deltas are delivered.
         compiled: gives the number of programs that were compiled so far.
         write: is given a JSON line of each request.
         at_end: is called when nothing runs on the device any more, before the server is gone.
@@ -85,8 +85,8 @@ class Service:
     def __init__(
         self,
         served: Served,
-        intake: Intake,
-        make_scheduler: Callable[[Callable[[list[tuple[Job, Piece]]], None]], Scheduler],
+        intake: RequestParser,
+        make_scheduler: Callable[[Callable[[list[tuple[Job, Delta]]], None]], Scheduler],
         compiled: Callable[[], int],
         write: Callable[[str], None],
         at_end: Callable[[], None] = lambda: None,
@@ -157,11 +157,11 @@ class Service:
             log.exception("the scheduler has stopped")
             raise
 
-    def _deliver(self, pieces: list[tuple[Job, Piece]]) -> None:
+    def _deliver(self, deltas: list[tuple[Job, Delta]]) -> None:
         """From the scheduler's thread to the one of HTTP, once a turn."""
         loop = self._loop
         if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(_give, pieces)
+            loop.call_soon_threadsafe(_give, deltas)
 
     async def _health(self, request: Request) -> Response:
         del request
@@ -208,17 +208,17 @@ class Service:
         self,
         request: Request,
         kind: type[schemas.Asked],
-        make: Callable[[schemas.Asked, Patience], Order],
-    ) -> tuple[schemas.Asked, Order]:
+        make: Callable[[schemas.Asked, Patience], ParsedRequest],
+    ) -> tuple[schemas.Asked, ParsedRequest]:
         """The checked request, and what is made of it."""
         own = self._check_key(request)
         body = await body_of(request)
         self._clients.asks(own)
         client = own.name or ("" if request.client is None else request.client.host)
 
-        def read(patience: Patience) -> tuple[schemas.Asked, Order]:
+        def read(patience: Patience) -> tuple[schemas.Asked, ParsedRequest]:
             asked = schemas.parse(kind, body, self._intake.bounds.max_model_len)
-            if isinstance(asked, schemas.Settings):
+            if isinstance(asked, schemas.SamplingParams):
                 self._check_model(asked.model)
                 request.state.record["user"] = asked.user
             self._check_answers(asked)
@@ -245,9 +245,9 @@ class Service:
             )  # fmt: skip
 
     async def _answer(
-        self, request: Request, asked: schemas.Settings, order: Order, form: Format
+        self, request: Request, asked: schemas.SamplingParams, order: ParsedRequest, form: Format
     ) -> Any:
-        exchange = Exchange(
+        exchange = ResponseStream(
             order, form, self.scheduler, self.metrics, self._intake.target.tokenizer
         )
         client, count = request.state.client, len(exchange.jobs)
@@ -290,7 +290,7 @@ class Service:
         return run
 
     def _say(self, request: Request, began: float, status: int) -> None:
-        exchange: Exchange | None = request.state.exchange
+        exchange: ResponseStream | None = request.state.exchange
         if exchange is not None:
             exchange.cancel()  # what is still running has nobody to write for
             self._clients.give_back(request.state.client, len(exchange.jobs))
@@ -350,6 +350,6 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, Result]) -> R
         del doing  # what it raised knows this frame
 
 
-def _give(pieces: list[tuple[Job, Piece]]) -> None:
-    for job, piece in pieces:
-        job.deliver(piece)
+def _give(deltas: list[tuple[Job, Delta]]) -> None:
+    for job, delta in deltas:
+        job.deliver(delta)

@@ -25,11 +25,11 @@ def warm_up(device: EngineDevice) -> int:
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
         device.insert(0, device.read([1], asked, begun))
         device.insert(device.num_slots - 1, device.read([1, 2], asked, None))
-        device.pieces(device.step(waiting=turn % 2 == 0), [0])
+        device.deltas(device.step(waiting=turn % 2 == 0), [0])
         device.insert(0, device.read([3], asked, device.take(0)))
         device.insert(0, device.read([3], asked, kept))
         device.free(0)
-        device.pieces(device.step(waiting=False), [0])
+        device.deltas(device.step(waiting=False), [0])
     device.reset()
     return row_bytes
 

@@ -127,14 +127,14 @@ class Runner:
         """The arguments of `jspec.decode` and `jspec.stream`."""
         return self.request(group) | {"drafter_params": self.params(group)}
 
-    def params(self, group: Group, slots: int | None = None) -> "PyTree":
+    def params(self, group: Group, capacity: int | None = None) -> "PyTree":
         """The drafter's params, with what rounds cost here; measured if that is not known yet.
 
         Args:
             group: what is to be decoded.
-            slots: those of the cache, where it has others than `jspec.decode` gives it.
+            capacity: those of the cache, where it has others than `jspec.decode` gives it.
         """
-        return self._costs.known(self._drafter, self._params, group, slots)
+        return self._costs.known(self._drafter, self._params, group, capacity)
 
     def request(self, group: Group) -> dict[str, Any]:
         """The same as `arguments`, with a guess at what rounds cost."""
@@ -221,7 +221,7 @@ _WORKER = ThreadPoolExecutor(1, thread_name_prefix="jspec")
 
 
 def program_of(group: Group, settings: RunSettings) -> tuple[int, int]:
-    """The (rows, slots) of a group, on which its programs depend."""
+    """The (rows, capacity) of a group, on which its programs depend."""
     from jspec.round.request import bucket
 
     return len(group.lengths), bucket(int(group.lengths.max()) + settings.max_new_tokens)

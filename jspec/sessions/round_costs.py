@@ -38,7 +38,7 @@ class RoundCosts:
         self._curves: dict[Any, CostCurve] = {}
 
     def known(
-        self, drafter: "Drafter", params: "PyTree", group: "Group", slots: int | None = None
+        self, drafter: "Drafter", params: "PyTree", group: "Group", capacity: int | None = None
     ) -> "PyTree":
         """The params, with the curve of such a group; as they are if the drafter needs none.
 
@@ -46,7 +46,7 @@ class RoundCosts:
             drafter: of the run.
             params: its own.
             group: what is to be decoded.
-            slots: of the cache; None: a bucket for the prompts and the limit.
+            capacity: of the cache; None: a bucket for the prompts and the limit.
         """
         from jspec.round.request import bucket
 
@@ -54,12 +54,12 @@ class RoundCosts:
             return params
         batch = len(group.lengths)
         # Once for each doubling of the cache.
-        slots = slots or bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
-        if (batch, slots) not in self._curves:
-            self._curves[batch, slots] = self._find(drafter, params, group, slots)
-        return replace(params, costs=self._curves[batch, slots])
+        capacity = capacity or bucket(group.prompt.shape[1] + self._settings.max_new_tokens)
+        if (batch, capacity) not in self._curves:
+            self._curves[batch, capacity] = self._find(drafter, params, group, capacity)
+        return replace(params, costs=self._curves[batch, capacity])
 
-    def _find(self, drafter: Any, params: "PyTree", group: "Group", slots: int) -> "CostCurve":
+    def _find(self, drafter: Any, params: "PyTree", group: "Group", capacity: int) -> "CostCurve":
         from jspec import costs
 
         settings, target = self._settings, self._session.target
@@ -76,10 +76,10 @@ class RoundCosts:
                 max_new_tokens=min(settings.max_new_tokens, most), sampling=settings.sampling,
                 eos=np.full((batch, len(ends)), -1, np.int32) if len(ends) else None,
                 key=settings.seed,
-                slots=slots if model.context is None else min(slots, model.context),
+                capacity=capacity if model.context is None else min(capacity, model.context),
             )  # fmt: skip
 
-        return kept(where, str(slots), measured, self._alone)
+        return kept(where, str(capacity), measured, self._alone)
 
 
 def kept(

@@ -41,7 +41,7 @@ from jspec.testing.watch import (
     WatchedModel,
     drafted,
 )
-from jspec.tree.admission import check_tree
+from jspec.tree.sanitize import check_tree
 from jspec.types import Frame, PromptChunk, PyTree, Result
 from jspec.verify import rules
 from jspec.verify.schemes import COUPLED, verifier_of
@@ -186,7 +186,7 @@ def _tree_of(drafter: Drafter, params: PyTree, subject: Subject) -> Any:
 
     def first_tree(params: PyTree, weights: Poisoned) -> Any:
         output = subject.model.apply(weights, call.prompt, positions, causal, None)
-        state = drafter.init(batch, prepared.slots, None)
+        state = drafter.init(batch, prepared.capacity, None)
         chunk = PromptChunk.whole(call.prompt, call.lengths, output)
         state = drafter.prefill(params, state, chunk)
         frame = Frame(

@@ -109,12 +109,12 @@ def check_goes_on(
     first = np.maximum(lengths // 2, 1)
     places = np.minimum(first[:, None] + np.arange(prompt.shape[1]), prompt.shape[1] - 1)
     rest = np.take_along_axis(prompt, places, axis=1)
-    slots = prepare(
+    capacity = prepare(
         **{name: asked[name] for name in _PREPARED}, prompt=prompt, lengths=lengths
-    ).slots
+    ).capacity
 
     def whole():
-        state = engine.prefill(prompt=prompt, lengths=first, slots=slots, **asked)
+        state = engine.prefill(prompt=prompt, lengths=first, capacity=capacity, **asked)
         return engine.prefill(prompt=rest, lengths=lengths - first, earlier=state, **asked)
 
     state, programs = traced(subject.model, whole)
@@ -153,8 +153,8 @@ def check_backoff(
         prompt = np.asarray(asked.pop("prompt"))
         lengths, read = asked.pop("lengths"), np.zeros_like(prompt)
         read[:, :_BACKOFF] = emitted[:, :_BACKOFF]
-        slots = state.capacity
-        first = engine.prefill(prompt=prompt, lengths=lengths, slots=slots, **asked)
+        capacity = state.capacity
+        first = engine.prefill(prompt=prompt, lengths=lengths, capacity=capacity, **asked)
         read = engine.prefill(prompt=read, lengths=counts, earlier=first, **asked)
         own, same = (drafted(one.drafter_state) for one in (state, rounds(read, 1)))
         for row in np.flatnonzero(~own.done[-1]):
@@ -228,8 +228,8 @@ def check_hot_start(
     name = type(drafter.inner).__name__
     asked = subject.request()
     del asked["params"]
-    slots = prepare(**asked).slots
-    for batch, room in ((subject.batch, slots), (subject.batch + 1, slots + 16)):
+    capacity = prepare(**asked).capacity
+    for batch, room in ((subject.batch, capacity), (subject.batch + 1, capacity + 16)):
         cold = drafter.inner.init(batch, room, None)
         try:
             hot = drafter.inner.init(

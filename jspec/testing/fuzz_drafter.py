@@ -58,8 +58,8 @@ class FuzzDrafter:
 
     shape: FuzzShape
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> FuzzState:
-        del slots, earlier
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> FuzzState:
+        del capacity, earlier
         # Two arrays: the engine donates the state, and JAX donates no buffer twice.
         emitted, mistold = (jnp.zeros(batch, jnp.int32) for _ in range(2))
         return FuzzState(emitted=emitted, rounds=jnp.int32(0), mistold=mistold)

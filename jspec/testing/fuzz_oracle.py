@@ -79,7 +79,7 @@ def accepted(
     text: Int[np.ndarray, " T"],
     vocab_size: int,
 ) -> int:
-    """The number of drafted tokens that are right, in the part of the tree that is admitted."""
+    """The number of drafted tokens that are right, in the part of the tree that is kept."""
     level: dict[int, int] = {0: 0}
     children: dict[int, dict[int, int]] = {0: {}}
     for node in range(1, len(tokens)):

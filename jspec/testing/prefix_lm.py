@@ -102,8 +102,8 @@ class PrefixLM:
         if nodes is not None:
             held = [nodes, *held]
         if memory is not None:
-            live = jnp.arange(memory.slots) < memory.lengths[:, None]
-            live = jnp.broadcast_to(live[:, None], (batch, count, memory.slots))
+            live = jnp.arange(memory.capacity) < memory.lengths[:, None]
+            live = jnp.broadcast_to(live[:, None], (batch, count, memory.capacity))
             held, seen = [memory, *held], jnp.concatenate([live, mask], axis=-1)
         places, words = (
             jnp.concatenate([x[0][:, 0, :, 0] for x in parts], axis=1)

@@ -123,7 +123,7 @@ class WatchedDrafter:
     def verifier(self) -> Any:
         return getattr(self.inner, "verifier", None)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Watched:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Watched:
         def room(like: Any) -> Array:
             return jnp.zeros((self.rounds, batch, like.shape[1]), like.dtype)
 
@@ -143,7 +143,7 @@ class WatchedDrafter:
             rounds=jnp.int32(0),
         )
         kept = None if earlier is None else earlier.inner
-        return Watched(inner=self.inner.init(batch, slots, kept), log=log)
+        return Watched(inner=self.inner.init(batch, capacity, kept), log=log)
 
     def prefill(self, params: PyTree, state: Watched, chunk: PromptChunk) -> Watched:
         return replace(state, inner=self.inner.prefill(params, state.inner, chunk))
@@ -195,8 +195,8 @@ class BackingOff:
     def verifier(self) -> Any:
         return getattr(self.inner, "verifier", None)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> PyTree:
-        return self.inner.init(batch, slots, earlier)
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> PyTree:
+        return self.inner.init(batch, capacity, earlier)
 
     def prefill(self, params: PyTree, state: PyTree, chunk: PromptChunk) -> PyTree:
         return self.inner.prefill(params, state, chunk)

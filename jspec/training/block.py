@@ -17,7 +17,7 @@ from jspec.types import PyTree
 
 
 @dataclass(frozen=True)
-class Blocks:
+class TrainingBlocks:
     """The loss of a block head at anchors drawn from the text, all in one forward.
 
     The block of an anchor at i sees the target's states before i and itself. Its k-th distribution

@@ -23,7 +23,7 @@ Row = Callable[[str, str, str], str]
 
 
 @dataclass(frozen=True)
-class Source:
+class CorpusSource:
     """Files of one class of text.
 
     Args:
@@ -47,7 +47,7 @@ class Corpus:
     heldout: dict[str, list[str]]
 
 
-def load(sources: Sequence[Source], fraction: float = 0.05, row: Row | None = None) -> Corpus:
+def load(sources: Sequence[CorpusSource], fraction: float = 0.05, row: Row | None = None) -> Corpus:
     """Reads all sources and holds out `fraction` of the documents of each class.
 
     Args:
@@ -65,7 +65,7 @@ def load(sources: Sequence[Source], fraction: float = 0.05, row: Row | None = No
     )
 
 
-def read(source: Source, row: Row | None = None) -> list[str]:
+def read(source: CorpusSource, row: Row | None = None) -> list[str]:
     """The documents of one source, in the order of its files.
 
     Raises:

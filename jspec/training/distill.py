@@ -31,7 +31,7 @@ PERIOD = 64
 
 
 @dataclass(frozen=True)
-class Recipe:
+class RowsRecipe:
     """The recipe of the rows to write. Row i is a function of it, of the texts and of i alone.
 
     Args:
@@ -71,7 +71,7 @@ class Recipe:
 
 
 @dataclass(frozen=True)
-class Start:
+class RowStart:
     """The prompt and temperature that one row starts with."""
 
     row: int
@@ -85,11 +85,11 @@ def starts(
     texts: Mapping[str, Sequence[str]],
     weights: Mapping[str, float],
     encode: Callable[[str], Sequence[int]],
-    recipe: Recipe,
+    recipe: RowsRecipe,
     first: int,
     count: int,
     choose: "Choose | None" = None,
-) -> Iterator[Start]:
+) -> Iterator[RowStart]:
     """Rows `first` .. `count` - 1: classes by weight, shuffled epochs of documents within a class.
 
     Args:
@@ -119,7 +119,7 @@ def starts(
             )
         prompt = (choose or piece)(ids, size, seen[index] == 1, draws)
         temperature = recipe.temperatures[min(kind, len(shares) - 1)][0]
-        yield Start(row, label, prompt, temperature)
+        yield RowStart(row, label, prompt, temperature)
 
 
 Choose = Callable[[list[int], int, bool, np.random.Generator], list[int]]
@@ -143,8 +143,8 @@ def write(
     model: CausalLM,
     params: PyTree,
     eos: Sequence[int],
-    rows: Sequence[Start],
-    recipe: Recipe,
+    rows: Sequence[RowStart],
+    recipe: RowsRecipe,
     batch_size: int,
 ) -> list[tuple[list[int], str]]:
     """(tokens, finish) of each row: prompt and continuation, and why it ended.
@@ -212,7 +212,7 @@ def unlooped(tokens: Int[np.ndarray, " T"]) -> int:
     return kept
 
 
-def record(start: Start, tokens: Sequence[int], finish: str, text: str) -> dict[str, Any]:
+def record(start: RowStart, tokens: Sequence[int], finish: str, text: str) -> dict[str, Any]:
     """The object in one line of the file."""
     return {
         "tokens": list(tokens),
@@ -287,7 +287,7 @@ class RowFile:
         self.tokens += sum(len(record["tokens"]) for record in records)
 
 
-def settings(recipe: Recipe, weights: Mapping[str, float], texts: str, target: str) -> dict:
+def settings(recipe: RowsRecipe, weights: Mapping[str, float], texts: str, target: str) -> dict:
     """The settings that decide the rows.
 
     Args:

@@ -8,7 +8,7 @@ from typing import Any
 
 from jspec._validate.errors import InputError
 from jspec.training import recipes
-from jspec.training.corpus import Corpus, Source, fingerprint
+from jspec.training.corpus import Corpus, CorpusSource, fingerprint
 from jspec.training.loop import Recipe
 
 
@@ -35,7 +35,7 @@ class TrainingJob:
         vocab_size: size of the tokenizer to train, where none is given.
     """
 
-    sources: tuple[Source, ...] = ()
+    sources: tuple[CorpusSource, ...] = ()
     weights: Mapping[str, float] = field(default_factory=dict)
     shape: Shape = Shape()
     recipe: Recipe = field(default_factory=lambda: Recipe(steps=1000))
@@ -121,7 +121,7 @@ def _with_texts(table: Mapping[str, Any], path: Path, data: Path) -> TrainingJob
     return TrainingJob(sources=_sources(table, path, data), weights=weights)
 
 
-def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, ...]:
+def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[CorpusSource, ...]:
     listed = table["text"]
     if not isinstance(listed, list) or not all(isinstance(text, dict) for text in listed):
         raise InputError(f"{path} has {listed!r:.40} as its texts; write [[text]] for each of them")
@@ -129,7 +129,7 @@ def _sources(table: Mapping[str, Any], path: Path, data: Path) -> tuple[Source, 
         recipes.check_like(text, dict.fromkeys(("class", "path", "template", "strip"), ""))
     try:
         return tuple(
-            Source(
+            CorpusSource(
                 text["class"],
                 data / text["path"],
                 text.get("template", ""),

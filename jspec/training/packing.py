@@ -12,7 +12,7 @@ Encode = Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True)
-class Plan:
+class Packing:
     """The sequences of a run, and those that each step reads."""
 
     sequences: Int[np.ndarray, "M T+1"]
@@ -62,7 +62,7 @@ def plan(
     steps: int,
     batch: int,
     seed: int,
-) -> Plan:
+) -> Packing:
     """Draws the class of each row by weight; within a class, shuffled epochs one after another.
 
     A pure function of its arguments, and the first steps do not depend on how many follow: a
@@ -70,7 +70,7 @@ def plan(
     """
     sizes = {label: len(sequences) for label, sequences in packed.items()}
     rows = order(sizes, weights, steps * batch, seed)
-    return Plan(np.concatenate(list(packed.values())), rows.reshape(steps, batch))
+    return Packing(np.concatenate(list(packed.values())), rows.reshape(steps, batch))
 
 
 def order(

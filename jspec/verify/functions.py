@@ -18,7 +18,7 @@ from jspec._validate import seeds
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers
 from jspec.protocols import Verifier
-from jspec.tree.admission import admit, check_tree
+from jspec.tree.sanitize import check_tree, sanitize
 from jspec.types import Frame, Sampling, Tree, Verdict
 from jspec.verify import schemes
 
@@ -43,7 +43,7 @@ def verdict(
     Args:
         verifier: such as `jspec.schemes.COUPLED.verifier`; `coupled` and its like have theirs.
         tree: the drafts; node 0 of a row is its last token, which no cache has yet. Malformed nodes
-            are left out, see `jspec.round.admit`.
+            are left out, see `jspec.round.sanitize`.
         logits: the target's at the nodes of the tree, after any processors of your own; or, with
             `places`, those of all scored nodes, one behind the other.
         positions: [B] position of node 0 in its row, from 0.
@@ -96,7 +96,7 @@ def verdict(
         sampling=jax.tree.map(jnp.asarray, samplings.by_row(sampling, batch)),
         done=jnp.zeros(batch, bool),
     )
-    return verifier.verdict(admit(tree, frame.root, logits.shape[-1]), logits, frame)
+    return verifier.verdict(sanitize(tree, frame.root, logits.shape[-1]), logits, frame)
 
 
 coupled = partial(verdict, schemes.COUPLED.verifier)

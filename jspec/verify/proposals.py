@@ -22,7 +22,7 @@ _LAST = 1e6
 
 
 @struct.dataclass
-class Candidates:
+class ChildDraws:
     """Children of M nodes of each row, in the order in which they were drawn."""
 
     tokens: Int[Array, "B M K"]
@@ -37,7 +37,7 @@ class Candidates:
     """The distribution that the children are honest draws from; None if they are point masses."""
 
 
-class Scored(NamedTuple):
+class ScoredTokens(NamedTuple):
     """Some tokens of a vocabulary, in the order in which logits are of them."""
 
     ids: Int[Array, " d"]
@@ -54,7 +54,7 @@ class ChildSampler(Protocol):
         frame: Frame,
         level: Int[Array, ""] | int,
         size: int,
-    ) -> Candidates:
+    ) -> ChildDraws:
         """Draws `size` children of each node from the draft's logits.
 
         Args:
@@ -73,8 +73,8 @@ def coupled(
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
-    among: Scored | None = None,
-) -> Candidates:
+    among: ScoredTokens | None = None,
+) -> ChildDraws:
     """Draws the K largest of log q + G, with the noise G that will decide the target's token.
 
     The target takes argmax(log p + G): the better q resembles p, the surer that token is among
@@ -112,7 +112,7 @@ def gumbel_list(
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
-) -> Candidates:
+) -> ChildDraws:
     """Draws K independent tokens from q, each by a noise of its own: Gumbel-max list sampling.
 
     Rowan, Phan and Khisti 2025, arXiv:2506.05632. The target's token is decided by the largest of
@@ -151,7 +151,7 @@ def without_replacement(
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
-) -> Candidates:
+) -> ChildDraws:
     """Draws K tokens from q without replacement, by the Gumbel-top-k trick (Kool et al. 2019).
 
     As RSD (Jeon et al. 2024, Algorithm 4); the exponential race of Sequoia is the same in
@@ -170,7 +170,7 @@ def with_replacement(
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
-) -> Candidates:
+) -> ChildDraws:
     """Draws K independent tokens from q; equal ones are kept, since the rules count them."""
     probs = samplings.node_probabilities(logits, _known(sampling, frame))
 
@@ -270,9 +270,9 @@ def _candidates(
     scores: Float[Array, "B M K"],
     probs: Float[Array, "B M V"],
     sampled: bool,
-) -> Candidates:
+) -> ChildDraws:
     probabilities = jnp.take_along_axis(probs, tokens, axis=-1)
-    return Candidates(
+    return ChildDraws(
         tokens=tokens,
         scores=scores,
         child_probs=jnp.where(scores > -jnp.inf, probabilities, 0.0),

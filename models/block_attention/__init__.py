@@ -3,8 +3,17 @@
 from jspec.models.block_attention.choice import fastest
 from jspec.models.block_attention.hopper import Hopper
 from jspec.models.block_attention.implementation import BlockAttention, ByQueries
-from jspec.models.block_attention.kernel import Launch, Work
+from jspec.models.block_attention.kernel import AttentionWork, Launch
 from jspec.models.block_attention.mosaic import Mosaic
 from jspec.models.block_attention.triton import Triton
 
-__all__ = ["BlockAttention", "ByQueries", "Hopper", "Launch", "Mosaic", "Triton", "Work", "fastest"]
+__all__ = [
+    "AttentionWork",
+    "BlockAttention",
+    "ByQueries",
+    "Hopper",
+    "Launch",
+    "Mosaic",
+    "Triton",
+    "fastest",
+]

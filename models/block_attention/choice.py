@@ -30,16 +30,16 @@ from jspec.types import NO_PARENT, Tree
 
 CANDIDATES: Mapping[str, tuple[Implementation, ...]] = {
     "gpu": (
-        BlockAttention(past=Triton(64, 64, pieces=8)),
-        BlockAttention(past=Triton(128, 64, pieces=8, num_warps=8)),
+        BlockAttention(past=Triton(64, 64, num_splits=8)),
+        BlockAttention(past=Triton(128, 64, num_splits=8, num_warps=8)),
         BlockAttention(nodes=Triton(64, 32)),
-        BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, pieces=8)),
+        BlockAttention(nodes=Triton(64, 32), past=Triton(64, 64, num_splits=8)),
         BlockAttention(
-            nodes=Triton(128, 32, num_warps=8), past=Triton(128, 64, pieces=8, num_warps=8)
+            nodes=Triton(128, 32, num_warps=8), past=Triton(128, 64, num_splits=8, num_warps=8)
         ),
         # Where the GPU is no Hopper or the numbers are of 32 bits, these do not compile or are XLA.
         BlockAttention(past=Hopper(64)),
-        BlockAttention(nodes=Hopper(64, pieces=1), past=Hopper(64)),
+        BlockAttention(nodes=Hopper(64, num_splits=1), past=Hopper(64)),
     ),
     "tpu": (
         BlockAttention(past=Mosaic(512, 512)),
@@ -67,7 +67,7 @@ class AttentionSetting:
     soft_cap: float | None
     dtype: str
     batch_size: int
-    slots: int
+    capacity: int
     """Of the cache, all of them live; 0: there is none."""
     device: str
     jax: str
@@ -75,7 +75,7 @@ class AttentionSetting:
 
 
 @dataclass(frozen=True)
-class Timing:
+class AttentionTiming:
     """What attention over some new tokens took."""
 
     tokens: int
@@ -89,7 +89,7 @@ class Timing:
 def fastest(
     model: M,
     *,
-    slots: int,
+    capacity: int,
     tokens: Sequence[int],
     batch_size: int = 1,
     path: str | os.PathLike[str] | None = None,
@@ -103,7 +103,7 @@ def fastest(
 
     Args:
         model: of one device.
-        slots: of a row's cache; all of them live when it is measured.
+        capacity: of a row's cache; all of them live when it is measured.
         tokens: numbers of tokens that are scored at once: the drafted nodes and the root.
         batch_size: rows.
         path: of the file that keeps what was measured; None: it is not kept.
@@ -116,17 +116,17 @@ def fastest(
     Example:
         >>> from jspec import models
         >>> model = models.shapes("jspec-800k").model
-        >>> fastest(model, slots=512, tokens=[16]) == model  # on a CPU
+        >>> fastest(model, capacity=512, tokens=[16]) == model  # on a CPU
         True
     """
-    for name, value in (("slots", slots), ("batch_size", batch_size), ("repeats", repeats)):
+    for name, value in (("capacity", capacity), ("batch_size", batch_size), ("repeats", repeats)):
         check_integer(name, value, 1, None)
     for value in tokens:
         check_integer("tokens", value, 1, None)
     candidates = CANDIDATES.get(jax.default_backend(), ())
     if not candidates:
         return model
-    where = setting(model, slots, batch_size)
+    where = setting(model, capacity, batch_size)
     known = {} if path is None else load(path, where)
     names = {repr(one) for one in (XLA, *candidates)}
     for count in tokens:
@@ -141,14 +141,14 @@ def fastest(
     return model.clone(attention_impl=ByQueries(faster)) if faster else model
 
 
-def choose(timing: Timing, candidates: Sequence[Implementation]) -> Implementation:
+def choose(timing: AttentionTiming, candidates: Sequence[Implementation]) -> Implementation:
     """The fastest of the candidates, if it is faster than XLA's attention, which it is else.
 
     Example:
         >>> kernel = BlockAttention(past=Triton())
-        >>> choose(Timing(16, {repr(XLA): 1.0, repr(kernel): 0.99}, {}), [kernel]) == XLA
+        >>> choose(AttentionTiming(16, {repr(XLA): 1.0, repr(kernel): 0.99}, {}), [kernel]) == XLA
         True
-        >>> choose(Timing(16, {repr(XLA): 1.0, repr(kernel): 0.5}, {}), [kernel]) == kernel
+        >>> choose(AttentionTiming(16, {repr(XLA): 1.0, repr(kernel): 0.5}, {}), [kernel]) == kernel
         True
     """
     best = min(candidates, key=lambda one: timing.seconds.get(repr(one), math.inf))
@@ -156,14 +156,14 @@ def choose(timing: Timing, candidates: Sequence[Implementation]) -> Implementati
     return best if taken * LEAST_GAIN <= timing.seconds[repr(XLA)] else XLA
 
 
-def setting(model: Decoder, slots: int, batch_size: int) -> AttentionSetting:
+def setting(model: Decoder, capacity: int, batch_size: int) -> AttentionSetting:
     """The setting of calls of a model on the default device."""
     from jspec import __version__
 
     config = model.config
     return AttentionSetting(
         config.num_heads, config.num_kv_heads, config.head_dim,
-        getattr(config, "attention_cap", None), jnp.dtype(model.dtype).name, batch_size, slots,
+        getattr(config, "attention_cap", None), jnp.dtype(model.dtype).name, batch_size, capacity,
         jax.devices()[0].device_kind, jax.__version__, __version__,
     )  # fmt: skip
 
@@ -173,7 +173,7 @@ def measure(
     mask: Bool[Array | np.ndarray, "1 N N"],
     candidates: Sequence[Implementation],
     repeats: int = 5,
-) -> Timing:
+) -> AttentionTiming:
     """Times the candidates and XLA's attention in turn; the least time of each counts.
 
     What gives other numbers than XLA's attention is an error.
@@ -213,7 +213,7 @@ def measure(
             begin = time.perf_counter()
             jax.block_until_ready(run(*given))
             least[name] = min(least[name], (time.perf_counter() - begin) / CHAIN)
-    return Timing(mask.shape[1], least, errors)
+    return AttentionTiming(mask.shape[1], least, errors)
 
 
 def shapes(where: AttentionSetting, tokens: int) -> tuple[Any, Any]:
@@ -227,13 +227,13 @@ def _arguments(
 ) -> tuple[Array, tuple[Array, Array, Array, Past]]:
     batch, dim, tokens = where.batch_size, where.head_dim, mask.shape[1]
     heads, dtype = where.num_kv_heads, jnp.dtype(where.dtype)
-    new, held = (batch, heads, tokens, dim), (batch, heads, where.slots, dim)
+    new, held = (batch, heads, tokens, dim), (batch, heads, where.capacity, dim)
     q, k, v, keys, values = _random(
         ((batch, tokens, where.num_heads, dim), new, new, held, held), dtype.name
     )
     masks = jnp.broadcast_to(mask, (batch, tokens, tokens))
-    lengths = jnp.full(batch, where.slots, jnp.int32)
-    past = Past(Cached(keys, values, lengths) if where.slots else None, None)
+    lengths = jnp.full(batch, where.capacity, jnp.int32)
+    past = Past(Cached(keys, values, lengths) if where.capacity else None, None)
     return q, (k, v, masks, past)
 
 
@@ -286,7 +286,7 @@ def random_mask(nodes: int) -> Bool[Array, "1 N N"]:
 
 
 def save(
-    known: Mapping[int, Timing], where: AttentionSetting, path: str | os.PathLike[str]
+    known: Mapping[int, AttentionTiming], where: AttentionSetting, path: str | os.PathLike[str]
 ) -> None:
     """Writes what was measured in a setting; the file's folder is made if it is not there."""
     held = {
@@ -298,13 +298,13 @@ def save(
         file.write_text(json.dumps(held, indent=1))
 
 
-def load(path: str | os.PathLike[str], where: AttentionSetting) -> dict[int, Timing]:
+def load(path: str | os.PathLike[str], where: AttentionSetting) -> dict[int, AttentionTiming]:
     """What a file keeps for a setting, by number of tokens; nothing if it is not of that one."""
     try:
         held = plain_json.parsed(Path(path).read_bytes())
         if held["format"] != _FORMAT or held["setting"] != dataclasses.asdict(where):
             return {}
-        timings = [Timing(**timing) for timing in held["timings"]]
+        timings = [AttentionTiming(**timing) for timing in held["timings"]]
         good = all(repr(XLA) in timing.seconds for timing in timings)
         return {timing.tokens: timing for timing in timings} if good else {}
     except (FileNotFoundError, ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""The kernel on a Hopper GPU, by Pallas' Mosaic: a warpgroup for each tile and piece of its blocks.
+"""The kernel on a Hopper GPU, by Pallas' Mosaic: a warpgroup for each tile and split of its blocks.
 
 Where JAX takes Triton out of Pallas, this stays. Keys and values of the next block are on their way
 while the matrix units of the warpgroup (`wgmma`) work on this one. As FlashAttention-3 (Shah et al.
@@ -45,7 +45,7 @@ class Hopper:
 
     block: int = 64
     """A multiple of 64, at most 256."""
-    pieces: int = 8
+    num_splits: int = 8
     """Programs that share the blocks of a tile."""
     interpret: bool = False
     """True to run it step by step on any device, for tests."""
@@ -57,7 +57,7 @@ class Hopper:
                 f"block is {self.block}, no multiple of {_WIDTH}; pass "
                 f"{self.block // _WIDTH * _WIDTH}"
             )
-        check_integer("pieces", self.pieces, 1, None)
+        check_integer("num_splits", self.num_splits, 1, None)
 
     @property
     def tile(self) -> int:
@@ -72,16 +72,16 @@ class Hopper:
         fits = dim % _WIDTH == 0 and shared < _SHARED
         return self if half and fits and slots >= self.block and slots % 8 == 0 else None
 
-    def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
+    def __call__(self, work: kernel.AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
         batch, heads, count, _ = work.queries.shape
         softmax = merged(self.parts(work, seen, soft_cap))
         return Softmax(*(part.reshape(batch, heads, count, -1) for part in softmax))
 
-    def parts(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
-        """The softmax of each row and head, [B*H, P, Q, ..], in as many pieces as there are.
+    def parts(self, work: kernel.AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
+        """The softmax of each row and head, [B*H, P, Q, ..], in as many splits as there are.
 
-        The visits of a tile are cut into equal runs; with as many pieces as blocks each piece is
+        The visits of a tile are cut into equal runs; with as many splits as blocks each split is
         the block of its number.
         """
         from jax.experimental.pallas import mosaic_gpu
@@ -102,11 +102,11 @@ class Hopper:
             return pl.run_scoped(multiplied, gpu.ACC(shape, jnp.float32))
 
         def run(layer, counts, blocks, queries, reach, keys, values, tops, totals, mixes):
-            tile, piece, head = (jax.lax.axis_index(name) for name in ("tile", "piece", "head"))
+            tile, split, head = (jax.lax.axis_index(name) for name in ("tile", "split", "head"))
             row = head // heads
             number = counts[row, tile]
-            share = pl.cdiv(number, self.pieces)
-            first = piece * share
+            share = pl.cdiv(number, self.num_splits)
+            first = split * share
             last = jnp.minimum(first + share, number)
             here = pl.ds(tile * _TILE, _TILE)
             of_layer = head * layers + layer[0]
@@ -172,7 +172,7 @@ class Hopper:
                     made[...] = part
                 gpu.commit_smem()
                 for made, array in zip(out, (tops, totals, mixes), strict=True):
-                    gpu.copy_smem_to_gmem(made, array.at[head, piece, here])
+                    gpu.copy_smem_to_gmem(made, array.at[head, split, here])
                 gpu.wait_smem_to_gmem(0)
 
             two_blocks = gpu.SMEM((2, self.block, dim), dtype, transforms=ordered)
@@ -190,20 +190,20 @@ class Hopper:
                 *([gpu.SMEM(shape, dtype, transforms=ordered)] if self.interpret else []),
             )
 
-        found = (batch * heads, self.pieces, count)
+        found = (batch * heads, self.num_splits, count)
         of_queries = partial(jax.ShapeDtypeStruct, dtype=jnp.float32)
         made = gpu.kernel(
             run,
             out_type=(of_queries(found), of_queries(found), of_queries((*found, dim))),
             # Tiles go first: those that run side by side read the same keys.
-            grid=(tiles, self.pieces, batch * heads),
-            grid_names=("tile", "piece", "head"),
+            grid=(tiles, self.num_splits, batch * heads),
+            grid_names=("tile", "split", "head"),
             **({"interpret": gpu.InterpretGPUParams()} if self.interpret else {}),
         )
         top, total, mixed = made(
             *(work.number, work.visits.counts, work.visits.blocks),
             work.queries.reshape(batch * heads, count, dim),
-            # A column of it lies in one piece.
+            # A column of it lies in one split.
             work.reach.swapaxes(1, 2),
             work.keys.reshape(batch * heads * layers, slots, dim),
             work.values.reshape(batch * heads * layers, slots, dim),

@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec.memory import Rounded
 from jspec.models.attention import XLA, Cached, Implementation
 from jspec.models.block_attention import visits
-from jspec.models.block_attention.kernel import Launch, Work
+from jspec.models.block_attention.kernel import AttentionWork, Launch
 from jspec.models.online_softmax import Softmax, merged
 
 
@@ -35,7 +35,7 @@ class BlockAttention(Implementation):
         ...     vocab_size=100, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=4,
         ...     num_kv_heads=2, head_dim=16, context=64,
         ... )
-        >>> past = block_attention.Triton(tile=128, block=64, pieces=8, num_warps=8)
+        >>> past = block_attention.Triton(tile=128, block=64, num_splits=8, num_warps=8)
         >>> Llama(config, attention_impl=BlockAttention(past=past)).attention_impl.past.tile
         128
     """
@@ -68,7 +68,7 @@ class BlockAttention(Implementation):
         rows = _filled(_turned(queries, group), launch.tile)
         words = _filled(jnp.repeat(words, group, axis=1), launch.tile)
         listed = visits.of_bits(words, launch.tile, launch.block)
-        work = Work(rows, keys, values, words, listed)
+        work = AttentionWork(rows, keys, values, words, listed)
         found = launch(work, visits.in_bits, soft_cap)
         return Softmax(*(_turned(part[:, :, :count], count // group) for part in found))
 
@@ -95,7 +95,7 @@ class BlockAttention(Implementation):
         rows = _filled(queries, launch.tile)
         keys: Any = cached.keys
         values: Any = cached.values
-        work = Work(rows, keys, values, limits, listed, cached.layer)
+        work = AttentionWork(rows, keys, values, limits, listed, cached.layer)
         found = launch(work, visits.in_range, soft_cap)
         parts = (
             jnp.stack([own, past[:, :, :count]], axis=2)

@@ -13,7 +13,7 @@ from jspec.models.block_attention.visits import Seen, Visits
 from jspec.models.online_softmax import LOW, Softmax, joined, scores_of
 
 
-class Work(NamedTuple):
+class AttentionWork(NamedTuple):
     """What a kernel reads."""
 
     queries: Float[Array, "B H Q D"]
@@ -64,7 +64,7 @@ class Launch(Protocol):
         """
         ...
 
-    def __call__(self, work: Work, seen: Seen, soft_cap: float | None) -> Softmax:
+    def __call__(self, work: AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
         """The softmax of all queries.
 
         Args:

@@ -48,7 +48,7 @@ class Mosaic:
         """As in `Launch`."""
         return replace(self, tile=min(self.tile, -(-queries // 16) * 16))
 
-    def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
+    def __call__(self, work: kernel.AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
         from jax.experimental.pallas import tpu
 

@@ -35,7 +35,7 @@ class Triton:
     """A power of two, from 16 on."""
     block: int = 32
     """A power of two, from 32 on."""
-    pieces: int = 1
+    num_splits: int = 1
     """Programs that share the blocks of a tile."""
     num_warps: int = 4
     num_stages: int = 2
@@ -50,7 +50,7 @@ class Triton:
                 raise InputError(
                     f"{name} is {size}, no power of two; pass {2 ** size.bit_length()}"
                 )
-        for name in ("pieces", "num_warps", "num_stages"):
+        for name in ("num_splits", "num_warps", "num_stages"):
             check_integer(name, getattr(self, name), 1, None)
 
     def sized(self, queries: int, slots: int, dim: int, dtype: Any) -> "Triton | None":
@@ -59,7 +59,7 @@ class Triton:
             return None
         return replace(self, tile=min(self.tile, max(16, pl.next_power_of_2(queries))))
 
-    def __call__(self, work: kernel.Work, seen: Seen, soft_cap: float | None) -> Softmax:
+    def __call__(self, work: kernel.AttentionWork, seen: Seen, soft_cap: float | None) -> Softmax:
         """As in `Launch`."""
         from jax.experimental.pallas import triton
 
@@ -68,9 +68,9 @@ class Triton:
         tiles, listed = work.visits.blocks.shape[1:]
 
         def run(layer, counts, blocks, queries, reach, keys, values, *out):
-            piece, held, tile = pl.program_id(1), layer[0], queries[...]
-            share = pl.cdiv(counts[0], self.pieces)
-            first = piece * share
+            split, held, tile = pl.program_id(1), layer[0], queries[...]
+            share = pl.cdiv(counts[0], self.num_splits)
+            first = split * share
 
             def column(place):
                 return reach[:, pl.ds(place, 1)]
@@ -93,9 +93,9 @@ class Triton:
         cache = pl.BlockSpec((None, layers, slots, dim), lambda t, p, z: (z, 0, 0, 0))
         found = pl.pallas_call(
             run,
-            out_shape=kernel.outputs(batch * heads, self.pieces, count, dim=dim),
+            out_shape=kernel.outputs(batch * heads, self.num_splits, count, dim=dim),
             # Tiles go first: those that run side by side read the same keys.
-            grid=(tiles, self.pieces, batch * heads),
+            grid=(tiles, self.num_splits, batch * heads),
             in_specs=[
                 pl.BlockSpec((1,), lambda t, p, z: (0,)),
                 of_row(1),

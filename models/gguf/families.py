@@ -16,7 +16,7 @@ _EMBED, _HEAD = "token_embd.weight", "output.weight"
 
 
 @dataclass(frozen=True)
-class Layout:
+class GGUFLayout:
     """How one architecture of llama.cpp differs from what Hugging Face has.
 
     Args:
@@ -32,7 +32,7 @@ class Layout:
     unit: Callable[[str, int, dict[str, Any]], int] = lambda _, __, ___: 1
 
 
-def find(header: Header) -> tuple[str, Layout]:
+def find(header: Header) -> tuple[str, GGUFLayout]:
     """The architecture that a file names, and its layout.
 
     Raises:
@@ -199,15 +199,15 @@ def _inputs_first(name: str, array: np.ndarray, _: dict[str, Any]) -> np.ndarray
 
 
 LAYOUTS = {
-    "llama": Layout(_mixtral, _side_by_side, _head),
-    "qwen2": Layout(_llama),
-    "qwen3": Layout(_llama),
-    "qwen3moe": Layout(_qwen3moe),
-    "gemma2": Layout(_gemma2, _around_zero),
-    "gemma3": Layout(_gemma3, _around_zero),
-    "phi3": Layout(_phi3),
-    "olmo2": Layout(_llama),
-    "smollm3": Layout(_llama, _side_by_side, _head),
-    "gpt2": Layout(_gpt2, _inputs_first, _all),
+    "llama": GGUFLayout(_mixtral, _side_by_side, _head),
+    "qwen2": GGUFLayout(_llama),
+    "qwen3": GGUFLayout(_llama),
+    "qwen3moe": GGUFLayout(_qwen3moe),
+    "gemma2": GGUFLayout(_gemma2, _around_zero),
+    "gemma3": GGUFLayout(_gemma3, _around_zero),
+    "phi3": GGUFLayout(_phi3),
+    "olmo2": GGUFLayout(_llama),
+    "smollm3": GGUFLayout(_llama, _side_by_side, _head),
+    "gpt2": GGUFLayout(_gpt2, _inputs_first, _all),
 }
 """By `general.architecture`. Mistral, Mixtral and SmolLM2 are written as llama."""

@@ -34,7 +34,7 @@ def library() -> Any:
 
 
 @dataclass(frozen=True)
-class Tensors:
+class GGUFTensors:
     """Tensors by Hugging Face's names; each is dequantised when it is asked for, and not kept."""
 
     folder: Path
@@ -150,7 +150,7 @@ class File:
         entry = self.header.tensors.get(families.ROPE_FACTORS)
         if entry is None:
             return found
-        factors = Tensors(
+        factors = GGUFTensors(
             self.header.file, {families.ROPE_FACTORS: entry}, lambda _, array: array
         ).read(families.ROPE_FACTORS)
         scaling = RopeFactors(tuple(factors.ravel().tolist()))
@@ -161,7 +161,7 @@ class File:
         pairs = zip(found.layers, turned, strict=True)
         return replace(found, layers=tuple(replace(layer, rope=rope) for layer, rope in pairs))
 
-    def tensors(self, table: Sequence[Weight]) -> Tensors:
+    def tensors(self, table: Sequence[Weight]) -> GGUFTensors:
         """The weights, by the names of the table; others keep the names that they have here."""
         name, layout = families.find(self.header)
         package = library()
@@ -183,7 +183,7 @@ class File:
         for stack in stacks:
             del held[stack]
         fields = dict(self.fields.values)
-        return Tensors(
+        return GGUFTensors(
             self.header.file,
             held,
             lambda name, array: layout.restore(name, array, fields),

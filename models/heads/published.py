@@ -38,7 +38,7 @@ _ROUNDING = 0.02
 for what was cast twice."""
 
 
-class Layout(NamedTuple):
+class HeadLayout(NamedTuple):
     """The contents of a head's folder, as its config describes them."""
 
     config: Any
@@ -138,16 +138,16 @@ def _shape(folder: Path, model: Any) -> LlamaConfig:
     return replace(config, num_layers=1, tied=False, context=model.context)
 
 
-def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+def _eagle(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
     bias = "layers.0.self_attn.q_proj.bias" in names.held
     shape = _shape(folder, model)
     given = {**asdict(shape), "rope_scaling": shape.rope_scaling, "qkv_bias": bias}
     config = EAGLEConfig(**given)
     table = draft_heads.eagle(config, bias="fc.bias" in names.held)
-    return Layout(config, list(table), (EMBED,), biased=("fuse",))
+    return HeadLayout(config, list(table), (EMBED,), biased=("fuse",))
 
 
-def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
     shape = _shape(folder, model)
     whole = settings.read(folder / "config.json")
     given, name = whole.part("eagle_config"), "eagle_aux_hidden_state_layer_ids"
@@ -164,10 +164,10 @@ def _eagle3(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> 
         taps=tuple(taps),
         draft_tokens=files.shape(names.held[OFFSETS])[0] if OFFSETS in names.held else 0,
     )
-    return Layout(config, list(draft_heads.eagle3(config, names.layer)), (EMBED, OFFSETS, MASK))
+    return HeadLayout(config, list(draft_heads.eagle3(config, names.layer)), (EMBED, OFFSETS, MASK))
 
 
-def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
     # From the tensors: config.json has no sizes, and is known to name another number of heads.
     indexed = [re.match(r"(\d+)\.(\d+)\.", name) for name in names.held]
     heads, layers = (max(int(found[part]) for found in indexed if found) for part in (1, 2))
@@ -179,18 +179,18 @@ def _medusa(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> 
         )
     vocab_size, width = files.shape(last)
     config = MedusaConfig(vocab_size, width, num_heads=heads + 1, num_layers=max(layers, 1))
-    return Layout(config, list(draft_heads.medusa(config)), ())
+    return HeadLayout(config, list(draft_heads.medusa(config)), ())
 
 
-def _block(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> Layout:
+def _block(folder: Path, files: Shards | Pickled, names: Names, model: Any) -> HeadLayout:
     config, copies = block_layouts.read(folder, names.held, model)
     if HEAD in names.held and HEAD not in copies:
         config = replace(config, draft_tokens=files.shape(names.held[HEAD])[0])
     beside = (*copies, OFFSETS, MASK)
-    return Layout(config, list(draft_heads.block_head(config)), beside, copies)
+    return HeadLayout(config, list(draft_heads.block_head(config)), beside, copies)
 
 
-_LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Any], Layout]] = {
+_LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Any], HeadLayout]] = {
     "block": _block,
     "eagle": _eagle,
     "eagle3": _eagle3,
@@ -198,7 +198,7 @@ _LAYOUTS: Mapping[str, Callable[[Path, Any, Names, Any], Layout]] = {
 }
 
 
-def _check(folder: Path, files: Shards | Pickled, names: Names, layout: Layout) -> None:
+def _check(folder: Path, files: Shards | Pickled, names: Names, layout: HeadLayout) -> None:
     """Raises InputError unless the tensors are those of the table, in shape too."""
     wanted = {
         name: shape

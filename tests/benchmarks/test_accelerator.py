@@ -118,7 +118,7 @@ def test_the_fingerprint_follows_the_sources():
 
 
 def test_all_ways_to_run_the_layers_are_one_function():
-    given = forwards.inputs(TINY.model, 2, 4, TINY.past, TINY.slots)
+    given = forwards.inputs(TINY.model, 2, 4, TINY.past, TINY.capacity)
     found = [
         jax.tree.leaves(way(TINY.model, TINY.params, given).run())[0]
         for way in forwards.WAYS.values()
@@ -130,12 +130,12 @@ def test_all_ways_to_run_the_layers_are_one_function():
 
 def test_bytes_are_those_of_weights_and_cache():
     held = sum(leaf.nbytes for leaf in jax.tree.leaves(TINY.params))
-    cache = TINY.model.init_memory(1, TINY.slots)
-    slots = sum(leaf.nbytes for leaf in jax.tree.leaves((cache.keys, cache.values)))
+    cache = TINY.model.init_memory(1, TINY.capacity)
+    capacity = sum(leaf.nbytes for leaf in jax.tree.leaves((cache.keys, cache.values)))
     # Of the table of embeddings a token reads its row.
     row = 4 * TINY.config.hidden_size
     table = row * TINY.config.vocab_size
-    assert forwards.read_bytes(TINY.config, 4, 1, 1, TINY.slots) == held - table + row + slots
+    assert forwards.read_bytes(TINY.config, 4, 1, 1, TINY.capacity) == held - table + row + capacity
 
 
 def test_eight_billion_weights_are_what_the_name_says():
@@ -157,7 +157,7 @@ def test_forced_acceptance_emits_what_it_is_told(tokens):
 def test_a_hollow_model_is_a_target_of_the_same_shapes():
     model = overhead.HollowModel(TINY.config, TINY.dtype)
     tokens, mask = np.zeros((2, 3), np.int32), np.ones((2, 3, 3), bool)
-    cache = TINY.model.init_memory(2, TINY.slots)
+    cache = TINY.model.init_memory(2, TINY.capacity)
     real = jax.eval_shape(TINY.model.apply, TINY.params, tokens, tokens, mask, cache)
     hollow = jax.eval_shape(model.apply, model.init(jax.random.key(0)), tokens, tokens, mask, cache)
     assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), hollow) == jax.tree.map(
@@ -175,7 +175,7 @@ def test_the_shape_follows_the_memory(memory, name):
 def test_every_scale_has_room_for_its_rounds():
     for scale in shapes.SCALES.values():
         most = scale.past + max(rounds.TOKENS_PER_ROUND) * (scale.num_rounds + rounds.FEW)
-        assert most < scale.slots, scale.name
+        assert most < scale.capacity, scale.name
         assert scale.past + max(scale.widths) <= scale.config.context
 
 
@@ -276,13 +276,13 @@ def test_a_node_attends_as_its_token_does_in_plain_decoding(length):
     if not hasattr(mosaic_gpu, "InterpretGPUParams"):
         pytest.skip(f"JAX {jax.__version__} runs kernels of Mosaic on a GPU alone")
     draw, parents = np.random.default_rng(0), [-1, 0, 1, 2, 3, 4, 2]
-    nodes, dim, slots = len(parents), 64, 192
+    nodes, dim, capacity = len(parents), 64, 192
 
     def random(*shape):
         return jnp.asarray(draw.normal(size=(1, *shape)), jnp.bfloat16)
 
     q, k, v = random(nodes, 2, dim) / 8, random(1, nodes, dim), random(1, nodes, dim)
-    keys, values = random(1, slots, dim), random(1, slots, dim)
+    keys, values = random(1, capacity, dim), random(1, capacity, dim)
     mask = np.eye(nodes, dtype=bool)
     for node, parent in enumerate(parents[1:], 1):
         mask[node] |= mask[parent]
@@ -387,9 +387,9 @@ def test_the_kernels_of_attention_are_rows_where_they_run_and_a_sentence_where_n
     kernel, broken = BlockAttention(past=Triton()), BlockAttention(nodes=Triton())
 
     def measure(where, mask, candidates, repeats):
-        taken = 1e-3 if where.slots > TINY.slots else 4e-3
+        taken = 1e-3 if where.capacity > TINY.capacity else 4e-3
         seconds = {repr(XLA): 2e-3, repr(kernel): taken}
-        return choice.Timing(mask.shape[1], seconds, {repr(broken): "no such layout"})
+        return choice.AttentionTiming(mask.shape[1], seconds, {repr(broken): "no such layout"})
 
     monkeypatch.setattr(choice, "CANDIDATES", {"cpu": (kernel, broken)})
     monkeypatch.setattr(choice, "measure", measure)

@@ -22,7 +22,7 @@ def test_a_folder_with_config_json_alone_is_planned(command, folder, tmp_path):
     ran = command("plan", tmp_path, *QUICK, "--rows", 2, "--device", TINY)
     assert (ran.code, ran.err) == (0, "")
     words = " ".join(ran.out.split())
-    assert "2 rows of 64 slots" in words and "Predicted and not measured" in words
+    assert "2 rows of 64 tokens" in words and "Predicted and not measured" in words
     assert "are left. A round of" in words.splitlines()[-1]
     ran = command("plan", tmp_path / "config.json", *QUICK, "--device", TINY, "--json")
     told = json.loads(ran.out)

@@ -132,7 +132,7 @@ class Idle:
     def request(self, group):
         return {"drafter": jspec.PromptLookup()}
 
-    def params(self, group, slots):
+    def params(self, group, capacity):
         return None
 
 

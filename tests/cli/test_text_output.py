@@ -10,7 +10,7 @@ import pytest
 
 import jspec.models
 from jspec.cli import text_output
-from jspec.cli.text_output import Timing
+from jspec.cli.text_output import AnswerTiming
 from jspec.costs.metrics import Metrics
 from jspec.methods import Built
 from jspec.models import heads
@@ -78,13 +78,13 @@ def outcome(tokens):
 
 
 def test_other_tokens_than_plain_decodings_are_reported():
-    lines = text_output.report([Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)], 3)
+    lines = text_output.report([AnswerTiming([outcome([1, 2])], 1.0), AnswerTiming([outcome([1, 3])], 2.0)], 3)
     assert "2.00 times plain decoding (1.0)" in lines[0]
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
 
 
 def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
-    ours, plain = Timing([outcome([1, 2])], 2.0), Timing([outcome([1, 2])], 1.0)
+    ours, plain = AnswerTiming([outcome([1, 2])], 2.0), AnswerTiming([outcome([1, 2])], 1.0)
     told = text_output.loss("suffix", ours, plain)
     assert told.startswith(
         "jspec: suffix lost against plain decoding here, at 0.50 times its speed"
@@ -93,7 +93,7 @@ def test_a_method_that_lost_is_told_in_one_line(monkeypatch, command, folder):
     assert text_output.loss("suffix", plain, ours) is None
     assert text_output.loss("suffix", plain, plain) is None
     # Of a model that writes nothing, NaN say, nobody is faster.
-    nothing = Timing([outcome([])], 1.0)
+    nothing = AnswerTiming([outcome([])], 1.0)
     assert text_output.loss("suffix", nothing, nothing) is None
     assert "times plain" not in text_output.report([nothing, nothing], 1)[0]
     timings = iter([[ours, plain], [plain, ours], [ours]])
@@ -145,7 +145,7 @@ def test_a_head_whose_drafts_are_never_accepted_is_warned_of():
     ],
 )
 def test_why_they_differ_depends_on_the_scheme(monkeypatch, capsys, scheme, temperature, why):
-    timings = [Timing([outcome([1, 2])], 1.0), Timing([outcome([1, 3])], 2.0)]
+    timings = [AnswerTiming([outcome([1, 2])], 1.0), AnswerTiming([outcome([1, 3])], 2.0)]
     monkeypatch.setattr(text_output, "_stream", lambda *_, **__: None)
     monkeypatch.setattr(text_output, "measure", lambda *_: (timings, 3))
     choice = method_choice.choose("speculative_decoding", json.dumps({"scheme": scheme}))

@@ -23,7 +23,7 @@ from jspec.testing import check_drafter
 @pytest.fixture(autouse=True)
 def _small_pieces(monkeypatch):
     """Prompts are read in up to four pieces; some rows end before others."""
-    monkeypatch.setattr(request, "chunk_of", lambda batch, slots: 4)
+    monkeypatch.setattr(request, "chunk_of", lambda batch, capacity: 4)
 
 
 def also_slow(names, slow):

@@ -61,16 +61,16 @@ def test_across_sizes_of_the_cache():
     sizes, tokens = [512, 64, 2048], [1, 4, 16]
     times = {size: np.sort(rng.uniform(0.1, 1, 3)) for size in sizes}
     curves = [
-        CostCurve.of(dict(zip(tokens, times[size].tolist(), strict=True)), slots=size)
+        CostCurve.of(dict(zip(tokens, times[size].tolist(), strict=True)), capacity=size)
         for size in sizes
     ]
     curve = CostCurve.across(curves)
-    assert curve.slots.tolist() == sorted(sizes)
+    assert curve.capacity.tolist() == sorted(sizes)
     wanted = [1, 3, 16, 20]
     by_size = np.array([line(wanted, tokens, times[size]) for size in sorted(sizes)])
-    for slots in (16, 64, 100, 512, 1000, 2048, 5000):
-        expected = [line(slots, sorted(sizes), by_size[:, i]) for i in range(len(wanted))]
-        np.testing.assert_allclose(curve.at(wanted, jnp.int32(slots)), expected, rtol=1e-4)
+    for capacity in (16, 64, 100, 512, 1000, 2048, 5000):
+        expected = [line(capacity, sorted(sizes), by_size[:, i]) for i in range(len(wanted))]
+        np.testing.assert_allclose(curve.at(wanted, jnp.int32(capacity)), expected, rtol=1e-4)
     alone = CostCurve.across(curves[:1])
     np.testing.assert_allclose(alone.at(wanted, 9), line(wanted, tokens, times[512]), rtol=1e-4)
 
@@ -80,10 +80,10 @@ def test_across_curves_of_other_points_and_of_several_sizes():
     both = CostCurve.across([few, many])
     for curve in (few, many):
         wanted = [1, 4, 8, 9, 64, 100, 128, 200]
-        found = both.at(wanted, int(curve.slots[0]))
+        found = both.at(wanted, int(curve.capacity[0]))
         np.testing.assert_allclose(found, curve.at(wanted), rtol=1e-6)
-    three = CostCurve.across([CostCurve.of({1: 5.0}, slots=1024), both])
-    assert three.slots.tolist() == [256, 512, 1024]
+    three = CostCurve.across([CostCurve.of({1: 5.0}, capacity=1024), both])
+    assert three.capacity.tolist() == [256, 512, 1024]
     np.testing.assert_allclose(three.at([128], 512), [10.0])
     np.testing.assert_allclose(three.without_draft(1024), 5.0)
 
@@ -107,14 +107,14 @@ def test_across_curves_of_other_points_and_of_several_sizes():
 def test_points_that_make_no_curve(points, said):
     with pytest.raises(InputError, match=said):
         CostCurve.of(points)
-    with pytest.raises(InputError, match="slots is -3"):
-        CostCurve.of({1: 1.0}, slots=-3)
-    with pytest.raises(InputError, match="slots is 2147483648"):
-        CostCurve.of({1: 1.0}, slots=2**31)
+    with pytest.raises(InputError, match="capacity is -3"):
+        CostCurve.of({1: 1.0}, capacity=-3)
+    with pytest.raises(InputError, match="capacity is 2147483648"):
+        CostCurve.of({1: 1.0}, capacity=2**31)
 
 
 def test_sizes_that_make_no_curve():
-    curve = CostCurve.of({1: 1.0}, slots=64)
+    curve = CostCurve.of({1: 1.0}, capacity=64)
     with pytest.raises(InputError, match=r"the curves are of sizes \[\]; give one or more"):
         CostCurve.across([])
     with pytest.raises(InputError, match=r"of sizes \[64, 64\]; give one or more, no size twice"):

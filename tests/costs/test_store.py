@@ -14,7 +14,7 @@ from jspec.testing import PrefixLM
 
 MODEL = PrefixLM()
 HERE = setting(MODEL, MODEL.init(), jspec.Suffix())
-CURVE = CostCurve.of({1: 0.02, 4: 0.03, 8: 0.05}, slots=128)
+CURVE = CostCurve.of({1: 0.02, 4: 0.03, 8: 0.05}, capacity=128)
 
 
 @pytest.fixture
@@ -25,10 +25,10 @@ def path(tmp_path):
 
 
 def test_what_was_saved_is_loaded(path):
-    for curve in (CURVE, CostCurve.across([CURVE, CostCurve.of({1: 1.0}, slots=8)])):
+    for curve in (CURVE, CostCurve.across([CURVE, CostCurve.of({1: 1.0}, capacity=8)])):
         save(curve, HERE, path)
         found = load(str(path), HERE)
-        for name in ("slots", "tokens", "seconds", "undrafted"):
+        for name in ("capacity", "tokens", "seconds", "undrafted"):
             mine, its = getattr(found, name), getattr(curve, name)
             assert mine.dtype == its.dtype
             np.testing.assert_array_equal(mine, its)
@@ -94,8 +94,8 @@ def test_what_is_no_cost_file_is_refused(path, damage):
         ("seconds", [[0.1] * 15 + [float("inf")]], "has no curve of positive seconds"),
         ("tokens", list(range(16, 0, -1)), "has no curve of positive seconds"),
         ("tokens", 3, "has no curve of positive seconds"),
-        ("slots", [], "has no curve of positive seconds"),
-        ("slots", [[128]], "has no curve of positive seconds"),
+        ("capacity", [], "has no curve of positive seconds"),
+        ("capacity", [[128]], "has no curve of positive seconds"),
     ],
 )
 def test_a_damaged_file_is_refused(path, name, value, said):

@@ -280,7 +280,7 @@ def test_a_path_in_another_trees_numbers_is_caught(monkeypatch):
 class Telling:
     """Drafts the trees that its params are."""
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return ()
 
     def prefill(self, params, state, chunk):
@@ -391,7 +391,9 @@ def test_nodes_that_the_target_has_not_are_not_among_the_best():
     drafter = jspec.adaptive(Telling(), (2,))
     params = jspec.AdaptiveParams(told, jspec.CostCurve.of({1: 1.0}))
     tree, aux = jax.jit(drafter.draft)(params, drafting(drafter, 1), frame_of(1))
-    verified = jax.jit(lambda tree, root: jspec.round.admit(tree, root, 23))(tree, frame_of(1).root)
+    verified = jax.jit(lambda tree, root: jspec.round.sanitize(tree, root, 23))(
+        tree, frame_of(1).root
+    )
     np.testing.assert_array_equal(aux.tree.valid, verified.valid)
     np.testing.assert_array_equal(aux.tree.value, verified.value)
 

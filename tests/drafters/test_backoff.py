@@ -197,7 +197,7 @@ def test_a_memory_with_a_hole_is_caught():
 class Learns:
     """A drafter whose rounds all verify something."""
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return jnp.int32(0)
 
     def prefill(self, params, state, chunk):
@@ -237,7 +237,7 @@ def test_a_drafter_that_is_wrong_rests_whichever_way_it_is_called():
 class Hopeful:
     """It is sure of its drafts, and always wrong."""
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return None
 
     def prefill(self, params, state, chunk):

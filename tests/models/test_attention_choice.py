@@ -34,7 +34,7 @@ def timed(monkeypatch):
     def measure(where, mask, candidates, repeats):
         tokens = mask.shape[1]
         calls.append(tokens)
-        return choice.Timing(
+        return choice.AttentionTiming(
             tokens, {repr(XLA): 2.0, repr(KERNEL): 1.0 if tokens == 4 else 2.0}, {}
         )
 
@@ -45,7 +45,7 @@ def timed(monkeypatch):
 
 def test_on_a_cpu_nothing_is_measured_and_the_model_stays(tmp_path):
     path = tmp_path / "attention.json"
-    assert fastest(MODEL, slots=64, tokens=[4], path=path) is MODEL
+    assert fastest(MODEL, capacity=64, tokens=[4], path=path) is MODEL
     assert not path.exists()
 
 
@@ -54,11 +54,11 @@ def test_the_faster_one_is_used_where_it_is_faster_and_measured_once(timed, tmp_
     mates = MODEL.config.num_heads // MODEL.config.num_kv_heads
     wanted = MODEL.clone(attention_impl=ByQueries(((4 * mates, KERNEL),)))
     for _ in range(2):
-        assert fastest(MODEL, slots=64, tokens=[4, 8], path=path) == wanted
+        assert fastest(MODEL, capacity=64, tokens=[4, 8], path=path) == wanted
         assert timed == [4, 8]
     assert wanted.attention_impl.of(4 * mates) == KERNEL
     assert wanted.attention_impl.of(8 * mates) == XLA
-    fastest(MODEL, slots=64, tokens=[2, 4], path=path)
+    fastest(MODEL, capacity=64, tokens=[2, 4], path=path)
     assert timed == [4, 8, 2]
 
 
@@ -66,15 +66,15 @@ def test_another_setting_other_candidates_and_a_damaged_file_are_measured_anew(
     timed, tmp_path, monkeypatch
 ):
     path = tmp_path / "attention.json"
-    options = dict(slots=64, tokens=[4], path=path)
+    options = dict(capacity=64, tokens=[4], path=path)
     fastest(MODEL, **options)
-    fastest(MODEL, **(options | dict(slots=128)))
+    fastest(MODEL, **(options | dict(capacity=128)))
     assert timed == [4] * 2
-    fastest(MODEL, **(options | dict(slots=128)))
+    fastest(MODEL, **(options | dict(capacity=128)))
     assert timed == [4] * 2
     other = replace(KERNEL, nodes=Triton(32, 32, interpret=True))
     monkeypatch.setattr(choice, "CANDIDATES", {"cpu": (KERNEL, other)})
-    fastest(MODEL, **(options | dict(slots=128)))
+    fastest(MODEL, **(options | dict(capacity=128)))
     assert timed == [4] * 3
     for damaged in ("", "{", "[]", json.dumps({"format": 0})):
         path.write_text(damaged)
@@ -93,7 +93,7 @@ def test_what_fails_or_gives_other_numbers_is_not_chosen(monkeypatch, good):
     assert choice.choose(replace(found, seconds={repr(XLA): 1e-9}), candidates) == XLA
 
 
-@pytest.mark.parametrize(("name", "value"), [("slots", 0), ("tokens", [0]), ("repeats", 0)])
+@pytest.mark.parametrize(("name", "value"), [("capacity", 0), ("tokens", [0]), ("repeats", 0)])
 def test_bad_arguments_are_one_sentence(name, value):
     with pytest.raises(InputError, match=name):
-        fastest(MODEL, **({"slots": 64, "tokens": [4]} | {name: value}))
+        fastest(MODEL, **({"capacity": 64, "tokens": [4]} | {name: value}))

@@ -14,10 +14,10 @@ from jspec._xla import native
 from jspec.models import attention
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, ByQueries, Mosaic, Triton, visits
-from jspec.models.block_attention.kernel import Work
+from jspec.models.block_attention.kernel import AttentionWork
 
 TRITON = BlockAttention(
-    nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, pieces=2, interpret=True)
+    nodes=Triton(16, 32, interpret=True), past=Triton(32, 32, num_splits=2, interpret=True)
 )
 MOSAIC = BlockAttention(nodes=Mosaic(32, 64, interpret=True), past=Mosaic(64, 32, interpret=True))
 # 5 earlier nodes and 40 new ones, 2 heads of 3 group-mates each; blocks divide none of it.
@@ -178,7 +178,7 @@ def test_what_is_not_listed_is_not_seen(arrays):
 
     @jax.jit
     def totals(listed):
-        return launch(Work(queries, keys, values, words, listed), visits.in_bits, None).total[0]
+        return launch(AttentionWork(queries, keys, values, words, listed), visits.in_bits, None).total[0]
 
     fewer = totals(listed._replace(counts=jnp.array([[2, 1]])))
     all_of_them = totals(listed)
@@ -201,7 +201,7 @@ def test_what_the_kernel_does_not_take_is_left_to_xla(arrays):
     [
         (Triton, dict(tile=48), "tile is 48, no power of two; pass 64"),
         (Triton, dict(block=16), "block"),
-        (Triton, dict(pieces=0), "pieces"),
+        (Triton, dict(num_splits=0), "num_splits"),
         (Mosaic, dict(tile=8), "tile"),
         (Mosaic, dict(block=192), "block is 192, no multiple of 128; pass 128"),
     ],
@@ -211,7 +211,7 @@ def test_sizes_that_no_compiler_takes_are_one_sentence(make, sizes, said):
         make(**sizes)
 
 
-GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, pieces=8, num_warps=8))
+GPU = BlockAttention(nodes=Triton(64, 32), past=Triton(128, 64, num_splits=8, num_warps=8))
 TPU = BlockAttention(nodes=Mosaic(512, 128), past=Mosaic(512, 512))
 
 

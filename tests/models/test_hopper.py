@@ -17,7 +17,7 @@ from jspec.models.block_attention import BlockAttention, Hopper, choice
 NODES, HEADS, MATES, DIM, SLOTS, LAYERS = 40, 1, 2, 64, 136, 2
 LENGTHS = np.array([0, 100], np.int32)
 BY = BlockAttention(
-    nodes=Hopper(64, pieces=1, interpret=True), past=Hopper(64, pieces=2, interpret=True)
+    nodes=Hopper(64, num_splits=1, interpret=True), past=Hopper(64, num_splits=2, interpret=True)
 )
 
 
@@ -69,7 +69,7 @@ def test_what_it_does_not_take_is_left_to_xla():
 
 
 def test_it_is_lowered_without_a_gpu():
-    impl = BlockAttention(nodes=Hopper(pieces=1), past=Hopper())
+    impl = BlockAttention(nodes=Hopper(num_splits=1), past=Hopper())
 
     def run(q, k, mask, keys, lengths):
         return attend(q, k, k, mask, Past(Cached(keys, keys, lengths), None), impl=impl)

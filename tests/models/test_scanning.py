@@ -103,25 +103,25 @@ def test_stacked_weights_are_split_as_those_of_a_layer():
 def test_there_is_no_second_cache_and_no_copy_of_one_in_the_loop():
     shape = dict(hidden_size=32, head_dim=32, num_layers=8)
     model = tiny.model(**shape, context=2**17).clone(scan_layers=True)
-    slots = 40_000
+    capacity = 40_000
 
     def generate(params, prompt):
         return jspec.decode(
-            model, params, prompt, drafter=jspec.PromptLookup(3), max_new_tokens=slots
+            model, params, prompt, drafter=jspec.PromptLookup(3), max_new_tokens=capacity
         ).tokens
 
     program = jax.jit(generate).lower(checkpoint.shapes(model), np.ones((1, 4), np.int32)).compile()
     cache = sum(
-        x.size * 4 for x in jax.tree.leaves(jax.eval_shape(lambda: model.init_memory(1, slots)))
+        x.size * 4 for x in jax.tree.leaves(jax.eval_shape(lambda: model.init_memory(1, capacity)))
     )
     assert cache > 150e6
     assert program.memory_analysis().temp_size_in_bytes < 1.25 * cache
-    assert not copied(program, slots)
+    assert not copied(program, capacity)
 
 
 def test_a_scan_that_changes_the_cache_would_be_seen():
     """The negative control: each layer's part in, changed, and out again."""
-    slots = 40_000
+    capacity = 40_000
 
     def generate(cache):
         def layer(x, part):
@@ -132,15 +132,17 @@ def test_a_scan_that_changes_the_cache_would_be_seen():
 
         return jax.lax.while_loop(going, lambda carry: jax.lax.scan(layer, *carry), (0.0, cache))
 
-    program = jax.jit(generate, donate_argnums=0).lower(np.zeros((4, 2, slots, 32), np.float32))
-    assert copied(program.compile(), slots)
+    program = jax.jit(generate, donate_argnums=0).lower(np.zeros((4, 2, capacity, 32), np.float32))
+    assert copied(program.compile(), capacity)
 
 
-def copied(program, slots: int) -> list[str]:
+def copied(program, capacity: int) -> list[str]:
     """Copies inside loops of arrays as large as a layer's cache."""
     inner = program.as_text().split("\nENTRY ")[0]
     found = re.findall(r"= \w+\[([\d,]+)\]\S* (?:copy)\(", inner)
-    return [shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= slots * 64]
+    return [
+        shape for shape in found if np.prod([int(n) for n in shape.split(",")]) >= capacity * 64
+    ]
 
 
 @pytest.mark.skipif(native.instruction_set() is None, reason="needs the kernels of a CPU")

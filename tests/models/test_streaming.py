@@ -83,7 +83,7 @@ def test_what_does_not_fit_is_said_before_anything_is_read(fixtures, monkeypatch
     with pytest.raises(jspec.InputError, match="layer_memory 'moon' is none of this device's"):
         jspec.models.load(folder, **HOW, layer_memory="moon")
     model = Llama(tiny.model(num_layers=8).config, scan_layers=True)
-    found = streaming_plan.plan(model, slots=64, nodes=4, host_memory=10**9, bandwidth=1e6)
+    found = streaming_plan.plan(model, capacity=64, nodes=4, host_memory=10**9, bandwidth=1e6)
     # By hand: kernels of 16 x 32, 16 x 16, 16 x 48 and 24 x 16, and 8 * 2 + 1 norms of 16.
     layer = 4 * (16 * 32 + 16 * 16 + 16 * 48 + 24 * 16)
     cache = 8 * 2 * 4 * (2 * 64 * 4) + 4
@@ -98,7 +98,7 @@ def test_what_does_not_fit_is_said_before_anything_is_read(fixtures, monkeypatch
         ),
     ):
         with pytest.raises(jspec.InputError, match=sentence):
-            streaming_plan.plan(model, slots=64, nodes=4, **limits)
+            streaming_plan.plan(model, capacity=64, nodes=4, **limits)
     monkeypatch.setattr(streaming_plan, "_host_memory", lambda given: 1000)
     with pytest.raises(jspec.InputError, match="GB too many"):
         jspec.models.load(folder, **HOW, layer_memory=streaming.HOST)

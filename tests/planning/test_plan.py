@@ -52,7 +52,9 @@ def mesh():
 def tiny_plan(drafter=RECYCLING, drafter_params=None, **asked):
     target = models.Loaded(MODEL, SHAPES, None, (), None)
     built = jspec.methods.Built(MODEL, drafter, drafter_params)
-    return plan(target, built, **(dict(device=V5E, rows=2, slots=128, max_new_tokens=20) | asked))
+    return plan(
+        target, built, **(dict(device=V5E, rows=2, capacity=128, max_new_tokens=20) | asked)
+    )
 
 
 def test_bytes_are_those_that_are_allocated():
@@ -61,7 +63,7 @@ def test_bytes_are_those_that_are_allocated():
     assert shaped.model == target.model and shaped.eos == target.eos
     drafter = jspec.Suffix(num_speculative_tokens=3, capacity=256)
     built = jspec.methods.Built(shaped.model, drafter, None)
-    found = plan(shaped, built, device="cpu", rows=2, slots=128, max_new_tokens=100).held
+    found = plan(shaped, built, device="cpu", rows=2, capacity=128, max_new_tokens=100).held
     state = jspec.prefill(
         target.model, target.params, np.ones((2, 28), int), drafter=drafter, max_new_tokens=100
     )
@@ -109,27 +111,27 @@ def test_shapes_are_those_of_what_is_loaded_scanned_and_in_8_bits(dtype):
     assert abs(read - held) < 0.02 * sizes[1]
 
 
-def by_hand(config, rows, nodes, slots):
+def by_hand(config, rows, nodes, capacity):
     """Flops of a forward: two for each weight and token, and for each key and value seen."""
     width, inner, dim = config.hidden_size, config.intermediate_size, config.head_dim
     heads, kv_heads = config.num_heads, config.num_kv_heads
     layer = width * (heads + 2 * kv_heads) * dim + heads * dim * width + 3 * width * inner
     weights = config.num_layers * layer + config.vocab_size * width
-    seen = 4 * heads * dim * (nodes + slots) * config.num_layers
+    seen = 4 * heads * dim * (nodes + capacity) * config.num_layers
     # The turn of a position goes through a product with the identity, see `rope.turns`.
     turned = 2 * dim * dim * config.num_layers
     return rows * nodes * (2 * weights + seen + turned)
 
 
-@pytest.mark.parametrize(("rows", "nodes", "slots"), [(1, 1, 128), (2, 5, 128), (2, 5, 512)])
-def test_flops_and_bytes_are_those_of_the_hand(rows, nodes, slots):
-    found = work.score(MODEL, SHAPES, rows, nodes, slots, layout.mesh_of())
+@pytest.mark.parametrize(("rows", "nodes", "capacity"), [(1, 1, 128), (2, 5, 128), (2, 5, 512)])
+def test_flops_and_bytes_are_those_of_the_hand(rows, nodes, capacity):
+    found = work.score(MODEL, SHAPES, rows, nodes, capacity, layout.mesh_of())
     config = MODEL.config
-    assert found.flops == by_hand(config, rows, nodes, slots)
+    assert found.flops == by_hand(config, rows, nodes, capacity)
     matrices = [leaf for leaf in jax.tree.leaves(SHAPES) if len(leaf.shape) == 2]
     read = sum(leaf.size for leaf in matrices) - config.vocab_size * config.hidden_size
     looked_up = rows * nodes * config.hidden_size
-    keys = 2 * config.num_layers * rows * config.num_kv_heads * slots * config.head_dim
+    keys = 2 * config.num_layers * rows * config.num_kv_heads * capacity * config.head_dim
     assert found.read == 4 * (read + looked_up + keys)
     assert (found.tokens, found.sent) == (rows * nodes, 0)
 
@@ -199,7 +201,7 @@ def test_the_curve_rises_with_the_width_and_goes_into_a_drafter():
     target = models.shapes("llama-8b", dtype="bfloat16", num_layers=4)
     drafter = jspec.PromptLookup(num_speculative_tokens=63)
     built = jspec.methods.Built(target.model, drafter, None)
-    planned = plan(target, built, device="v5e", rows=1, slots=1024)
+    planned = plan(target, built, device="v5e", rows=1, capacity=1024)
     ratio = planned.rounds[-1].relative
     assert 1 < ratio < 1.1
     curve = np.asarray(planned.costs.at([1, 64]))
@@ -208,22 +210,22 @@ def test_the_curve_rises_with_the_width_and_goes_into_a_drafter():
     reading = 2 * (4 * 218.1e6 + 128256 * 4096) + 4 * 1024 * 4096
     assert planned.rounds[0].seconds == pytest.approx(reading / V5E.bandwidth, rel=1e-3)
     # 512 rows and 64 nodes are 32,768 tokens: arithmetic decides, and time goes with flops.
-    many = plan(target, built, device="v5e", rows=512, slots=256).rounds[-1]
+    many = plan(target, built, device="v5e", rows=512, capacity=256).rounds[-1]
     assert many.seconds == pytest.approx(many.work.flops / V5E.flops, rel=1e-2)
 
 
 def test_what_does_not_fit_is_said_with_the_nearest_that_does():
     # A token's keys and values take 256 bytes, a row of 4,096 tokens a megabyte.
-    asked = dict(device=replace(V5E, memory=4_000_000), rows=8, slots=4096)
+    asked = dict(device=replace(V5E, memory=4_000_000), rows=8, capacity=4096)
     planned = tiny_plan(jspec.Autoregressive(), **asked)
     assert not planned.fits and planned.held.cache == 8 * (4096 * 128 + 4)
     fewer, shorter, wider = nearest(planned)
-    assert (fewer.rows, shorter.slots, wider.num_devices) == (5, 2560, 2)
+    assert (fewer.rows, shorter.capacity, wider.num_devices) == (5, 2560, 2)
     for changed, fits in (
         (dict(rows=fewer.rows), True),
         (dict(rows=fewer.rows + 2), False),
-        (dict(slots=shorter.slots), True),
-        (dict(slots=shorter.slots + 512), False),
+        (dict(capacity=shorter.capacity), True),
+        (dict(capacity=shorter.capacity + 512), False),
         (dict(data=wider.data, model=wider.model_parallel), True),
     ):
         assert tiny_plan(jspec.Autoregressive(), **(asked | changed)).fits == fits
@@ -232,10 +234,10 @@ def test_what_does_not_fit_is_said_with_the_nearest_that_does():
 
 
 def test_what_a_bucket_of_decode_holds_is_noted():
-    planned = tiny_plan(jspec.Autoregressive(), slots=200, max_new_tokens=20)
+    planned = tiny_plan(jspec.Autoregressive(), capacity=200, max_new_tokens=20)
     (note,) = planned.notes
     assert "jspec.decode rounds them up to 256" in note
-    wider = tiny_plan(jspec.Autoregressive(), slots=256, max_new_tokens=20)
+    wider = tiny_plan(jspec.Autoregressive(), capacity=256, max_new_tokens=20)
     assert not wider.notes and f"a cache of {wider.held.cache / 1e9:.3g} GB" in note
 
 
@@ -303,7 +305,7 @@ def test_what_a_compiler_refuses_is_said_with_the_program(monkeypatch, reason, s
 
 def test_launches_count_in_the_rounds_of_a_gpu():
     target = models.shapes("llama-8b", "bfloat16", num_layers=4)
-    found = plan(target, device="H100", slots=1024)
+    found = plan(target, device="H100", capacity=1024)
     assert found.launching.source == "estimated"
     times = [each.work.seconds(found.setting.device) for each in found.rounds]
     launched = [each.seconds - time for each, time in zip(found.rounds, times, strict=True)]
@@ -314,7 +316,7 @@ def test_launches_count_in_the_rounds_of_a_gpu():
     rest, narrow = float(curve.without_draft()), float(curve.at([1])[0])
     assert times[0] + found.launching.plain < rest < narrow
     np.testing.assert_allclose(narrow - rest, drafts[0] - found.launching.rest, rtol=1e-3)
-    assert plan(target, device="v5e", slots=1024).launching.source == ""
+    assert plan(target, device="v5e", capacity=1024).launching.source == ""
 
 
 def test_counts_of_two_depths_are_on_their_line():

@@ -9,12 +9,12 @@ from starlette.testclient import TestClient
 
 from jspec.serve import calls
 from jspec.serve.clients import Client
-from jspec.serve.forms import Bounds
-from jspec.serve.intake import Intake
+from jspec.serve.forms import RequestBounds
+from jspec.serve.request_parser import RequestParser
 from jspec.serve.scheduler import Scheduler
 from jspec.serve.service import Served, Service
 
-BOUNDS = Bounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
+BOUNDS = RequestBounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
 
 
 @contextmanager
@@ -24,7 +24,9 @@ def service(device=None, *, api_key=None, clients=(), bounds=None, target=None, 
     known = target or fakes.loaded()
     made = Service(
         Served("bytes", clients if api_key is None else (Client("", api_key),), 1),
-        Intake(known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)),
+        RequestParser(
+            known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)
+        ),
         lambda deliver: Scheduler(device, deliver, **scheduling),
         lambda: 0,
         lambda line: lines.append(json.loads(line)),

@@ -12,7 +12,7 @@ from tokenizers import models as kinds
 from jspec.costs.metrics import Metrics
 from jspec.models import Loaded
 from jspec.models.chat_template import ChatTemplate
-from jspec.serve.jobs import Piece, RowSettings, TokenLogprobs
+from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import Status
 
 END = 256
@@ -124,15 +124,15 @@ class FakeDevice:
                 raise RuntimeError("the device failed")
         return found
 
-    def pieces(self, news, rows):
-        return [self._piece(*news[row]) for row in rows]
+    def deltas(self, output, rows):
+        return [self._prefill_tokens(*output[row]) for row in rows]
 
     def reset(self):
         self.calls.append(("reset",))
         self.rows = [None] * self.num_slots
 
     @staticmethod
-    def _piece(tokens, status):
+    def _prefill_tokens(tokens, status):
         count = len(tokens)
         logprobs = TokenLogprobs(
             np.full(count, -0.5, np.float32),
@@ -140,4 +140,4 @@ class FakeDevice:
             np.tile(np.array([-0.25, -np.inf], np.float32), (count, 1)),
         )
         rounds = Metrics((1, 1), 2, 3, {2: 2}) if status != Status.RUNNING else None
-        return Piece(tokens, status, 0, logprobs, rounds)
+        return Delta(tokens, status, 0, logprobs, rounds)

@@ -17,8 +17,8 @@ from jspec.processors import grammar
 from jspec.processors.grammar import token_bytes
 from jspec.processors.grammar.stops import stop_strings
 from jspec.serve.errors import APIError
-from jspec.serve.forms import Bounds, Forms
-from jspec.serve.limits import Limits
+from jspec.serve.forms import Forms, RequestBounds
+from jspec.serve.limits import ServerLimits
 from jspec.serve.making import Making
 from jspec.serve.protocol import Connections, protocol
 from jspec.serve.schemas import StructuredOutputs
@@ -177,8 +177,8 @@ def test_a_process_has_so_much_memory_and_no_more():
 
 def test_a_process_below_has_the_memory_that_is_left():
     spelled = token_bytes(fakes.loaded().tokenizer)
-    bounds = Bounds(256, None, 64, 64, 64, 64)
-    forms = Forms(spelled, bounds, Limits(form_megabytes=48))
+    bounds = RequestBounds(256, None, 64, 64, 64, 64)
+    forms = Forms(spelled, bounds, ServerLimits(form_megabytes=48))
     wanted = forms.wanted((), StructuredOutputs(regex=EXPLODES))
     with pytest.raises(APIError, match=r"more than \d\d MB of memory; .* --form-megabytes"):
         forms.made(wanted, Patience(60))
@@ -269,15 +269,15 @@ def test_health_and_figures_say_when_nothing_is_admitted():
 
 def test_of_many_connections_the_one_that_waits_longest_gives_way():
     known = Connections(2)
-    assert known.admit("here", 1) is None and known.admit("here", 2) is None
+    assert known.sanitize("here", 1) is None and known.sanitize("here", 2) is None
     known.waits("here", 1)
     known.waits("here", 2)
     known.is_asked("here", 1)
-    assert known.admit("there", 4) is None
-    assert known.admit("here", 3) == 2
+    assert known.sanitize("there", 4) is None
+    assert known.sanitize("here", 3) == 2
     known.lose("here", 2)
     known.is_asked("here", 3)
-    assert known.admit("here", 5) == 5, "all others are being answered"
+    assert known.sanitize("here", 5) == 5, "all others are being answered"
     for one in (1, 3, 5):
         known.lose("here", one)
     assert not known._all.get("here") and not known._waiting.get("here")
@@ -294,7 +294,7 @@ def port():
     """Of a server whose heads have a second, and whose addresses have two connections."""
     taken = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        _hello, http=protocol(Limits(header_seconds=1, connections=2)), lifespan="off",
+        _hello, http=protocol(ServerLimits(header_seconds=1, connections=2)), lifespan="off",
         log_config=None,
     )  # fmt: skip
     server = uvicorn.Server(config)

@@ -83,10 +83,10 @@ def test_the_openai_client_is_answered(server, client):
     answers = chat.create(logprobs=True, top_logprobs=1, **drawn)
     assert answers.choices[0].message.content != answers.choices[1].message.content
     assert len(answers.choices[0].logprobs.content) <= 12
-    pieces = list(chat.create(stream=True, stream_options={"include_usage": True}, **drawn))
-    assert pieces[-1].usage.completion_tokens == answers.usage.completion_tokens
+    deltas = list(chat.create(stream=True, stream_options={"include_usage": True}, **drawn))
+    assert deltas[-1].usage.completion_tokens == answers.usage.completion_tokens
     for index, choice in enumerate(answers.choices):
-        said = [c.delta.content or "" for p in pieces for c in p.choices if c.index == index]
+        said = [c.delta.content or "" for p in deltas for c in p.choices if c.index == index]
         assert "".join(said) == choice.message.content
 
     form = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}

@@ -19,13 +19,13 @@ class Desk:
         self.got = {}
         self.scheduler = Scheduler(self.device, self.deliver, **settings)
 
-    def deliver(self, pieces):
-        for job, piece in pieces:
-            self.got.setdefault(job, []).append(piece)
+    def deliver(self, deltas):
+        for job, delta in deltas:
+            self.got.setdefault(job, []).append(delta)
 
     def ask(self, prompt, **more):
         fields = {name: more.pop(name) for name in ("shared", "goes_on", "salt") if name in more}
-        job = Job(list(prompt), RowSettings(**{"limit": 7, **more}), lambda piece: None, **fields)
+        job = Job(list(prompt), RowSettings(**{"limit": 7, **more}), lambda delta: None, **fields)
         self.scheduler.submit([job])
         return job
 
@@ -36,14 +36,14 @@ class Desk:
         raise AssertionError("the scheduler does not come to an end")
 
     def tokens(self, job):
-        return [token for piece in self.got.get(job, []) for token in piece.tokens]
+        return [token for delta in self.got.get(job, []) for token in delta.tokens]
 
     def reads(self):
         return [call[1:] for call in self.device.calls if call[0] == "read"]
 
 
 def test_every_job_gets_its_own_answer():
-    desk, rng = Desk(FakeDevice(3), piece=8, capacity=2), np.random.default_rng(0)
+    desk, rng = Desk(FakeDevice(3), prefill_tokens=8, capacity=2), np.random.default_rng(0)
     jobs = []
     for number in range(60):
         prompt = rng.integers(1, 80, rng.integers(1, 50)).tolist()
@@ -53,7 +53,7 @@ def test_every_job_gets_its_own_answer():
     desk.drain()
     for job in jobs:
         assert desk.tokens(job) == answer(job.prompt, job.settings)
-        assert [piece.is_last for piece in desk.got[job]].index(True) == len(desk.got[job]) - 1
+        assert [delta.is_last for delta in desk.got[job]].index(True) == len(desk.got[job]) - 1
     assert desk.scheduler.num_running == desk.scheduler.num_waiting == 0
 
 
@@ -73,8 +73,8 @@ def test_jobs_are_served_in_their_order():
     assert list(desk.got) == jobs
 
 
-def test_a_long_prompt_is_read_in_pieces_between_steps():
-    desk = Desk(FakeDevice(2, pace=1), piece=10)
+def test_a_long_prompt_is_read_in_chunks_between_steps():
+    desk = Desk(FakeDevice(2, pace=1), prefill_tokens=10)
     desk.ask([2, 2], limit=9)
     desk.scheduler.turn()
     long = desk.ask([2] * 36, limit=2)
@@ -86,7 +86,7 @@ def test_a_long_prompt_is_read_in_pieces_between_steps():
 
 
 def test_without_running_rows_a_prompt_is_read_at_once():
-    desk = Desk(piece=10)
+    desk = Desk(prefill_tokens=10)
     desk.ask([2] * 36)
     desk.scheduler.turn()
     assert [call[0] for call in desk.device.calls] == ["read"] * 4 + ["insert", "step"]
@@ -108,7 +108,7 @@ def test_the_queue_is_bounded_and_says_when_to_come_again():
 
 def test_jobs_of_a_request_are_taken_together_or_not_at_all():
     desk = Desk(max_waiting=1)
-    several = [Job([2, 2], RowSettings(limit=3, row=row), lambda piece: None) for row in range(4)]
+    several = [Job([2, 2], RowSettings(limit=3, row=row), lambda delta: None) for row in range(4)]
     with pytest.raises(Busy):
         desk.scheduler.submit(several)
     desk.scheduler.submit(several[:3])
@@ -119,7 +119,7 @@ def test_jobs_of_a_request_are_taken_together_or_not_at_all():
 @pytest.mark.parametrize("turns", [0, 1, 3])
 def test_a_cancelled_job_frees_its_place(turns):
     """Before it is read, while it is read, and while it writes."""
-    desk = Desk(FakeDevice(1), piece=4, max_waiting=1)
+    desk = Desk(FakeDevice(1), prefill_tokens=4, max_waiting=1)
     first = desk.ask([2, 2], limit=4)
     desk.scheduler.turn()
     gone = desk.ask([3] * 11, limit=90)
@@ -141,7 +141,7 @@ def test_one_that_cannot_be_read_hurts_no_other():
     desk = Desk()
     good, bad, later = desk.ask([2, 2], limit=9), desk.ask([666]), desk.ask([4, 4])
     desk.drain()
-    assert [piece.error is not None for piece in desk.got[bad]] == [True]
+    assert [delta.error is not None for delta in desk.got[bad]] == [True]
     for job in (good, later):
         assert desk.tokens(job) == answer(job.prompt, job.settings)
 
@@ -195,7 +195,7 @@ def test_a_device_that_cannot_start_over_leaves_nobody_waiting():
 
 
 def test_a_beginning_that_two_prompts_share_is_read_twice_and_not_again():
-    desk, shared = Desk(capacity=1, piece=1000), [7] * 50
+    desk, shared = Desk(capacity=1, prefill_tokens=1000), [7] * 50
     for number in range(4):
         desk.ask([*shared, 10 + number, 3], limit=3)
         desk.drain()
@@ -205,10 +205,10 @@ def test_a_beginning_that_two_prompts_share_is_read_twice_and_not_again():
 
 
 def test_several_answers_to_one_prompt_read_it_once():
-    desk = Desk(FakeDevice(2), capacity=1, piece=1000)
+    desk = Desk(FakeDevice(2), capacity=1, prefill_tokens=1000)
     prompt = list(range(1, 61))
     jobs = [
-        Job(prompt, RowSettings(limit=4, row=row), lambda piece: None, shared=59)
+        Job(prompt, RowSettings(limit=4, row=row), lambda delta: None, shared=59)
         for row in range(3)
     ]
     desk.scheduler.submit(jobs)
@@ -229,7 +229,7 @@ def test_what_stands_in_a_free_row_costs_others_nothing():
 @pytest.mark.parametrize("others", [0, 3])
 def test_a_next_turn_goes_on_where_the_last_one_ended(others):
     """From its row, or from what was kept of it when the row was needed."""
-    desk = Desk(FakeDevice(2), capacity=2, piece=1000)
+    desk = Desk(FakeDevice(2), capacity=2, prefill_tokens=1000)
     first = desk.ask([7] * 41, limit=20, goes_on=True)
     desk.drain()
     for number in range(others):
@@ -245,7 +245,7 @@ def test_a_next_turn_goes_on_where_the_last_one_ended(others):
 
 
 def test_nothing_is_kept_where_there_is_no_room():
-    desk = Desk(capacity=0, piece=1000)
+    desk = Desk(capacity=0, prefill_tokens=1000)
     for number in range(3):
         desk.ask([*[7] * 50, number, 3], limit=3)
         desk.drain()
@@ -281,12 +281,12 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
     thread = threading.Thread(target=desk.scheduler.run)
     thread.start()
     done = threading.Event()
-    desk.deliver = lambda pieces: None
-    job = Job([2, 2], RowSettings(limit=5), lambda piece: None)
+    desk.deliver = lambda deltas: None
+    job = Job([2, 2], RowSettings(limit=5), lambda delta: None)
     received = []
 
-    def deliver(pieces):
-        received.extend(pieces)
+    def deliver(deltas):
+        received.extend(deltas)
         if received[-1][1].is_last:
             done.set()
 
@@ -295,7 +295,7 @@ def test_a_thread_sleeps_until_there_is_work_and_fails_what_is_left_when_it_ends
     assert done.wait(20)
     desk.device.go.clear()
     done.clear()
-    late = Job([2, 2], RowSettings(limit=50), lambda piece: None)
+    late = Job([2, 2], RowSettings(limit=50), lambda delta: None)
     desk.device.stepping.clear()
     desk.scheduler.submit([late])
     assert desk.device.stepping.wait(20)

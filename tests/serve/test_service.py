@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from desk import events, service
 
-from jspec.serve import exchange, responses
+from jspec.serve import response_stream, responses
 from jspec.serve.answers import Spelling
 from jspec.serve.device import log_probabilities
 from jspec.serve.errors import APIError
-from jspec.serve.jobs import Job, Piece, RowSettings, TokenLogprobs
+from jspec.serve.jobs import Delta, Job, RowSettings, TokenLogprobs
 from jspec.types import Logprobs, Status
 
 
@@ -85,8 +85,8 @@ def test_what_rows_have_no_room_for_is_never_ignored():
 
 def test_settings_that_leave_no_token_are_the_clients_fault():
     class Masked(fakes.FakeDevice):
-        def pieces(self, news, rows):
-            return [Piece([], Status.MASKED) for _ in rows]
+        def deltas(self, output, rows):
+            return [Delta([], Status.MASKED) for _ in rows]
 
     with service(Masked()) as client:
         got = complete(client)
@@ -155,7 +155,7 @@ def test_log_probabilities(client):
     ]
     assert "".join(tokens) == got["message"]["content"]
     assert chat(client, max_tokens=4).json()["choices"][0]["logprobs"] is None
-    # Who asked for none is sent no pieces for them.
+    # Who asked for none is sent no deltas for them.
     plain = events(chat(client, max_tokens=4, stream=True))
     assert all(choice["delta"] or choice["finish_reason"] for e in plain for choice in e["choices"])
 
@@ -579,7 +579,7 @@ def test_a_client_that_goes_away_frees_its_row(stream):
 
 
 def test_a_client_that_takes_nothing_frees_its_row(monkeypatch):
-    monkeypatch.setattr(exchange, "SLOW_SECONDS", 0.05)
+    monkeypatch.setattr(response_stream, "SLOW_SECONDS", 0.05)
     device = fakes.FakeDevice(1, pace=1)
     with service(device) as client:
         body = {"model": "bytes", "prompt": "Hi", "max_tokens": 100, "stream": True}

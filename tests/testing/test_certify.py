@@ -15,7 +15,7 @@ from jspec.testing import PrefixLM, certify
 from jspec.testing.certification import forwards, parity
 from jspec.testing.certification.goodness import ALARM, POWER, GTest, g_test
 from jspec.testing.certification.rounding import Rounding, ulp
-from jspec.testing.certification.runs import Run, Subject
+from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject
 from jspec.verify.tree_verifier import TreeVerifier
 
 MODEL = PrefixLM()
@@ -151,12 +151,12 @@ def subject(**changes):
         model=MODEL, params=WEIGHTS, prompts=PROMPTS, max_new_tokens=20, batch_size=2, eos=None,
         key=0, said=print,
     )  # fmt: skip
-    return Subject(**(ask | changes))
+    return CertifiedSubject(**(ask | changes))
 
 
 def test_a_text_that_ends_elsewhere_or_otherwise_is_a_bug():
-    plain = Run([[1, 2, 3], [4], [5, 6]], [2, 2, 2])
-    drafted = Run([[1, 2], [4], [5, 6, 7]], [2, 3, 2])
+    plain = CertifiedRun([[1, 2, 3], [4], [5, 6]], [2, 2, 2])
+    drafted = CertifiedRun([[1, 2], [4], [5, 6, 7]], [2, 3, 2])
     found = parity.compare(subject(), plain, drafted, None, SEEN)
     assert [one.verdict for one in found.divergences] == ["bug"] * 3
     ends = [(one.position, one.plain, one.drafted) for one in found.divergences]

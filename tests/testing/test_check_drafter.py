@@ -22,7 +22,7 @@ class Chain:
 
     length: int = 2
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return jnp.zeros(batch, jnp.int32)
 
     def prefill(self, params, state, chunk):
@@ -165,7 +165,7 @@ def test_a_drafter_unequal_to_its_copy_is_said():
 def test_a_hot_start_of_other_shapes_is_said():
     @dataclass(frozen=True)
     class Growing(Chain):
-        def init(self, batch, slots, earlier):
+        def init(self, batch, capacity, earlier):
             cold = jnp.zeros((batch, 1), jnp.int32)
             return cold if earlier is None else jnp.concatenate([earlier[:batch], cold], axis=1)
 

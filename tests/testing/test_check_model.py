@@ -123,7 +123,7 @@ def test_reading_beyond_the_cache_is_said():
             output = PrefixLM.apply(self, params, tokens, positions, mask, cache, nodes)
             if cache is None:
                 return output
-            live = jnp.arange(cache.slots) < cache.lengths[:, None]
+            live = jnp.arange(cache.capacity) < cache.lengths[:, None]
             rest = (cache.values[0][:, 0, :, 0] * ~live).sum(-1)
             return replace(output, logits=output.logits + rest[:, None, None])
 

@@ -83,7 +83,7 @@ def test_another_nodes_state_would_be_seen():
 
 
 def test_rows_are_forked_go_on_and_come_and_go():
-    state = jspec.prefill(MODEL, PARAMS, **ASK, slots=80)
+    state = jspec.prefill(MODEL, PARAMS, **ASK, capacity=80)
     state = jspec.fork(state, [2, 0])
     for _ in range(5):
         state = jspec.step(MODEL, PARAMS, state)

@@ -13,7 +13,7 @@ from oracle import block_drafter as oracle
 from jspec._validate.errors import InputError
 from jspec.models.heads.base import gathered
 from jspec.models.heads.registry import with_taps
-from jspec.training.block import Blocks, compare, draw_anchors
+from jspec.training.block import TrainingBlocks, compare, draw_anchors
 from jspec.training.distributions import Observed, likeliest, observe
 from jspec.training.unroll import Batch, observed
 
@@ -23,7 +23,7 @@ PARAMS = tiny.params(tiny.model())
 TOKENS = np.random.default_rng(0).integers(0, tiny.VOCAB, (2, 9))
 LIVE = np.arange(9) < np.array([[9], [6]])
 BATCH = Batch(jnp.asarray(TOKENS), jnp.asarray(LIVE), None, jnp.array([3, 4]))
-BLOCKS = Blocks(
+BLOCKS = TrainingBlocks(
     TARGET, HEAD, anchors=4, decay=2.0, confidence_weight=0.7, num_target_tokens=tiny.VOCAB
 )
 
@@ -109,7 +109,7 @@ def test_anchors_are_text_that_text_follows_each_once_and_drawn_anew():
 
 def test_a_decay_that_is_none_is_refused():
     with pytest.raises(InputError, match="decay is 0; use a finite one > 0"):
-        Blocks(TARGET, HEAD, decay=0)
+        TrainingBlocks(TARGET, HEAD, decay=0)
 
 
 def test_distributions_that_are_cut_are_compared_where_the_head_scores():

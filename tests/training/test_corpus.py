@@ -12,7 +12,7 @@ from jspec.training import corpus, packing
 def stories(tmp_path):
     path = tmp_path / "stories.txt"
     path.write_text(corpus.END.join(f"Once upon a time there were {i} cats.\n" for i in range(100)))
-    return corpus.Source("stories", path)
+    return corpus.CorpusSource("stories", path)
 
 
 def test_holdout_is_deterministic_and_disjoint(stories):
@@ -37,12 +37,12 @@ def test_a_single_document_is_trained_on():
 def test_template_and_strip_of_json_rows(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps({"q": "1+1?", "a": ["<<1+1=2>>2"]}) + "\n\n")
-    assert corpus.read(corpus.Source("maths", path)) == ["1+1?\n<<1+1=2>>2"]
+    assert corpus.read(corpus.CorpusSource("maths", path)) == ["1+1?\n<<1+1=2>>2"]
     # Separators of lines to Unicode are letters to JSON; some editors begin with a mark.
     path.write_text('\ufeff{"text": "a\u2028b\u0085c"}\n', encoding="utf-8")
-    assert corpus.read(corpus.Source("web", path)) == ["a\u2028b\u0085c"]
+    assert corpus.read(corpus.CorpusSource("web", path)) == ["a\u2028b\u0085c"]
     path.write_text(json.dumps({"q": "1+1?", "a": ["<<1+1=2>>2"]}) + "\n\n")
-    source = corpus.Source("maths", path, "Q: {q} A: {a[0]}", "<<.*?>>")
+    source = corpus.CorpusSource("maths", path, "Q: {q} A: {a[0]}", "<<.*?>>")
     assert corpus.read(source) == ["Q: 1+1? A: 2"]
 
 
@@ -55,7 +55,7 @@ def test_a_template_that_does_not_fit_is_one_sentence(tmp_path, template):
             corpus.text_row('{"a": "x"}', template, "line 1")
     assert corpus.text_row('{"a": [["x", "y"]]}', "{a[0][1]}", "line 1") == "y"
     with pytest.raises(ValueError, match="line 1 does not fit the template"):
-        corpus.read(corpus.Source("x", path, template))
+        corpus.read(corpus.CorpusSource("x", path, template))
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_bad_text_is_one_sentence(tmp_path, name, content, message):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(ValueError, match=message):
-        corpus.read(corpus.Source("x", path, "{a}"))
+        corpus.read(corpus.CorpusSource("x", path, "{a}"))
 
 
 def test_pack_loses_no_token_but_the_last_few():

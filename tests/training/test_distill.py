@@ -21,7 +21,7 @@ TEXTS = {
     "cats": [f"There were {i} grey cats. They slept all day." for i in range(9)],
     "dogs": [f"Here are {i} big dogs, and all of them bark." for i in range(5)],
 }
-RECIPE = distill.Recipe(max_new_tokens=6, shortest=2, longest=5, temperatures=((0, 3), (1, 1)))
+RECIPE = distill.RowsRecipe(max_new_tokens=6, shortest=2, longest=5, temperatures=((0, 3), (1, 1)))
 BYTES = [text.encode() for texts in TEXTS.values() for text in texts]
 
 
@@ -64,8 +64,8 @@ def test_rows_are_what_decode_gives_alone():
     model = tiny.model()
     params = tiny.params(model)
     asked = [
-        distill.Start(3, "a", [1, 2, 3], 0.0),
-        distill.Start(4, "a", [4, 5], 1.0),
+        distill.RowStart(3, "a", [1, 2, 3], 0.0),
+        distill.RowStart(4, "a", [4, 5], 1.0),
     ]
     eos = (7,)
     together = distill.write(model, params, eos, asked, RECIPE, 3)
@@ -129,7 +129,7 @@ def test_text_without_a_loop_stays_whole():
 def test_recipes_out_of_range_are_refused(changes, message):
     values = {"max_new_tokens": 6, "shortest": 2, "longest": 5, **changes}
     with pytest.raises(ValueError, match=message):
-        distill.Recipe(**values)
+        distill.RowsRecipe(**values)
 
 
 @pytest.fixture(scope="module")
@@ -239,7 +239,7 @@ def test_a_damaged_line_is_named(tmp_path):
 
 def test_a_text_without_tokens_is_refused():
     with pytest.raises(ValueError, match="a text of class pets has no tokens: ' '; leave it out"):
-        list(distill.starts({"pets": [" "]}, {"pets": 1}, str.split, distill.Recipe(), 0, 1))
+        list(distill.starts({"pets": [" "]}, {"pets": 1}, str.split, distill.RowsRecipe(), 0, 1))
 
 
 def test_held_out_documents_are_never_used(folder, tmp_path):
@@ -249,7 +249,7 @@ def test_held_out_documents_are_never_used(folder, tmp_path):
     assert run(folder, out, text, "--count", 26, "--shortest", 8).exit_code == 0
     from jspec.training import corpus
 
-    parts = corpus.load([corpus.Source("pets", folder / "text.txt")])
+    parts = corpus.load([corpus.CorpusSource("pets", folder / "text.txt")])
     (kept,), (held,) = parts.train.values(), parts.heldout.values()
     assert held
     known = {tuple(re.findall(r"^\D+\d", text)) for text in held}

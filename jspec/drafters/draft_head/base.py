@@ -23,7 +23,7 @@ from jspec.types import (
     Tree,
 )
 from jspec.verify import proposals
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import COUPLED
 
 
@@ -97,12 +97,12 @@ class HeadDrafter(ABC):
         del aux, feedback
         return memory
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> HeadState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> HeadState:
         """The empty memory: nothing outlives a call, so an earlier state is not read."""
         del earlier
         head = self.head
-        check_depth(self.depth, slots, self.context)
-        cache = head.init_memory(batch, slots)
+        check_depth(self.depth, capacity, self.context)
+        cache = head.init_memory(batch, capacity)
         return HeadState(
             cache=cache,
             hidden=jnp.zeros((batch, head.hidden_size), cache.keys[0].dtype),
@@ -151,14 +151,14 @@ class HeadDrafter(ABC):
         )
 
 
-def check_depth(depth: int, slots: int, context: int | None) -> None:
+def check_depth(depth: int, capacity: int, context: int | None) -> None:
     """Raises InputError if a call's rows are too short for trees of a depth."""
     # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
-    slots = slots if context is None else min(slots, context)
-    if depth >= slots:
+    capacity = capacity if context is None else min(capacity, context)
+    if depth >= capacity:
         raise InputError(
-            f"the drafter's trees are {depth} deep and the call's cache holds {slots} tokens a "
-            f"row; draft at most {slots - 1} levels"
+            f"the drafter's trees are {depth} deep and the call's cache holds {capacity} tokens a "
+            f"row; draft at most {capacity - 1} levels"
         )
 
 
@@ -192,7 +192,7 @@ def top_k_draw(
     frame: Frame,
     level: Int[Array, ""] | int,
     size: int,
-) -> Candidates:
+) -> ChildDraws:
     """Takes the top k children of each node, as a `jspec.proposals.ChildSampler`.
 
     In greedy decoding these are the top k of q. In sampling they are the top k of what the target
@@ -203,7 +203,7 @@ def top_k_draw(
     return proposals.coupled(logits, Sampling(), frame, level, size)
 
 
-def child_probability(drawn: Candidates, sharpness: float = 1.0) -> Float[Array, "B M K"]:
+def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array, "B M K"]:
     """Estimates how probable it is that the target takes each child: q, moved by known noise.
 
     Without noise it is the draft's probability, as published. With noise a child weighs exp(score)

@@ -22,7 +22,7 @@ from jspec.drafters.growth.scorer import LevelOutput
 from jspec.memory import KVCache, TreeKV
 from jspec.protocols import Verifier
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Sampling, Tree
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import COUPLED
 
 
@@ -148,7 +148,7 @@ class BlockScorer:
         frame: Frame,
         level: Int[Array, ""] | int,
         size: int,
-    ) -> Candidates:
+    ) -> ChildDraws:
         """Takes the candidates of largest probability, as a `jspec.proposals.ChildSampler`."""
         del sampling, frame
         scores, place = mesh_axes.largest(logits, size)
@@ -157,7 +157,7 @@ class BlockScorer:
         )
         offered = jnp.broadcast_to(offered, logits.shape)
         tokens = jnp.take_along_axis(offered, place, axis=-1)
-        return Candidates(tokens, scores, jnp.exp(scores), jnp.exp(logits), q=None)
+        return ChildDraws(tokens, scores, jnp.exp(scores), jnp.exp(logits), q=None)
 
 
 @dataclass(frozen=True)
@@ -208,9 +208,9 @@ class BlockDrafter:
 
     def __post_init__(self):
         check_is_head(self.head, OnePassHead, "a head of blocks")
-        slots = self.head.num_slots
+        depth = self.head.num_slots
         if self.max_depth is not None:
-            check_integer("max_depth", self.max_depth, 1, slots, "the tokens that the head drafts")
+            check_integer("max_depth", self.max_depth, 1, depth, "the tokens that the head drafts")
         check_integer("num_candidates", self.num_candidates, 1, None)
         check_integer("beam", self.beam, 1, self._size, "the candidates of a level")
         best_first.check(
@@ -236,9 +236,9 @@ class BlockDrafter:
         """The coupled rule: children are chosen by the noise that decides the target's token."""
         return COUPLED.verifier
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> BlockState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> BlockState:
         """An empty context; of an earlier call what it learnt of the probabilities is kept."""
-        check_depth(self.depth, slots, self.context)
+        check_depth(self.depth, capacity, self.context)
         weights = ProbabilityWeights.init(batch, self.depth)
         if earlier is not None:
             if not isinstance(earlier, BlockState):
@@ -255,7 +255,7 @@ class BlockDrafter:
             weights = jax.tree.map(
                 lambda new, old: jnp.broadcast_to(old.mean(0), new.shape), weights, earlier.weights
             )
-        return BlockState(self.head.init_memory(batch, slots), weights)
+        return BlockState(self.head.init_memory(batch, capacity), weights)
 
     def prefill(self, params: PyTree, state: BlockState, chunk: PromptChunk) -> BlockState:
         head: Any = self.head
@@ -320,7 +320,7 @@ class BlockDrafter:
         return caches.commit(caches.until(state.cache, first), made, lanes, counts)
 
 
-def _path_probability(drawn: Candidates, value: Float[Array, "B W"]) -> NodeValues:
+def _path_probability(drawn: ChildDraws, value: Float[Array, "B W"]) -> NodeValues:
     """Values a node by the product of the probabilities along its path."""
     values = value[..., None] * drawn.child_probs
     return NodeValues(values, values)

@@ -113,7 +113,7 @@ def block_distributions(
     weighed = logits * ratio[..., None]
     ids = head.scored(params)
     few = head.num_scored < head.vocab_size
-    among = proposals.Scored(ids, head.vocab_size) if few else None
+    among = proposals.ScoredTokens(ids, head.vocab_size) if few else None
 
     def drawn_at(one: Float[Array, "B d"], level: Int[Array, ""]) -> tuple[Array, Array]:
         drawn = proposals.coupled(one[:, None], Sampling(), frame, level, size, among)

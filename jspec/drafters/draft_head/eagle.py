@@ -21,7 +21,7 @@ from jspec.memory import KVCache, TreeKV
 from jspec.protocols import DraftHead
 from jspec.tree import Template
 from jspec.types import Frame, PyTree, Tree
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 
 _UNSCORED = 2
 """Indices of a tree's scorer without a pair of the head: the root's pair is in the cache."""
@@ -192,7 +192,7 @@ class EAGLE2(HeadDrafter):
 
 
 def joint_probability(
-    drawn: Candidates, value: Float[Array, "B M"], sharpness: float = 1.0
+    drawn: ChildDraws, value: Float[Array, "B M"], sharpness: float = 1.0
 ) -> NodeValues:
     """Values a node by the joint probability of its path."""
     value = value[..., None] * child_probability(drawn, sharpness)

@@ -23,7 +23,7 @@ from jspec.types import (
     Tree,
 )
 from jspec.verify import proposals
-from jspec.verify.proposals import Scored
+from jspec.verify.proposals import ScoredTokens
 from jspec.verify.schemes import COUPLED
 
 # `mc_sim_7b_63` of the authors' code, in their order: nodes of falling value, as measured for a
@@ -128,8 +128,8 @@ class Medusa:
         """The coupled rule: children are chosen by the noise that decides the target's token."""
         return COUPLED.verifier
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Float[Array, "B E"]:
-        del slots, earlier  # each prompt gives its own state
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Float[Array, "B E"]:
+        del capacity, earlier  # each prompt gives its own state
         return jnp.zeros((batch, self.head.features), jnp.float32)
 
     def prefill(
@@ -143,7 +143,7 @@ class Medusa:
         template = self.template
         logits = self.head.apply(params, state[:, None])[:, 0]
         ids, few = self.head.scored(params), self.head.num_scored < self.head.vocab_size
-        among = Scored(ids, self.head.vocab_size) if few else None
+        among = ScoredTokens(ids, self.head.vocab_size) if few else None
         tokens, value = frame.root[:, None], jnp.ones_like(state[:, :1])
         for level, nodes in enumerate(template.levels):
             ranks, parents = template.ranks[nodes], template.parents[nodes]

@@ -177,14 +177,14 @@ class DraftModel(ABC):
         del aux, feedback
         return memory
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> DraftModelState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> DraftModelState:
         # The engine refuses texts beyond the context; the slots that it rounds up to hold no text.
-        slots = slots if self.context is None else min(slots, self.context)
+        capacity = capacity if self.context is None else min(capacity, self.context)
         fresh = self.init_memory(batch, None)
         if earlier is not None:
             _check_state(earlier, fresh)
         return DraftModelState(
-            cache=self.model.init_memory(batch, slots),
+            cache=self.model.init_memory(batch, capacity),
             lengths=jnp.zeros(batch, jnp.int32),
             previous=jnp.zeros(batch, jnp.int32),
             memory=fresh if earlier is None else self.init_memory(batch, earlier.memory),

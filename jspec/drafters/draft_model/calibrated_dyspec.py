@@ -13,7 +13,7 @@ from jspec.drafters.draft_model.best_first import drawn_along_path
 from jspec.drafters.draft_model.dyspec import DySpec, remaining_mass
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 
 _RANKS = 4
 """The number of ranks told apart among siblings; the last stands for all further ones."""
@@ -131,7 +131,7 @@ class CalibratedDySpec(DySpec):
         )
 
     def value_fn(self, memory: AcceptanceRates) -> ValueFn:
-        def expected(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+        def expected(drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
             slot, token = _residual_probabilities(drawn)
             taken = memory.tokens(token)
             refused = jnp.cumprod(1 - taken, axis=-1)
@@ -169,7 +169,7 @@ class CalibratedDySpec(DySpec):
 
 
 def _residual_probabilities(
-    drawn: Candidates,
+    drawn: ChildDraws,
 ) -> tuple[Float[Array, "B W K"], Float[Array, "B W K"]]:
     """Two probabilities under what the earlier siblings left of the draft's distribution.
 

@@ -14,7 +14,7 @@ from jspec.drafters.draft_model.best_first import BestFirst, drawn_along_path
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.types import Feedback
 from jspec.verify import schemes
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 
 _PRIOR = 2.0
 """The first inverse temperature; pairs of models that were measured settle at 1.3 to 2.2."""
@@ -98,7 +98,7 @@ class CoupledTree(BestFirst):
     def value_fn(self, memory: InverseTemperature) -> ValueFn:
         beta = jnp.exp(memory.log)[:, None, None]
 
-        def share(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+        def share(drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
             values = above[..., None] * jax.nn.softmax(beta * drawn.scores, axis=-1)
             return NodeValues(values, values, notes=(drawn.scores,))
 

@@ -11,7 +11,7 @@ from jspec.drafters.draft_model.best_first import BestFirst
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.protocols import CausalLM
 from jspec.types import PyTree, Sampling
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import RECURSIVE
 
 
@@ -106,7 +106,7 @@ class DySpec(BestFirst):
         return reach_values
 
 
-def reach_values(drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+def reach_values(drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
     """Values by equations 9 to 11: v (1 - q of earlier siblings) for a slot, v q(y) for token y."""
     return NodeValues(
         above[..., None] * remaining_mass(drawn.child_probs), above[..., None] * drawn.child_probs

@@ -13,7 +13,7 @@ from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer, inherit
 from jspec.types import PyTree
-from jspec.verify.proposals import Candidates, truncated
+from jspec.verify.proposals import ChildDraws, truncated
 from jspec.verify.schemes import RECURSIVE
 
 
@@ -104,7 +104,7 @@ class _Beam(NamedTuple):
     """Log-probabilities plus Gumbel noise; -inf where there is no sequence."""
 
 
-def _select(drawn: Candidates, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
+def _select(drawn: ChildDraws, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
     """The K best of all children of the beam, largest first, and each one's parent in the beam."""
     batch, _, width = drawn.tokens.shape
     log_probs = above.log_probs[..., None] + jnp.log(drawn.child_probs)

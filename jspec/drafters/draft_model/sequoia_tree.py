@@ -144,7 +144,7 @@ def best_template(acceptance: Acceptance, num_speculative_tokens: int, max_depth
     )
 
 
-class Choice(NamedTuple):
+class TreeShape(NamedTuple):
     """The size of the tree that suits a machine."""
 
     num_speculative_tokens: int
@@ -160,7 +160,7 @@ def choose(
     target_cost: Mapping[int, float],
     draft_cost: float,
     max_depth: int,
-) -> Choice:
+) -> TreeShape:
     """The size with the least (depth * draft_cost + target_cost[nodes]) / expected tokens.
 
     This is Sequoia's hardware-aware choice (Chen et al. 2024, section 3.3). A tree of d levels
@@ -190,7 +190,7 @@ def choose(
     check_integer("max_depth", max_depth, 1, None)
     tokens = solve(acceptance, max(target_cost), max_depth).tokens
     choices = [
-        Choice(nodes, depth, float((depth * draft_cost + time) / tokens[nodes, depth]))
+        TreeShape(nodes, depth, float((depth * draft_cost + time) / tokens[nodes, depth]))
         for nodes, time in sorted(target_cost.items())
         for depth in range(max_depth + 1)
         if np.isfinite(tokens[nodes, depth])

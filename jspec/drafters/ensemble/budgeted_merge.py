@@ -84,7 +84,7 @@ class BudgetedMerge(Members):
         why = "whatever the drafters propose"
         check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, 4096, why)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> BudgetedMergeState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> BudgetedMergeState:
         fresh = AcceptanceModel.init(len(self.drafters))
         if earlier is not None and not (
             isinstance(earlier, BudgetedMergeState)
@@ -96,7 +96,9 @@ class BudgetedMerge(Members):
                 "state of a call with the same drafter"
             )
         return BudgetedMergeState(
-            members=self.init_members(batch, slots, None if earlier is None else earlier.members),
+            members=self.init_members(
+                batch, capacity, None if earlier is None else earlier.members
+            ),
             acceptance=fresh if earlier is None else earlier.acceptance,
         )
 

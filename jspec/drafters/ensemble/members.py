@@ -12,7 +12,7 @@ from jspec._validate.errors import InputError
 from jspec.drafters.growth.union import check_deterministic
 from jspec.protocols import Drafter, Verifier
 from jspec.round.widths import kept_nodes
-from jspec.tree.admission import admit, check_tree
+from jspec.tree.sanitize import check_tree, sanitize
 from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 
@@ -92,11 +92,11 @@ class Members:
         """Whether back-offs leave no gap in any member's memory."""
         return all(getattr(drafter, "follows_text", False) for drafter in self.drafters)
 
-    def init_members(self, batch: int, slots: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
+    def init_members(self, batch: int, capacity: int, earlier: PyTree | None) -> tuple[PyTree, ...]:
         """The first states of all members, by their `init`."""
         states = self._each(earlier, "drafter_state")
         return tuple(
-            drafter.init(batch, slots, state)
+            drafter.init(batch, capacity, state)
             for drafter, state in zip(self.drafters, states, strict=True)
         )
 
@@ -112,7 +112,7 @@ class Members:
     def draft_members(
         self, params: PyTree, states: tuple[PyTree, ...], frame: Frame
     ) -> tuple[tuple[Tree, ...], tuple[PyTree, ...]]:
-        """The admitted trees of all members, by their `draft`, and what it gave beside them.
+        """The sanitized trees of all members, by their `draft`, and what it gave beside them.
 
         Raises:
             InputError: if what a member returned is no tree, or was sampled.
@@ -122,8 +122,8 @@ class Members:
             tree, aux = drafter.draft(weights, state, frame)
             check_tree(type(drafter).__name__, tree, len(frame.root))
             check_deterministic(tree)
-            admitted = admit(tree, frame.root, grammar=frame.grammar)
-            drafted.append(replace(admitted, choice=None))
+            sanitized = sanitize(tree, frame.root, grammar=frame.grammar)
+            drafted.append(replace(sanitized, choice=None))
             kept.append(aux)
         return tuple(drafted), tuple(kept)
 

@@ -28,14 +28,14 @@ class Merge(Members):
     those of the drafters before it.
     """
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> MergeState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> MergeState:
         if earlier is not None and not isinstance(earlier, MergeState):
             raise InputError(
                 f"drafter_state is a {type(earlier).__name__} and a merge keeps a MergeState; pass "
                 "the state of a call with the same drafter"
             )
         known = None if earlier is None else earlier.members
-        return MergeState(self.init_members(batch, slots, known))
+        return MergeState(self.init_members(batch, capacity, known))
 
     def prefill(self, params: PyTree, state: MergeState, chunk: PromptChunk) -> MergeState:
         return MergeState(self.prefill_members(params, state.members, chunk))

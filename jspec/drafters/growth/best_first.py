@@ -16,10 +16,10 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.arguments import check_integer, check_number
 from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
-from jspec.drafters.growth.pool import DrawnChildren, Limits, Pool, empty_pool, flat, put
+from jspec.drafters.growth.pool import DrawnChildren, Pool, TreeLimits, empty_pool, flat, put
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, inherit
 from jspec.types import Frame, PyTree, Sampling
-from jspec.verify.proposals import Candidates, ChildSampler
+from jspec.verify.proposals import ChildDraws, ChildSampler
 
 
 class NodeValues(NamedTuple):
@@ -41,7 +41,7 @@ class NodeValues(NamedTuple):
     """Further numbers of each child that the method needs when it learns."""
 
 
-ValueFn = Callable[[Candidates, Float[Array, "B W"]], NodeValues]
+ValueFn = Callable[[ChildDraws, Float[Array, "B W"]], NodeValues]
 """Values the drawn children, given the values of the nodes that they hang from."""
 
 
@@ -77,7 +77,7 @@ def check(
     check_integer("max_depth", max_depth, 1, None)
     check_integer("beam", beam, 1, vocab_size, "the vocabulary")
     check_number("min_gain", min_gain, 0, 1, below_high=True)
-    most = Limits(0, max_depth, beam, 0.0, 0.0).most_nodes
+    most = TreeLimits(0, max_depth, beam, 0.0, 0.0).most_nodes
     offered = f"what a beam of {beam} over {max_depth} levels offers"
     check_integer("num_speculative_tokens", num_speculative_tokens, 1, most, offered)
 
@@ -121,7 +121,7 @@ def grow(
     Returns:
         The draft, and the children of every scored node for methods that learn from them.
     """
-    limits = Limits(num_speculative_tokens, max_depth, beam, threshold, min_gain)
+    limits = TreeLimits(num_speculative_tokens, max_depth, beam, threshold, min_gain)
     frame = scorer.frame
 
     def goes_on(growth: _Growth) -> Bool[Array, ""]:
@@ -144,7 +144,7 @@ def grow(
 
 
 def _first_level(
-    frame: Frame, scored: LevelOutput, drawn: Candidates, value_fn: ValueFn, limits: Limits
+    frame: Frame, scored: LevelOutput, drawn: ChildDraws, value_fn: ValueFn, limits: TreeLimits
 ) -> _Growth:
     """The growth after the root was scored and its children were drawn."""
     certain = jnp.ones((len(frame.root), 1), jnp.float32)
@@ -165,7 +165,7 @@ def _first_level(
 
 
 def _next_level(
-    growth: _Growth, scored: LevelOutput, drawn: Candidates, value_fn: ValueFn, limits: Limits
+    growth: _Growth, scored: LevelOutput, drawn: ChildDraws, value_fn: ValueFn, limits: TreeLimits
 ) -> _Growth:
     """The growth after its frontier was scored and the frontier's children were drawn."""
     level, frontier, pool = growth.level, growth.frontier, growth.pool
@@ -183,7 +183,7 @@ def _next_level(
     )
 
 
-def _falling(values: NodeValues, drawn: Candidates, above: Float[Array, "B W"]) -> NodeValues:
+def _falling(values: NodeValues, drawn: ChildDraws, above: Float[Array, "B W"]) -> NodeValues:
     """Values that fall along every path and from sibling to sibling; 0 where there is no child."""
     slot, child, notes = values
     # NaN counts for nothing: sorting would put it above all numbers, the root's among them.
@@ -196,9 +196,9 @@ def _falling(values: NodeValues, drawn: Candidates, above: Float[Array, "B W"]) 
 def _frontier(
     at: Int[Array, ""] | int,
     scored: LevelOutput,
-    drawn: Candidates,
+    drawn: ChildDraws,
     values: NodeValues,
-    limits: Limits,
+    limits: TreeLimits,
 ) -> _Frontier:
     """The children of largest value; all of them stand in the pool from place `at` on."""
     best, chosen = mesh_axes.largest(flat(values.child), limits.beam)
@@ -210,7 +210,7 @@ def _frontier(
     )
 
 
-def _can_gain(growth: _Growth, limits: Limits) -> Bool[Array, " B"]:
+def _can_gain(growth: _Growth, limits: TreeLimits) -> Bool[Array, " B"]:
     """True where the frontier's children could enter the tree and add enough to it."""
     best, _ = mesh_axes.largest(growth.pool.slots, limits.num_speculative_tokens + 1)
     frontier = growth.frontier.values

@@ -18,7 +18,7 @@ from jspec.types import NO_PARENT, PyTree, Tree
 
 
 @dataclass(frozen=True)
-class Limits:
+class TreeLimits:
     """The bounds of a growth, from which the places of nodes in its pool follow."""
 
     num_speculative_tokens: int
@@ -84,7 +84,7 @@ class Pool:
             ),
         )
 
-    def best(self, limits: Limits, kv: PyTree, q: Float[Array, "B Q V"] | None) -> Draft:
+    def best(self, limits: TreeLimits, kv: PyTree, q: Float[Array, "B Q V"] | None) -> Draft:
         """The tree of the best slots, in the pool's order, which is breadth first.
 
         Args:

@@ -17,7 +17,7 @@ from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, concat_levels
 from jspec.tree import Template
 from jspec.types import Sampling, Tree
-from jspec.verify.proposals import Candidates, ChildSampler
+from jspec.verify.proposals import ChildDraws, ChildSampler
 
 _MOST_NODES = 4096
 """The most nodes of a branching tree: far more than any device verifies in one token's time."""
@@ -77,7 +77,7 @@ def fill(
     frame, layout = scorer.frame, _layout(template)
     first_children, later_children = _num_children(template)
 
-    def hand_on(level: LevelOutput, drawn: Candidates, valid: Bool[Array, "B W K"], nodes):
+    def hand_on(level: LevelOutput, drawn: ChildDraws, valid: Bool[Array, "B W K"], nodes):
         """The input for scoring `nodes`, children of this level."""
         above, rank = layout.column_of_parent[nodes], jnp.asarray(template.ranks)[nodes]
         inherited = jax.tree.map(lambda array: array[:, above], level.inherited)

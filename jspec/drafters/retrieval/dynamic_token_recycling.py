@@ -121,9 +121,9 @@ class DynamicTokenRecycling(MatrixDrafter):
         """The coupled rule: the candidates know the noise that decides, as no other rule allows."""
         return COUPLED.verifier
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> DynamicMatrixState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> DynamicMatrixState:
         """The empty matrix, or the earlier one; R is the batch with `per_row`, else 1."""
-        del slots
+        del capacity
         if earlier is None:
             shape = self.shape(batch)
             return DynamicMatrixState(

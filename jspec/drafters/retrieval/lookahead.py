@@ -91,7 +91,7 @@ class Lookahead:
     Example:
         >>> import jspec
         >>> drafter = jspec.Lookahead(32_000, window=3, ngram=4, guesses=3)
-        >>> drafter.levels, drafter.init(batch=1, slots=64, earlier=None).pool.shape
+        >>> drafter.levels, drafter.init(batch=1, capacity=64, earlier=None).pool.shape
         (3, (1, 32000, 3, 3))
     """
 
@@ -128,9 +128,9 @@ class Lookahead:
         """The number of levels of the tree: the longer of the window's last path and an n-gram."""
         return max(self.window - 1 + self.levels - 1, self.levels)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> LookaheadState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> LookaheadState:
         """No window yet, and the pool of the earlier state; R is the batch with `per_row`."""
-        del slots
+        del capacity
         if earlier is None:
             pool = jnp.full(self._pool_shape(batch), _EMPTY, jnp.int32)
         else:

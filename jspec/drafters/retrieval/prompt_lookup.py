@@ -24,10 +24,10 @@ class TextState:
     lengths: Int[Array, " B"]
 
     @staticmethod
-    def empty(batch: int, slots: int) -> "TextState":
+    def empty(batch: int, capacity: int) -> "TextState":
         """An empty text, with room for what the cache can hold."""
         return TextState(
-            tokens=jnp.zeros((batch, slots + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
+            tokens=jnp.zeros((batch, capacity + 1), jnp.int32), lengths=jnp.zeros(batch, jnp.int32)
         )
 
     def read(self, chunk: PromptChunk) -> "TextState":
@@ -68,7 +68,7 @@ class PromptLookup:
     Example:
         >>> import jspec
         >>> drafter = jspec.PromptLookup(max_match=3, num_speculative_tokens=5)
-        >>> drafter.init(batch=2, slots=64, earlier=None).tokens.shape
+        >>> drafter.init(batch=2, capacity=64, earlier=None).tokens.shape
         (2, 65)
     """
 
@@ -86,11 +86,11 @@ class PromptLookup:
         for name in ("whole", "latest"):
             check_flag(name, getattr(self, name))
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> TextState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> TextState:
         """An empty text. An earlier call's is of no use: the memory is the row's own text."""
         if earlier is not None:
             self._check_state(earlier)
-        return TextState.empty(batch, slots)
+        return TextState.empty(batch, capacity)
 
     def prefill(self, params: PyTree, state: TextState, chunk: PromptChunk) -> TextState:
         """The text with a chunk of the prompt."""

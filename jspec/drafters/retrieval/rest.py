@@ -56,7 +56,7 @@ class REST:
     Example:
         >>> import jspec
         >>> drafter = jspec.REST(max_match=8, num_speculative_tokens=16, max_depth=4)
-        >>> drafter.init(batch=2, slots=64, earlier=None).shape
+        >>> drafter.init(batch=2, capacity=64, earlier=None).shape
         (2, 8)
     """
 
@@ -83,9 +83,9 @@ class REST:
             f"what {self.num_matches} matches of {self.max_depth} tokens give",
         )
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "B suffix"]:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Int[Array, "B suffix"]:
         """An empty suffix. An earlier call's is of no use: the memory is the row's own text."""
-        del slots
+        del capacity
         if earlier is not None:
             self._check_state(earlier)
         return jnp.full((batch, self.max_match), NOTHING, jnp.int32)

@@ -85,7 +85,7 @@ class Suffix:
     Example:
         >>> import jspec
         >>> drafter = jspec.Suffix(num_speculative_tokens=8, capacity=1024)
-        >>> drafter.init(batch=2, slots=64, earlier=None).past.shape
+        >>> drafter.init(batch=2, capacity=64, earlier=None).past.shape
         (1024,)
     """
 
@@ -134,14 +134,14 @@ class Suffix:
         allowed = (match > 0) & (step < np.floor(self.offset + self.factor * match))
         return np.where(allowed, survival, 0).astype(np.float32)
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> SuffixState:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> SuffixState:
         """An empty text, and the past outputs of the earlier state."""
         past = jnp.full(self.capacity, _GAP, jnp.int32)
         if earlier is not None:
             self._check_state(earlier)
             past = jnp.asarray(earlier.past)
         return SuffixState(
-            text=TextState.empty(batch, slots),
+            text=TextState.empty(batch, capacity),
             prompt_lengths=jnp.zeros(batch, jnp.int32),
             archived=jnp.zeros(batch, bool),
             past=past,

@@ -129,9 +129,9 @@ class TokenRecycling(MatrixDrafter):
                 f"ranks 0 .. {self.k - 1}; pass k={self.template.max_rank + 1} or another template"
             )
 
-    def init(self, batch: int, slots: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
+    def init(self, batch: int, capacity: int, earlier: PyTree | None) -> Int[Array, "R V k"]:
         """The zero matrix, or the earlier one; R is the batch with `per_row`, else 1."""
-        del slots
+        del capacity
         if earlier is None:
             return jnp.zeros(self.shape(batch), jnp.int32)
         self.check_state(earlier, batch)

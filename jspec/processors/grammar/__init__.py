@@ -7,9 +7,9 @@ expressions and schemas need `outlines-core`, the extra `grammar`.
 from jspec.processors.grammar.compile import choices as choices
 from jspec.processors.grammar.compile import json_schema as json_schema
 from jspec.processors.grammar.compile import regex as regex
+from jspec.processors.grammar.masks import Capacity as Capacity
 from jspec.processors.grammar.masks import Grammar as Grammar
-from jspec.processors.grammar.masks import Room as Room
 from jspec.processors.grammar.spelling import token_bytes as token_bytes
-from jspec.processors.grammar.stops import StopRoom as StopRoom
+from jspec.processors.grammar.stops import StopCapacity as StopCapacity
 
-__all__ = ["Grammar", "Room", "StopRoom", "choices", "json_schema", "regex", "token_bytes"]
+__all__ = ["Capacity", "Grammar", "StopCapacity", "choices", "json_schema", "regex", "token_bytes"]

@@ -39,7 +39,7 @@ class Bounds:
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """The room for an automaton of one row, where rows come and go (`jspec.Engine`); static.
 
     Args:
@@ -74,7 +74,7 @@ class Room:
         """What one row asks for, in this room."""
         if not (given is None or given is self or isinstance(given, self.kind)):
             raise InputError(
-                f"processors holds {given!r:.80} where the engine has other room; pass "
+                f"processors holds {given!r:.80} where the engine has another capacity; pass "
                 f"{self.kind.what_row}, or None"
             )
         return ByRow(self.kind, [None if given is self else given], self)
@@ -87,12 +87,12 @@ class ByRow:
     Args:
         kind: its class.
         rows: one for each row.
-        room: of a row that comes to others.
+        capacity: of a row that comes to others.
     """
 
     kind: Any
     rows: Sequence[Any]
-    room: Room | None = None
+    capacity: Capacity | None = None
 
     def init(self, batch: int, vocab_size: int, end_tokens: Any) -> LogitsProcessor:
         """The member for B rows. Raises InputError unless there is an entry for each."""
@@ -101,7 +101,7 @@ class ByRow:
                 f"processors holds a list of {len(self.rows)} for {batch} rows; pass "
                 f"{self.kind.what_row} for all, or a list with one or None for each row"
             )
-        return self.kind.prepare(self.rows, vocab_size, end_tokens, self.room)
+        return self.kind.prepare(self.rows, vocab_size, end_tokens, self.capacity)
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,7 +315,7 @@ def stack(
     rows: Sequence[HasAutomaton | None],
     vocab_size: int,
     free: Mapping[str, int | bool],
-    room: Room | None = None,
+    capacity: Capacity | None = None,
     sized: bool = False,
 ) -> tuple[AutomatonRows, Tables | None]:
     """The automata of rows as the two parts of a member: of the rows, and shared.
@@ -324,19 +324,19 @@ def stack(
         rows: one for each row, or None; one that several rows have is held once.
         vocab_size: V. Tokens that an automaton does not know lead nowhere.
         free: names of values [states] that these have, and the values in rows that have none.
-        room: of a row, for a single row that may come to others; None: as much as is needed, and
+        capacity: of a row, for a single row that may come to others; None: as much as needed, and
             sizes are rounded up, so that automata of like sizes are one program.
         sized: whether the bytes of tokens are asked for.
 
     Raises:
         InputError: if an automaton is larger than the room.
     """
-    if room is None:
+    if capacity is None:
         return _stacked(rows, vocab_size, free, None, sized)
     if all(row is None for row in rows):
-        known = _nobodys(len(rows), vocab_size, tuple(free.items()), room, sized)
+        known = _unused(len(rows), vocab_size, tuple(free.items()), capacity, sized)
     else:
-        known = _stacked(rows, vocab_size, free, room, sized)
+        known = _stacked(rows, vocab_size, free, capacity, sized)
     of_rows, tables = known
     # The table of a row goes where the row goes.
     values = {name: leaf[None] for name, leaf in tables.values.items()}
@@ -345,11 +345,15 @@ def stack(
 
 
 @lru_cache(maxsize=16)
-def _nobodys(
-    count: int, vocab_size: int, free: tuple[tuple[str, int | bool], ...], room: Room, sized: bool
+def _unused(
+    count: int,
+    vocab_size: int,
+    free: tuple[tuple[str, int | bool], ...],
+    capacity: Capacity,
+    sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
     """Those of rows that have none, made once: most requests have none."""
-    known = _stacked([None] * count, vocab_size, dict(free), room, sized)
+    known = _stacked([None] * count, vocab_size, dict(free), capacity, sized)
     for leaf in jax.tree.leaves(known):
         leaf.setflags(write=False)
     return known
@@ -359,7 +363,7 @@ def _stacked(
     rows: Sequence[HasAutomaton | None],
     vocab_size: int,
     free: Mapping[str, int | bool],
-    room: Room | None,
+    capacity: Capacity | None,
     sized: bool,
 ) -> tuple[AutomatonRows, Tables]:
     """See `stack`, with tables that are shared."""
@@ -368,11 +372,11 @@ def _stacked(
     ends = np.cumsum([1, *(len(part.table) for part in parts)])
     offsets = dict(zip(map(id, distinct), ends[:-1].tolist(), strict=True))
     most_classes = max((part.table.shape[1] for part in parts), default=0)
-    if room is None:
+    if capacity is None:
         num_states, num_classes = _rounded(int(ends[-1])), _rounded(most_classes + 1)
     else:
-        _check_room(room, int(ends[-1]) - 1, most_classes)
-        num_states, num_classes = room.states + 1, room.classes + 1
+        _check_capacity(capacity, int(ends[-1]) - 1, most_classes)
+        num_states, num_classes = capacity.states + 1, capacity.classes + 1
     table = np.full((num_states, num_classes), NONE, np.int32)
     table[FREE] = FREE
     # The last column is that of tokens that no automaton knows.
@@ -399,15 +403,15 @@ def _stacked(
     return AutomatonRows(starts, which), Tables(**arrays)
 
 
-def _check_room(room: Room, num_states: int, num_classes: int) -> None:
+def _check_capacity(capacity: Capacity, num_states: int, num_classes: int) -> None:
     for what, need, most in (
-        ("states", num_states, room.states),
-        ("classes", num_classes, room.classes),
+        ("states", num_states, capacity.states),
+        ("classes", num_classes, capacity.classes),
     ):
         if need > most:
             raise InputError(
                 f"the automaton has {need} {what} and a row has room for {most}; make it smaller, "
-                f"or the room: Room({what}={need})"
+                f"or use Capacity({what}={need})"
             )
 
 

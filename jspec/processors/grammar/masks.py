@@ -62,7 +62,7 @@ class Grammar:
         rows: "Sequence[Grammar | None]",
         vocab_size: int,
         end_tokens: Any,
-        room: "Room | None" = None,
+        capacity: "Capacity | None" = None,
     ) -> "Grammars":
         """The grammars of rows.
 
@@ -70,7 +70,7 @@ class Grammar:
             rows: one for each row, or None.
             vocab_size: V.
             end_tokens: [B, X], of all kinds.
-            room: for the grammar of a single row that may come to others, whether it has one.
+            capacity: for the grammar of a single row that may come to others, whether it has one.
 
         Raises:
             InputError: if a row with a grammar has no end token, or there is no room for it.
@@ -83,17 +83,17 @@ class Grammar:
                     f"row {int(endless.argmax())} has a grammar and no end token, so that it could "
                     "not end; pass eos=, the model's end token"
                 )
-        return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, room))
+        return Grammars(*stack(rows, vocab_size, {"accepting": True, "forced": -1}, capacity))
 
     def row(self, given: Any) -> ByRow:
-        """None: an engine's rows have a `Room`."""
+        """None: an engine's rows have a `Capacity`."""
         raise InputError(
-            f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Room(states, "
+            f"processors of an engine holds {self!r:.80}; give it jspec.grammar.Capacity(states, "
             "classes), and each request its grammar"
         )
 
 
-class Room(automaton.Room):
+class Capacity(automaton.Capacity):
     """The room for the grammar of one row, where rows come and go: one of the `processors` of a
     `jspec.Engine`. Static.
 
@@ -105,7 +105,7 @@ class Room(automaton.Room):
         InputError: if there is room for nothing.
 
     Example:
-        >>> Room(states=512, classes=256).megabytes
+        >>> Capacity(states=512, classes=256).megabytes
         0.5
     """
 
@@ -132,8 +132,8 @@ class Grammars(LogitsProcessor):
         states, _ = of_nodes(self.automata, self.rows.states, nodes.tree, nodes.end_tokens)
         return masked(self.automata, states, logits, nodes.end_tokens)
 
-    def grammar(self, end_tokens: Int[Array, "B X"]) -> "Standing":
-        return Standing(self.automata, self.rows.states, end_tokens)
+    def grammar(self, end_tokens: Int[Array, "B X"]) -> "GrammarState":
+        return GrammarState(self.automata, self.rows.states, end_tokens)
 
     def advance(self, round: Round) -> Self:
         """Behind the round's tokens."""
@@ -145,7 +145,7 @@ class Grammars(LogitsProcessor):
 
 
 @struct.dataclass
-class Standing:
+class GrammarState:
     """Where the text of each row stands in its grammar: what a drafter may know of it."""
 
     automata: Automata
@@ -184,7 +184,7 @@ def of_nodes(
     Args:
         automata: of the rows.
         states: of the roots.
-        tree: an admitted one.
+        tree: a sanitized one.
         end_tokens: of the rows.
     """
     root = jnp.arange(tree.tokens.shape[1]) == 0

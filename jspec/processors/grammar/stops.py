@@ -57,7 +57,7 @@ class StopStrings:
         rows: "Sequence[StopStrings | None]",
         vocab_size: int,
         end_tokens: Any = None,
-        room: "StopRoom | None" = None,
+        capacity: "StopCapacity | None" = None,
     ) -> "Stops":
         """The stop strings of rows.
 
@@ -65,26 +65,26 @@ class StopStrings:
             rows: those of each row, or None.
             vocab_size: V.
             end_tokens: of no use here.
-            room: for those of a single row that may come to others, whether it has any or not.
+            capacity: for those of a single row that may come to others, whether it has any or not.
 
         Raises:
             InputError: if there is no room for them.
         """
         del end_tokens
         free = {"held": 0, "complete": False}
-        of_rows, tables = stack(rows, vocab_size, free, room, sized=True)
+        of_rows, tables = stack(rows, vocab_size, free, capacity, sized=True)
         zeros: Any = np.zeros(len(rows), np.int32)
         return Stops(StopRows(of_rows, zeros, zeros, zeros, zeros), tables)
 
     def row(self, given: Any) -> ByRow:
-        """None: an engine's rows have a `StopRoom`."""
+        """None: an engine's rows have a `StopCapacity`."""
         raise InputError(
             f"processors of an engine holds stop strings, {self.strings!r:.80}; give it "
-            "jspec.grammar.StopRoom(states, classes), and each request its strings"
+            "jspec.grammar.StopCapacity(states, classes), and each request its strings"
         )
 
 
-class StopRoom(automaton.Room):
+class StopCapacity(automaton.Capacity):
     """The room for the stop strings of one row, where rows come and go: one of the `processors` of
     a `jspec.Engine`. Static.
 

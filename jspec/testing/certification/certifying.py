@@ -15,7 +15,7 @@ from jspec.testing.certification.draws import NUM_TOKENS, DrawTest, check_draws
 from jspec.testing.certification.forwards import WidePlain, widths_of
 from jspec.testing.certification.parity import Parity, compare
 from jspec.testing.certification.rounding import Rounding, measure
-from jspec.testing.certification.runs import Drafting, Run, Subject
+from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject, Drafting
 from jspec.types import PyTree, Sampling
 from jspec.verify.schemes import COUPLED, verifier_of
 
@@ -83,7 +83,7 @@ def certify(
     _check(prompts, batch_size, sampling, num_draws, num_drawn_prompts)
     if key is None:
         raise InputError("key is None; pass key=0, for the sampled checks to draw by")
-    subject = Subject(model, params, prompts, max_new_tokens, batch_size, eos, key, said)
+    subject = CertifiedSubject(model, params, prompts, max_new_tokens, batch_size, eos, key, said)
     verifier = verifier_of(drafter)
     coupled = verifier == COUPLED.verifier
     # A draft model that draws needs a key and a temperature, if only 0, to draw by.
@@ -144,7 +144,7 @@ def _check(
         )
 
 
-def _rounding(subject: Subject, plain: Run, widths: tuple[int, ...]) -> Rounding:
+def _rounding(subject: CertifiedSubject, plain: CertifiedRun, widths: tuple[int, ...]) -> Rounding:
     """The rounding by the narrowest and the widest forward that is wider than one token."""
     wider = [width for width in widths if width > 1]
     chosen = sorted({*wider[:1], *wider[-1:]})
@@ -157,12 +157,12 @@ def _rounding(subject: Subject, plain: Run, widths: tuple[int, ...]) -> Rounding
 
 
 def _certificate(
-    subject: Subject,
+    subject: CertifiedSubject,
     verifier: str,
     drafter: Drafter,
     widths: tuple[int, ...],
     sampling: Sampling,
-    greedy: dict[str, Run],
+    greedy: dict[str, CertifiedRun],
     parity: Parity,
     sampled: Parity | None,
     draws: DrawTest | None,
@@ -171,7 +171,7 @@ def _certificate(
 ) -> Certificate:
     plain, drafted, wide = (greedy[name] for name in ("plain", "drafted", "wide"))
 
-    def equal(one: Run, other: Run) -> int:
+    def equal(one: CertifiedRun, other: CertifiedRun) -> int:
         return sum(a == b for a, b in zip(one.tokens, other.tokens, strict=True))
 
     matched = None

@@ -19,7 +19,7 @@ from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.goodness import ALARM, GTest, g_test, total
-from jspec.testing.certification.runs import Drafting, Subject
+from jspec.testing.certification.runs import CertifiedSubject, Drafting
 from jspec.types import Sampling
 
 NUM_TOKENS = 3
@@ -62,7 +62,7 @@ class DrawTest:
 
 
 def check_draws(
-    subject: Subject,
+    subject: CertifiedSubject,
     drafting: Drafting,
     sampling: Sampling,
     width: int,
@@ -103,7 +103,7 @@ def check_draws(
 
 
 def _distributions(
-    subject: Subject, texts: Sequence[Sequence[int]], sampling: Sampling, width: int
+    subject: CertifiedSubject, texts: Sequence[Sequence[int]], sampling: Sampling, width: int
 ) -> Float[np.ndarray, "R V"]:
     """The distribution of the token after each text."""
     logits = next_logits(subject.model, subject.params, texts, width)
@@ -112,7 +112,7 @@ def _distributions(
     return probs / probs.sum(-1, keepdims=True)
 
 
-def _least_certain(subject: Subject, sampling: Sampling, count: int) -> list[int]:
+def _least_certain(subject: CertifiedSubject, sampling: Sampling, count: int) -> list[int]:
     """The prompts whose next token has the largest entropy: a certain token tests nothing.
 
     Raises:
@@ -149,7 +149,12 @@ class _Distribution:
 
     @classmethod
     def of(
-        cls, subject: Subject, prompt: Sequence[int], sampling: Sampling, num_draws: int, width: int
+        cls,
+        subject: CertifiedSubject,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        num_draws: int,
+        width: int,
     ) -> "_Distribution":
         level: dict[Text, float] = {(): 1.0}
         distributions: dict[Text, tuple[float, Any]] = {}
@@ -176,7 +181,7 @@ class _Distribution:
         return cls(tuple(distributions), cells, np.concatenate([*probabilities, [0.0]]))
 
     def by_width(
-        self, subject: Subject, prompt: Sequence[int], sampling: Sampling, width: int
+        self, subject: CertifiedSubject, prompt: Sequence[int], sampling: Sampling, width: int
     ) -> "_Distribution":
         """The same cells, with their probabilities by forward passes of another width."""
         texts = [[*prompt, *text] for text in self.beginnings]
@@ -206,7 +211,7 @@ class _Distribution:
 
 
 def _draw(
-    subject: Subject,
+    subject: CertifiedSubject,
     drafting: Drafting,
     sampling: Sampling,
     prompt: Sequence[int],

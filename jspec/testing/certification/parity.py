@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 from jspec import sampling as samplings
 from jspec.testing.certification.forwards import next_logits
 from jspec.testing.certification.rounding import Rounding, ulp
-from jspec.testing.certification.runs import Run, Subject
+from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject
 from jspec.types import Sampling
 
 TIE, BUG = "tie", "bug"
@@ -72,7 +72,11 @@ def first_difference(plain: Sequence[int], drafted: Sequence[int]) -> int | None
 
 
 def compare(
-    subject: Subject, plain: Run, drafted: Run, sampling: Sampling | None, rounding: Rounding
+    subject: CertifiedSubject,
+    plain: CertifiedRun,
+    drafted: CertifiedRun,
+    sampling: Sampling | None,
+    rounding: Rounding,
 ) -> Parity:
     """Compares two runs, and judges their divergences.
 

@@ -22,7 +22,7 @@ Drafting = tuple[Drafter, PyTree]
 
 
 @dataclass
-class Run:
+class CertifiedRun:
     """What one drafter made of all prompts."""
 
     tokens: list[list[int]] = field(default_factory=list)
@@ -33,7 +33,7 @@ class Run:
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class CertifiedSubject:
     """The target, the prompts and the settings of all runs.
 
     Args:
@@ -88,9 +88,9 @@ class Subject:
 
     def run(
         self, what: str, drafters: Mapping[str, Drafting], sampling: Sampling | None
-    ) -> dict[str, Run]:
+    ) -> dict[str, CertifiedRun]:
         """Decodes all prompts by every drafter, group by group, each with its memory kept hot."""
-        runs = {name: Run() for name in drafters}
+        runs = {name: CertifiedRun() for name in drafters}
         states: dict[str, PyTree] = dict.fromkeys(drafters)
         compiled: set[tuple[str, int]] = set()
         for start in range(0, len(self.prompts), self.batch_size):

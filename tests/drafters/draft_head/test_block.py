@@ -154,8 +154,8 @@ class Bigrams:
     vocab_size: int = V
     context: int | None = None
 
-    def init_memory(self, batch, slots):
-        return jspec.models.llama.Llama(tiny.draft().config).init_memory(batch, slots)
+    def init_memory(self, batch, capacity):
+        return jspec.models.llama.Llama(tiny.draft().config).init_memory(batch, capacity)
 
     commit, until = staticmethod(caches.commit), staticmethod(caches.until)
 
@@ -174,8 +174,8 @@ class BigramHead:
     num_slots: int = 5
     num_scored: int = V
 
-    def init_memory(self, batch, slots):
-        return Bigrams().init_memory(batch, slots)
+    def init_memory(self, batch, capacity):
+        return Bigrams().init_memory(batch, capacity)
 
     def read(self, params, hidden, positions):
         kv = (jnp.zeros((*positions.shape[:1], 2, positions.shape[1], 4)),)

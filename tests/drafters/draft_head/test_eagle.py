@@ -16,7 +16,7 @@ from jspec.drafters.draft_head.eagle import EAGLE, EAGLE2, PUBLISHED
 from jspec.models import heads
 from jspec.tree import Template
 from jspec.types import Frame, PromptChunk
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 
 TARGET = tiny.model()
 HEAD, HOT = tiny.eagle(), tiny.eagle(hot_tokens=11)
@@ -174,7 +174,7 @@ def test_a_head_that_is_no_number_drafts_nothing_and_loses_nothing(params, varia
 
 def drawn(probs):
     probs = jnp.asarray(probs, jnp.float32)
-    return Candidates(
+    return ChildDraws(
         jnp.arange(probs.shape[-1])[None, None],
         jnp.log(probs)[None, None],
         probs[None, None],

@@ -168,7 +168,7 @@ def test_a_chain_is_spent_where_other_text_is_read(target):
         drafter=Lyanna(head, num_speculative_tokens=6, resampling=Separate(4)),
         drafter_params=tiny.variables(head),
     )
-    state = jspec.prefill(model, params, [[1, 2], [3, 4]], max_new_tokens=1, slots=64, **call)
+    state = jspec.prefill(model, params, [[1, 2], [3, 4]], max_new_tokens=1, capacity=64, **call)
     state = jspec.step(model, params, state, **call)
     assert (state.drafter_state.memory.num_reusable > 0).all()
     state = jspec.prefill(

@@ -128,7 +128,7 @@ def decode(drafter, drafter_params=WEIGHTS, **options):
 def decode_on(drafter):
     """A second call, which the first one left room for."""
     ask = dict(drafter=drafter, drafter_params=WEIGHTS)
-    first = jspec.prefill(MODEL, WEIGHTS, PROMPT, max_new_tokens=3, slots=16, **ask)
+    first = jspec.prefill(MODEL, WEIGHTS, PROMPT, max_new_tokens=3, capacity=16, **ask)
     while not first.done.all():
         first = jspec.step(MODEL, WEIGHTS, first, **ask)
     return jspec.prefill(MODEL, WEIGHTS, PROMPT[:, :1], max_new_tokens=2, earlier=first, **ask)

@@ -29,7 +29,7 @@ from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template
 from jspec.types import Frame, Output, PromptChunk
 from jspec.verify import rules
-from jspec.verify.proposals import Candidates
+from jspec.verify.proposals import ChildDraws
 from jspec.verify.schemes import Scheme
 from jspec.verify.tree_verifier import TreeVerifier
 
@@ -46,7 +46,7 @@ def written(size):
         order = logits[..., size : size + count].astype(jnp.int32)
         tokens = jnp.maximum(order, 0)
         there = order >= 0
-        return Candidates(
+        return ChildDraws(
             tokens=tokens,
             scores=jnp.where(there, -jnp.arange(count, dtype=jnp.float32), -jnp.inf),
             child_probs=jnp.where(there, jnp.take_along_axis(probs, tokens, axis=-1), 0),
@@ -64,7 +64,7 @@ def perturbed(size):
         probs = jax.nn.softmax(logits[..., :size])
         scores, tokens = jax.lax.top_k(jnp.log(probs) + logits[..., size:], count)
         probabilities = jnp.take_along_axis(probs, tokens, axis=-1)
-        return Candidates(tokens, scores, probabilities, probs, probs)
+        return ChildDraws(tokens, scores, probabilities, probs, probs)
 
     return Scheme(draw, TreeVerifier(rules.recursive))
 
@@ -240,7 +240,7 @@ def test_spectr_is_the_oracles():
         tokens = column[:, None] if count == chains else column[:, :, None]
         probs = jax.nn.softmax(logits)
         some = jnp.zeros(tokens.shape)
-        return Candidates(tokens, some, some, probs, probs)
+        return ChildDraws(tokens, some, some, probs, probs)
 
     drafter = jspec.SpecTr(
         tables.Table(size + 1), chains, length, scheme=Scheme(draw, TreeVerifier(rules.k_seq))

@@ -30,7 +30,7 @@ class Telling:
     def __init__(self, template):
         self.template = template
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return ()
 
     def prefill(self, params, state, chunk):

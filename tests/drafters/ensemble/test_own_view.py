@@ -21,7 +21,7 @@ class Watching:
 
     length: int = 3
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return jnp.zeros((5, batch), jnp.int32)
 
     def prefill(self, params, state, chunk):

@@ -10,7 +10,7 @@ import tiny
 
 import jspec
 from jspec import tree as trees
-from jspec.tree.admission import admit
+from jspec.tree.sanitize import sanitize
 
 LIMIT = 12
 
@@ -22,7 +22,7 @@ class Told:
     change: str = "nothing"
     length: int = 4
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         return jnp.zeros(batch, jnp.int32)
 
     def prefill(self, params, state, chunk):
@@ -129,7 +129,7 @@ def test_admission_is_that_of_a_loop_over_nodes():
     """Random nonsense against a plain reading of the rules, node by node."""
     rng = np.random.default_rng(0)
     vocab, nodes = 5, 9
-    admitted = jax.jit(lambda tree, root: admit(tree, root, vocab))
+    sanitized = jax.jit(lambda tree, root: sanitize(tree, root, vocab))
     for _ in range(60):
         tree = jspec.Tree(
             tokens=rng.integers(-1, vocab + 1, (2, nodes)).astype(np.int32),
@@ -140,7 +140,7 @@ def test_admission_is_that_of_a_loop_over_nodes():
             value=np.where(rng.uniform(size=(2, nodes)) < 0.1, np.nan, 0.5).astype(np.float32),
         )
         tree = tree.replace(parents=tree.parents.astype(np.int32))
-        got = admitted(tree, np.array([1, 2], np.int32))
+        got = sanitized(tree, np.array([1, 2], np.int32))
         for row in range(2):
             depth, good, seen = {0: 0}, {0}, set()
             for node in range(1, nodes):
@@ -166,7 +166,7 @@ def test_a_tree_of_nothing_but_its_root_is_the_root():
     tree = trees.root_only(jnp.array([3])).replace(
         valid=jnp.zeros((1, 1), bool), parents=jnp.zeros((1, 1), jnp.int32), depth=4, width=9
     )
-    got = admit(tree, jnp.array([5]), 23)
+    got = sanitize(tree, jnp.array([5]), 23)
     assert (got.tokens.tolist(), got.parents.tolist(), got.valid.tolist()) == (
         [[5]],
         [[-1]],
@@ -177,8 +177,8 @@ def test_a_tree_of_nothing_but_its_root_is_the_root():
 
 def test_sampled_siblings_may_be_equal():
     tree = trees.branching([2]).fill(jnp.array([[1, 2, 2]])).replace(q=jnp.ones((1, 3, 5)) / 5)
-    assert admit(tree, jnp.array([1]), 5).valid.all()
-    assert admit(tree.replace(q=None), jnp.array([1]), 5).valid.tolist() == [[True, True, False]]
+    assert sanitize(tree, jnp.array([1]), 5).valid.all()
+    assert sanitize(tree.replace(q=None), jnp.array([1]), 5).valid.tolist() == [[True, True, False]]
 
 
 def broken(**functions):
@@ -355,7 +355,7 @@ def test_a_rule_without_its_distribution_is_refused_before_a_round_is_traced(tar
 def test_one_array_may_stand_in_two_leaves_of_a_state(target, plain):
     """The state is donated; XLA takes no buffer twice."""
 
-    def init(self, batch, slots, earlier):
+    def init(self, batch, capacity, earlier):
         zeros = jnp.zeros(batch, jnp.int32)
         return zeros, zeros
 

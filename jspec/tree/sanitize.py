@@ -17,7 +17,7 @@ from jspec._validate.errors import InputError
 from jspec.types import NO_PARENT, PyTree, Tree, WidthChoice
 
 
-def admit(
+def sanitize(
     tree: Tree,
     root: Int[Array, " B"],
     vocab_size: int | Int[Array, ""] | None = None,
@@ -42,7 +42,7 @@ def admit(
     Example:
         >>> import jax.numpy as jnp, jspec
         >>> tree = jspec.tree.chain(3).fill(jnp.array([[9, 1, 99, 2]]))  # 99 is no token of 23
-        >>> admit(tree, jnp.array([5]), 23).valid.tolist()
+        >>> sanitize(tree, jnp.array([5]), 23).valid.tolist()
         [[True, True, False, False]]
     """
     num_nodes = tree.tokens.shape[1]

@@ -11,11 +11,11 @@ from jspec._validate.errors import InputError
 from jspec.processors import grammar
 from jspec.serve import calls
 from jspec.serve.errors import APIError
-from jspec.serve.forms import Automata, Bounds, Forms, Wanted
+from jspec.serve.forms import Automata, Forms, RequestBounds, Wanted
 from jspec.serve.jobs import RowSettings
-from jspec.serve.limits import Limits
+from jspec.serve.limits import ServerLimits
 from jspec.serve.schemas import AsJSON, ChatRequest, CompletionRequest, Message, NamedTool
-from jspec.serve.schemas import Settings as Asked
+from jspec.serve.schemas import SamplingParams as Asked
 from jspec.serve.workers import Patience
 from jspec.sessions import conversations
 
@@ -33,7 +33,7 @@ _PENALTIES = (
 
 
 @dataclass(frozen=True)
-class Order:
+class ParsedRequest:
     """A request, ready for rows.
 
     Args:
@@ -60,12 +60,12 @@ class Order:
     reader: Callable[[], calls.Reader] | None = None
     salt: str = ""
 
-    def formed(self, made: Automata) -> "Order":
+    def formed(self, made: Automata) -> "ParsedRequest":
         """The order with its automata."""
         return replace(self, settings=replace(self.settings, grammar=made[0], stop=made[1]))
 
 
-class Intake:
+class RequestParser:
     """Makes orders of requests; from any thread.
 
     What is asked for is refused by its size before anything is made of it, and is looked at from
@@ -81,9 +81,9 @@ class Intake:
     def __init__(
         self,
         target: "Loaded",
-        bounds: Bounds,
+        bounds: RequestBounds,
         call_parser: str | None = None,
-        limits: Limits = Limits(),
+        limits: ServerLimits = ServerLimits(),
     ):
         self.target = target
         self._call_parser = call_parser
@@ -98,7 +98,7 @@ class Intake:
         self._most_bytes = bounds.max_model_len * longest
         """Of a text: more have no room in a row whatever its tokens are."""
 
-    def completion(self, asked: CompletionRequest, patience: Patience) -> Order:
+    def completion(self, asked: CompletionRequest, patience: Patience) -> ParsedRequest:
         """The order of a completion.
 
         Raises:
@@ -123,12 +123,12 @@ class Intake:
         wanted = self.forms.wanted(asked.stop_texts, asked.structured_outputs)
         num_top = self._num_top("logprobs", asked.logprobs)
         settings = self._settings(asked, limit, wanted, num_top is not None)
-        return Order(
+        return ParsedRequest(
             prompts, settings, wanted, asked.seed is not None, asked.n, num_top,
             salt=asked.cache_salt or "",
         )  # fmt: skip
 
-    def chat(self, asked: ChatRequest, patience: Patience) -> Order:
+    def chat(self, asked: ChatRequest, patience: Patience) -> ParsedRequest:
         """The order of a chat's next turn.
 
         Raises:
@@ -166,7 +166,7 @@ class Intake:
         top = (asked.top_logprobs or 0) if asked.logprobs else None
         num_top = self._num_top("top_logprobs" if top else "logprobs", top)
         settings = self._settings(asked, limit, wanted, num_top is not None)
-        return Order(
+        return ParsedRequest(
             [prompt], settings, wanted, asked.seed is not None, asked.n, num_top, goes_on=True,
             function=function, reader=reader, salt=asked.cache_salt or "",
         )  # fmt: skip

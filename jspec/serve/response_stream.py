@@ -12,9 +12,9 @@ from jspec.serve import formats
 from jspec.serve.answers import Answer
 from jspec.serve.errors import APIError
 from jspec.serve.formats import Format
-from jspec.serve.intake import Order, numbered
-from jspec.serve.jobs import Job, Piece
+from jspec.serve.jobs import Delta, Job
 from jspec.serve.metrics import ServerMetrics
+from jspec.serve.request_parser import ParsedRequest, numbered
 from jspec.serve.scheduler import Busy, Scheduler
 
 Message = MutableMapping[str, Any]
@@ -29,7 +29,7 @@ class Gone(Exception):
     """The client went away."""
 
 
-class Exchange:
+class ResponseStream:
     """One request while it is answered.
 
     Args:
@@ -42,7 +42,7 @@ class Exchange:
 
     def __init__(
         self,
-        order: Order,
+        order: ParsedRequest,
         form: Format,
         scheduler: Scheduler,
         metrics: ServerMetrics,
@@ -51,7 +51,7 @@ class Exchange:
         self._form = form
         self._scheduler = scheduler
         self._metrics = metrics
-        self._pieces: asyncio.Queue[tuple[int, Piece] | None] = asyncio.Queue()
+        self._deltas: asyncio.Queue[tuple[int, Delta] | None] = asyncio.Queue()
         self.jobs: list[Job] = []
         self.answers: list[Answer] = []
         for prompt in order.prompts:
@@ -63,7 +63,7 @@ class Exchange:
                 job = Job(
                     prompt,
                     numbered(order.settings, number),
-                    partial(_put, self._pieces, index),
+                    partial(_put, self._deltas, index),
                     shared=len(prompt) - 1 if several else 0,
                     goes_on=order.goes_on,
                     salt=order.salt,
@@ -106,7 +106,7 @@ class Exchange:
         return self._form.whole(self.answers, self._usage())
 
     async def stream(self, receive: Receive, send: Send, with_usage: bool) -> None:
-        """Sends answers piece by piece, as server-sent events.
+        """Sends answers delta by delta, as server-sent events.
 
         Raises:
             Gone: if the client went away, or takes nothing.
@@ -131,13 +131,13 @@ class Exchange:
         firsts = [self._form.first(answer) for answer in self.answers]
         if opening := [first for first in firsts if first is not None]:
             await chunk(opening, None)
-        async for answer, text, piece in self._arriving(receive, show=True):
+        async for answer, text, delta in self._arriving(receive, show=True):
             if answer.error is not None:
                 self.cancel()
                 await event(_json(_error(answer).body))
                 break
-            if text or piece.is_last or piece.logprobs is not None:
-                shown = self._form.piece(answer, text, piece.tokens, piece.logprobs)
+            if text or delta.is_last or delta.logprobs is not None:
+                shown = self._form.delta(answer, text, delta.tokens, delta.logprobs)
                 await chunk([shown], None)
         else:
             if with_usage:
@@ -147,31 +147,31 @@ class Exchange:
 
     async def _arriving(
         self, receive: Receive, show: bool
-    ) -> AsyncIterator[tuple[Answer, str, Piece]]:
+    ) -> AsyncIterator[tuple[Answer, str, Delta]]:
         """Pieces as they come, with the answer that they belong to and their text."""
         watch = asyncio.ensure_future(departure(receive))
-        watch.add_done_callback(lambda _: self._pieces.put_nowait(None))
+        watch.add_done_callback(lambda _: self._deltas.put_nowait(None))
         try:
             left = len(self.jobs)
             while left:
-                arrived = await self._pieces.get()
+                arrived = await self._deltas.get()
                 if arrived is None:
                     raise Gone
-                index, piece = arrived
+                index, delta = arrived
                 answer = self.answers[index]
-                text = answer.add(piece, show)
-                self._count(index, answer, piece)
-                left -= piece.is_last
-                yield answer, text, piece
+                text = answer.add(delta, show)
+                self._count(index, answer, delta)
+                left -= delta.is_last
+                yield answer, text, delta
         finally:
             watch.cancel()
 
-    def _count(self, index: int, answer: Answer, piece: Piece) -> None:
+    def _count(self, index: int, answer: Answer, delta: Delta) -> None:
         now = time.monotonic()
-        if piece.tokens:
+        if delta.tokens:
             last, self._last[index] = self._last[index], now
-            self._metrics.wrote(len(piece.tokens), None if last is None else now - last)
-        if piece.is_last:
+            self._metrics.wrote(len(delta.tokens), None if last is None else now - last)
+        if delta.is_last:
             reason = answer.finish_reason or "error"
             self._metrics.ended(self.jobs[index], len(answer.tokens), reason, answer.rounds)
 
@@ -202,11 +202,11 @@ class Exchange:
         }
 
 
-def _put(pieces: asyncio.Queue[tuple[int, Piece] | None], index: int, piece: Piece) -> None:
+def _put(deltas: asyncio.Queue[tuple[int, Delta] | None], index: int, delta: Delta) -> None:
     """Of the queue alone: a job that had its exchange would be a cycle, and wait for a collection
     with all that it holds.
     """
-    pieces.put_nowait((index, piece))
+    deltas.put_nowait((index, delta))
 
 
 def _error(answer: Answer) -> APIError:
