@@ -15,7 +15,10 @@ namespace {
 constexpr int kScored = kRegisters == 32 ? 8 : 4;  // queries that are scored at once
 constexpr int kMixed = kRegisters == 32 ? 4 : 2;   // queries whose values are summed at once
 constexpr int kColumns = 4;                        // vectors of a value that are summed at once
-constexpr int64_t kSlots = 64;                     // slots whose values are summed at once
+constexpr int kKeys = 4;                           // vectors of keys that are turned at once
+constexpr int64_t kSlots = kKeys * kLanes;         // slots that are scored at once, or summed
+
+constexpr int64_t kAhead = 2 * kSlots;             // slots that are fetched ahead of their use
 
 // The keys or values of one row and head, one behind the other.
 template <class T>
@@ -38,47 +41,80 @@ void turned(const Rows<T>& keys, int64_t start, float* into) {
   for (int64_t d = 0; d < keys.dim; d += kLanes) {
     Vector rows[kLanes];
 #pragma GCC unroll 16
-    for (int i = 0; i < kLanes; i++)
+    for (int i = 0; i < kLanes; i++) {
+      __builtin_prefetch(keys.at(start + i + kAhead) + d);
       rows[i] = start + i < keys.count ? columns(keys.at(start + i) + d, keys.dim - d) : zeros();
+    }
     transpose(rows);
 #pragma GCC unroll 16
     for (int i = 0; i < kLanes; i++) store(into + (d + i) * kLanes, rows[i]);
   }
 }
 
-// The scores of N queries with kLanes keys.
-template <int N>
-void scores_of(const float* const* queries, const float* keys, int64_t dim, float** into,
-               int64_t at) {
-  Vector sums[N];
+// The scores of N queries with K vectors of keys.
+template <int N, int K>
+JSPEC_INLINE void scores_of(const float* const* queries, const float* keys, int64_t dim,
+                            float* const* into, int64_t at) {
+  int64_t wide = rounded_up(dim) * kLanes;
+  Vector sums[N][K];
 #pragma GCC unroll 8
-  for (int n = 0; n < N; n++) sums[n] = zeros();
+  for (int n = 0; n < N; n++)
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) sums[n][k] = zeros();
   for (int64_t d = 0; d < dim; d++) {
-    Vector key = load(keys + d * kLanes);
+    Vector key[K];
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) key[k] = load(keys + k * wide + d * kLanes);
 #pragma GCC unroll 8
-    for (int n = 0; n < N; n++) sums[n] = multiply_add(all(queries[n][d]), key, sums[n]);
+    for (int n = 0; n < N; n++) {
+      Vector query = all(queries[n][d]);
+#pragma GCC unroll 4
+      for (int k = 0; k < K; k++) sums[n][k] = multiply_add(query, key[k], sums[n][k]);
+    }
   }
 #pragma GCC unroll 8
-  for (int n = 0; n < N; n++) store(into[n] + at, sums[n]);
+  for (int n = 0; n < N; n++)
+#pragma GCC unroll 4
+    for (int k = 0; k < K; k++) store(into[n] + at + k * kLanes, sums[n][k]);
 }
 
+// The scores of N queries with `vectors` of keys, K at once.
+template <int N, int K>
+void scores_with(const float* const* queries, const float* keys, int64_t vectors, int64_t dim,
+                 float* const* into, int64_t at) {
+  int64_t wide = rounded_up(dim) * kLanes, k = 0;
+  for (; k + K <= vectors; k += K)
+    scores_of<N, K>(queries, keys + k * wide, dim, into, at + k * kLanes);
+  for (; k < vectors; k++)
+    scores_of<N, 1>(queries, keys + k * wide, dim, into, at + k * kLanes);
+}
+
+// The scores of queries with the keys start .. end, and up to kLanes - 1 behind them.
 template <class T>
-void score(const Rows<T>& keys, int64_t start, const float* const* queries, int64_t count,
-           float** into, float* space) {
-  for (; start < keys.count; start += kLanes) {
-    turned(keys, start, space);
-    int64_t n = 0;
+void score(const Rows<T>& keys, int64_t start, int64_t end, const float* const* queries,
+           int64_t count, float* const* into, float* space) {
+  int64_t dim = keys.dim, wide = rounded_up(dim) * kLanes;
+  for (; start < end; start += kSlots) {
+    int64_t vectors = (end - start + kLanes - 1) / kLanes, n = 0;
+    if (vectors > kKeys) vectors = kKeys;
+    for (int64_t k = 0; k < vectors; k++) turned(keys, start + k * kLanes, space + k * wide);
     for (; n + kScored <= count; n += kScored)
-      scores_of<kScored>(queries + n, space, keys.dim, into + n, start);
-    for (; n + 2 <= count; n += 2) scores_of<2>(queries + n, space, keys.dim, into + n, start);
-    for (; n < count; n++) scores_of<1>(queries + n, space, keys.dim, into + n, start);
+      scores_with<kScored, 2>(queries + n, space, vectors, dim, into + n, start);
+    for (; n + 4 <= count; n += 4)
+      scores_with<4, kRegisters / 8>(queries + n, space, vectors, dim, into + n, start);
+    switch (count - n) {
+      case 3: scores_with<3, kRegisters / 8>(queries + n, space, vectors, dim, into + n, start);
+        break;
+      case 2: scores_with<2, kKeys>(queries + n, space, vectors, dim, into + n, start); break;
+      case 1: scores_with<1, kKeys>(queries + n, space, vectors, dim, into + n, start); break;
+    }
   }
 }
 
 // Adds the values first .. last of a list, or of all, each by its weight, to the sums of N queries.
 template <class T, int N, int C>
 JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list, int64_t first,
-                      int64_t last, float* const* weights, float* const* sums) {
+                      int64_t last, float* const* weights, float* const* sums, int64_t ahead) {
   Vector sum[N][C];
 #pragma GCC unroll 8
   for (int n = 0; n < N; n++)
@@ -87,6 +123,9 @@ JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list
   for (int64_t i = first; i < last; i++) {
     const T* from = values.at(list ? list[i] : i) + column;
     Vector value[C];
+    if (ahead)
+#pragma GCC unroll 8
+      for (int c = 0; c < C; c++) __builtin_prefetch(from + ahead * values.dim + c * kLanes);
 #pragma GCC unroll 8
     for (int c = 0; c < C; c++)
       value[c] = columns(from + c * kLanes, values.dim - column - c * kLanes);
@@ -103,15 +142,18 @@ JSPEC_INLINE void mix(const Rows<T>& values, int64_t column, const int32_t* list
     for (int c = 0; c < C; c++) store(sums[n] + column + c * kLanes, sum[n][c]);
 }
 
+// The columns `column` .. end of such sums.
 template <class T, int N>
-void mix_all(const Rows<T>& values, const int32_t* list, int64_t first, int64_t last,
-             float* const* weights, float* const* sums) {
+void mix_all(const Rows<T>& values, int64_t column, int64_t end, const int32_t* list,
+             int64_t first, int64_t last, float* const* weights, float* const* sums,
+             int64_t ahead) {
   if (first >= last) return;
-  int64_t column = 0;
-  for (; column + kColumns * kLanes <= values.dim; column += kColumns * kLanes)
-    mix<T, N, kColumns>(values, column, list, first, last, weights, sums);
-  for (; column < values.dim; column += kLanes)
-    mix<T, N, 1>(values, column, list, first, last, weights, sums);
+  for (; column + kColumns * kLanes <= end; column += kColumns * kLanes)
+    mix<T, N, kColumns>(values, column, list, first, last, weights, sums, ahead);
+  for (; column + 2 * kLanes <= end; column += 2 * kLanes)
+    mix<T, N, 2>(values, column, list, first, last, weights, sums, ahead);
+  for (; column < end; column += kLanes)
+    mix<T, N, 1>(values, column, list, first, last, weights, sums, ahead);
 }
 
 // Scores become weights, exp(score - largest); returns their sum.
@@ -131,96 +173,140 @@ JSPEC_INLINE float weights_of(float* scores, int64_t count, float soft_cap) {
   return sum(total);
 }
 
+// Some queries of one row and head. What a stage finds lies in the tile's memory, so that another
+// thread can go on with it.
 template <class T>
-void attend_to(const jspec::Attention& call, int64_t row, int64_t head, int64_t first,
-               int64_t last, float* space) {
-  int64_t dim = call.dim, wide = rounded_up(dim);
-  int64_t live = call.lengths[row] < 0 ? 0 : call.lengths[row];
-  if (live > call.slots) live = call.slots;
-  int64_t own = rounded_up(call.nodes), all_keys = rounded_up(live + call.nodes) + kLanes;
+struct Queries {
+  const jspec::Attention& call;
+  jspec::Tile& tile;
+  int64_t dim = call.dim, wide = rounded_up(dim), own = rounded_up(call.nodes);
+  int64_t live = call.lengths[tile.row] < 0            ? 0
+                 : call.lengths[tile.row] > call.slots ? call.slots
+                                                       : call.lengths[tile.row];
+  int64_t most = rounded_up(live + call.nodes) + kLanes;
+  Rows<T> slot_keys, slot_values, node_keys, node_values;
 
-  // Scratch memory: keys turned, then for each query its scores, those of its nodes, their list,
-  // and its sums.
-  float* keys = space;
-  float* at = keys + wide * kLanes;
-  const float* queries[jspec::kMostQueries];
-  float *scores[jspec::kMostQueries], *own_scores[jspec::kMostQueries], *sums[jspec::kMostQueries];
-  float* mixed[jspec::kMostQueries];
-  int64_t oldest[jspec::kMostQueries], seen[jspec::kMostQueries];
-  int32_t* lists[jspec::kMostQueries];
-  int64_t begin = live, count = 0;
-  for (int64_t query = first; query < last; query++) {
-    int64_t node = query / call.group, mate = query % call.group, i = count;
-    int64_t token = row * call.new_nodes + node;
-    int64_t place = (token * call.heads + head) * call.group + mate;
-    mixed[i] = call.mixed + place * dim;
-    lists[i] = (int32_t*)at;
-    seen[i] = 0;
-    for (int64_t other = 0; other < call.nodes; other++)
-      if (call.mask[token * call.nodes + other]) lists[i][seen[i]++] = int32_t(other);
-    if (!seen[i]) {  // no node: rows of a batch have fewer than there is room for
-      for (int64_t d = 0; d < dim; d++) mixed[i][d] = 0;
-      continue;
+  Queries(const jspec::Attention& call, jspec::Tile& tile) : call(call), tile(tile) {
+    int64_t head = tile.row * call.heads + tile.head;
+    int64_t at = (head * call.layers + call.layer) * call.slots * dim;
+    slot_keys = {(const T*)call.slot_keys + at, live, dim};
+    slot_values = {(const T*)call.slot_values + at, live, dim};
+    node_keys = {(const T*)call.node_keys + head * call.nodes * dim, call.nodes, dim};
+    node_values = {(const T*)call.node_values + head * call.nodes * dim, call.nodes, dim};
+  }
+
+  // Of a query: its scores, those of nodes, the list of the nodes that it sees, and its sums.
+  float* scores(int64_t i) const { return tile.space + i * (most + 2 * own + wide); }
+  float* own_scores(int64_t i) const { return scores(i) + most; }
+  int32_t* list(int64_t i) const { return (int32_t*)(own_scores(i) + own); }
+  float* sums(int64_t i) const { return own_scores(i) + 2 * own; }
+
+  // Which queries there are, what they see, and their scores with nodes.
+  void open(float* keys) {
+    const float* queries[jspec::kMostQueries];
+    float* found[jspec::kMostQueries];
+    tile.begin = live, tile.count = 0;
+    for (int64_t query = tile.first; query < tile.last; query++) {
+      int64_t token = tile.row * call.new_nodes + query / call.group, i = tile.count;
+      int64_t place = (token * call.heads + tile.head) * call.group + query % call.group;
+      tile.places[i] = place * dim, tile.seen[i] = 0;
+      for (int64_t other = 0; other < call.nodes; other++)
+        if (call.mask[token * call.nodes + other]) list(i)[tile.seen[i]++] = int32_t(other);
+      if (!tile.seen[i]) {  // no node: rows of a batch have fewer than there is room for
+        for (int64_t d = 0; d < dim; d++) call.mixed[place * dim + d] = 0;
+        continue;
+      }
+      queries[i] = call.queries + place * dim, found[i] = own_scores(i);
+      for (int64_t d = 0; d < wide; d++) sums(i)[d] = 0;
+      int64_t from = call.oldest[token];
+      tile.oldest[i] = from < 0 ? 0 : from > live ? live : from;
+      if (tile.oldest[i] < tile.begin) tile.begin = tile.oldest[i];
+      tile.count++;
     }
-    at += own;
-    queries[i] = call.queries + place * dim;
-    scores[i] = at, at += all_keys;
-    own_scores[i] = at, at += own;
-    sums[i] = at, at += wide;
-    for (int64_t d = 0; d < wide; d++) sums[i][d] = 0;
-    int64_t from = call.oldest[token];
-    oldest[i] = from < 0 ? 0 : from > live ? live : from;
-    if (oldest[i] < begin) begin = oldest[i];
-    count++;
-  }
-  if (!count) return;
-
-  int64_t slots_of = (row * call.heads + head) * call.layers + call.layer;
-  Rows<T> slot_keys{(const T*)call.slot_keys + slots_of * call.slots * dim, live, dim};
-  Rows<T> slot_values{(const T*)call.slot_values + slots_of * call.slots * dim, live, dim};
-  int64_t nodes_of = row * call.heads + head;
-  Rows<T> node_keys{(const T*)call.node_keys + nodes_of * call.nodes * dim, call.nodes, dim};
-  Rows<T> node_values{(const T*)call.node_values + nodes_of * call.nodes * dim, call.nodes, dim};
-
-  score(node_keys, 0, queries, count, own_scores, keys);
-  score(slot_keys, begin, queries, count, scores, keys);
-  float totals[jspec::kMostQueries];
-  for (int64_t i = 0; i < count; i++) {
-    for (int64_t n = 0; n < seen[i]; n++) scores[i][live + n] = own_scores[i][lists[i][n]];
-    totals[i] = weights_of(scores[i] + oldest[i], live + seen[i] - oldest[i], call.soft_cap);
+    score(node_keys, 0, call.nodes, queries, tile.count, found, keys);
   }
 
-  for (int64_t slot = begin; slot < live; slot += kSlots) {
-    int64_t end = slot + kSlots < live ? slot + kSlots : live;
-    for (int64_t i = 0; i < count;) {
-      bool together = i + kMixed <= count;
-      for (int n = 0; together && n < kMixed; n++) together = oldest[i + n] <= slot;
-      if (together) {
-        mix_all<T, kMixed>(slot_values, nullptr, slot, end, scores + i, sums + i);
-        i += kMixed;
-      } else {
-        mix_all<T, 1>(slot_values, nullptr, slot > oldest[i] ? slot : oldest[i], end, scores + i,
-                      sums + i);
-        i++;
+  // The scores with a part of the slots.
+  void score_slots(int64_t part, int64_t parts, float* keys) {
+    const float* queries[jspec::kMostQueries];
+    float* found[jspec::kMostQueries];
+    for (int64_t i = 0; i < tile.count; i++)
+      queries[i] = call.queries + tile.places[i], found[i] = scores(i);
+    int64_t blocks = (live - tile.begin + kSlots - 1) / kSlots;
+    int64_t first = tile.begin + blocks * part / parts * kSlots;
+    int64_t last = tile.begin + blocks * (part + 1) / parts * kSlots;
+    score(slot_keys, first, last < live ? last : live, queries, tile.count, found, keys);
+  }
+
+  // The weights of some of the queries.
+  void weigh(int64_t part, int64_t parts) {
+    for (int64_t i = part; i < tile.count; i += parts) {
+      float* found = scores(i);
+      for (int64_t n = 0; n < tile.seen[i]; n++) found[live + n] = own_scores(i)[list(i)[n]];
+      tile.totals[i] = weights_of(found + tile.oldest[i], live + tile.seen[i] - tile.oldest[i],
+                                  call.soft_cap);
+    }
+  }
+
+  template <int N>
+  void mix_slots(int64_t i, int64_t column, int64_t end, int64_t first, int64_t last) {
+    float *weights[N], *into[N];
+    for (int n = 0; n < N; n++) weights[n] = scores(i + n), into[n] = sums(i + n);
+    mix_all<T, N>(slot_values, column, end, nullptr, first, last, weights, into, i ? 0 : kAhead);
+  }
+
+  // Some columns of what the queries get.
+  void mix_values(int64_t part, int64_t parts) {
+    int64_t pairs = (wide + 2 * kLanes - 1) / (2 * kLanes);
+    int64_t column = pairs * part / parts * 2 * kLanes;
+    int64_t end = pairs * (part + 1) / parts * 2 * kLanes;
+    if (end > wide) end = wide;
+    if (column >= end) return;
+    for (int64_t slot = tile.begin; slot < live; slot += kSlots) {
+      int64_t last = slot + kSlots < live ? slot + kSlots : live;
+      for (int64_t i = 0; i < tile.count;) {
+        int64_t together = 0, left = tile.count - i;
+        while (together < kMixed && together < left && tile.oldest[i + together] <= slot)
+          together++;
+        switch (together) {
+          case 4: mix_slots<4 < kMixed ? 4 : kMixed>(i, column, end, slot, last); break;
+          case 3: mix_slots<3 < kMixed ? 3 : kMixed>(i, column, end, slot, last); break;
+          case 2: mix_slots<2>(i, column, end, slot, last); break;
+          case 1: mix_slots<1>(i, column, end, slot, last); break;
+          default: mix_slots<1>(i, column, end, tile.oldest[i], last);
+        }
+        i += together ? together : 1;
+      }
+    }
+    for (int64_t i = 0; i < tile.count; i++) {
+      float *weights = scores(i) + live, *into = sums(i), *mixed = call.mixed + tile.places[i];
+      mix_all<T, 1>(node_values, column, end, list(i), 0, tile.seen[i], &weights, &into, 0);
+      for (int64_t d = column; d < end && d < dim; d++) {
+        float found = into[d] / tile.totals[i];
+        mixed[d] = std::isfinite(found) ? found : NAN;  // as where XLA computes
       }
     }
   }
-  for (int64_t i = 0; i < count; i++) {
-    float* own_weights = scores[i] + live;
-    mix_all<T, 1>(node_values, lists[i], 0, seen[i], &own_weights, sums + i);
-    for (int64_t d = 0; d < dim; d++) {
-      float found = sums[i][d] / totals[i];
-      mixed[i][d] = std::isfinite(found) ? found : NAN;  // as where XLA computes
-    }
+};
+
+template <class T>
+void attend_to(const jspec::Attention& call, jspec::Tile& tile, jspec::Stage stage, int64_t part,
+               int64_t parts, float* keys) {
+  Queries<T> queries(call, tile);
+  switch (stage) {
+    case jspec::Stage::kOpen: return queries.open(keys);
+    case jspec::Stage::kScore: return queries.score_slots(part, parts, keys);
+    case jspec::Stage::kWeigh: return queries.weigh(part, parts);
+    case jspec::Stage::kMix: return queries.mix_values(part, parts);
   }
 }
 
-void attend(const jspec::Attention& call, int64_t row, int64_t head, int64_t first, int64_t last,
-            float* space) {
+void attend(const jspec::Attention& call, jspec::Tile& tile, jspec::Stage stage, int64_t part,
+            int64_t parts, float* keys) {
   switch (call.kind) {
-    case jspec::Kind::kFloat32: return attend_to<float>(call, row, head, first, last, space);
-    case jspec::Kind::kBfloat16: return attend_to<uint16_t>(call, row, head, first, last, space);
-    case jspec::Kind::kInt8: return;
+    case jspec::Kind::kFloat32: return attend_to<float>(call, tile, stage, part, parts, keys);
+    case jspec::Kind::kBfloat16: return attend_to<uint16_t>(call, tile, stage, part, parts, keys);
+    default: return;
   }
 }
 

@@ -1,6 +1,7 @@
 // The kernels as targets of XLA's foreign function interface, over the threads of XLA's own pool.
 #include <atomic>
 #include <cstring>
+#include <deque>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -28,6 +29,10 @@ using jspec::Integers;
 using jspec::Kind;
 using jspec::Product;
 using jspec::RoundedProduct;
+using jspec::Stage;
+using jspec::Tile;
+
+constexpr Stage kStages[] = {Stage::kOpen, Stage::kScore, Stage::kWeigh, Stage::kMix};
 
 const Kernels* chosen = nullptr;
 const Integers* integers = nullptr;
@@ -38,38 +43,52 @@ void rest() {
 #endif
 }
 
-// Parts of a call. Each thread has some that lie side by side, takes them one by one, and then what
+// Parts of a stage. Each thread has some that lie side by side, takes them one by one, and then what
 // others have not begun. So a thread that the pool starts late is waited for by nobody.
 struct Shared {
-  explicit Shared(int64_t threads) : next(threads) {}
+  Shared(int64_t parts, int64_t threads) : parts(parts), next(threads) {
+    for (int64_t thread = 0; thread < threads; thread++) next[thread] = parts * thread / threads;
+  }
+  int64_t parts;
   std::vector<std::atomic<int64_t>> next;
   std::atomic<int64_t> done{0};
 };
 
+// Runs so many parts of each stage, one stage behind the other.
 template <class Run>
-void in_parts(ffi::ThreadPool& pool, int64_t parts, int64_t threads, const Run& run) {
-  if (parts <= 1 || threads <= 1) {
-    for (int64_t part = 0; part < parts; part++) run(part);
+void in_stages(ffi::ThreadPool& pool, const std::vector<int64_t>& stages, int64_t threads,
+               const Run& run) {
+  if (threads <= 1) {
+    for (size_t stage = 0; stage < stages.size(); stage++)
+      for (int64_t part = 0; part < stages[stage]; part++) run(stage, part);
     return;
   }
-  auto shared = std::make_shared<Shared>(threads);
-  for (int64_t thread = 0; thread < threads; thread++)
-    shared->next[thread] = parts * thread / threads;
+  auto shared = std::make_shared<std::deque<Shared>>();
+  for (int64_t parts : stages) shared->emplace_back(parts, threads);
   // `run` is only touched by who has a part, and the call waits for all parts.
-  auto work = [shared, parts, threads, run = &run](int64_t own) {
-    for (int64_t i = 0; i < threads; i++) {
-      int64_t of = (own + i) % threads, end = parts * (of + 1) / threads;
-      for (int64_t part; (part = shared->next[of].fetch_add(1, std::memory_order_relaxed)) < end;) {
-        (*run)(part);
-        shared->done.fetch_add(1, std::memory_order_release);
+  auto work = [shared, threads, run = &run](int64_t own) {
+    for (size_t number = 0; number < shared->size(); number++) {
+      Shared& stage = (*shared)[number];
+      for (int64_t i = 0; i < threads; i++) {
+        int64_t of = (own + i) % threads, end = stage.parts * (of + 1) / threads;
+        for (int64_t part; (part = stage.next[of].fetch_add(1, std::memory_order_relaxed)) < end;) {
+          (*run)(number, part);
+          stage.done.fetch_add(1, std::memory_order_release);
+        }
       }
+      if (own && number + 1 == shared->size()) return;
+      for (int spins = 0; stage.done.load(std::memory_order_acquire) < stage.parts; spins++)
+        spins < 4096 ? rest() : std::this_thread::yield();
     }
   };
   for (int64_t thread = 1; thread < threads; thread++)
     pool.Schedule([work, thread] { work(thread); });
   work(0);
-  for (int spins = 0; shared->done.load(std::memory_order_acquire) < parts; spins++)
-    spins < 4096 ? rest() : std::this_thread::yield();
+}
+
+template <class Run>
+void in_parts(ffi::ThreadPool& pool, int64_t parts, int64_t threads, const Run& run) {
+  in_stages(pool, {parts}, parts <= 1 ? 1 : threads, [&](size_t, int64_t part) { run(part); });
 }
 
 int64_t threads_of(ffi::ThreadPool& pool, int64_t parts) {
@@ -195,15 +214,36 @@ ffi::Error attend(ffi::ThreadPool pool, ffi::Buffer<ffi::F32> queries, ffi::AnyB
   int64_t live = 0;
   for (int64_t row = 0; row < call.batch; row++) live += call.lengths[row] + call.nodes;
   int64_t threads = live * call.heads * all * call.dim < (1 << 16) ? 1 : pool.num_threads();
-  // Queries of a head share its keys, as long as there is work for all threads.
+  // Queries of a head share its keys. Where there are fewer tiles than threads could take, threads
+  // share tiles: each takes some slots, then some queries, then some columns.
   int64_t size = all < jspec::kMostQueries ? all : jspec::kMostQueries;
-  while (size > 1 && threads > 1 && heads * ((all + size - 1) / size) < 2 * threads)
-    size = (size + 1) / 2;
-  int64_t tiles = (all + size - 1) / size, floats = scratch_floats(call, size);
-  in_parts(pool, heads * tiles, threads, [&](int64_t part) {
-    int64_t head = part / tiles, first = part % tiles * size;
-    int64_t last = first + size < all ? first + size : all;
-    chosen->attend(call, head / call.heads, head % call.heads, first, last, scratch(floats));
+  int64_t tiles = (all + size - 1) / size, count = heads * tiles;
+  int64_t parts = threads > 1 && count < 4 * threads ? (8 * threads + count - 1) / count : 1;
+  int64_t keys = key_floats(call), floats = tile_floats(call, size);
+  auto tile_of = [&](int64_t number, float* space) {
+    int64_t head = number / tiles, first = number % tiles * size;
+    Tile tile;
+    tile.row = head / call.heads, tile.head = head % call.heads, tile.space = space;
+    tile.first = first, tile.last = first + size < all ? first + size : all;
+    return tile;
+  };
+  if (parts == 1) {
+    in_parts(pool, count, threads, [&](int64_t number) {
+      float* space = scratch(keys + floats);
+      Tile tile = tile_of(number, space + keys);
+      for (Stage stage : kStages) chosen->attend(call, tile, stage, 0, 1, space);
+    });
+    return ffi::Error::Success();
+  }
+  float* space = scratch(count * (floats + parts * keys));
+  std::vector<Tile> open;
+  for (int64_t number = 0; number < count; number++)
+    open.push_back(tile_of(number, space + number * floats));
+  int64_t all_parts = count * parts;
+  in_stages(pool, {count, all_parts, all_parts, all_parts}, threads, [&](size_t stage, int64_t part) {
+    int64_t of = stage ? parts : 1;
+    float* turned = space + count * floats + part * keys;
+    chosen->attend(call, open[part / of], kStages[stage], part % of, of, turned);
   });
   return ffi::Error::Success();
 }

@@ -34,11 +34,25 @@ struct Attention {
 
 constexpr int64_t kMostQueries = 64;
 
-// Scratch memory of so many queries: see `attend_to`, of vectors of 16 lanes or fewer.
-inline int64_t scratch_floats(const Attention& call, int64_t queries) {
-  int64_t dim = call.dim + 16, keys = call.slots + call.nodes + 32;
-  return dim * 16 + queries * (keys + 2 * (call.nodes + 16) + dim);
+// The queries first .. last, of N * G, of one row's key-value head, at most kMostQueries.
+struct Tile {
+  int64_t row, head, first, last;
+  float* space;  // `tile_floats` of memory
+  // What the first stage finds: the queries that see anything, and for each where it lies, how many
+  // nodes it sees and its first slot; of all of them the first slot. Then the sums of weights.
+  int64_t count, begin;
+  int64_t places[kMostQueries], seen[kMostQueries], oldest[kMostQueries];
+  float totals[kMostQueries];
+};
+
+// One behind the other. Parts of a stage can run at once; each needs `key_floats` of memory.
+enum class Stage { kOpen, kScore, kWeigh, kMix };
+
+// For vectors of 16 lanes or fewer.
+inline int64_t tile_floats(const Attention& call, int64_t queries) {
+  return queries * (call.slots + call.nodes + 32 + 2 * (call.nodes + 16) + call.dim + 16);
 }
+inline int64_t key_floats(const Attention& call) { return (call.dim + 16) * 64; }
 
 // y[rows, outputs] = x[rows, inputs], rounded to 8 bits, by weights[outputs, inputs], times the
 // outputs' factors.
@@ -65,10 +79,8 @@ struct Integers {
 struct Kernels {
   // Outputs first .. last of all rows.
   void (*product)(const Product&, int64_t first, int64_t last);
-  // The queries first .. last, of N * G, of one row's key-value head; at most kMostQueries, with
-  // `scratch_floats` of memory.
-  void (*attend)(const Attention&, int64_t row, int64_t head, int64_t first, int64_t last,
-                 float* space);
+  // A part of a stage.
+  void (*attend)(const Attention&, Tile&, Stage, int64_t part, int64_t parts, float* keys);
 };
 
 #if defined(__x86_64__)
