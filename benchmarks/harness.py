@@ -43,6 +43,14 @@ def provenance() -> dict[str, str]:
     }
 
 
+def invocation() -> str:
+    """The command that runs, without the folders of this machine."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    name = sys.argv[0] if spec is None else spec.name.removesuffix(".__main__")
+    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]
+    return " ".join(["python -m", Path(name).name, *words])
+
+
 def headline(what: str) -> None:
     """Prints the title of a bench and its provenance."""
     console.print(f"[bold]{what}[/bold]")
@@ -68,10 +76,10 @@ def read_bandwidth(params) -> float:
     return float(seconds.min())
 
 
-def record(path: Path | None, row: dict) -> None:
-    """Appends one JSON line, provenance included."""
+def record(path: Path | None, row: dict, dated: bool = True) -> None:
+    """Appends one JSON line, provenance included unless it stands in another one."""
     if path is None:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(provenance() | row) + "\n")
+        file.write(json.dumps(provenance() | row if dated else row) + "\n")

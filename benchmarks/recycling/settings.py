@@ -61,7 +61,7 @@ def grown(nodes: int, depth: int) -> tuple[tuple[int, ...], ...]:
     return tuple(best_paths(lambda level: RATES if level < depth else (), nodes))
 
 
-PUBLISHED_LOOKAHEAD = {"window": 7, "ngram": 5, "guesses": 7}
+PUBLISHED_LOOKAHEAD: dict[str, Any] = {"window": 7, "ngram": 5, "guesses": 7}
 OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
 """Rows that a common budget leaves out, since their trees have a size of their own."""
 

@@ -1,0 +1,202 @@
+"""Table 1 of Token Recycling (Luo et al. 2024) in tokens per round, question by question.
+
+python -m benchmarks.recycling.counts --questions question.jsonl --model smollm2-135m --out FILE
+
+All methods have answered a question before the next one is asked, and questions go from task to
+task: wherever a run is interrupted, all methods have the same questions of all tasks. The same
+command goes on. Nothing is timed.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import typer
+
+from benchmarks import model_pairs, options
+from benchmarks.block.replay import Replay
+from benchmarks.harness import command, console, headline
+from benchmarks.ledger import Ledger
+from benchmarks.recycling.bench import Bench
+from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
+from benchmarks.recycling.wordings import task, wording
+from benchmarks.texts import Prompts, pad
+from benchmarks.whole_rounds import DEEPEST, Decoding
+from jspec._validate.errors import InputError
+from jspec.cli.bench.questions import Question
+from jspec.training.distill import unlooped
+
+LENGTHS = (128, 512, 1024)
+"""Prompts are padded to one of these, and else to a multiple of the last: programs are few."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One line of the table."""
+
+    row: Row
+    replayed: bool = False
+    """True where drafts are made of text alone: the answer is known, and no forward is needed."""
+
+
+def methods(datastore: Path | None) -> dict[str, Method]:
+    """The lines of the table by label, cheapest first."""
+    warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
+    found = {
+        "prompt lookup": Method(method("prompt_lookup"), replayed=True),
+        "suffix": Method(method("suffix"), replayed=True),
+        "TR, published": Method(method("token_recycling", shape="published")),
+        "lookahead": Method(warm),
+        "lookahead, cold": Method(replace(warm, cold=True)),
+        "auto": Method(method("auto")),
+        "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
+    }
+    if datastore is not None:
+        rest = method("rest", datastore=str(datastore), num_speculative_tokens=64)
+        found["REST"] = Method(rest, replayed=True)
+    return found
+
+
+def main(
+    out: options.Out = None,
+    model: options.Model = None,
+    questions: options.Questions = None,
+    prompts: options.Prompts = None,
+    classes: options.Classes = options.ALL_CLASSES,
+    only: Annotated[
+        str, typer.Option(help="labels of lines, separated by ;")
+    ] = "prompt lookup;suffix;REST;TR, published;lookahead;auto",
+    count: Annotated[int, typer.Option(min=0, help="questions of each task; 0: all")] = 0,
+    datastore: Annotated[
+        Path | None, typer.Option(help="file of jspec datastore, for REST")
+    ] = None,
+    prompt_tokens: options.PromptTokens = 48,
+    new_tokens: options.NewTokens = 128,
+    scan: Annotated[bool, typer.Option(help="scan the layers: compiles sooner")] = False,
+) -> None:
+    """Decodes greedily at batch 1; answers end where the target begins to repeat itself."""
+    subject = model_pairs.subject(model, questions, prompts, classes, scan)
+    words = wording(subject.target, subject.texts)
+    bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
+    known = methods(datastore)
+    wanted = {label: known[label] for label in only.split(";") if label in known}
+    setting = dict(
+        bench="recycling.counts", **subject.about, new_tokens=new_tokens,
+        prompt_tokens=prompt_tokens,
+    )  # fmt: skip
+    trial = Trial(bench, wanted)
+    ledgers = {
+        label: Ledger(out, setting | dict(method=label, options=one.row.told, cold=one.row.cold))
+        for label, one in wanted.items()
+    }
+    headline(f"{subject.name}: tokens per round, greedy, batch 1, {new_tokens} new tokens a turn")
+    for number, question in enumerate(in_turn(trial_questions(subject, count)), 1):
+        missing = [label for label in ledgers if not ledgers[label].find(question=question.name)]
+        for label, row in trial.ask(question, missing):
+            ledgers[label].add(question=question.name, kind=task(question.category), **row)
+        console.print(f"{number}: {question.category} {question.name}", highlight=False)
+
+
+def trial_questions(subject: model_pairs.Subject, count: int) -> dict[str, list[Question]]:
+    """The questions of each task, at most `count` of them spread over its classes; 0: all."""
+    tasks: dict[str, list[list[Question]]] = {}
+    for kind in subject.classes:
+        tasks.setdefault(task(kind), []).append(subject.texts.some(kind, count or 1 << 20))
+    # Of a task of several classes, one of each in turn.
+    mixed = {name: list(in_turn(dict(enumerate(lists)))) for name, lists in tasks.items()}
+    return {name: found[: count or None] for name, found in mixed.items()}
+
+
+def in_turn(lists: dict[Any, list[Question]]) -> Iterator[Question]:
+    """The first of each list, the second of each, and so on."""
+    for group in zip_longest(*lists.values()):
+        yield from (question for question in group if question is not None)
+
+
+class Trial:
+    """Several methods that answer the same questions, one after the other.
+
+    The memory of each goes from turn to turn and question to question, as in the paper, unless its
+    row is cold. A run that goes on starts with empty memories.
+    """
+
+    def __init__(self, bench: Bench, methods: dict[str, Method]):
+        self.bench, self.methods = bench, methods
+        self._built: dict[str, Decoding] = {}
+        self._memory: dict[str, Any] = {}
+
+    def ask(self, question: Question, wanted: list[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Tokens and rounds of each turn, by each wanted method."""
+        conversation = list(self.answered(question)) if wanted else []
+        for label in wanted:
+            if (one := self.decoding(label)) is None:
+                continue
+            tokens, rounds = [], []
+            for prompts, limit, text in conversation:
+                counted = self.count(label, one, prompts, limit, text)
+                tokens.append(counted[0])
+                rounds.append(counted[1])
+            yield label, dict(tokens=tokens, rounds=rounds)
+
+    def answered(self, question: Question) -> Iterator[tuple[Prompts, int, np.ndarray]]:
+        """Each turn's prompt, the tokens of it that count, and what the target says."""
+        said: list[str] = []
+        for _ in question.turns:
+            ids = self.bench.read(question, said)
+            prompts = padded(ids)
+            result = self.bench.plain(prompts, np.array([self.bench.new_tokens + DEEPEST]))
+            written = result.tokens[0, : int(result.lengths[0])].tolist()
+            limit = unlooped(np.array([*ids, *written[: self.bench.new_tokens]], np.int32))
+            yield prompts, max(limit - len(ids), 1), np.array([*ids, *written], np.int32)
+            said.append(self.bench.target.tokenizer.decode(written[: self.bench.new_tokens]))
+
+    def decoding(self, label: str) -> Decoding | None:
+        """The method of a label; None where the target has none."""
+        one = self.methods[label]
+        if label not in self._built:
+            try:
+                built = one.row.make(self.bench.target)
+            except (InputError, OSError) as reason:
+                console.print(f"{label}: left out, {reason}")
+                del self.methods[label]
+                return None
+            made = self.bench.decoding(built)
+            if one.replayed:
+                made = replace(made, model=Replay(self.bench.target.model.vocab_size))
+            self._built[label] = made
+        return self._built[label]
+
+    def count(
+        self, label: str, one: Decoding, prompts: Prompts, limit: int, text: np.ndarray
+    ) -> tuple[int, int]:
+        """(tokens, rounds) up to the round that reaches the limit."""
+        if self.methods[label].replayed:
+            whole = np.zeros((1, prompts.tokens.shape[1] + self.bench.new_tokens + DEEPEST), int)
+            whole[0, : len(text)] = text
+            hidden = jnp.zeros((1, 1, 1))
+            one = replace(one, params={"tokens": jnp.asarray(whole, jnp.int32), "hidden": hidden})
+        memory = None if self.methods[label].row.cold else self._memory.get(label)
+        # The round that reaches the limit emits at most the tree's levels and one token.
+        beyond = min(getattr(one.drafter, "depth", DEEPEST), DEEPEST)
+        asked = np.array([limit])
+        result = one.run(prompts, asked + beyond, asked, memory, eos=self.bench.eos)
+        self._memory[label] = result.drafter_state.inner
+        histogram = jax.device_get(result.drafter_state.histogram)[0]
+        return int(histogram @ np.arange(1, DEEPEST + 1)), int(histogram.sum())
+
+
+def padded(ids: list[int]) -> Prompts:
+    """One prompt in an array of a length that others have too."""
+    most = LENGTHS[-1]
+    size = next((size for size in LENGTHS if size >= len(ids)), -(-len(ids) // most) * most)
+    prompts = pad([ids])
+    return prompts._replace(tokens=np.pad(prompts.tokens, ((0, 0), (0, size - len(ids)))))
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,25 @@
+"""The pages of results, with their tables and pictures, from the rows that are kept.
+
+python -m benchmarks.results
+"""
+
+from benchmarks.harness import command, console
+from benchmarks.results.rendering import FOLDER, PICTURES, rendered
+
+
+def main() -> None:
+    """Writes the regions of benchmarks/results/*.md and the pictures beside them."""
+    PICTURES.mkdir(exist_ok=True)
+    made = rendered()
+    for path, text in made.items():
+        if not path.is_file() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+            console.print(f"written: {path.relative_to(FOLDER)}")
+    for picture in PICTURES.glob("*.svg"):
+        if picture not in made:
+            picture.unlink()
+            console.print(f"removed: {picture.relative_to(FOLDER)}")
+
+
+if __name__ == "__main__":
+    command(main)

@@ -1,0 +1,109 @@
+"""Means with their standard errors, over texts, and their differences and ratios."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float
+
+
+@dataclass(frozen=True, eq=False)
+class Estimate:
+    """A number that was measured on several texts, and what each text adds to its error.
+
+    Sums, differences and ratios of estimates of the same texts are paired text by text: what makes
+    a text hard for both falls out.
+
+    Args:
+        value: the number.
+        influence: [texts] by how much each text moves it, times the number of texts (the linear
+            part of the delta method); their mean is 0.
+    """
+
+    value: float
+    influence: Float[np.ndarray, " texts"]
+
+    @property
+    def texts(self) -> int:
+        return len(self.influence)
+
+    @property
+    def error(self) -> float:
+        """The standard error; infinite of one text."""
+        if self.texts < 2:
+            return float("inf")
+        return float(np.std(self.influence, ddof=1) / np.sqrt(self.texts))
+
+    @property
+    def ahead(self) -> bool:
+        """Whether it is above 0 by two standard errors."""
+        return self.value > 2 * self.error
+
+    @property
+    def behind(self) -> bool:
+        """Whether it is below 0 by two standard errors."""
+        return self.value < -2 * self.error
+
+    def __sub__(self, other: "Estimate | float") -> "Estimate":
+        if isinstance(other, Estimate):
+            _check_paired(self, other)
+            return Estimate(self.value - other.value, self.influence - other.influence)
+        return Estimate(self.value - other, self.influence)
+
+    def __truediv__(self, other: "Estimate | float") -> "Estimate":
+        if isinstance(other, Estimate):
+            _check_paired(self, other)
+            ratio = self.value / other.value
+            return Estimate(ratio, (self.influence - ratio * other.influence) / other.value)
+        return Estimate(self.value / other, self.influence / other)
+
+    def __str__(self) -> str:
+        """The number with its error, as a cell of a table."""
+        if not np.isfinite(self.error):
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} ± {self.error:.2f}"
+
+    def percent(self) -> str:
+        """The number less 1 in percent, with its error: of a ratio."""
+        error = f" ± {100 * self.error:.0f}" if np.isfinite(self.error) else ""
+        return f"{100 * (self.value - 1):+.0f}{error}%"
+
+
+def mean(values: Sequence[float] | Float[np.ndarray, "texts seeds"]) -> Estimate:
+    """The mean over texts, the seeds of a text averaged first.
+
+    Args:
+        values: [texts] or [texts, seeds].
+
+    Example:
+        >>> str(mean([1.0, 2.0, 3.0]))
+        '2.00 ± 0.58'
+    """
+    found = _of_texts(values)
+    return Estimate(float(found.mean()), found - found.mean())
+
+
+def ratio(tokens: Sequence, rounds: Sequence) -> Estimate:
+    """Tokens per round: all tokens over all rounds, with the error of a ratio over texts.
+
+    Args:
+        tokens: [texts] or [texts, seeds].
+        rounds: the same.
+
+    Example:
+        >>> str(ratio([4, 6], [2, 2]))
+        '2.50 ± 0.50'
+    """
+    above, below = _of_texts(tokens), _of_texts(rounds)
+    value = above.sum() / below.sum()
+    return Estimate(float(value), (above - value * below) / below.mean())
+
+
+def _of_texts(values) -> Float[np.ndarray, " texts"]:
+    found = np.asarray(values, float)
+    return found if found.ndim == 1 else found.mean(axis=1)
+
+
+def _check_paired(one: Estimate, other: Estimate) -> None:
+    if one.texts != other.texts:
+        raise ValueError(f"estimates of {one.texts} and of {other.texts} texts cannot be compared")

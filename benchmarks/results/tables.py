@@ -1,0 +1,47 @@
+"""Tables and verdicts as Markdown."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A table; None is an empty cell.
+
+    Raises:
+        ValueError: if a row has more or fewer cells than the header.
+    """
+    lines = [list(header), ["---"] * len(header)]
+    for row in rows:
+        if len(row) != len(header):
+            raise ValueError(f"a row of {len(row)} cells under {len(header)} heads: {row}")
+        lines.append(["" if cell is None else str(cell) for cell in row])
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+class Verdict(NamedTuple):
+    """What became of a claim."""
+
+    claim: str
+    paper: str
+    """Its numbers there."""
+    here: str
+    """Its numbers here."""
+    verdict: str
+    """*holds*, *does not hold*, *open* or *not shown*, and why."""
+
+
+def verdicts(found: Iterable[Verdict]) -> str:
+    """The table of a paper's claims."""
+    return table(("claim of the paper", "the paper", "here", "verdict"), found)
+
+
+def holds(ahead: bool, behind: bool) -> str:
+    """The verdict of a difference that should be above 0: by two standard errors, or open.
+
+    Example:
+        >>> holds(False, False)
+        '*open*: within two standard errors'
+    """
+    if ahead:
+        return "*holds*"
+    return "*does not hold*" if behind else "*open*: within two standard errors"
