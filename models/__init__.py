@@ -4,12 +4,12 @@ from jspec.models import heads, sharding
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import relaid, restore, save
 from jspec.models.experts import Experts
+from jspec.models.function import FunctionModel, LayerCaches, Seen, from_function, from_nnx
 from jspec.models.hub import bundled
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Layer, Llama, LlamaConfig
 from jspec.models.load import Loaded, load
 from jspec.models.neox import GPTNeoX, GPTNeoXConfig
-from jspec.models.nnx import NNXModel, Seen, from_nnx
 from jspec.models.rope import (
     LinearScaling,
     LongScaling,
@@ -23,9 +23,11 @@ from jspec.models.shapes import shapes
 __all__ = [
     "ChatTemplate",
     "Experts",
+    "FunctionModel",
     "GPTNeoX",
     "GPTNeoXConfig",
     "Layer",
+    "LayerCaches",
     "LearnedPositionConfig",
     "LearnedPositionDecoder",
     "LinearScaling",
@@ -33,13 +35,13 @@ __all__ = [
     "LlamaConfig",
     "Loaded",
     "LongScaling",
-    "NNXModel",
     "Rope",
     "RopeFactors",
     "RopeScaling",
     "Seen",
     "YarnScaling",
     "bundled",
+    "from_function",
     "from_nnx",
     "heads",
     "load",

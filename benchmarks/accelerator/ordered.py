@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
 from jspec.models.attention import Cached
-from jspec.models.block_attention import Hopper, AttentionWork, visits
+from jspec.models.block_attention import AttentionWork, Hopper, visits
 from jspec.models.online_softmax import Softmax
 
 BLOCK = 64

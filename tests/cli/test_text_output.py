@@ -78,7 +78,9 @@ def outcome(tokens):
 
 
 def test_other_tokens_than_plain_decodings_are_reported():
-    lines = text_output.report([AnswerTiming([outcome([1, 2])], 1.0), AnswerTiming([outcome([1, 3])], 2.0)], 3)
+    lines = text_output.report(
+        [AnswerTiming([outcome([1, 2])], 1.0), AnswerTiming([outcome([1, 3])], 2.0)], 3
+    )
     assert "2.00 times plain decoding (1.0)" in lines[0]
     assert "other tokens from number 2 of prompt 1 on" in lines[1] and "best of 3" in lines[1]
 

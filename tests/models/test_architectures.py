@@ -1,8 +1,10 @@
 """What the families' layers are made of: experts, windows, frequencies, and their way to disk."""
 
 import json
+import runpy
 from dataclasses import asdict
 from functools import partial
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +18,8 @@ import jspec.models
 from jspec._xla import native
 from jspec.models import Experts, Layer, Rope, eight_bits, experts, records
 from jspec.testing import check_model
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples/libraries"
 
 
 def test_routes_are_those_of_a_loop_over_tokens():
@@ -113,29 +117,27 @@ def test_what_is_no_nnx_module_is_refused():
 def test_the_llama_of_another_code_base_runs_unchanged():
     """google-tunix has caches and masks of its own, and nothing of ours."""
     llama = pytest.importorskip("tunix.models.llama3.model", reason="needs google-tunix")
-
-    def forward(module, tokens, positions, mask, seen):
-        before, new = seen.keys[0].shape[2], tokens.shape[1]
-        cache = {
-            f"layer_{index}": {
-                "k": jnp.pad(k.swapaxes(1, 2), ((0, 0), (0, new), (0, 0), (0, 0))),
-                "v": jnp.pad(v.swapaxes(1, 2), ((0, 0), (0, new), (0, 0), (0, 0))),
-                "end_index": jnp.full(len(tokens), before),
-            }
-            for index, (k, v) in enumerate(zip(*seen, strict=True))
-        }
-        logits, cache = module(tokens, positions, cache, mask)
-        keys, values = (
-            tuple(layer[part][:, before:].swapaxes(1, 2) for layer in cache.values())
-            for part in "kv"
-        )
-        return logits, keys, values
-
     config = llama.ModelConfig(
         num_layers=2, vocab_size=40, embed_dim=16, hidden_dim=32, num_heads=4, head_dim=4,
         num_kv_heads=2, rope_theta=10000, norm_eps=1e-5, weight_tying=False,
     )  # fmt: skip
     module = llama.Llama3(config, rngs=nnx.Rngs(0))
     sizes = dict(vocab_size=40, num_layers=2, num_kv_heads=2, head_dim=4)
-    model, params = jspec.models.from_nnx(module, forward, **sizes)
+    call = jspec.models.LayerCaches(lambda module, *given: module(*given))
+    model, params = jspec.models.from_nnx(module, call, **sizes)
     assert not check_model(model, params).skipped
+
+
+@pytest.mark.parametrize(
+    ("example", "library"),
+    [
+        ("tunix_qwen3", "tunix.models.qwen3.model"),
+        ("gemma_library", "gemma.gm"),
+        ("equinox_model", "equinox"),
+        ("linen_model", "flax.linen"),
+    ],
+)
+def test_a_model_of_another_library_has_its_own_tokens(example, library, capsys):
+    pytest.importorskip(library, reason=f"needs {library}")
+    runpy.run_path(str(EXAMPLES / f"{example}.py"))["main"]()
+    assert "own" in capsys.readouterr().out

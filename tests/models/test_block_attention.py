@@ -178,7 +178,9 @@ def test_what_is_not_listed_is_not_seen(arrays):
 
     @jax.jit
     def totals(listed):
-        return launch(AttentionWork(queries, keys, values, words, listed), visits.in_bits, None).total[0]
+        return launch(
+            AttentionWork(queries, keys, values, words, listed), visits.in_bits, None
+        ).total[0]
 
     fewer = totals(listed._replace(counts=jnp.array([[2, 1]])))
     all_of_them = totals(listed)
