@@ -1,4 +1,4 @@
-"""The picture of the README: what `auto` gains by class of question, from RESULTS.md."""
+"""The picture of the README: what `auto` gains by class of question, from the results."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ from xml.sax.saxutils import quoteattr
 import typer
 
 ROOT = Path(__file__).resolve().parents[1]
-RESULTS = ROOT / "benchmarks/RESULTS.md"
+RESULTS = ROOT / "benchmarks/results/engineering_cpu.md"
 OUT = ROOT / "docs/assets/speedups.svg"
 SECTION = "## Kernels of a CPU"
 WIDTH, LEFT, TOP, ROW, SCALE = 870, 150, 74, 26, 300
@@ -20,7 +20,7 @@ def speedups(results: str) -> tuple[dict[str, float], list[float]]:
     """Speed-ups of `auto` over plain decoding: by class, and least and largest of single prompts.
 
     Args:
-        results: the text of RESULTS.md.
+        results: the text of results/engineering_cpu.md.
     """
     section = results.partition(f"{SECTION}\n")[2].partition("\n## ")[0]
     overall, spread = re.findall(
@@ -73,7 +73,7 @@ def draw(gains: dict[str, float], singles: list[float]) -> str:
 
 
 def main(out: Annotated[Path, typer.Option(help="Where the SVG goes.")] = OUT) -> None:
-    """Draws docs/assets/speedups.svg from the figures of RESULTS.md."""
+    """Draws docs/assets/speedups.svg from the figures of results/engineering_cpu.md."""
     out.write_text(draw(*speedups(RESULTS.read_text("utf-8"))), "utf-8")
 
 

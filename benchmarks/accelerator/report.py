@@ -1,4 +1,4 @@
-"""The tables of all rows that were measured, as they stand in benchmarks/RESULTS.md."""
+"""The tables of all rows that were measured, as they stand in benchmarks/results."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -41,7 +41,7 @@ def write(rows: Path, folder: Path) -> None:
 
 
 def summary(found: Results) -> list[str]:
-    """The lines of a section of benchmarks/RESULTS.md."""
+    """The lines of a section of benchmarks/results/engineering_devices.md."""
     lines = [*_head(found)]
     parts = (
         _first,

@@ -73,7 +73,7 @@ def main(
     for part in parts.split(","):
         headline(f"{subject.name}: {part}, greedy, batch 1, {new_tokens} new tokens a turn")
         if part == "time":
-            show(shares(bench, asked[0]))
+            show(divided(bench, Ledger(out, about | {"part": "time"}), asked))
             continue
         order = list(asked)
         if part == "shuffled":
@@ -109,6 +109,14 @@ def by_task(subject: Subject, count: int) -> list[Question]:
         for question in subject.texts.some(kind, most):
             tasks.setdefault(task(kind), []).append(question)
     return [one for found in tasks.values() for one in found[:: max(1, len(found) // most)][:most]]
+
+
+def divided(bench: Bench, ledger: Ledger, asked: list[Question]) -> list[dict[str, Any]]:
+    """Seconds of each piece of a round by question, from the ledger where it has them."""
+    for question in asked:
+        if not ledger.find(question=question.name):
+            ledger.add(question=question.name, pieces=shares(bench, question))
+    return ledger.rows
 
 
 def answer(

@@ -1,13 +1,16 @@
 """Table 1 of Token Recycling (Luo et al. 2024) in tokens per round, question by question.
 
 python -m benchmarks.recycling.counts --questions question.jsonl --model smollm2-135m --out FILE
+python -m benchmarks.recycling.counts --parts breadth,depth,update --count 20 --out FILE   # Fig. 3
+python -m benchmarks.recycling.counts --shuffled 0 --only "TR, published" --count 20 --out FILE
 
 All methods have answered a question before the next one is asked, and questions go from task to
 task: wherever a run is interrupted, all methods have the same questions of all tasks. The same
 command goes on. Nothing is timed.
 """
 
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from pathlib import Path
@@ -22,6 +25,7 @@ from benchmarks import model_pairs, options
 from benchmarks.block.replay import Replay
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
+from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
 from benchmarks.recycling.wordings import task, wording
@@ -29,6 +33,7 @@ from benchmarks.texts import Prompts, pad
 from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec._validate.errors import InputError
 from jspec.cli.bench.questions import Question
+from jspec.drafters.draft_head import medusa
 from jspec.training.distill import unlooped
 
 LENGTHS = (128, 512, 1024)
@@ -44,15 +49,26 @@ class Method:
     """True where drafts are made of text alone: the answer is known, and no forward is needed."""
 
 
-def methods(datastore: Path | None) -> dict[str, Method]:
-    """The lines of the table by label, cheapest first."""
+def methods(parts: Sequence[str], datastore: Path | None) -> dict[str, Method]:
+    """The lines of these parts of the paper by label, cheapest first."""
+    others = [part for part in parts if part != "table"]
+    found = {
+        label: Method(row) for part in others for label, row in settings.rows(part, {}).items()
+    }
+    return found if len(others) == len(parts) else lines(datastore) | found
+
+
+def lines(datastore: Path | None) -> dict[str, Method]:
+    """The lines of Table 1 by label, cheapest first."""
     warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
+    medusa_paths = tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)
     found = {
         "prompt lookup": Method(method("prompt_lookup"), replayed=True),
         "suffix": Method(method("suffix"), replayed=True),
         "TR, published": Method(method("token_recycling", shape="published")),
         "lookahead": Method(warm),
         "lookahead, cold": Method(replace(warm, cold=True)),
+        "Medusa": Method(method("medusa", template=medusa_paths)),
         "auto": Method(method("auto")),
         "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
     }
@@ -68,9 +84,11 @@ def main(
     questions: options.Questions = None,
     prompts: options.Prompts = None,
     classes: options.Classes = options.ALL_CLASSES,
-    only: Annotated[
-        str, typer.Option(help="labels of lines, separated by ;")
-    ] = "prompt lookup;suffix;REST;TR, published;lookahead;auto",
+    parts: Annotated[
+        str, typer.Option(help="comma-separated, of table, breadth, depth, update")
+    ] = "table",
+    only: Annotated[str | None, typer.Option(help="labels of lines, separated by ;")] = None,
+    shuffled: Annotated[int | None, typer.Option(help="seed of the questions' order")] = None,
     count: Annotated[int, typer.Option(min=0, help="questions of each task; 0: all")] = 0,
     datastore: Annotated[
         Path | None, typer.Option(help="file of jspec datastore, for REST")
@@ -83,26 +101,34 @@ def main(
     subject = model_pairs.subject(model, questions, prompts, classes, scan)
     words = wording(subject.target, subject.texts)
     bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
-    known = methods(datastore)
-    wanted = {label: known[label] for label in only.split(";") if label in known}
-    setting = dict(
+    known = methods(parts.split(","), datastore)
+    wanted = {
+        label: one for label, one in known.items() if only is None or label in only.split(";")
+    }
+    setting: dict[str, Any] = dict(
         bench="recycling.counts", **subject.about, new_tokens=new_tokens,
         prompt_tokens=prompt_tokens,
     )  # fmt: skip
+    if count:
+        setting["count"] = count  # which texts they are depends on it
+    asked = list(in_turn(of_tasks(subject, count)))
+    if shuffled is not None:
+        setting["shuffled"] = shuffled
+        random.Random(shuffled).shuffle(asked)
     trial = Trial(bench, wanted)
     ledgers = {
         label: Ledger(out, setting | dict(method=label, options=one.row.told, cold=one.row.cold))
         for label, one in wanted.items()
     }
     headline(f"{subject.name}: tokens per round, greedy, batch 1, {new_tokens} new tokens a turn")
-    for number, question in enumerate(in_turn(trial_questions(subject, count)), 1):
+    for number, question in enumerate(asked, 1):
         missing = [label for label in ledgers if not ledgers[label].find(question=question.name)]
         for label, row in trial.ask(question, missing):
             ledgers[label].add(question=question.name, kind=task(question.category), **row)
         console.print(f"{number}: {question.category} {question.name}", highlight=False)
 
 
-def trial_questions(subject: model_pairs.Subject, count: int) -> dict[str, list[Question]]:
+def of_tasks(subject: model_pairs.Subject, count: int) -> dict[str, list[Question]]:
     """The questions of each task, at most `count` of them spread over its classes; 0: all."""
     tasks: dict[str, list[list[Question]]] = {}
     for kind in subject.classes:

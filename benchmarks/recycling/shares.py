@@ -1,5 +1,6 @@
 """Fig. 4 of Token Recycling (Luo et al. 2024): where the time of a round goes."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax
@@ -72,10 +73,10 @@ def shares(bench: Bench, question: Question, count: int = 12, repeats: int = 10)
     return total
 
 
-def show(total: dict[str, float]) -> None:
-    """Prints each piece's share."""
+def show(rows: Sequence[dict]) -> None:
+    """Prints each piece's share, the mean over questions."""
     table = Table("piece", "share of a round", "the paper", box=box.MARKDOWN)
-    whole = sum(total.values())
-    for name, seconds in total.items():
-        table.add_row(name, f"{seconds / whole:.1%}", f"{PAPER[name]}%")
+    for name, told in PAPER.items():
+        shares = [row["pieces"][name] / sum(row["pieces"].values()) for row in rows]
+        table.add_row(name, f"{sum(shares) / len(shares):.1%}", f"{told}%")
     console.print(table)

@@ -1,0 +1,412 @@
+"""The tables, verdicts and pictures of token_recycling.md."""
+
+from collections.abc import Iterable, Sequence
+
+from benchmarks.recycling.settings import BREADTHS, DEPTHS
+from benchmarks.recycling.shares import PAPER as SHARES
+from benchmarks.results import svg
+from benchmarks.results.rendering import rows
+from benchmarks.results.statistics import Estimate, mean, ratio
+from benchmarks.results.tables import Verdict, holds, table, verdicts
+
+CHAT, TOY = "smollm2-135m", "jspec-7m"
+SIZES = ("stories260k", "babyllama-target", TOY)
+TR = "TR, published"
+LINES = {
+    "prompt lookup": "PLD",
+    "suffix": "suffix",
+    "lookahead": "Lookahead",
+    "REST": "REST",
+    "Medusa": "Medusa, trained",
+    TR: "Token Recycling",
+    "auto": "auto, jspec's default",
+    "TR + suffix": "Token Recycling + suffix",
+}
+"""Labels of the rows, and their names on the page."""
+TRAIN_FREE = ("prompt lookup", "lookahead", "REST")
+"""The paper's baselines that are not trained."""
+PAPER = {
+    "lookahead": (1.64, 1.66),
+    "prompt lookup": (1.75, 1.39),
+    "REST": (1.84, 2.08),
+    "Medusa": (2.31, None),
+    TR: (2.70, 2.93),
+}
+"""MAT of Vicuna-7B on Spec-Bench, and of Code Llama 7B on MBPP."""
+SHUFFLED = 2.71
+
+
+class Counts:
+    """The rows of one model and one set of questions: those that all methods have answered."""
+
+    def __init__(self, found: Iterable[dict]):
+        self.rows = [row for row in found if not row["cold"] and "shuffled" not in row]
+        self.methods = [name for name in LINES if any(row["method"] == name for row in self.rows)]
+        answered = [
+            {row["question"] for row in self.rows if row["method"] == name} for name in self.methods
+        ]
+        self.questions = set.intersection(*answered) if answered else set()
+        self.kinds = list(
+            dict.fromkeys(row["kind"] for row in self.rows if row["question"] in self.questions)
+        )
+
+    def mat(self, method: str, kind: str | None = None) -> Estimate:
+        """Tokens per round of a method, of a class of questions or of all."""
+        return of_rows(
+            row
+            for row in self.rows
+            if row["method"] == method
+            and row["question"] in self.questions
+            and kind in (None, row["kind"])
+        )
+
+    def best(self, methods: Sequence[str]) -> str:
+        """The method of these with most tokens per round."""
+        return max((name for name in methods if name in self.methods), key=self.value)
+
+    def value(self, method: str) -> float:
+        return self.mat(method).value
+
+
+def of_rows(found: Iterable[dict]) -> Estimate:
+    """Tokens per round over questions, in the order of their names."""
+    ordered = sorted(found, key=lambda row: row["question"])
+    return ratio([sum(row["tokens"]) for row in ordered], [sum(row["rounds"]) for row in ordered])
+
+
+def counts(pair: str, mbpp: bool = False, **wanted) -> Counts:
+    """The rows of Table 1 of a model, on its questions or on MBPP's programs."""
+    found = rows("token_recycling", bench="recycling.counts", pair=pair, **wanted)
+    return Counts(row for row in found if (row["kind"] == "mbpp") == mbpp)
+
+
+def table_1(one: Counts) -> str:
+    """Tokens per round by class, with the paper's beside."""
+    if not one.questions:
+        return "No rows yet."
+    header = ["method", *one.kinds, f"all {len(one.questions)}", "the paper, 7B", "the paper, MBPP"]
+    lines = []
+    for name in one.methods:
+        by_kind = [one.mat(name, kind) for kind in one.kinds]
+        lines.append([LINES[name], *by_kind, one.mat(name), *PAPER.get(name, (None, None))])
+    return table(header, lines)
+
+
+def sizes() -> str:
+    """Tokens per round of each method by target."""
+    found = {name: counts(name) for name in (*SIZES, CHAT)}
+    found = {name: one for name, one in found.items() if one.questions}
+    methods = [name for name in LINES if any(name in one.methods for one in found.values())]
+    header = ["method", *(f"{name}, {len(one.questions)} texts" for name, one in found.items())]
+    lines = [
+        [LINES[m], *(one.mat(m) if m in one.methods else None for one in found.values())]
+        for m in methods
+    ]
+    return table(header, lines)
+
+
+def shuffled() -> tuple[Estimate, Estimate] | None:
+    """Token Recycling's tokens per round in order and shuffled, of the same questions."""
+    found = rows("token_recycling", bench="recycling.counts", pair=TOY, method=TR)
+    mixed = [row for row in found if "shuffled" in row]
+    asked = {row["question"] for row in mixed}
+    plain = [row for row in found if "shuffled" not in row and row["question"] in asked]
+    return (of_rows(plain), of_rows(mixed)) if mixed and len(plain) == len(mixed) else None
+
+
+def fig_3() -> dict[str, list[tuple[str, Estimate]]]:
+    """The panels of Fig. 3: points by name."""
+    found = rows("token_recycling", bench="recycling.counts", pair=TOY)
+    found = [row for row in found if "shuffled" not in row and row["kind"] != "mbpp"]
+
+    def points(labels: dict[str, str]) -> list[tuple[str, Estimate]]:
+        there = {label: [row for row in found if row["method"] == label] for label in labels}
+        asked = [{row["question"] for row in mine} for mine in there.values() if mine]
+        both = set.intersection(*asked) if asked else set()
+        return [
+            (labels[label], of_rows(row for row in mine if row["question"] in both))
+            for label, mine in there.items()
+            if mine and both
+        ]
+
+    return {
+        "a": points({f"TR, {nodes} nodes": str(nodes) for nodes in BREADTHS}),
+        "b": points({f"TR, {depth} levels": str(depth) for depth in DEPTHS}),
+        "c": points({"TR, first": "First", "TR, cell by cell": "Cur", TR: "Last"}),
+    }
+
+
+def fig_3_table() -> str:
+    """All panels, one line a point."""
+    named = {"a": "nodes, 6 levels", "b": "levels, 80 nodes", "c": "kept of equal tokens"}
+    lines = [
+        (f"({panel}) {named[panel]}", name, value)
+        for panel, found in fig_3().items()
+        for name, value in found
+    ]
+    return table(("panel", "", "tokens per round"), lines)
+
+
+def fig_4() -> dict[str, Estimate]:
+    """Percent of a round by piece."""
+    found = rows("token_recycling", bench="recycling", part="time")
+    totals = [sum(row["pieces"].values()) for row in found]
+    return {
+        name: mean(
+            [100 * row["pieces"][name] / total for row, total in zip(found, totals, strict=True)]
+        )
+        for name in (SHARES if found else ())
+    }
+
+
+def fig_4_table() -> str:
+    """Percent of a round, with the paper's."""
+    lines = [(name, f"{value}", SHARES[name]) for name, value in fig_4().items()]
+    return table(("piece", "percent of a round", "the paper"), lines)
+
+
+def lookahead() -> str:
+    """Lookahead with the pool of earlier questions and without, on the same questions."""
+    lines = []
+    for name in (TOY, *SIZES[:2], CHAT):
+        found = rows("token_recycling", bench="recycling.counts", pair=name)
+        cold = [row for row in found if row["method"] == "lookahead, cold"]
+        asked = {row["question"] for row in cold}
+
+        def of(method: str, found=found, asked=asked) -> Estimate:
+            return of_rows(r for r in found if r["method"] == method and r["question"] in asked)
+
+        if cold and all(any(row["method"] == m for row in found) for m in TRAIN_FREE):
+            warm, empty = of("lookahead"), of_rows(cold)
+            lines.append(
+                (name, len(asked), warm, empty, empty - warm, of("REST"), of("prompt lookup"))
+            )
+    header = ("target", "texts", "Lookahead", "with an empty pool", "difference", "REST", "PLD")
+    return table(header, lines)
+
+
+def claims() -> str:
+    """The table of verdicts."""
+    chat, toy = counts(CHAT), counts(TOY)
+    found = []
+    if chat.questions:
+        best = chat.best(TRAIN_FREE)
+        lead, gain = chat.mat(TR) - chat.mat(best), chat.mat(TR) / chat.mat(best)
+        number = f"{len(chat.questions)} questions"
+        found += [
+            Verdict(
+                "MAT of a tree of 80 nodes",
+                "2.70 (7B), 2.72 (13B), 2.63 (33B)",
+                f"{chat.mat(TR)} (SmolLM2-135M, {number})",
+                judged(chat.mat(TR) - 2.70),
+            ),
+            Verdict(
+                "the highest MAT of all methods without training",
+                "2.70, then REST 1.84",
+                f"{chat.mat(TR)}, then {LINES[best]} {chat.mat(best)}; paired {lead}",
+                judged(lead),
+            ),
+            Verdict(
+                "30% over the best method without training",
+                "speed +33%, MAT +47%",
+                f"MAT {gain.percent()} over {LINES[best]}",
+                f"MAT: {judged(gain - 1.3)}; speed: *not shown*",
+            ),
+        ]
+        ranked = sorted(
+            (name for name in TRAIN_FREE if name in chat.methods), key=chat.value, reverse=True
+        )
+        if "REST" in ranked:
+            gap = chat.mat("REST") - chat.mat("lookahead")
+            found.append(
+                Verdict(
+                    "REST is second and Lookahead last in MAT",
+                    "1.84, PLD 1.75, 1.64",
+                    ", ".join(f"{LINES[name]} {chat.mat(name)}" for name in ranked),
+                    f"REST over Lookahead: {judged(gap)} ([why](#lookahead))",
+                )
+            )
+        if "rag" in chat.kinds:
+            gain = chat.mat(TR, "rag") / chat.mat("prompt lookup", "rag")
+            found.append(
+                Verdict(
+                    "retrieval-augmented questions: little over PLD",
+                    "speed +2%",
+                    f"MAT {gain.percent()}",
+                    f"MAT: {judged(gain - 1)}; speed: *not shown*",
+                )
+            )
+    if "Medusa" in toy.methods:
+        gain = toy.mat(TR) / toy.mat("Medusa")
+        found.append(
+            Verdict(
+                "25% over Medusa, which is trained",
+                "speed +23%, MAT +17%",
+                f"MAT {gain.percent()} (jspec-7m, its bundled heads of 3 levels)",
+                f"ahead in MAT: {judged(gain - 1)}; speed: *not shown*",
+            )
+        )
+    if (both := shuffled()) is not None:
+        change = both[1] - both[0]
+        found.append(
+            Verdict(
+                "the order of questions matters by less than 1%",
+                "MAT 2.70, shuffled 2.71",
+                f"{both[0]}, shuffled {both[1]}; paired {change} (jspec-7m)",
+                _no_change(change),
+            )
+        )
+    panels = fig_3()
+    if len(panels["a"]) == len(BREADTHS):
+        rise, late = panels["a"][-1][1] - panels["a"][0][1], panels["a"][-1][1] - panels["a"][-2][1]
+        found.append(
+            Verdict(
+                "Fig. 3 (a): more nodes, more MAT; beyond 80 they do not pay",
+                "2.2 to 2.8 of 30 to 90 nodes (read off)",
+                f"{panels['a'][0][1]} to {panels['a'][-1][1]}; 80 to 90: {late}",
+                f"MAT: {judged(rise)}; speed: *not shown*",
+            )
+        )
+    if len(panels["b"]) == len(DEPTHS):
+        rise, late = panels["b"][2][1] - panels["b"][0][1], panels["b"][-1][1] - panels["b"][2][1]
+        found.append(
+            Verdict(
+                "Fig. 3 (b): levels raise MAT at first, then little",
+                "2.67 to 2.73 of 4 to 8 levels (read off)",
+                f"4 to 6 levels: {rise}; 6 to 8: {late}",
+                judged(rise),
+            )
+        )
+    if len(panels["c"]) == 3:
+        first, cells = (panels["c"][2][1] - panels["c"][place][1] for place in (0, 1))
+        found.append(
+            Verdict(
+                "Fig. 3 (c): the last of equal tokens gives the highest MAT, by little",
+                "2.77, 2.71, 2.68 (read off)",
+                f"over the first's {first}, over cell by cell {cells}",
+                judged(min(first, cells, key=lambda found: found.value / found.error)),
+            )
+        )
+    if shares := fig_4():
+        found.append(
+            Verdict(
+                "Fig. 4: the forward takes nine tenths of a round",
+                "90.1%",
+                f"{shares['forward']}% (jspec-7m, two cores)",
+                "*holds* on another device and model",
+            )
+        )
+    found += [
+        Verdict("twice the speed of plain decoding", "2.03x (7B, A100)", "", NOT_SHOWN),
+        Verdict(
+            "the matrix takes less than 2 MB",
+            "< 2 MB",
+            "0.98 MiB of 32,000 tokens, 1.50 MiB of SmolLM2's 49,152, 3.91 MiB of 128,256",
+            "*holds* up to 65,536 tokens",
+        ),
+    ]
+    return verdicts(found)
+
+
+NOT_SHOWN = (
+    "*not shown*: on two cores a forward of 81 tokens costs many plain ones, "
+    "on an A100 hardly more than one"
+)
+
+
+def judged(found: Estimate) -> str:
+    """The verdict of a difference that should be above 0; of few texts none."""
+    if found.texts < FEWEST:
+        return f"*open*: {found.texts} texts so far"
+    return holds(found.ahead, found.behind)
+
+
+FEWEST = 8
+"""Texts that a verdict needs: of fewer, an error is hardly known."""
+
+
+def _no_change(change: Estimate) -> str:
+    if change.texts < FEWEST:
+        return f"*open*: {change.texts} texts so far"
+    if change.ahead or change.behind:
+        return "*does not hold*"
+    return "*holds* within two standard errors"
+
+
+def tables() -> dict[str, str]:
+    """The marked regions of the page: the picture, where there is one, and the table."""
+    drawn = pictures()
+
+    def shown(said: str, *names: str) -> str:
+        links = [
+            f"![{ALT[name]}](pictures/token_recycling_{name}.svg)"
+            for name in names
+            if name in drawn
+        ]
+        return "\n\n".join([*links, said])
+
+    return {
+        "verdicts": claims(),
+        "table_1": shown(table_1(counts(CHAT)), "table_1"),
+        "table_1_toy": shown(table_1(counts(TOY)), "table_1_toy"),
+        "mbpp": table_1(counts(TOY, mbpp=True)),
+        "sizes": sizes(),
+        "fig_3": shown(fig_3_table(), "fig_3a", "fig_3b"),
+        "fig_4": shown(fig_4_table(), "fig_4"),
+        "lookahead": lookahead(),
+    }
+
+
+ALT = {
+    "table_1": "Tokens per round by task and method, SmolLM2",
+    "table_1_toy": "Tokens per round by class and method, jspec-7m",
+    "fig_3a": "Tokens per round by nodes",
+    "fig_3b": "Tokens per round by levels",
+    "fig_4": "Percent of a round by piece",
+}
+"""What the pictures show, in words."""
+
+
+def pictures() -> dict[str, str]:
+    """The pictures beside the page."""
+    found = {}
+    for name, pair in (("table_1", CHAT), ("table_1_toy", TOY)):
+        one = counts(pair)
+        if one.questions:
+            found[name] = svg.bars(
+                f"Tokens per round by task, {pair}",
+                [*one.kinds, "all"],
+                {
+                    LINES[method]: [*(one.mat(method, k) for k in one.kinds), one.mat(method)]
+                    for method in one.methods
+                },
+                "tokens per round",
+                {
+                    LINES[method]: [*(None for _ in one.kinds), PAPER[method][0]]
+                    for method in one.methods
+                    if method in PAPER
+                },
+                least=1.0,
+                subtitle=f"{len(one.questions)} questions; bars: one standard error",
+            )
+    panels = fig_3()
+    if panels["a"] and panels["b"]:
+        found["fig_3a"] = svg.lines(
+            "Fig. 3 (a): tokens per round by nodes, 6 levels",
+            {TOY: [(float(name), value) for name, value in panels["a"]]},
+            "drafted nodes", "tokens per round", subtitle="band: one standard error",
+        )  # fmt: skip
+        found["fig_3b"] = svg.lines(
+            "Fig. 3 (b): tokens per round by levels, 80 nodes",
+            {TOY: [(float(name), value) for name, value in panels["b"]]},
+            "levels", "tokens per round", subtitle="band: one standard error",
+        )  # fmt: skip
+    if shares := fig_4():
+        found["fig_4"] = svg.bars(
+            "Fig. 4: where the time of a round goes",
+            list(shares),
+            {"here": list(shares.values())},
+            "percent of a round",
+            {"here": [SHARES[name] for name in shares]},
+        )
+    return found
