@@ -8,17 +8,17 @@ from benchmarks.results.rendering import FOLDER, PICTURES, rendered
 
 
 def main() -> None:
-    """Writes the regions of benchmarks/results/*.md and the pictures beside them."""
+    """Writes the regions of RESULTS.md and results/*.md, and the pictures beside them."""
     PICTURES.mkdir(exist_ok=True)
     made = rendered()
     for path, text in made.items():
         if not path.is_file() or path.read_text("utf-8") != text:
             path.write_text(text, "utf-8")
-            console.print(f"written: {path.relative_to(FOLDER)}")
+            console.print(f"written: {path.relative_to(FOLDER.parent)}")
     for picture in PICTURES.glob("*.svg"):
         if picture not in made:
             picture.unlink()
-            console.print(f"removed: {picture.relative_to(FOLDER)}")
+            console.print(f"removed: {picture.relative_to(FOLDER.parent)}")
 
 
 if __name__ == "__main__":

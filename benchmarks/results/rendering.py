@@ -5,9 +5,11 @@ import re
 from pathlib import Path
 
 from benchmarks import ledger
+from benchmarks.results.tables import table
 
 FOLDER = Path(__file__).resolve().parent
 ROWS, PICTURES = FOLDER / "rows", FOLDER / "pictures"
+INDEX = FOLDER.parent / "RESULTS.md"
 REGION = re.compile(r"(<!-- begin (\S+) -->\n).*?(<!-- end \2 -->)", re.DOTALL)
 
 
@@ -39,10 +41,27 @@ def filled(text: str, tables: dict[str, str], page: str) -> str:
 def rendered() -> dict[Path, str]:
     """The text of every page and picture, as the rows have it."""
     found: dict[Path, str] = {}
+    claims = {}
     for name in pages():
         module = importlib.import_module(f"benchmarks.results.{name}")
-        page = FOLDER / f"{name}.md"
-        found[page] = filled(page.read_text("utf-8"), module.tables(), page.name)
+        page, made = FOLDER / f"{name}.md", module.tables()
+        found[page] = filled(page.read_text("utf-8"), made, page.name)
+        claims[name] = found[page].partition("\n")[0].removeprefix("# "), made["claims"]
         for picture, svg in module.pictures().items():
             found[PICTURES / f"{name}_{picture}.svg"] = svg
+    found[INDEX] = filled(INDEX.read_text("utf-8"), {"papers": papers(claims)}, INDEX.name)
     return found
+
+
+def papers(claims: dict[str, tuple[str, str]]) -> str:
+    """How many claims of each paper hold: a table of the index.
+
+    Args:
+        claims: by page, its title and its table of verdicts.
+    """
+    lines = []
+    for name, (title, told) in claims.items():
+        verdicts = re.findall(r"\| [^|*]*\*([a-z]+)[^|]*\|$", told, re.MULTILINE)
+        counts = [sum(word == kind for word in verdicts) for kind in ("holds", "does", "not")]
+        lines.append((f"[{title}](results/{name}.md)", *counts, len(verdicts) - sum(counts)))
+    return table(("paper", "claims that hold", "that do not", "not shown here", "open"), lines)

@@ -346,7 +346,7 @@ def tables() -> dict[str, str]:
         return "\n\n".join([*links, said])
 
     return {
-        "verdicts": claims(),
+        "claims": claims(),
         "table_1": shown(table_1(counts(CHAT)), "table_1"),
         "table_1_toy": shown(table_1(counts(TOY)), "table_1_toy"),
         "mbpp": table_1(counts(TOY, mbpp=True)),

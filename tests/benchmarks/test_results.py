@@ -96,6 +96,18 @@ def test_a_table_loses_no_column_and_a_page_no_table():
         rendering.filled(page, {"one": "new", "two": "newer"}, "p")
 
 
+def test_the_index_counts_the_verdicts_of_a_page():
+    told = tables.verdicts(
+        [
+            tables.Verdict("a", "1", "2", "*holds*"),
+            tables.Verdict("b *c*", "1", "2", "MAT: *does not hold*; speed: *not shown*"),
+            tables.Verdict("d", "1", "", "*not shown here*: why"),
+            tables.Verdict("e", "1", "2", "*by the pair*"),
+        ]
+    )
+    assert rendering.papers({"x": ("X", told)}).endswith("| [X](results/x.md) | 1 | 1 | 1 | 1 |")
+
+
 def test_pictures_are_svg_for_light_and_dark_pages():
     value = statistics.mean([1.0, 2.0, 3.0])
     drawn = [
