@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from jspec._validate.errors import InputError
 from jspec.cli import train_settings
 from jspec.cli.train_settings import JobOption, takes
 
@@ -75,16 +76,29 @@ def lm(
     tokenizer: Annotated[
         Path | None, typer.Option(help="Folder with a tokenizer.json; else one is trained.")
     ] = None,
+    target: Annotated[
+        str | None,
+        typer.Option(
+            help="Make a draft model for this one: learn its distributions of the next token, in "
+            "its tokens. Texts may be files of `jspec train data`.",
+            show_default="learn the text alone",
+        ),
+    ] = None,
+    states: Annotated[
+        Path | None,
+        typer.Option(help="With --target: keep its distributions there, for further steps."),
+    ] = None,
     resume: Resume = False,
 ) -> None:
     """Train a Llama-style language model from text, and save it in Hugging Face layout.
 
     A recipe's setting comes before a default, and an option before both.
     """
-    from jspec.cli import train_lm
+    from jspec.cli import train_draft, train_lm, train_resume
 
-    paths = {"recipe": recipe, "data": data, "tokenizer": tokenizer}
-    asked, folders = _asked(out, resume, text, paths, {"model": model}, changes)
+    paths = {"recipe": recipe, "data": data, "tokenizer": tokenizer, "states": states}
+    others = {"model": model, "target": target and train_resume.absolute(target)}
+    asked, folders = _asked(out, resume, text, paths, others, changes)
     job = train_lm.job(
         asked["text"] or [],
         folders.get("recipe"),
@@ -92,7 +106,14 @@ def lm(
         asked["model"] or "",
         asked["changes"],
     )
-    train_lm.run(job, out, folders.get("tokenizer"), resume, asked)
+    if asked["target"] is None:
+        if asked["states"] is not None:
+            raise InputError("--states keeps what a --target gives; name the target too")
+        train_lm.run(job, out, folders.get("tokenizer"), resume, asked)
+        return
+    if asked["tokenizer"] is not None:
+        raise InputError("--tokenizer was given beside --target, whose tokens are learnt; leave it")
+    train_draft.run(job, asked["target"], out, resume, folders.get("states"), asked)
 
 
 @train_app.command("data")

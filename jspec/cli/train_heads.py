@@ -88,6 +88,11 @@ def text(
     else:
         assert recipe is not None
         texts = jobs.texts(recipe, data)
+    return read(texts, target, length, share)
+
+
+def read(texts: jobs.TrainingJob, target: Loaded, length: int, share: float) -> TrainingText:
+    """Sequences of a job's texts; for the other arguments see `text`."""
     size = target.model.vocab_size
     written = [one for one in texts.sources if sequences.holds_rows(one.path)]
     corpus = corpora.load([one for one in texts.sources if one not in written], share)

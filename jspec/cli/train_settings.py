@@ -89,6 +89,12 @@ LM = (
     JobOption("num_kv_heads", 2, "Key-value heads.", flag="kv_heads"),
     JobOption("head_dim", 64, "Width of an attention head."),
     JobOption("context", 1024, "Most positions the model may see."),
+    JobOption(
+        "num_target_tokens", 32, "With --target: tokens of its probabilities that are learnt."
+    ),
+    JobOption(
+        "sequences", 0, "With --target: most sequences that are read, again and again; 0 is all."
+    ),
 )
 
 _HEAD = (

@@ -33,6 +33,10 @@ class TrainingJob:
         weights: share of the training rows per class; an absent class counts 1.
         heldout: share of each class's documents that is never trained on.
         vocab_size: size of the tokenizer to train, where none is given.
+        num_target_tokens: tokens that each of a target's distributions is cut to, where the model
+            learns those.
+        sequences: most sequences that are read there, drawn from the classes by their weights, and
+            read again and again; 0: all.
     """
 
     sources: tuple[CorpusSource, ...] = ()
@@ -44,15 +48,27 @@ class TrainingJob:
     sequence: int = 512
     seed: int = 0
     heldout: float = 0.05
+    num_target_tokens: int = 32
+    sequences: int = 0
 
     def settings(self, corpus: Corpus, vocabulary: str) -> dict[str, Any]:
         """The settings that must not change when a run is resumed, as JSON values.
 
-        The number of steps may: a run whose cooldown has not begun can be lengthened or cut.
-
         Args:
             corpus: the documents.
             vocabulary: the tokenizer, as text.
+        """
+        return {
+            **self.plain(),
+            "weights": {label: self.weights.get(label, 1.0) for label in corpus.train},
+            "text": fingerprint(corpus),
+            "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
+        }
+
+    def plain(self) -> dict[str, Any]:
+        """Those that need neither text nor vocabulary.
+
+        The number of steps may change: a run whose cooldown has not begun can be lengthened or cut.
         """
         recipe = asdict(self.recipe)
         for name in ("steps", "cooldown", "checkpoint_every"):
@@ -63,9 +79,6 @@ class TrainingJob:
             "batch_size": self.batch_size,
             "sequence": self.sequence,
             "seed": self.seed,
-            "weights": {label: self.weights.get(label, 1.0) for label in corpus.train},
-            "text": fingerprint(corpus),
-            "tokenizer": hashlib.sha256(vocabulary.encode()).hexdigest()[:16],
         }
 
 
@@ -199,5 +212,6 @@ SIZES = {f.name for f in fields(Shape)} | {
     "batch_size",
     "sequence",
     "vocab_size",
+    "num_target_tokens",
     "checkpoint_every",
 }

@@ -39,7 +39,9 @@ class Unrolled:
     EAGLE-3, arXiv:2503.01840; HASS). One step is EAGLE-1's teacher forcing; unrolling stands
     in for the noise that EAGLE-1 adds to true states.
 
-    Of a head with hot tokens only their scores are compared, as distributions of these alone.
+    The distributions are of all tokens, also where a head has token info of the hot ones alone
+    (Lyanna section 6.1). Of a head that drafts nothing but hot tokens only their scores are
+    compared, as distributions of these alone, and it is right nowhere else.
 
     Per step, with h, l of the head and H, L of the target (Lyanna section 4.1, EAGLE section 4.2):
 

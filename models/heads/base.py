@@ -53,7 +53,7 @@ class TransformerHead(Decoder):
 
     @nn.nowrap
     def hot(self, params: PyTree) -> Int[Array, " d"] | None:
-        """The tokens whose scores are compared in training; None: all."""
+        """The tokens that it drafts, whose scores alone are compared in training; None: all."""
         del params
         return None
 

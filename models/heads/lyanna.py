@@ -6,12 +6,13 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool, Float, Int, Shaped
 
+from jspec._validate.arguments import check_integer
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention
 from jspec.models.heads.base import TransformerHead
-from jspec.models.linear import Linear, unembed
+from jspec.models.linear import Linear
 from jspec.models.llama import Block, LlamaConfig
 from jspec.types import Output, PyTree
 
@@ -23,7 +24,8 @@ The norm makes each token's info as large as this, whatever the two matrices are
 would add noise of deviation 1 to every score; with 0 the matrices would get no gradient.
 """
 TABLE_BYTES = 64 * 2**20
-"""The largest table of token info that is made; of more hot tokens its two factors are kept."""
+"""The largest table of token info that is made where nothing else is asked for; of more hot tokens
+its two factors are kept."""
 
 
 @dataclass(frozen=True)
@@ -54,11 +56,6 @@ class LyannaHead(TransformerHead):
     """
 
     config: LyannaConfig
-
-    @nn.nowrap
-    def hot(self, params: PyTree) -> Int[Array, " d"] | None:
-        """The tokens that have token info, if not all have."""
-        return params["hot"]["info"]["ids"] if self.config.hot_tokens * self.config.rank else None
 
     def setup(self):
         super().setup()
@@ -110,22 +107,19 @@ class LyannaHead(TransformerHead):
             return logits
         return self.info(logits, tokens, self.target_embed.value)
 
-    def hot_scores(
-        self, hidden: Float[Array, "B N E"], tokens: Int[Array, "B N"] | None = None
-    ) -> Float[Array, "B N d"]:
-        """The scores of the hot tokens alone."""
-        rows = self.target_head.value[self.info.ids.value]
-        scores = unembed(hidden.astype(self.dtype), rows)
-        return scores if tokens is None else scores + self.info.of(tokens, self.target_embed.value)
-
-    def table(self) -> dict[str, Array]:
+    def table(self, dtype: DTypeLike, max_bytes: int) -> dict[str, Array]:
         """The token info of every hot token (section 5.1), and where each token's row is."""
         embedded, size = self.info.hot(self.target_embed.value), self.config.hot_tokens
         places = {"places": self.info.places()} if size else {}
-        if table_bytes(self.config, self.dtype) <= TABLE_BYTES:
-            return {"rows": self.info.rows(embedded).astype(self.dtype), **places}
-        codes, up = self.info.factors(embedded)
-        return {"codes": codes.astype(self.dtype), "up": up.astype(self.dtype), **places}
+        if table_bytes(self.config, dtype) > max_bytes:
+            codes, up = self.info.factors(embedded)
+            return {"codes": codes.astype(self.dtype), "up": up.astype(self.dtype), **places}
+        rows = self.info.rows(embedded)
+        if not jnp.issubdtype(dtype, jnp.integer):
+            return {"rows": rows.astype(dtype), **places}
+        steps = jnp.abs(rows).max(-1, keepdims=True) / jnp.iinfo(dtype).max
+        steps = jnp.maximum(steps, jnp.finfo(rows.dtype).tiny)  # of a row of zeros
+        return {"rows": jnp.round(rows / steps).astype(dtype), "steps": steps, **places}
 
 
 class TokenInfo(nn.Module):
@@ -158,6 +152,8 @@ class TokenInfo(nn.Module):
 
     def of(self, tokens: Int[Array, "B N"], embed: Float[Array, "V E"]) -> Float[Array, "B N hot"]:
         """What each token adds to the scores of the hot ones; 0 if it is none of them."""
+        if self.has_variable("table", "steps"):
+            return self._read("rows", tokens) * self._read("steps", tokens)
         if self.has_variable("table", "rows"):
             return self._read("rows", tokens)
         if self.has_variable("table", "codes"):
@@ -168,7 +164,7 @@ class TokenInfo(nn.Module):
         cold = self.places()[tokens] == self.config.hot_tokens
         return jnp.where(cold[..., None], 0, info)
 
-    def _read(self, name: str, tokens: Int[Array, "B N"]) -> Float[Array, "B N w"]:
+    def _read(self, name: str, tokens: Int[Array, "B N"]) -> Shaped[Array, "B N w"]:
         """The rows of tokens in a part of the table; 0 for those that are not hot."""
         places = self.get_variable("table", "places")[tokens] if self.config.hot_tokens else tokens
         return self.get_variable("table", name).at[places].get(mode="fill", fill_value=0)
@@ -213,12 +209,32 @@ def table_bytes(config: LyannaConfig, dtype: DTypeLike) -> int:
     return (config.hot_tokens or config.vocab_size) ** 2 * jnp.dtype(dtype).itemsize
 
 
-def collapse(head: LyannaHead, variables: PyTree) -> PyTree:
+def collapse(
+    head: LyannaHead,
+    variables: PyTree,
+    dtype: DTypeLike | None = None,
+    max_bytes: int = TABLE_BYTES,
+) -> PyTree:
     """The variables with a table of all token info, which decoding then reads and does not compute.
 
-    Of H hot tokens it is H * H entries of `head.dtype`, or 2 * rank * H where that would be more
-    than `TABLE_BYTES`: a vocabulary of 49,152 would take 9.7 GB in float32, and its factors 25 MB.
+    Of H hot tokens it is H * H entries, or its two factors of 2 * rank * H where the table would
+    take more than `max_bytes`: of a vocabulary of 49,152 it takes 9.7 GB in float32 and 2.4 GB in
+    int8, and its factors 25 MB.
+
+    Args:
+        head: the module.
+        variables: as trained, or with a table of another kind, which is replaced.
+        dtype: of the table's entries, such as "float16"; `head.dtype` if not given. An integer
+            type such as "int8" gives each row a step of its own.
+        max_bytes: the largest table that is made; 0 keeps the factors.
+
+    Raises:
+        InputError: if `max_bytes` is negative.
     """
+    check_integer("max_bytes", max_bytes, 0, None)
     if not head.config.rank:
         return variables
-    return {**variables, "table": {"info": head.apply(variables, method="table")}}
+    plain = {name: part for name, part in variables.items() if name != "table"}
+    wanted = jnp.dtype(head.dtype if dtype is None else dtype)
+    table = head.apply(plain, wanted, max_bytes, method="table")
+    return {**plain, "table": {"info": table}}

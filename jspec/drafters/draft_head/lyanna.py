@@ -1,15 +1,17 @@
 """Lyanna (Chen et al. 2026): hidden states first, tokens afterwards, and every draft counts."""
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness
-from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Resampling
+from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Merged, Resampling
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
 from jspec.drafters.growth import best_first
+from jspec.protocols import DraftHead
 from jspec.types import Feedback, Frame, PyTree, Tree
 
 
@@ -50,6 +52,36 @@ class Lyanna(HeadDrafter):
     beam: int = 4
     resampling: Resampling | None = FUSED
     sharpness: float = 1.0
+
+    @classmethod
+    def published(cls, head: DraftHead, **options: Any) -> Self:
+        """The method as its paper has it (sections 6.2, 7.2): second trees on top of fresh ones.
+
+        Trees have 12 tokens with their root, 3 levels and 4 children a node. How many tokens a
+        second tree has is not in the paper; it is jspec's own default.
+
+        Args:
+            head: the head.
+            options: further arguments of the constructor; they win over the paper's.
+
+        Raises:
+            InputError: if an argument is out of range.
+
+        Example:
+            >>> import jspec
+            >>> from jspec import models
+            >>> head, _, _ = models.heads.load("jspec-7m/lyanna", models.load("jspec-7m"))
+            >>> jspec.Lyanna.published(head).resampling
+            Merged(num_speculative_tokens=6, threshold=0)
+        """
+        paper: dict[str, Any] = {
+            "num_speculative_tokens": 11,
+            "max_depth": 3,
+            "beam": 4,
+            "resampling": Merged(),
+            "sharpness": 1.0,
+        }
+        return cls(head, **{**paper, **options})
 
     def __post_init__(self):
         super().__post_init__()

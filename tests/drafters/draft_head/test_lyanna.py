@@ -178,6 +178,13 @@ def test_a_chain_is_spent_where_other_text_is_read(target):
     np.testing.assert_array_equal(held, [False, True])
 
 
+def test_the_published_method_verifies_second_trees_on_top_of_fresh_ones(head):
+    module = head[0]
+    found = Lyanna.published(module, max_depth=2)
+    assert found == Lyanna(module, 11, 2, 4, Merged(), 1.0)
+    assert Lyanna.published(module, resampling=None).resampling is None
+
+
 def test_the_collapsed_table_gives_the_same_scores(head, logits):
     module, variables, _ = head
     tokens = jnp.array([[3, 4, 22], [0, 8, 2]])

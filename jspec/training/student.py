@@ -1,0 +1,119 @@
+"""The objective of a draft model: its target's distributions of the next token."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int
+
+from jspec.protocols import CausalLM
+from jspec.training import lm
+from jspec.training.loop import Metrics
+from jspec.training.unroll import Batch, observed
+from jspec.types import PyTree
+
+
+@dataclass(frozen=True)
+class NextDistribution:
+    """The cross-entropy of a draft model's distributions against its target's (distillation).
+
+    A token of text is one draw from the target's distribution; the distribution itself tells as
+    much as many draws. As DistillSpec (Zhou et al. 2024, section 3) with the forward divergence,
+    on text that may be the target's own or not.
+
+    Most of a small model's time with a large vocabulary is its softmax. With `drawn` > 0 its
+    denominator is estimated: all tokens of `frozen["hot"]` count, and of the others so many that
+    are drawn at each step, each for its share of them (importance sampling, Bengio and Senecal
+    2008). The scores that the loss asks for are all made.
+
+    Args:
+        model: the draft model, which is trained. Its head is its embedding.
+        target: the model that it will draft for; their tokens are the same.
+        num_target_tokens: tokens that each of the target's distributions is cut to.
+        drawn: tokens drawn at each step; 0: the softmax is over all.
+    """
+
+    model: CausalLM
+    target: CausalLM
+    num_target_tokens: int
+    drawn: int = 0
+
+    def loss(
+        self, params: PyTree, frozen: PyTree, batch: Batch
+    ) -> tuple[Float[Array, ""], Metrics]:
+        """Mean nats of a place, and how alike the two distributions are.
+
+        Args:
+            params: the draft model's weights.
+            frozen: `target`, the target's weights, and `hot` [H], the tokens that always count.
+            batch: text.
+
+        Returns:
+            The loss, and the metrics `agreement`, the share of places with the same likeliest
+            token (of those that count), and `overlap`, the mean sum of min(p, q) over the tokens
+            that the target's distributions are cut to: the chance that a drafted token is accepted
+            at temperature 1.
+        """
+        seen = observed(self.target, frozen, batch, self.num_target_tokens).distributions
+        assert seen is not None, "an objective that reads distributions asks for some"
+        tokens, probs = seen.tokens[:, :-1], seen.probs[:, :-1]
+        output = lm.forward(self.model, params, batch.tokens[:, :-1])
+        if self.drawn:
+            assert output.hidden is not None, "a draft model gives its states"
+            rows = params["params"]["embed"]
+            wanted = jnp.einsum("bte,btke->btk", output.hidden, rows[tokens])
+            counted, scores = self._counted(output.hidden, rows, frozen["hot"], batch)
+        else:
+            scores = output.logits
+            counted = jnp.arange(scores.shape[-1])
+            wanted = jnp.take_along_axis(scores, tokens, axis=-1)
+        nats = jax.nn.logsumexp(scores, axis=-1, keepdims=True) - wanted
+        live = batch.live[:, 1:]
+
+        def mean(values: Float[Array, "B T"]) -> Float[Array, ""]:
+            return jnp.where(live, values, 0).sum() / jnp.maximum(live.sum(), 1)
+
+        same = counted[scores.argmax(-1)] == tokens[..., 0]
+        told = {
+            "agreement": mean(same.astype(jnp.float32)),
+            "overlap": mean(jnp.minimum(jnp.exp(-nats), probs).sum(-1)),
+        }
+        return mean((probs * nats).sum(-1)), jax.lax.stop_gradient(told)
+
+    def _counted(
+        self,
+        hidden: Float[Array, "B T E"],
+        rows: Float[Array, "V E"],
+        hot: Int[Array, " H"],
+        batch: Batch,
+    ) -> tuple[Int[Array, " H+D"], Float[Array, "B T H+D"]]:
+        """The tokens that count in the denominator, and their scores with the weight of each."""
+        assert batch.draws is not None, "training numbers its draws"
+        cold = len(rows) - len(hot)
+        # The i-th token that is not hot: i + h, h the number of hot ones before it.
+        gaps = jnp.sort(hot) - jnp.arange(len(hot))
+        places = jax.random.randint(jax.random.key(batch.draws[0]), (self.drawn,), 0, cold)
+        drawn = places + jnp.searchsorted(gaps, places, side="right")
+        counted = jnp.concatenate([hot, drawn.astype(hot.dtype)])
+        weight = jnp.log(cold / self.drawn) * (jnp.arange(len(counted)) >= len(hot))
+        return counted, hidden @ rows[counted].T + weight
+
+
+def begin(params: PyTree, embed: Float[Array, "V F"]) -> PyTree:
+    """A new draft model's weights with its target's embedding in place of its own.
+
+    Of its F directions the E that carry most are kept, the first principal components, not
+    centred. Tokens that are alike for the target are then alike for its draft from the beginning,
+    which a short run would not learn of a large vocabulary.
+
+    They have the size of the model's own, random ones: its first scores are as flat.
+
+    Args:
+        params: with an embedding [V, E], E <= F.
+        embed: the target's embedding.
+    """
+    own = params["params"]["embed"]
+    _, directions = jnp.linalg.eigh(embed.T @ embed)  # in rising order
+    cut = embed @ directions[:, -own.shape[1] :]
+    cut *= jnp.sqrt(jnp.square(own).mean() / jnp.square(cut).mean())
+    return {**params, "params": {**params["params"], "embed": cut.astype(own.dtype)}}

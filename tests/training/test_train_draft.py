@@ -1,0 +1,157 @@
+"""`jspec train lm --target`: a draft model learns its target's distributions of the next token."""
+
+import json
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+
+from jspec.cli import main as cli
+from jspec.models import export, load
+from jspec.training import student, unroll
+from jspec.training import tokenizer as tokenizers
+from jspec.training.distributions import Distributions, Observed
+
+MODEL = tiny.model(num_layers=1, tied=True)
+PARAMS = tiny.params(MODEL)
+RNG = np.random.default_rng(0)
+TOKENS = RNG.integers(0, tiny.VOCAB, (2, 6))
+LIVE = np.arange(6) < np.array([[6], [4]])
+TOP = np.argsort(RNG.random((2, 6, tiny.VOCAB)))[..., :3].astype(np.int32)
+PROBS = RNG.dirichlet(np.ones(3), (2, 6)).astype(np.float32)
+HOT = jnp.array([17, 2, 9, 4, 11, 0])
+
+
+def batch(draws=None):
+    seen = Observed(jnp.zeros((2, 6, 0)), Distributions(jnp.asarray(TOP), jnp.asarray(PROBS)))
+    return unroll.Batch(jnp.asarray(TOKENS), jnp.asarray(LIVE), seen, draws)
+
+
+def scores():
+    """The draft's scores of all tokens at each place but the last."""
+    positions = jnp.broadcast_to(jnp.arange(5), (2, 5))
+    mask = jnp.broadcast_to(jnp.tril(jnp.ones((5, 5), bool)), (2, 5, 5))
+    return np.float64(MODEL.apply(PARAMS, jnp.asarray(TOKENS[:, :-1]), positions, mask).logits)
+
+
+def test_the_loss_is_the_cross_entropy_of_the_two_distributions():
+    objective = student.NextDistribution(MODEL, MODEL, 3)
+    loss, told = jax.jit(objective.loss)(PARAMS, {}, batch())
+    nats, same, overlap = [], [], []
+    for row, place in np.argwhere(LIVE[:, 1:]):
+        drafted = np.exp(scores()[row, place])
+        drafted /= drafted.sum()
+        top, probs = TOP[row, place], PROBS[row, place]
+        nats.append(-(probs * np.log(drafted[top])).sum())
+        same.append(drafted.argmax() == top[0])
+        overlap.append(np.minimum(drafted[top], probs).sum())
+    assert len(nats) == 8
+    np.testing.assert_allclose(loss, np.mean(nats), rtol=1e-5)
+    np.testing.assert_allclose(told["agreement"], np.mean(same), rtol=1e-6)
+    np.testing.assert_allclose(told["overlap"], np.mean(overlap), rtol=1e-5)
+
+
+def test_the_drawn_tokens_stand_for_all_that_are_not_hot(monkeypatch):
+    """Over all draws the estimated denominators average to the true one; without their weight, or
+    with hot tokens drawn again, they do not.
+    """
+    objective = student.NextDistribution(MODEL, MODEL, 3, drawn=1)
+    hidden = jnp.asarray(RNG.normal(size=(1, 4, 16)), jnp.float32)
+    rows = PARAMS["params"]["embed"]
+    sums, seen = [], []
+    for place in range(tiny.VOCAB - len(HOT)):
+        monkeypatch.setattr(jax.random, "randint", lambda *_, place=place: jnp.array([place]))
+        counted, found = objective._counted(hidden, rows, HOT, batch(jnp.array([3, 4])))
+        np.testing.assert_array_equal(counted[: len(HOT)], HOT)
+        seen.append(int(counted[-1]))
+        sums.append(np.exp(np.float64(found)).sum(-1))
+    assert sorted([*seen, *HOT.tolist()]) == list(range(tiny.VOCAB))
+    whole = np.exp(np.float64(hidden @ rows.T)).sum(-1)
+    np.testing.assert_allclose(np.mean(sums, axis=0), whole, rtol=1e-5)
+
+
+def test_a_draft_begins_with_the_directions_that_carry_most_of_its_targets_embedding():
+    wide = RNG.normal(size=(50, 3)) @ RNG.normal(size=(3, 24)) + 1e-3 * RNG.normal(size=(50, 24))
+    own = {"params": {"embed": jnp.asarray(RNG.normal(size=(50, 3)), jnp.float32), "norm": 1}}
+    begun = student.begin(own, jnp.asarray(wide, jnp.float32))["params"]
+    assert begun["norm"] == 1
+    cut, kept = np.float64(begun["embed"]), np.float64(own["params"]["embed"])
+    assert np.square(cut).mean() == pytest.approx(np.square(kept).mean(), rel=1e-5)
+    products = cut @ cut.T * np.square(wide).sum() / np.square(cut).sum()
+    np.testing.assert_allclose(products, wide @ wide.T, rtol=1e-2, atol=1e-1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A target, a text, and rows as `jspec train data` writes them."""
+    place = tmp_path_factory.mktemp("draft")
+    texts = [f"Here are {i} grey cats, and all of them sleep." for i in range(30)]
+    words = tokenizers.train(texts * 3, 270)
+    target = tiny.model(vocab_size=270, context=32)
+    export.save_hf(target, tiny.params(target), place / "model", words, end=0, dtype="float32")
+    (place / "text.txt").write_text("<|endoftext|>".join(texts))
+    rows = RNG.integers(1, 270, (40, 9)).tolist()
+    (place / "rows.jsonl").write_text("".join(json.dumps({"tokens": row}) + "\n" for row in rows))
+    return place
+
+
+SMALL = (
+    "--hidden-size 8 --intermediate-size 12 --layers 1 --heads 2 --kv-heads 1 --head-dim 4 "
+    "--context 32 --sequence 12 --batch-size 2 --warmup 1 --checkpoint-every 2 --heldout 0.3 "
+    "--num-target-tokens 4 --sequences 6"
+).split()
+
+
+def run(*arguments):
+    """(exit code, output) of the command."""
+    with redirect_stdout(StringIO()) as output, redirect_stderr(output):
+        code = cli.run(["train", "lm", *map(str, arguments)])
+    return code, " ".join(output.getvalue().split())
+
+
+def test_a_run_is_resumed_and_gives_a_draft_in_the_targets_tokens(folder, tmp_path):
+    given = (folder / "rows.jsonl", folder / "text.txt", "--target", folder / "model", *SMALL)
+    out, states = tmp_path / "run", tmp_path / "states"
+    code, output = run(*given, "--out", out, "--states", states, "--steps", 2, "--cooldown", 0)
+    assert code == 0, output
+    assert "6 sequences of text" in output
+    code, output = run("--out", out, "--steps", 3, "--cooldown", 0, "--resume")
+    assert code == 0, output
+    curve = [json.loads(line) for line in (out / "curve.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in curve] == [1, 2, 3]
+    assert {"rows", "text"} <= json.loads((out / "heldout.json").read_text()).keys()
+    draft, target = load(out / "model"), load(folder / "model")
+    assert draft.tokenizer.get_vocab() == target.tokenizer.get_vocab()
+    assert draft.model.config.hidden_size == 8
+
+    again = tmp_path / "again"  # without kept distributions
+    code, output = run(*given, "--out", again, "--steps", 3, "--cooldown", 0)
+    assert code == 0, output
+    losses = [json.loads(line)["loss"] for line in (again / "curve.jsonl").read_text().splitlines()]
+    np.testing.assert_allclose(losses, [line["loss"] for line in curve], rtol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (["--hidden-size", "32"], "hidden_size is 32 and the target's width is 16"),
+        (["--sequence", "32", "--context", "64"], "more than the target's context of 32"),
+        (["--tokenizer", "{folder}/model"], "--tokenizer was given beside --target"),
+        (["--num-target-tokens", "0"], "num_target_tokens is 0"),
+        (["--sequences", "-1"], "sequences is -1"),
+    ],
+)
+def test_bad_input_is_one_sentence(folder, tmp_path, changes, message):
+    given = (folder / "text.txt", "--target", folder / "model", *SMALL, "--steps", 2)
+    filled = [change.format(folder=folder) for change in changes]
+    code, output = run(*given, "--out", tmp_path / "run", *filled)
+    assert code == 2 and message in output and "Traceback" not in output, output
+
+
+def test_distributions_are_kept_of_a_target_alone(folder, tmp_path):
+    code, output = run(folder / "text.txt", "--out", tmp_path, "--states", tmp_path, *SMALL)
+    assert code == 2 and "name the target too" in output, output
