@@ -104,6 +104,9 @@ from .verify import proposals as proposals
 from .verify import rules as rules
 from .verify import schemes as schemes
 from .verify.block_verification import BlockVerification as BlockVerification
+from .verify.multi_path_block_verification import (
+    MultiPathBlockVerification as MultiPathBlockVerification,
+)
 from .verify.schemes import Scheme as Scheme
 from .verify.traversal_verification import TraversalVerification as TraversalVerification
 from .verify.tree_verifier import TreeVerifier as TreeVerifier

@@ -53,21 +53,40 @@ class BlockVerification:
         path = _path(tree)
         drafted = jnp.take_along_axis(tree.tokens, path[:, 1:], axis=1)
         scored = jnp.take_along_axis(logits, path[..., None], axis=1)
-        broken = ~samplings.is_distribution(scored)
         p, uniforms = sequence_level.distributions_and_uniforms(scored, frame, tree.depth)
         q = _distributions(tree.q, tree.q_row, path[:, :-1])
-        length = _length(tree, broken, frame)
-        accept, residual = jax.vmap(acceptance)(p, q, drafted, length)
+        length, broken = tree.valid.sum(-1) - 1, ~samplings.is_distribution(scored)
+        return judged(path, drafted, length, broken, p, q, uniforms, frame)
 
-        steps = jnp.arange(tree.depth + 1, dtype=jnp.int32)
-        kept = jnp.where(uniforms < accept, steps[1:], 0).max(-1, initial=0)
-        left = jnp.take_along_axis(residual, kept[:, None, None], axis=1)[:, 0]
-        return Verdict(
-            path=jnp.where(steps <= kept[:, None], path, 0),
-            counts=kept + 1,
-            bonus=sequence_level.next_token(kept, left, frame),
-            failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
-        )
+
+def judged(
+    path: Int[Array, "B P"],
+    drafted: Int[Array, "B P-1"],
+    length: Int[Array, " B"],
+    broken: Bool[Array, "B P"],
+    p: Float[Array, "B P V"],
+    q: Float[Array, "B P-1 V"],
+    uniforms: Float[Array, "B P-1"],
+    frame: Frame,
+) -> Verdict:
+    """Block verification of the first `length` tokens that were drafted along a path.
+
+    A node that is `broken`, without a distribution, ends them, as it ends the path of
+    `TreeVerifier`. Node ids behind the end are in bounds, and never read.
+    """
+    length = jnp.where(frame.done, 0, length)
+    length = jnp.minimum(length, jnp.where(broken.any(-1), broken.argmax(-1), length))
+    accept, residual = jax.vmap(acceptance)(p, q, drafted, length)
+
+    steps = jnp.arange(path.shape[1], dtype=jnp.int32)
+    kept = jnp.where(uniforms < accept, steps[1:], 0).max(-1, initial=0)
+    left = jnp.take_along_axis(residual, kept[:, None, None], axis=1)[:, 0]
+    return Verdict(
+        path=jnp.where(steps <= kept[:, None], path, 0),
+        counts=kept + 1,
+        bonus=sequence_level.next_token(kept, left, frame),
+        failed=~frame.done & jnp.take_along_axis(broken, kept[:, None], axis=1)[:, 0],
+    )
 
 
 def acceptance(
@@ -118,14 +137,6 @@ def _path(tree: Tree) -> Int[Array, "B P"]:
     # Parents come before their children, so ids grow along the chain.
     present = jnp.where(tree.valid, jnp.arange(num, dtype=jnp.int32), num)
     return jnp.minimum(jnp.sort(present)[:, : tree.depth + 1], num - 1)
-
-
-def _length(tree: Tree, broken: Bool[Array, "B P"], frame: Frame) -> Int[Array, " B"]:
-    """The number of drafted tokens that are judged. A node without a distribution ends the chain,
-    as it ends the path of `TreeVerifier`.
-    """
-    drafted = jnp.where(frame.done, 0, tree.valid.sum(-1) - 1)
-    return jnp.minimum(drafted, jnp.where(broken.any(-1), broken.argmax(-1), drafted))
 
 
 def _distributions(
