@@ -86,6 +86,7 @@ def pair(
     questions: Path | None,
     prompts: Path | None,
     classes: str,
+    scan_layers: bool = False,
 ) -> Pair:
     """Loads a target with its draft model, and finds its texts. Arguments as of `subject`.
 
@@ -98,8 +99,8 @@ def pair(
             "file or a hub id"
         )
     named = draft_model or BUNDLED_DRAFT
-    one = subject(model, questions, prompts, classes)
-    draft = load(named)
+    one = subject(model, questions, prompts, classes, scan_layers)
+    draft = load(named, scan_layers=scan_layers)
     if draft.model.vocab_size != one.target.model.vocab_size:
         raise InputError(
             f"--draft-model has {draft.model.vocab_size} tokens and --model "

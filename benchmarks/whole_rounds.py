@@ -163,7 +163,9 @@ class Decoding:
         """The rounds of each row, up to the one that reaches `wanted` tokens; None: new_tokens."""
         wanted = self.new_tokens if wanted is None else wanted
         asked = np.broadcast_to(wanted, prompts.count)
-        result = self.run(prompts, asked + DEEPEST, asked, drafter_state, **request)
+        # A round that starts before the limit emits at most the tree's levels and one token.
+        beyond = getattr(self.drafter, "depth", DEEPEST)
+        result = self.run(prompts, asked + beyond, asked, drafter_state, **request)
         memory = result.drafter_state.inner
         tally = replace(result.drafter_state, inner=None)
         tally, texts = jax.device_get((tally, result.tokens))

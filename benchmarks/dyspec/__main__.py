@@ -1,4 +1,4 @@
-"""DySpec's experiments (Xiong et al. 2024): Tables 1 to 4, and Figures 2, 4 and 5.
+"""DySpec's latencies (Xiong et al. 2024): Tables 1 to 4 with times, and Figure 4.
 
 python -m benchmarks.dyspec --out dyspec.jsonl                    # Tables 1 to 3: 64 nodes
 python -m benchmarks.dyspec --budget 768 --out dyspec.jsonl       # Table 4
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from benchmarks import model_pairs, options
-from benchmarks.dyspec import components, grown_trees, rates, sweep, table
+from benchmarks.dyspec import components, sweep, table
 from benchmarks.dyspec.contenders import Workload
 from benchmarks.harness import command, headline
 from benchmarks.ledger import Ledger
@@ -31,7 +31,7 @@ at T = 0 too. `sequoia coupled` at T = 0 takes the draft's likeliest tokens, as 
 do when decoding greedily."""
 ALIKE = ("threshold", "dyspec beam 8", "sequoia coupled", "specinfer")
 """Methods whose rounds have the same parts as those of another."""
-PARTS = ("table", "trees", "rates", "components", "sweep")
+PARTS = ("table", "components", "sweep")
 LONG_CLASSES = "stories,books,speeches"
 """Classes of the shared texts that have 128 tokens, the paper's prompt."""
 
@@ -73,10 +73,6 @@ def main(
     if "table" in wanted:
         headline(f"{pair.name}: {budget} nodes, batch 1, {new_tokens} tokens, {seeds} seeds")
         table.report(ledger, work, names, budget, targets, timed)
-    if "trees" in wanted:
-        grown_trees.report(ledger, work, budget, targets, picture("trees"))
-    if "rates" in wanted:
-        rates.report(work, targets, picture("rates"))
     if "components" in wanted:
         different = [name for name in names if name not in ALIKE]
         components.report(

@@ -5,12 +5,12 @@ nodes decides how many there are (Definition 1). The orders are that in which th
 breadth first, depth first, and along heavy paths (largest subtree first). Counts need no kernel;
 times do, and an accelerator (`benchmarks.dyspec.kernel_times`).
 
-python -m benchmarks.dyspec.blocks --rows blocks.jsonl --out blocks.png
+python -m benchmarks.dyspec.blocks --rows blocks.jsonl
 """
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -18,83 +18,47 @@ from jaxtyping import Bool, Int
 from rich import box
 from rich.table import Table
 
-from benchmarks import canvas, model_pairs, options
+from benchmarks import canvas
 from benchmarks.dyspec import kernel_times
-from benchmarks.dyspec.contenders import Workload, drafter
-from benchmarks.dyspec.grown_trees import depths, traced
-from benchmarks.dyspec.table import DRAFT_TEMPERATURE
-from benchmarks.harness import command, console, headline, record
+from benchmarks.harness import command, console, headline
+from benchmarks.ledger import Ledger
 from jspec._validate.errors import InputError
 
 BLOCK = 32
 PAPER = {256: (36, 22.5), 512: (135.5, 52.8), 1024: (490.2, 119.3), 2048: (1654.5, 278.7)}
 """Blocks without and with reordering in the paper's Table 5, by size of a random tree."""
-PAPER_REAL = {768: (366.12, 218.31), 1024: (580.07, 295.59)}
-"""The same of trees that were drafted (appendix C.1, Fig. 9)."""
 
 Parents = Int[np.ndarray, " N"]
 Order = Callable[[Parents], Int[np.ndarray, " N"]]
 
 
 def main(
-    model: options.Model = None,
-    draft_model: options.DraftModel = None,
-    questions: options.Questions = None,
-    prompts: options.Prompts = None,
-    classes: options.Classes = "stories",
     sizes: Annotated[
         str, typer.Option(help="nodes of random trees, comma-separated")
     ] = "64,128,256,512,1024,2048",
-    budgets: Annotated[
-        str, typer.Option(help="drafted nodes of DySpec's trees, comma-separated; empty: none")
-    ] = "64,256",
-    prefixes: Annotated[
-        str, typer.Option(help="tokens before the tree, comma-separated")
-    ] = "0,128,512",
     trees: Annotated[int, typer.Option(min=1, help="random trees of each size")] = 10,
-    prompt_tokens: options.PromptTokens = 128,
-    new_tokens: options.NewTokens = 32,
-    temperature: Annotated[float, typer.Option(help="of the target")] = 0.6,
     heads: Annotated[int, typer.Option(min=1, help="of the attention that is timed")] = 64,
     head_dim: Annotated[int, typer.Option(min=16, help="of it")] = 128,
     rows: Annotated[
         Path | None, typer.Option(help="write counts and times here, JSON lines")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="write Figs. 6, 8 and 9 here, a PNG")] = None,
+    out: Annotated[Path | None, typer.Option(help="write Fig. 8 here, a PNG")] = None,
 ) -> None:
-    """Random trees need no model; DySpec's are those of real rounds, one text of each class."""
+    """Counts random trees, and times the kernel on their masks where there is an accelerator."""
     headline(f"blocks of {BLOCK} x {BLOCK} with an entry, by order of the nodes")
     random = np.random.default_rng(0)
     found = {
         int(size): [recursive(random, int(size)) for _ in range(trees)] for size in sizes.split(",")
     }
-    console.print(table("random trees", found, (0,), PAPER, rows))
+    console.print(table("random trees", found, PAPER, rows))
     masks = {
         (size, name): reordered(trees[0], order)
         for size, trees in found.items()
         for name, order in ORDERS.items()
     }
     timed = kernel_times.report(masks, heads, head_dim, rows)
-    if not budgets:
-        if out is not None:
-            draw(out, {}, (), timed)
-            console.print(f"figure: {out}", soft_wrap=True)
-        return
-    pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
-    work = Workload(pair, 1, 1, prompt_tokens, new_tokens)
-    real: dict[int, list[Parents]] = {}
-    for size in map(int, budgets.split(",")):
-        method = drafter("dyspec", work, size, temperature, DRAFT_TEMPERATURE)
-        rounds = traced(work, method, temperature)
-        real[size] = [one.parents[: one.num_verified].astype(np.int64) for one in rounds]
-    lengths = tuple(int(prefix) for prefix in prefixes.split(","))
-    console.print(table(f"DySpec's trees, {pair.name}", real, lengths, PAPER_REAL, rows))
-    console.print(
-        "Of real trees the root is among the nodes. A prefix is read by every node: its blocks "
-        "come on top, and the order moves none of them."
-    )
     if out is not None:
-        draw(out, real, lengths, timed)
+        draw(out, timed)
         console.print(f"figure: {out}", soft_wrap=True)
 
 
@@ -167,64 +131,40 @@ def reordered(parents: Parents, order: Order) -> Bool[np.ndarray, "N N"]:
 def table(
     title: str,
     found: Mapping[int, list[Parents]],
-    prefixes: tuple[int, ...],
     paper: Mapping[int, tuple[float, float]],
     rows: Path | None = None,
 ) -> Table:
-    """Mean blocks by size, prefix and order, the paper's counts beside; each a row of a file."""
-    shown = Table(title, "prefix", *ORDERS, "the paper", box=box.MARKDOWN)
+    """Mean blocks by size and order, the paper's counts beside; each a row of a file."""
+    shown = Table(title, *ORDERS, "the paper", box=box.MARKDOWN)
+    ledger = Ledger(rows, dict(bench="dyspec_blocks", trees=title))
     for size, trees in found.items():
-        for prefix in prefixes:
-            means = [
-                np.mean([blocks(tree, order(tree), prefix) for tree in trees])
-                for order in ORDERS.values()
-            ]
-            for name, mean in zip(ORDERS, means, strict=True):
-                row = dict(trees=title, nodes=size, prefix=prefix, order=name, count=len(trees))
-                record(rows, {"bench": "dyspec_blocks"} | row | {"blocks": round(float(mean), 2)})
-            theirs = " and ".join(f"{count:g}" for count in paper.get(size, ()))
-            cells = (f"{mean:.1f}" for mean in means)
-            shown.add_row(str(size), str(prefix), *cells, "" if prefix else theirs)
+        counts = {
+            name: [blocks(tree, order(tree)) for tree in trees] for name, order in ORDERS.items()
+        }
+        if not ledger.find(nodes=size, count=len(trees)):
+            ledger.add(nodes=size, count=len(trees), blocks=counts)
+        theirs = " and ".join(f"{count:g}" for count in paper.get(size, ()))
+        shown.add_row(str(size), *(f"{np.mean(each):.1f}" for each in counts.values()), theirs)
     return shown
 
 
-def draw(
-    path: Path,
-    real: Mapping[int, list[Parents]],
-    prefixes: tuple[int, ...],
-    timed: kernel_times.Times,
-) -> None:
-    """Figs. 6 and 7, the mask of a drafted tree in each order; Fig. 9, blocks by size; Fig. 8."""
-    panels = (len(ORDERS) + 1 if real else 0) + bool(timed)
-    if not panels:
-        raise InputError("there is nothing to draw; pass --budgets, or run where a kernel is timed")
-    figure, axes = canvas.panels(panels, 3.6, 3.8)
-    if timed:
-        kernel_times.panel(axes[0, -1], timed)
-    if real:
-        masks_and_counts(axes[0], real, prefixes)
+def draw(path: Path, timed: kernel_times.Times) -> None:
+    """Fig. 8, where a kernel was timed."""
+    if not timed:
+        raise InputError(
+            "there is nothing to draw; leave --out out, or run where a kernel is timed"
+        )
+    figure, axes = canvas.panels(1, 4.6, 3.8)
+    kernel_times.panel(axes[0, 0], timed)
     canvas.save(figure, path)
 
 
-def masks_and_counts(
-    axes: Any, real: Mapping[int, list[Parents]], prefixes: tuple[int, ...]
-) -> None:
-    """Figs. 6, 7 and 9 of drafted trees."""
-    tree = max(real[max(real)], key=len)
-    for axis, (name, order) in zip(axes, ORDERS.items(), strict=False):
-        places = order(tree)
-        axis.imshow(mask(tree)[np.ix_(places, places)], cmap="Greys", interpolation="nearest")
-        axis.set(title=f"{name}: {blocks(tree, places)} blocks", xticks=[], yticks=[])
-    last = axes[len(ORDERS)]
-    for prefix in prefixes:
-        for name, look in (("as grown", "--"), ("depth first", "-")):
-            means = [
-                np.mean([blocks(tree, ORDERS[name](tree), prefix) for tree in trees])
-                for trees in real.values()
-            ]
-            last.plot(list(real), means, f"o{look}", label=f"{name}, {prefix} before")
-    last.set(xlabel="drafted nodes", ylabel="blocks")
-    last.legend(fontsize=7)
+def depths(parents: Int[np.ndarray, " N"]) -> Int[np.ndarray, " N"]:
+    """Edges from the root to each node; parents stand before children."""
+    found = np.zeros(len(parents), np.int64)
+    for node in range(1, len(parents)):
+        found[node] = found[parents[node]] + 1
+    return found
 
 
 def _walk(parents: Parents, key: np.ndarray) -> Int[np.ndarray, " N"]:

@@ -127,12 +127,17 @@ METHODS = (
     "calibrated_dyspec coupled",
 )
 """Names of the methods. Those not called coupled verify by recursive rejection, as published."""
-EXTRA = ("threshold", "specinfer", "dyspec beam 8")
-LEARNING = ("calibrated_dyspec", "calibrated_dyspec coupled", "coupled_tree")
+EXTRA = ("threshold", "specinfer", "dyspec beam 8", "calibrated_dyspec whole")
+LEARNING = (
+    "calibrated_dyspec",
+    "calibrated_dyspec whole",
+    "calibrated_dyspec coupled",
+    "coupled_tree",
+)
 """Methods that start with what they learnt from separate prompts, as Sequoia has its vector."""
 
 
-def narrow(budget: int) -> dict[str, int]:
+def narrow(budget: int) -> dict[str, Any]:
     """The shape of trees that are to be cheap to draft."""
     beam, depth = (8, 12) if budget <= 128 else (24, 24)
     return dict(num_speculative_tokens=budget, max_depth=depth, beam=min(beam, budget))
@@ -182,6 +187,12 @@ def drafter(
             )
         case "calibrated_dyspec":
             return jspec.CalibratedDySpec(model, **narrow(budget), **how)
+        case "calibrated_dyspec whole":
+            bounds = jspec.DySpec.published(model, num_speculative_tokens=budget)
+            return jspec.CalibratedDySpec(
+                model, num_speculative_tokens=budget, max_depth=bounds.max_depth,
+                beam=bounds.beam, **how,
+            )  # fmt: skip
         case "coupled_tree":
             return jspec.CoupledTree(model, **narrow(budget))
     raise ValueError(f"no method {name!r}; there are {', '.join((*METHODS, *EXTRA))}")

@@ -4,30 +4,27 @@ python -m benchmarks.rsd --out rsd.jsonl               # the bundled pair; again
 python -m benchmarks.rsd.report rsd.jsonl --out rsd    # tables and figures
 """
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
-import jax.numpy as jnp
 import numpy as np
 import typer
 from rich.progress import MofNCompleteColumn, Progress, TimeElapsedColumn, TimeRemainingColumn
 
 import jspec
 from benchmarks import model_pairs, options, references
-from benchmarks.harness import command, console, headline, paired, record
+from benchmarks.harness import command, console, headline, paired
+from benchmarks.ledger import Ledger
 from benchmarks.model_pairs import Pair
 from benchmarks.references import SCORES
 from benchmarks.rsd.settings import METHODS, TEMPERATURES, Shape, settings
 from benchmarks.texts import join, pad
 from benchmarks.whole_rounds import Decoding
-from jspec.drafters.draft_model.sequoia_tree import memory_bound_speedup
-
-Key = tuple[str, ...]
-
 
 PLAIN = ("autoregressive", ())
+EVERY = tuple(name for name in METHODS if name != PLAIN[0])
+"""The paper's four methods, and jspec's beside them."""
 
 
 class Bench:
@@ -35,7 +32,8 @@ class Bench:
 
     Args:
         pair: the models and their texts.
-        count: prompts of each class.
+        count: prompts of each class for each seed: every seed has texts of its own.
+        seeds: how many.
         prompt_tokens: of each text.
         tokens: new ones of each prompt; the round that passes them counts whole.
         out: the file.
@@ -47,24 +45,29 @@ class Bench:
         self,
         pair: Pair,
         count: int,
+        seeds: int,
         prompt_tokens: int,
         tokens: int,
         out: Path,
         answers: Mapping[str, str],
         score: str,
     ):
-        self.pair, self.tokens, self.out, self.score = pair, tokens, out, score
+        self.pair, self.tokens, self.score = pair, tokens, score if answers else None
         chosen = {
-            kind: pair.texts.choose(pair.target, kind, count, prompt_tokens)
+            kind: pair.texts.choose(pair.target, kind, count * seeds, prompt_tokens)
             for kind in pair.classes
         }
-        self.prompts = {kind: pad([ids for _, ids in rows]) for kind, rows in chosen.items()}
-        self.references = [
-            answers.get(question.name) for rows in chosen.values() for question, _ in rows
+        self.prompts = [
+            {kind: pad([ids for _, ids in rows[seed::seeds]]) for kind, rows in chosen.items()}
+            for seed in range(seeds)
         ]
-        self.asked = pair.about | {"count": count, "prompt": prompt_tokens, "new": tokens}
-        self.asked |= {"score": score if answers else None}
-        self.done = {_key(row) for row in _rows(out)}
+        self.references = [
+            [answers.get(one.name) for rows in chosen.values() for one, _ in rows[seed::seeds]]
+            for seed in range(seeds)
+        ]
+        setting = dict(pair.about, count=count, seeds=seeds, prompt=prompt_tokens, new=tokens)
+        setting |= {"score": score if answers else None, "ratio": pair.ratio}
+        self.ledger = Ledger(out, setting)
 
     def decoding(self, method: str, shape: Shape) -> Decoding:
         drafter = METHODS[method].build(self.pair.draft.model, shape)
@@ -72,72 +75,53 @@ class Bench:
         target = self.pair.target
         return Decoding(target.model, target.params, drafter, params, self.tokens)
 
-    def describe(self, bench: str, method: str, shape: Shape, **more) -> dict:
-        kind = METHODS[method]
-        return (
-            {"bench": bench, **self.asked, "ratio": self.pair.ratio}
-            | {"method": method, "shape": shape}
-            | {"nodes": kind.nodes(shape), "length": kind.length(shape)}
-            | more
+    def describe(self, bench: str, method: str, shape: Shape, sampling: tuple[float, float]):
+        """What a row is of."""
+        temperature, top_p = sampling
+        return dict(
+            bench=bench, method=method, shape=list(shape), temperature=temperature, top_p=top_p
         )
-
-    def write(self, rows: Iterable[dict]) -> None:
-        for row in rows:
-            if _key(row) not in self.done:
-                record(self.out, row)
-                self.done.add(_key(row))
 
     def efficiency(self, method: str, shape: Shape, seed: int) -> None:
-        """Tokens per target call: all prompts at all temperatures are rows of one call."""
-        rows = [
-            self.describe("rsd", method, shape)
-            | {"temperature": temperature, "top_p": top_p, "seed": seed, "class": kind}
-            for temperature, top_p in TEMPERATURES
-            for kind in self.prompts
-        ]
-        if all(_key(row) in self.done for row in rows):
-            return
-        prompts = join([*self.prompts.values()] * len(TEMPERATURES))
-        each = prompts.count // len(TEMPERATURES)
-        temperatures, top_ps = jnp.repeat(jnp.array(TEMPERATURES), each, axis=0).T
-        # No end token: every row runs to the same number of tokens.
-        counted = self.decoding(method, shape).count(
-            prompts,
-            sampling=jspec.Sampling(temperature=temperatures, top_p=top_ps),
-            key=seed,
-            ids=np.tile(np.arange(each), len(TEMPERATURES)),
-        )
-        calls = counted.rounds.reshape(len(rows), -1)
-        tokens = counted.tokens.reshape(len(rows), -1)
-        scores = self.scored(counted.texts).reshape(len(rows), -1)
-        for row, made, emitted, near in zip(rows, calls, tokens, scores, strict=True):
-            eta = float(emitted.sum() / made.sum())
-            row |= {"calls": made.tolist(), "tokens": emitted.tolist(), "efficiency": eta}
-            row |= {"mbsu": memory_bound_speedup(eta, row["length"], row["ratio"])}
-            row |= {"scores": near.tolist()}
-        self.write(rows)
+        """Tokens per target call: the texts of a seed at one temperature are rows of one call."""
+        prompts = join([*self.prompts[seed].values()])
+        drafted = self.decoding(method, shape)
+        for sampling in TEMPERATURES:
+            here = self.describe("rsd", method, shape, sampling) | {"seed": seed}
+            if self.ledger.find(**here):
+                continue
+            temperature, top_p = sampling
+            # No end token: every row runs to the same number of tokens.
+            counted = drafted.count(
+                prompts, sampling=jspec.Sampling(temperature=temperature, top_p=top_p), key=seed
+            )
+            here |= {"calls": counted.rounds.tolist(), "tokens": counted.tokens.tolist()}
+            here |= {"levels": counted.num_levels.tolist()}
+            if self.score is not None:
+                here |= {"scores": self.scored(counted.texts, seed).tolist()}
+            self.ledger.add(**here)
 
-    def scored(self, texts: np.ndarray) -> np.ndarray:
+    def scored(self, texts: np.ndarray, seed: int) -> np.ndarray:
         """[B] the score of each text by its reference; not a number where there is none."""
         ends, tokenizer = self.pair.target.eos, self.pair.target.tokenizer
         found = []
-        for row, reference in zip(texts, self.references * len(TEMPERATURES), strict=True):
+        for row, reference in zip(texts, self.references[seed], strict=True):
             ended = np.flatnonzero(np.isin(row[: self.tokens], ends))
             said = tokenizer.decode(row[: ended[0] if len(ended) else self.tokens].tolist())
-            judge = SCORES[self.score]
+            judge = SCORES[self.score or "rouge2"]
             found.append(np.nan if reference is None else judge(said, reference))
         return np.array(found)
 
     def rate(self, method: str, shape: Shape, number: int) -> None:
         """Token rate over plain decoding's, batch 1, prefill included, in turn in one process."""
-        in_turn = zip(*(range(part.count) for part in self.prompts.values()), strict=False)
-        kinds = list(self.prompts.values())
+        kinds = list(self.prompts[0].values())
+        in_turn = zip(*(range(part.count) for part in kinds), strict=False)
         prompts = [kinds[kind].take([row]) for rows in in_turn for kind, row in enumerate(rows)]
         prompts = prompts[:number]
         drafted, plain = self.decoding(method, shape), self.decoding(*PLAIN)
         for temperature, top_p in TEMPERATURES:
-            row = self.describe("rsd_rate", method, shape, temperature=temperature, top_p=top_p)
-            if _key(row) in self.done:
+            row = self.describe("rsd_rate", method, shape, (temperature, top_p))
+            if self.ledger.find(**row):
                 continue
             sampling = jspec.Sampling(temperature=temperature, top_p=top_p)
             limits = [drafted.count(one, sampling=sampling, key=0).tokens for one in prompts]
@@ -153,13 +137,11 @@ class Bench:
                 repeats=3,
             )
             emitted = int(np.sum(limits))
-            self.write(
-                [
-                    row
-                    | {name: taken.tolist() for name, taken in seconds.items()}
-                    | {"rates": (seconds["plain"] / seconds["drafted"]).tolist()}
-                    | {"plain_rate": emitted / float(np.median(seconds["plain"]))}
-                ]
+            self.ledger.add(
+                **row,
+                **{name: taken.tolist() for name, taken in seconds.items()},
+                rates=(seconds["plain"] / seconds["drafted"]).tolist(),
+                plain_rate=emitted / float(np.median(seconds["plain"])),
             )
 
 
@@ -174,6 +156,7 @@ def main(
     sizes: Annotated[
         str | None, typer.Option(help="draft lengths or budgets, comma-separated; all if not given")
     ] = None,
+    methods: Annotated[str, typer.Option(help="comma-separated")] = ",".join(EVERY),
     seeds: Annotated[int, typer.Option(min=1)] = 3,
     count: options.Count = 2,
     prompt_tokens: options.PromptTokens = 32,
@@ -198,53 +181,33 @@ def main(
         raise typer.BadParameter(f"--score {score} needs --prompts, and is {' or '.join(SCORES)}")
     if quick:
         seeds, count, new_tokens = 1, 1, 32
-    pair = model_pairs.pair(model, draft_model, questions, prompts, classes)
+    pair = model_pairs.pair(model, draft_model, questions, prompts, classes, scan_layers=not rates)
     answers = {} if score is None or prompts is None else references.read(prompts)
-    bench = Bench(pair, count, prompt_tokens, new_tokens, out, answers, score or "rouge2")
-    wanted = [*([PLAIN] if answers else []), *settings(numbers, sizes)]
+    bench = Bench(pair, count, seeds, prompt_tokens, new_tokens, out, answers, score or "rouge2")
+    names = methods.split(",")
+    if unknown := set(names) - set(EVERY):
+        raise typer.BadParameter(f"no method {min(unknown)!r}; there are {', '.join(EVERY)}")
+    wanted = [tree for tree in settings(numbers, sizes) if tree[0] in names]
+    wanted = [*([PLAIN] if answers else []), *wanted]
     headline(
-        f"{pair.name}: {len(wanted)} trees, {seeds} seeds, {count} prompts of {prompt_tokens} "
-        f"tokens a class, {new_tokens} new tokens each; r = {pair.ratio:.4f}"
+        f"{pair.name}: {len(wanted)} trees, {seeds} seeds, each with {count} prompts of "
+        f"{prompt_tokens} tokens a class, {new_tokens} new tokens each; r = {pair.ratio:.4f}"
     )
     columns = (*Progress.get_default_columns()[:2], MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, TimeRemainingColumn(), console=console) as progress:
         task = progress.add_task("", total=len(wanted) * (seeds + (rates > 0)))
-        for method, shape in wanted:
-            name = f"{METHODS[method].title} {METHODS[method].text(shape)}"
-            for seed in range(seeds):
+        # Seed by seed, so that an interrupted run has as many texts of every tree.
+        for seed in range(seeds):
+            for method, shape in wanted:
+                name = f"{METHODS[method].title} {METHODS[method].text(shape)}"
                 progress.update(task, description=f"{name}, seed {seed}")
                 bench.efficiency(method, shape, seed)
                 progress.advance(task)
-            if rates:
-                progress.update(task, description=f"{name}, token rate")
-                bench.rate(method, shape, rates)
-                progress.advance(task)
+        for method, shape in wanted if rates else ():
+            progress.update(task, description=f"{method} {shape}, token rate")
+            bench.rate(method, shape, rates)
+            progress.advance(task)
     console.print(f"rows in {out}; python -m benchmarks.rsd.report {out} --out FOLDER shows them")
-
-
-def _rows(file: Path) -> list[dict]:
-    return [json.loads(line) for line in file.read_text().splitlines()] if file.is_file() else []
-
-
-_KEY = (
-    "bench",
-    "pair",
-    "texts",
-    "score",
-    "count",
-    "prompt",
-    "new",
-    "method",
-    "shape",
-    "temperature",
-    "seed",
-    "class",
-)
-
-
-def _key(row: dict) -> Key:
-    """The fields that tell one measurement from another, as text."""
-    return tuple(json.dumps(row.get(name)) for name in _KEY)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,6 @@ def main(
             figures.draw(number, by_sampling, out / f"{_file(pair)}_{number}.png")
             for results in by_sampling.values():
                 parts += [f"## Experiment {number}: {results.title}", table(number, results)]
-                parts += ["Block efficiency of each method's best tree, by class:"]
-                parts += [by_class(number, results)]
                 words += [f"### Experiment {number}: {results.title}", orderings(number, results)]
         text = "\n\n".join(parts + words) + "\n"
         (out / f"{_file(pair)}.md").write_text(text, encoding="utf-8")
@@ -137,23 +135,6 @@ def table(number: int, results: Results) -> str:
     return _markdown(head, lines)
 
 
-def by_class(number: int, results: Results) -> str:
-    kinds = sorted({kind for tree in results.measured.values() for kind in tree.classes})
-    return _markdown(
-        (SIZES[number], "Dec.", "Spec.", *kinds),
-        [
-            (
-                str(size),
-                METHODS[method].title,
-                tree.spec,
-                *(f"{tree.of_class(kind):.2f}" for kind in kinds),
-            )
-            for size, group in results.groups(number).items()
-            for method, tree in results.best(group).items()
-        ],
-    )
-
-
 def orderings(number: int, results: Results) -> str:
     """Each order that the paper claims, at each size, and others and equal chains beside."""
     lines: list[tuple[str, ...]] = []
@@ -169,6 +150,8 @@ def orderings(number: int, results: Results) -> str:
 
     for size, group in results.groups(number).items():
         for claim in (*CLAIMS[number], *OURS):
+            if not group.keys() >= {claim.first, claim.second}:
+                continue
             for metric in claim.metrics:
                 if metric in results.metrics and (claim.sizes is None or size in claim.sizes):
                     best = results.best(group, metric)

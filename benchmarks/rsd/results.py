@@ -1,6 +1,5 @@
 """Block efficiencies from the rows of `benchmarks.rsd`: their spread, and the larger of two."""
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.rsd.settings import EXPERIMENTS, METHODS, Group, Shape
+from benchmarks import ledger
+from benchmarks.rsd.settings import EXPERIMENTS, METHODS, PAPER, Group, Shape
 from jspec.drafters.draft_model.sequoia_tree import memory_bound_speedup
 
 
@@ -20,7 +20,6 @@ class Measured:
     shape: Shape
     ratio: float
     seeds: np.ndarray
-    classes: np.ndarray
     tokens: np.ndarray
     calls: np.ndarray
     scores: np.ndarray
@@ -58,9 +57,6 @@ class Measured:
     @property
     def spec(self) -> str:
         return METHODS[self.method].text(self.shape)
-
-    def of_class(self, kind: str) -> float:
-        return self._where(self.classes == kind)
 
     @property
     def rate(self) -> float:
@@ -119,12 +115,19 @@ class Results:
         return self.measured.get(("autoregressive", ()))
 
     def groups(self, number: int) -> dict[int, Group]:
-        """The complete groups of trees of an experiment, by draft length or budget."""
-        return {
-            size: group
-            for size, group in EXPERIMENTS[number].items()
-            if all((name, shape) in self.measured for name in group for shape in group[name])
-        }
+        """The groups of trees of an experiment, by draft length or budget: of each the methods
+        whose trees were all measured, where the paper's are among them.
+        """
+        found = {}
+        for size, group in EXPERIMENTS[number].items():
+            there = {
+                name: shapes
+                for name, shapes in group.items()
+                if all((name, shape) in self.measured for shape in shapes)
+            }
+            if there.keys() >= set(PAPER):
+                found[size] = there
+        return found
 
     def trees(self, group: Group) -> list[Measured]:
         return [self.measured[name, shape] for name in group for shape in group[name]]
@@ -151,7 +154,7 @@ def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]
         ValueError: if a pair was measured with different prompts or lengths, or trees with
             different seeds: they could not be compared.
     """
-    rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    rows = [row for file in files for row in ledger.read(file)]
     asked: dict[str, set] = defaultdict(set)
     cells: dict = defaultdict(lambda: defaultdict(dict))
     rates: dict = defaultdict(lambda: defaultdict(dict))
@@ -162,7 +165,7 @@ def read(files: Iterable[Path]) -> dict[str, dict[tuple[float, float], Results]]
         if row["bench"] == "rsd_rate":
             rates[row["pair"]][sampling][tree] = row
         else:
-            cells[row["pair"]][sampling].setdefault(tree, {})[row["seed"], row["class"]] = row
+            cells[row["pair"]][sampling].setdefault(tree, {})[row["seed"]] = row
     for pair, ways in asked.items():
         if len(ways) > 1:
             raise ValueError(
@@ -185,7 +188,7 @@ def _title(pair: str, temperature: float, top_p: float) -> str:
 
 
 def _complete(trees: dict, rates: dict) -> dict[tuple[str, Shape], Measured]:
-    """The trees that were measured with every seed and class that any was."""
+    """The trees that were measured with every seed that any was."""
     wanted = sorted(set().union(*trees.values()))
     found = {}
     for (method, shape), cells in trees.items():
@@ -199,10 +202,9 @@ def _complete(trees: dict, rates: dict) -> dict[tuple[str, Shape], Measured]:
             shape,
             rows[0]["ratio"],
             seeds=np.repeat([row["seed"] for row in rows], prompts),
-            classes=np.repeat([row["class"] for row in rows], prompts),
             tokens=np.concatenate([row["tokens"] for row in rows]),
             calls=np.concatenate([row["calls"] for row in rows]),
-            scores=np.concatenate([row["scores"] for row in rows]),
+            scores=np.concatenate([row.get("scores", [np.nan]) for row in rows]),
             rates=None if timed is None else np.array(timed["rates"]),
             plain_rate=None if timed is None else timed["plain_rate"],
         )

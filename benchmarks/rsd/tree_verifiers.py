@@ -1,84 +1,119 @@
-"""The same trees, judged by recursive rejection, traversal verification and coupling.
+"""Trees of as many tokens, each judged by all verifiers that are lossless for its draws.
 
-python -m benchmarks.rsd.tree_verifiers
+Beside the paper's rules: traversal verification (Weng et al. 2025), greedy multi-path block
+verification (GBV; Thomas and Pal 2026, arXiv:2602.16961), and trees whose branching is delayed
+(Thomas et al. 2026, arXiv:2602.16994).
+
+python -m benchmarks.rsd.tree_verifiers --out rows.jsonl
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from rich.table import Table
 
 import jspec
 from benchmarks import model_pairs, options
-from benchmarks.harness import command, console, headline, record
+from benchmarks.dyspec.contenders import Workload
+from benchmarks.harness import command, console, headline
+from benchmarks.ledger import Ledger
 from benchmarks.rsd.settings import TEMPERATURES
-from benchmarks.texts import join
 from benchmarks.whole_rounds import Decoding
-from jspec.verify.schemes import COUPLED, RECURSIVE, TRAVERSAL, Scheme
+from jspec.verify import proposals
+from jspec.verify.schemes import COUPLED, K_SEQ, MULTI_ROUND, RECURSIVE, TRAVERSAL, Scheme
 
-SCHEMES = {"recursive": RECURSIVE, "traversal": TRAVERSAL, "coupled": COUPLED}
+WITHOUT = {"recursive": RECURSIVE, "traversal": TRAVERSAL, "coupled": COUPLED}
+"""Verifiers of children that were drawn without replacement."""
 
-Build = Callable[[jspec.CausalLM, Scheme], jspec.Drafter]
-TREES: dict[str, Build] = {
-    "chain of 4": lambda model, scheme: jspec.RSDC(model, (1,) * 4, scheme=scheme),
-    "RSD-C 2-2-1": lambda model, scheme: jspec.RSDC(model, (2, 2, 1), scheme=scheme),
-    "RSD-S 3x4": lambda model, scheme: jspec.RSDS(model, 3, 4, scheme=scheme),
-    "DySpec, 14 nodes": lambda model, scheme: jspec.DySpec(
-        model, num_speculative_tokens=14, max_depth=8, beam=4, scheme=scheme
+
+@dataclass(frozen=True)
+class Tree:
+    """A way to draft, and the verifiers that are lossless for it."""
+
+    build: Callable[[jspec.CausalLM, Scheme], jspec.Drafter]
+    schemes: Mapping[str, Scheme]
+
+
+def _chains(number: int, length: int) -> Tree:
+    """Independent chains."""
+    best = Scheme(proposals.with_replacement, jspec.MultiPathBlockVerification(number))
+    return Tree(
+        lambda model, scheme: jspec.SpecTr(model, number, length, scheme=scheme),
+        {"multi-round": MULTI_ROUND, "K-SEQ": K_SEQ, "GBV": best},
+    )
+
+
+def _branching(*branching: int) -> Tree:
+    """So many children of each node of a level, drawn without replacement or independently."""
+    return Tree(
+        lambda model, scheme: jspec.RSDC(model, branching, scheme=scheme),
+        WITHOUT | {"multi-round": MULTI_ROUND},
+    )
+
+
+TREES: dict[str, Tree] = {
+    "3 chains of 5": _chains(3, 5),
+    "3 branches at the root, 15": _branching(3, 1, 1, 1, 1),
+    "3 branches after 3, 15": _branching(1, 1, 1, 3, 1, 1, 1),
+    "3 branches after 6, 15": _branching(*(1,) * 6, 3, 1, 1),
+    "chain of 4": _branching(1, 1, 1, 1),
+    "RSD-C 2-2-1": _branching(2, 2, 1),
+    "RSD-S 3x4": Tree(lambda model, scheme: jspec.RSDS(model, 3, 4, scheme=scheme), WITHOUT),
+    "DySpec, 14 nodes": Tree(
+        lambda model, scheme: jspec.DySpec(
+            model, num_speculative_tokens=14, max_depth=8, beam=4, scheme=scheme
+        ),
+        WITHOUT,
     ),
 }
+"""The first four have 15 tokens: GBV's chains, and a tree that branches ever later."""
 
 
 def main(
+    out: Annotated[Path, typer.Option(help="JSON lines; what is there is not counted again")],
     model: options.Model = None,
     draft_model: options.DraftModel = None,
     questions: options.Questions = None,
     prompts: options.Prompts = None,
-    classes: options.Classes = options.ALL_CLASSES,
-    count: Annotated[int, typer.Option(min=2, help="Prompts per class.")] = 3,
+    classes: options.Classes = "stories,maths,books,speeches",
+    count: Annotated[int, typer.Option(min=1, help="Prompts per class and seed.")] = 5,
     prompt_tokens: options.PromptTokens = 32,
     new_tokens: options.NewTokens = 64,
-    seeds: Annotated[int, typer.Option(min=1, help="samples of each prompt")] = 4,
-    out: options.Out = None,
+    seeds: Annotated[int, typer.Option(min=1, help="each with texts of its own")] = 3,
 ) -> None:
-    """Counts whole rounds; under one key the first two judge draws by the same noise."""
-    loaded = model_pairs.pair(model, draft_model, questions, prompts, classes)
-    asked = loaded.of_all_classes(count, prompt_tokens)
-    headline(f"{loaded.name}: tokens per round of a tree, {asked.count} prompts, {seeds} samples")
-    rows = join([asked] * seeds)
-    for temperature, top_p in TEMPERATURES:
-        table = Table("tree", *SCHEMES, "traversal over recursive")
-        sampling = jspec.Sampling(temperature=temperature, top_p=top_p)
-        for name, build in TREES.items():
-            found = {}
-            for verifier, scheme in SCHEMES.items():
-                decoding = Decoding(
-                    loaded.target.model, loaded.target.params,
-                    build(loaded.draft.model, scheme), loaded.draft.params, new_tokens,
-                )  # fmt: skip
-                counted = decoding.count(rows, sampling=sampling, key=0)
-                tokens, rounds = (
-                    each.reshape(seeds, -1).sum(0) for each in (counted.tokens, counted.rounds)
-                )
-                found[verifier] = tokens / rounds
-            means = {verifier: float(each.mean()) for verifier, each in found.items()}
-            ratios = found["traversal"] / found["recursive"]
-            error = float(ratios.std(ddof=1) / np.sqrt(len(ratios)))
-            table.add_row(
-                name,
-                *(f"{mean:.3f}" for mean in means.values()),
-                f"{ratios.mean():.3f} ± {error:.3f}",
-            )
-            record(
-                out,
-                {"bench": "tree_verifiers", **loaded.about, "temperature": temperature}
-                | {"top_p": top_p, "tree": name, "tokens_per_round": means}
-                | {"traversal_over_recursive": float(ratios.mean()), "error": error},
-            )
-        console.print(f"temperature {temperature}, top-p {top_p}:", table)
-    console.print("±: standard error over prompts.")
+    """Counts whole rounds, a seed after the other; `benchmarks.results` makes the table."""
+    loaded = model_pairs.pair(model, draft_model, questions, prompts, classes, scan_layers=True)
+    work = Workload(loaded, count, seeds, prompt_tokens, new_tokens)
+    headline(f"{loaded.name}: trees and their verifiers, {seeds} seeds of {len(work.kinds)} texts")
+    setting = dict(
+        bench="tree_verifiers", **loaded.about, count=count, seeds=seeds, prompt=prompt_tokens,
+        new=new_tokens,
+    )  # fmt: skip
+    ledger = Ledger(out, setting)
+    ready: dict[tuple[str, str], Decoding] = {}
+    for seed in range(seeds):
+        for name, tree in TREES.items():
+            for verifier, scheme in tree.schemes.items():
+                for temperature, top_p in TEMPERATURES:
+                    here = dict(
+                        tree=name, verifier=verifier, temperature=temperature, top_p=top_p,
+                        seed=seed,
+                    )  # fmt: skip
+                    if ledger.find(**here):
+                        continue
+                    if (name, verifier) not in ready:
+                        drafter = tree.build(loaded.draft.model, scheme)
+                        ready[name, verifier] = work.decoding(drafter, loaded.draft.params)
+                    counted = ready[name, verifier].count(
+                        work.prompts(seed), key=seed,
+                        sampling=jspec.Sampling(temperature=temperature, top_p=top_p),
+                    )  # fmt: skip
+                    ledger.add(
+                        **here, tokens=counted.tokens.tolist(), calls=counted.rounds.tolist()
+                    )
+            console.print(f"seed {seed}, {name}: there", highlight=False)
 
 
 if __name__ == "__main__":

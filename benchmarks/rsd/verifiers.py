@@ -1,7 +1,7 @@
 """The probability that each rule keeps a drafted child: figure 1 of RSD (Jeon et al. 2024), and
 more.
 
-python -m benchmarks.rsd.verifiers --out verifiers.png
+python -m benchmarks.rsd.verifiers --out rsd_fig1.jsonl
 """
 
 import itertools
@@ -12,13 +12,13 @@ from typing import Annotated
 
 import jax
 import jax.numpy as jnp
-import matplotlib.pyplot as plt
 import numpy as np
 import typer
 from jaxtyping import Array, Float, Int
 from rich.table import Table
 
 from benchmarks.harness import console, headline
+from benchmarks.ledger import Ledger
 from jspec.protocols import NodeRule
 from jspec.verify import rules
 
@@ -30,10 +30,12 @@ NOISES = 4096
 
 PUBLISHED = ((0.5, 0.5), (0.1, 0.9), (0.2, 0.6), (0.3, 0.8), (0.25, 0.75), (0.05, 0.5))
 """(draft, target) of the table: probabilities of the second of two tokens."""
+DRAFTS = (0.1, 0.3, 0.5)
+"""Drafts of the figure, each with targets from 0 to 1."""
 
 
 def main(
-    out: Annotated[Path | None, typer.Option(help="write the figure here")] = None,
+    out: Annotated[Path | None, typer.Option(help="write the rows of the figure here")] = None,
     pairs: Annotated[int, typer.Option(min=2, help="random pairs of distributions")] = 200,
     vocabulary: Annotated[int, typer.Option(min=4, max=10)] = 8,
     concentration: Annotated[
@@ -42,12 +44,21 @@ def main(
 ) -> None:
     """Sums over all draws of the children, with jspec's own rules; only coupling is sampled."""
     headline("verifiers: the probability that one of K children is kept")
-    toy = np.array([[[1 - target, target], [1 - draft, draft]] for draft, target in PUBLISHED])
-    table = Table("draft, target", *verifiers(2, 2))
+    grid = [(draft, round(target, 2)) for draft in DRAFTS for target in np.linspace(0, 1, 21)]
+    asked = [*PUBLISHED, *grid]
+    toy = np.array([[[1 - target, target], [1 - draft, draft]] for draft, target in asked])
     kept = {name: _over(rule, toy) for name, rule in verifiers(2, 2).items()}
+    table = Table("draft, target", *kept)
     for row, pair in enumerate(PUBLISHED):
         table.add_row("Ber({}), Ber({})".format(*pair), *(f"{v[row]:.4f}" for v in kept.values()))
     console.print("K = 2 children of two tokens, as in the paper's figure 1:", table)
+    if out is not None:
+        out.unlink(missing_ok=True)
+    setting = dict(bench="rsd_fig1", pairs=pairs, vocabulary=vocabulary)
+    ledger = Ledger(out, setting | {"concentration": concentration})
+    for row, pair in enumerate(asked):
+        values = {name: round(float(each[row]), 5) for name, each in kept.items()}
+        ledger.add(toy=pair, in_table=row < len(PUBLISHED), kept=values)
 
     distributions = np.random.default_rng(0).dirichlet(
         np.full(vocabulary, concentration), (pairs, 2)
@@ -60,6 +71,8 @@ def main(
     table = Table("K", *by_number[0])
     for number, kept in zip(children, by_number, strict=True):
         table.add_row(str(number), *(f"{v.mean():.3f} ± {v.std():.3f}" for v in kept.values()))
+        means = {name: round(float(each.mean()), 4) for name, each in kept.items()}
+        ledger.add(children=number, kept=means)
     console.print(
         f"{pairs} random pairs over {vocabulary} tokens, mean ± standard deviation:", table
     )
@@ -70,10 +83,6 @@ def main(
     above = [float((kept["RRS"] > kept["optimal"] + 1e-5).mean()) for kept in by_number]
     words = ", ".join(f"{a:.0%} (K = {k})" for a, k in zip(above, children, strict=True))
     console.print(f"It beats what is best for independent children on {words} of them.")
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        draw(by_number, children, vocabulary, out)
-        console.print(f"figure in {out}", soft_wrap=True)
 
 
 def verifiers(vocabulary: int, number: int) -> dict[str, Acceptance]:
@@ -172,47 +181,6 @@ def _over(rule: Acceptance, distributions: np.ndarray) -> np.ndarray:
     """A verifier on pairs [.., 2, V] of distributions, p first."""
     each = jax.jit(lambda distributions: jax.lax.map(lambda pair: rule(*pair), distributions))
     return np.asarray(each(jnp.asarray(distributions, jnp.float32)))
-
-
-_LOOKS = {
-    "multi-round": dict(color="#e6842a", marker="s"),
-    "K-SEQ": dict(color="#3b8f4e", marker="^"),
-    "optimal": dict(color="#7f7f7f", marker="o"),
-    "RRS": dict(color="#c23b3b", marker="D"),
-    "coupled": dict(color="#2b6cb0", marker="P", linestyle="--"),
-    "list": dict(color="#7a4fb0", marker="v"),
-    "list bound": dict(color="#7a4fb0", marker="", linestyle=":"),
-}
-
-
-def draw(
-    by_number: list[dict[str, np.ndarray]],
-    children: tuple[int, ...],
-    vocabulary: int,
-    file: Path,
-) -> None:
-    """Left, two tokens and two children as the target's distribution moves; right, random pairs."""
-    targets, drafts = np.linspace(0.0, 1.0, 21), (0.1, 0.3, 0.5)
-    figure, axes = plt.subplots(1, 4, figsize=(13, 3.5), sharey=True, layout="constrained")
-    for axis, draft in zip(axes, drafts, strict=False):
-        distributions = np.array([[[1 - target, target], [1 - draft, draft]] for target in targets])
-        for name, rule in verifiers(2, 2).items():
-            axis.plot(targets, _over(rule, distributions), label=name, markersize=4, **_LOOKS[name])
-        axis.set_title(f"draft Ber({draft}), K = 2", fontsize=10)
-        axis.set_xlabel("target Ber(x)")
-    for name, look in _LOOKS.items():
-        axes[3].plot(children, [kept[name].mean() for kept in by_number], markersize=5, **look)
-    axes[3].set_title(f"random pairs over {vocabulary} tokens", fontsize=10)
-    axes[3].set_xlabel("children K")
-    axes[3].set_xticks(children)
-    axes[0].set_ylabel("probability that a child is kept")
-    for axis in axes:
-        axis.grid(alpha=0.25)
-        axis.spines[["top", "right"]].set_visible(False)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
-    figure.savefig(file, dpi=150)
-    plt.close(figure)
 
 
 if __name__ == "__main__":

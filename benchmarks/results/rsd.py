@@ -1,0 +1,320 @@
+"""The page of RSD (Jeon et al. 2024): its tables, claims and pictures from `rows/rsd*.jsonl`."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.results import svg
+from benchmarks.results.rendering import rows
+from benchmarks.results.statistics import Estimate, ratio
+from benchmarks.results.tables import Verdict, table, verdicts
+from benchmarks.rsd.settings import EXPERIMENTS, METHODS, PAPER, TEMPERATURES, Group, Shape
+
+Tree = tuple[str, Shape]
+RATIOS = (0.12, 0.0164, 0.0016)
+"""r of the memory-bound speed-up: a small pair's, and the paper's 115M with 7B and with 70B."""
+PUBLISHED = {
+    "speculative_decoding": {
+        "2": (2.166, 1.673), "3": (2.465, 1.783), "4": (2.728, 1.854), "5": (2.865, 1.910),
+    },
+    "spectr": {
+        "2x2": (2.218, 1.727), "3x2": (2.279, 1.757), "3x3": (2.644, 1.890), "4x3": (2.718, 1.913),
+        "5x4": (2.974, 2.023), "7x4": (3.093, 2.059), "6x5": (3.209, 2.120), "12x5": (3.425, 2.176),
+    },
+    "rsd_c": {
+        "2-1": (2.267, 1.768), "2-2": (2.398, 1.858), "3-1": (2.291, 1.819),
+        "2-2-2": (2.868, 2.033), "3-1-1": (2.641, 1.940), "4-1-1": (2.688, 1.981),
+        "2-2-2-2": (3.205, 2.152), "5-1-1-1": (2.898, 2.083), "7-1-1-1": (2.974, 2.130),
+        "2-2-2-2-2": (3.492, 2.234), "6-1-1-1-1": (3.133, 2.171), "12-1-1-1-1": (3.249, 2.249),
+    },
+    "rsd_s": {
+        "2x2": (2.367, 1.824), "3x2": (2.432, 1.912), "3x3": (2.927, 2.064), "4x3": (2.970, 2.143),
+        "5x4": (3.427, 2.311), "7x4": (3.535, 2.408), "6x5": (3.811, 2.467), "12x5": (4.073, 2.657),
+    },
+}  # fmt: skip
+"""Block efficiency of Tables 1 and 2 (Llama-2-7B, a draft of 115M; XSum and WMT, T 0.3)."""
+
+
+@dataclass(frozen=True)
+class Counts:
+    """One tree at one temperature on the texts that all trees beside it have."""
+
+    method: str
+    shape: Shape
+    efficiency: Estimate
+
+    @property
+    def text(self) -> str:
+        return METHODS[self.method].text(self.shape)
+
+    def mbsu(self, r: float) -> Estimate:
+        """Memory-bound speed-up: efficiency / (L r + 1)."""
+        return self.efficiency / (METHODS[self.method].length(self.shape) * r + 1)
+
+
+class Counted:
+    """All rows of a pair at one temperature."""
+
+    def __init__(self, pair: str, sampling: tuple[float, float]):
+        self.pair, self.sampling = pair, sampling
+        self._rows: dict[Tree, dict[int, dict]] = {}
+        for row in rows("rsd", pair=pair, temperature=sampling[0], top_p=sampling[1]):
+            tree = row["method"], tuple(row["shape"])
+            self._rows.setdefault(tree, {})[row["seed"]] = row
+
+    def groups(self, experiment: int) -> Iterator[tuple[int, dict[str, list[Counts]]]]:
+        """The trees of each length or budget of which all were counted, best first by method."""
+        for size, group in EXPERIMENTS[experiment].items():
+            found = self._group(group)
+            if found is not None:
+                yield size, found
+
+    def _group(self, group: Group) -> dict[str, list[Counts]] | None:
+        trees = [(name, shape) for name in PAPER for shape in group[name]]
+        if any(tree not in self._rows for tree in trees):
+            return None
+        seeds = sorted(set.intersection(*(set(self._rows[tree]) for tree in trees)))
+        found: dict[str, list[Counts]] = {}
+        for name, shape in trees:
+            of = [self._rows[name, shape][seed] for seed in seeds]
+            found.setdefault(name, []).append(Counts(name, shape, pooled(of)))
+        return found
+
+
+@dataclass(frozen=True)
+class Claim:
+    """An order of two methods that the paper claims."""
+
+    told: str
+    paper: str
+    experiment: int
+    first: str
+    second: str
+    r: float | None = None
+    """Of the memory-bound speed-up; None: block efficiency."""
+    sizes: tuple[int, ...] | None = None
+
+
+SD, SPECTR, RSDC, RSDS = PAPER
+CLAIMS = (
+    Claim("SpecTr over SD by draft length, Eff. (5.1)", "always: +2% to +20%", 1, SPECTR, SD),
+    Claim("RSD-C over SD by draft length, Eff. (5.1)", "always: +5% to +22%", 1, RSDC, SD),
+    Claim("RSD-S over SD by draft length, Eff. (5.1)", "strictly: +12% to +42%", 1, RSDS, SD),
+    Claim("the same, MBSU at the paper's r = 0.0164", "strictly", 1, RSDS, SD, 0.0164),
+    Claim("RSD-S over SpecTr by length, Eff. (5.1)", "strictly: +7% to +22%", 1, RSDS, SPECTR),
+    Claim("the same, MBSU at r = 0.0164", "strictly", 1, RSDS, SPECTR, 0.0164),
+    Claim("RSD-S over SD by budget, Eff. (5.2)", "in most cases", 2, RSDS, SD),
+    Claim("the same, MBSU at r = 0.12", "in most cases", 2, RSDS, SD, 0.12),
+    Claim("the same, MBSU at r = 0.0164", "in most cases", 2, RSDS, SD, 0.0164),
+    Claim("the same, MBSU at r = 0.0016", "in most cases", 2, RSDS, SD, 0.0016),
+    Claim("RSD-S over SpecTr by budget, Eff. (5.2)", "in most cases", 2, RSDS, SPECTR),
+    Claim("SD over RSD-C at 6 and 10, Eff. (5.2)", "two pairs", 2, SD, RSDC, sizes=(6, 10)),
+)  # fmt: skip
+
+
+def pairs() -> list[str]:
+    return list(dict.fromkeys(row["pair"] for row in rows("rsd")))
+
+
+def best(trees: list[Counts], r: float | None) -> Estimate:
+    """The largest value of a method's trees, as the paper's figures show them."""
+    values = [tree.efficiency if r is None else tree.mbsu(r) for tree in trees]
+    return max(values, key=lambda one: one.value)
+
+
+def leads(claim: Claim, pair: str, sampling: tuple[float, float]) -> list[tuple[int, Estimate]]:
+    """By size, the first method's best tree over the second's, as a ratio."""
+    return [
+        (size, best(group[claim.first], claim.r) / best(group[claim.second], claim.r))
+        for size, group in Counted(pair, sampling).groups(claim.experiment)
+        if claim.sizes is None or size in claim.sizes
+    ]
+
+
+def judged(claim: Claim) -> Verdict:
+    """A claim at every size, temperature and pair that was counted."""
+    here, ahead, behind, total = [], 0, 0, 0
+    for pair in pairs():
+        for sampling in TEMPERATURES:
+            found = [(size, lead - 1) for size, lead in leads(claim, pair, sampling)]
+            if not found:
+                continue
+            gains = [100 * lead.value for _, lead in found]
+            here.append(
+                f"{short(pair)}, T {sampling[0]:g}: {min(gains):+.0f}% to {max(gains):+.0f}%"
+            )
+            ahead += sum(lead.ahead for _, lead in found)
+            behind += sum(lead.behind for _, lead in found)
+            total += len(found)
+    return Verdict(claim.told, claim.paper, "; ".join(here), words(ahead, behind, total))
+
+
+def words(ahead: int, behind: int, total: int) -> str:
+    """What becomes of a claim that is ahead and behind so often, by two standard errors."""
+    told = f"ahead in {ahead} of {total}, behind in {behind}"
+    if not total:
+        return "*not counted yet*"
+    if ahead == total:
+        return f"*holds*: {told}"
+    if behind > ahead:
+        return f"*does not hold*: {told}"
+    return f"*holds in part*: {told}" if ahead > total / 2 else f"*open*: {told}"
+
+
+NOT_SHOWN = (
+    Verdict(
+        "token rate: RSD-S strictly ahead (5.1, 5.2)", "1.2 to 1.4 times SD's", "",
+        "*not shown here*: a rate of an A100; on two cores no tree of these models pays",
+    ),
+    Verdict(
+        "accuracy is that of plain decoding", "within 0.01", "equal distributions",
+        "*holds*: exactly, by enumeration (`tests/verify`), which says more than scores do",
+    ),
+)  # fmt: skip
+
+
+def tables() -> dict[str, str]:
+    found = {"claims": verdicts([*map(judged, CLAIMS), *NOT_SHOWN]), "texts": _texts()}
+    for key, number in (("lengths", 1), ("budgets", 2)):
+        found[key] = "\n\n".join(
+            f"**{pair}** (r = {_of(pair)['ratio']:.4g})\n\n{_experiment(pair, number)}"
+            for pair in pairs()
+        )
+    return found | {"toy": _toy(), "random": _random(), "verifiers": _verifiers()}
+
+
+def short(pair: str) -> str:
+    return pair.split(", ")[0].removesuffix("-target")
+
+
+def _of(pair: str) -> dict:
+    return rows("rsd", pair=pair)[0]
+
+
+def _texts() -> str:
+    def line(pair: str):
+        one, seeds = _of(pair), {row["seed"] for row in rows("rsd", pair=pair)}
+        each = len(one["tokens"])
+        return (
+            pair, f"{len(seeds)} x {each}", one["prompt"], one["new"],
+            f"{one['device']}, JAX {one['jax']}", one["date"], f"`{one['command']}`",
+        )  # fmt: skip
+
+    head = ("pair", "seeds x texts", "prompt", "new tokens", "device", "date", "command")
+    return table(head, map(line, pairs()))
+
+
+def _experiment(pair: str, number: int) -> str:
+    """The layout of the paper's tables; both temperatures side by side."""
+    sides = [dict(Counted(pair, sampling).groups(number)) for sampling in TEMPERATURES]
+    sizes = [size for size in sides[0] if size in sides[1]]
+    head = ["length" if number == 1 else "budget", "Dec.", "Spec.", "tokens"]
+    for temperature, _ in TEMPERATURES:
+        head += [f"Eff., T {temperature:g}", *(f"MBSU {r:g}" for r in RATIOS)]
+    lines = []
+    for size in sizes:
+        for name in PAPER:
+            for cold, hot in zip(sides[0][size][name], sides[1][size][name], strict=True):
+                line = [size, METHODS[name].title, cold.text, METHODS[name].nodes(cold.shape)]
+                for side, tree in zip(sides, (cold, hot), strict=True):
+                    every = [one for trees in side[size].values() for one in trees]
+                    top = max(one.efficiency.value for one in every)
+                    line.append(_bold(str(tree.efficiency), tree.efficiency.value == top))
+                    for r in RATIOS:
+                        top = max(one.mbsu(r).value for one in every)
+                        value = tree.mbsu(r).value
+                        line.append(_bold(f"{value:.2f}", value == top))
+                if number == 1:
+                    xsum, wmt = PUBLISHED[name][cold.text]
+                    line += [f"{xsum:.2f}, {wmt:.2f}"]
+                lines.append(line)
+    if number == 1:
+        head.append("the paper, Eff.: XSum, WMT")
+    return table(head, lines)
+
+
+def _bold(text: str, is_best: bool) -> str:
+    return f"**{text}**" if is_best else text
+
+
+def _toy() -> str:
+    """Figure 1: two tokens, two children."""
+    found = rows("rsd_fig1", in_table=True)
+    names = list(found[0]["kept"])
+    return table(
+        ("draft, target", *names),
+        [
+            ("Ber({:g}), Ber({:g})".format(*row["toy"]), *(f"{row['kept'][n]:.3f}" for n in names))
+            for row in found
+        ],
+    )
+
+
+def _random() -> str:
+    found = [row for row in rows("rsd_fig1") if "children" in row]
+    names = list(found[0]["kept"])
+    return table(
+        ("K", *names),
+        [(row["children"], *(f"{row['kept'][name]:.3f}" for name in names)) for row in found],
+    )
+
+
+def _verifiers() -> str:
+    """Each tree's tokens a round by the verifiers that are lossless for it."""
+    cells: dict[tuple, dict[str, list[dict]]] = {}
+    for row in rows("rsd_verifiers"):
+        of = cells.setdefault((row["pair"], row["temperature"], row["tree"]), {})
+        of.setdefault(row["verifier"], []).append(row)
+    verifiers = list(dict.fromkeys(name for of in cells.values() for name in of))
+    lines = []
+    for (pair, temperature, tree), of in cells.items():
+        values = {name: pooled(those) for name, those in of.items()}
+        top = max(value.value for value in values.values())
+        shown = {name: _bold(str(one), one.value == top) for name, one in values.items()}
+        line = (short(pair), f"{temperature:g}", tree)
+        lines.append((*line, *(shown.get(name) for name in verifiers)))
+    return table(("pair", "T", "tree", *verifiers), lines)
+
+
+def pooled(found: Sequence[dict]) -> Estimate:
+    """Tokens a call over all texts of some rows."""
+    return ratio(*([one for row in found for one in row[what]] for what in ("tokens", "calls")))
+
+
+def pictures() -> dict[str, str]:
+    """Figs. 4 and 5, of each pair at its first temperature and at 1; and Fig. 1."""
+    found = {"toy": _toy_picture()}
+    for pair in pairs():
+        for number, what in ((1, "draft length"), (2, "tokens that the target verifies")):
+            for temperature, top_p in TEMPERATURES:
+                groups = list(Counted(pair, (temperature, top_p)).groups(number))
+                if len(groups) < 2:
+                    continue
+                series = {
+                    METHODS[name].title: [(size, best(group[name], None)) for size, group in groups]
+                    for name in PAPER
+                }
+                top = f", top-p {top_p:g}" if top_p < 1 else ""
+                name = f"{short(pair)}_{'lengths' if number == 1 else 'budgets'}_t{temperature:g}"
+                found[name.replace(".", "")] = svg.lines(
+                    f"{pair}, temperature {temperature:g}{top}",
+                    series,
+                    what,
+                    "block efficiency of the best tree",
+                    subtitle="band: one standard error over texts",
+                )
+    return found
+
+
+def _toy_picture() -> str:
+    found = [row for row in rows("rsd_fig1", in_table=False) if row["toy"][0] == 0.3]
+    series = {
+        name: [(row["toy"][1], row["kept"][name]) for row in found]
+        for name in ("multi-round", "K-SEQ", "optimal", "RRS")
+    }
+    return svg.lines(
+        "Fig. 1: a child is kept, draft Ber(0.3), K = 2",
+        series,
+        "target Ber(x)",
+        "probability",
+        y_range=(0, 1.02),
+    )
