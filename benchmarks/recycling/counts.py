@@ -2,7 +2,7 @@
 
 python -m benchmarks.recycling.counts --questions question.jsonl --model smollm2-135m --out FILE
 python -m benchmarks.recycling.counts --parts breadth,depth,update --count 20 --out FILE   # Fig. 3
-python -m benchmarks.recycling.counts --shuffled 0 --only "TR, published" --count 20 --out FILE
+python -m benchmarks.recycling.counts --order shuffled --only "TR, published" --out FILE
 
 All methods have answered a question before the next one is asked, and questions go from task to
 task: wherever a run is interrupted, all methods have the same questions of all tasks. The same
@@ -27,6 +27,7 @@ from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
+from benchmarks.recycling.next_next import LogitSpec
 from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
 from benchmarks.recycling.wordings import task, wording
 from benchmarks.texts import Prompts, pad
@@ -70,6 +71,7 @@ def lines(datastore: Path | None) -> dict[str, Method]:
         "lookahead, cold": Method(replace(warm, cold=True)),
         "Medusa": Method(method("medusa", template=medusa_paths)),
         "auto": Method(method("auto")),
+        "LogitSpec": Method(settings.drafting(LogitSpec)),
         "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
     }
     if datastore is not None:
@@ -88,7 +90,10 @@ def main(
         str, typer.Option(help="comma-separated, of table, breadth, depth, update")
     ] = "table",
     only: Annotated[str | None, typer.Option(help="labels of lines, separated by ;")] = None,
-    shuffled: Annotated[int | None, typer.Option(help="seed of the questions' order")] = None,
+    order: Annotated[
+        str, typer.Option(help="of the tasks: turns, grouped as Spec-Bench is, or shuffled")
+    ] = "turns",
+    most: Annotated[int | None, typer.Option(min=1, help="questions in all")] = None,
     count: Annotated[int, typer.Option(min=0, help="questions of each task; 0: all")] = 0,
     datastore: Annotated[
         Path | None, typer.Option(help="file of jspec datastore, for REST")
@@ -111,10 +116,10 @@ def main(
     )  # fmt: skip
     if count:
         setting["count"] = count  # which texts they are depends on it
-    asked = list(in_turn(of_tasks(subject, count)))
-    if shuffled is not None:
-        setting["shuffled"] = shuffled
-        random.Random(shuffled).shuffle(asked)
+    asked = list(in_turn(of_tasks(subject, count)))[:most]
+    if order != "turns":
+        setting["order"] = order
+        asked = ordered(asked, order)
     trial = Trial(bench, wanted)
     ledgers = {
         label: Ledger(out, setting | dict(method=label, options=one.row.told, cold=one.row.cold))
@@ -142,6 +147,19 @@ def in_turn(lists: dict[Any, list[Question]]) -> Iterator[Question]:
     """The first of each list, the second of each, and so on."""
     for group in zip_longest(*lists.values()):
         yield from (question for question in group if question is not None)
+
+
+def ordered(asked: list[Question], order: str) -> list[Question]:
+    """The questions task by task, or in an order that is drawn once and for all.
+
+    Raises:
+        InputError: if there is no such order.
+    """
+    if order == "grouped":
+        return sorted(asked, key=lambda question: task(question.category))
+    if order == "shuffled":
+        return random.Random(0).sample(asked, len(asked))
+    raise InputError(f"--order {order} is not there; give turns, grouped or shuffled")
 
 
 class Trial:

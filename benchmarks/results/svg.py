@@ -15,6 +15,9 @@ LEFT, RIGHT, TOP, BOTTOM = 70, 20, 78, 58
 _LIGHT = ("#2f6fde", "#d9622b", "#2b9a66", "#8e4ec6", "#c2298a", "#8a6d1a", "#0f8fa3", "#687076")
 _DARK = ("#6ea2ff", "#ff9a66", "#5bd6a0", "#c58fff", "#ff7cc8", "#e0c060", "#55d0e2", "#a8b1ba")
 
+PAPERS = "the paper"
+"""The name of its marks in a legend."""
+
 
 def _style() -> str:
     def colours(paper: str, ink: str, pale: str, line: str, series: Sequence[str]) -> str:
@@ -117,10 +120,13 @@ class Canvas:
         """The names of the series, in one or two lines below the title."""
         x, y = float(LEFT), 48.0
         for index, name in enumerate(names):
-            width = 24 + 6.4 * len(name)
+            width = 30 + 6.6 * len(name)
             if x + width > WIDTH - RIGHT and x > LEFT:
                 x, y = float(LEFT), y + 16
-            self.box(x, y - 9, 10, 10, colour(index))
+            if name == PAPERS:
+                self.parts.append(f"<circle cx='{_n(x + 5)}' cy='{_n(y - 4)}' r='4' class='mark'/>")
+            else:
+                self.box(x, y - 9, 10, 10, colour(index))
             self.text(x + 15, y, name, "start")
             x += width
 
@@ -170,7 +176,7 @@ def bars(
     )
     one = Canvas(title, (0, len(groups)), (least, 1.06 * max(tops)), told, subtitle)
     one.axes("", y_label, {place + 0.5: name for place, name in enumerate(groups)})
-    one.legend([*series, "○ the paper"] if paper else list(series))
+    one.legend([*series, PAPERS] if paper else list(series))
     step = (one.x(1) - one.x(0)) * 0.82 / len(series)
     for number, (name, row) in enumerate(series.items()):
         for place, value in enumerate(row):

@@ -1,0 +1,49 @@
+"""Token Recycling's table: replayed rounds are decoded ones, and questions go from task to task."""
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.recycling import counts
+from benchmarks.recycling.bench import Bench
+from jspec._validate.errors import InputError
+from jspec.cli.bench.chat import Bare
+from jspec.cli.bench.questions import Question
+from jspec.models import load
+
+ASKED = [
+    Question("1", "qa", ("Once upon a time, there was a little girl who had a red ball.",), ""),
+    Question("2", "writing", ("One day a small dog ran to the park.", "Then he saw"), ""),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("label", ["prompt lookup", "suffix"])
+def test_replayed_rounds_are_those_of_decoding(label):
+    target = load("jspec-800k")
+    bench = Bench(target, Bare(target.tokenizer), 32, 24, timed=False, loops=False)
+    line, found = counts.lines(None)[label], []
+    for replayed in (True, False):
+        trial = counts.Trial(bench, {label: replace(line, replayed=replayed)})
+        found.append([row for question in ASKED for row in trial.ask(question, [label])])
+    assert found[0] == found[1]
+    rows = [row for _, row in found[0]]
+    assert [len(row["tokens"]) for row in rows] == [1, 2]
+    assert all(sum(row["rounds"]) < sum(row["tokens"]) for row in rows), "something was accepted"
+
+
+def test_questions_go_from_task_to_task():
+    lists = {"qa": ["a", "b", "c"], "rag": ["d"], "mt_bench": ["e", "f"]}
+    assert list(counts.in_turn(lists)) == ["a", "d", "e", "b", "f", "c"]
+    grouped = counts.ordered(ASKED[::-1], "grouped")
+    assert [question.name for question in grouped] == ["2", "1"]
+    assert sorted(counts.ordered(ASKED, "shuffled"), key=lambda one: one.name) == ASKED
+    with pytest.raises(InputError, match="--order random is not there"):
+        counts.ordered(ASKED, "random")
+
+
+def test_prompts_are_padded_to_few_lengths():
+    for size, padded in ((5, 128), (129, 512), (1024, 1024), (1025, 2048)):
+        prompts = counts.padded([7] * size)
+        assert prompts.tokens.shape == (1, padded)
+        assert prompts.lengths.tolist() == [size]
