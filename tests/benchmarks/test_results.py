@@ -10,7 +10,7 @@ import pytest
 from benchmarks import ledger
 from benchmarks.ledger import Ledger
 from benchmarks.results import rendering, statistics, svg, tables
-from benchmarks.results.rendering import FOLDER, PICTURES, ROWS
+from benchmarks.results.rendering import FOLDER, INDEX, PICTURES, ROWS
 
 NO_PATH = re.compile(r"/(work|home|tmp|root|Users)/")
 
@@ -22,12 +22,20 @@ def test_pages_and_pictures_are_those_of_the_rows():
     assert set(PICTURES.glob("*.svg")) <= set(made)
 
 
-@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.stem)
-def test_a_page_is_short_and_its_pictures_are_there(page):
+def anchors(page):
+    """What the headings of a page are linked by."""
+    titles = re.findall(r"^#+ (.*)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [INDEX, *sorted(FOLDER.glob("*.md"))], ids=lambda page: page.stem)
+def test_a_page_is_short_and_its_links_lead_somewhere(page):
     text = page.read_text("utf-8")
     assert len(text.splitlines()) <= 400
-    for link in re.findall(r"\]\(([^)#\s:]+)(?:#[^)]*)?\)", text):
-        assert (FOLDER / link).exists(), f"{link} is no file"
+    for link, anchor in re.findall(r"\]\(([^)#\s:]*)(?:#([^)]*))?\)", text):
+        file = page.parent / link if link else page
+        assert file.exists(), f"{link} is no file"
+        assert not anchor or anchor in anchors(file), f"{link}#{anchor} is no heading"
 
 
 def test_rows_are_small_and_name_no_folder_of_a_machine():
