@@ -3,7 +3,7 @@
 python -m benchmarks.lyanna.resampling --out resampling.jsonl
 """
 
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -34,7 +34,7 @@ def main(
     out: options.Out = None,
 ) -> None:
     """Decodes greedily. Beside each fused tree stands a fresh one of as many nodes."""
-    subject, ledger = model_pairs.subject(model, questions, prompts, classes), Ledger(out)
+    subject = model_pairs.subject(model, questions, prompts, classes)
     module, variables = trained_heads.trained("lyanna", head, subject.target)
     asked = subject.of_all_classes(count, prompt_tokens)
     headline(
@@ -46,22 +46,24 @@ def main(
         ways[f"merged +{more}"] = nodes, Merged(more)
         ways[f"fused +{more}"] = nodes, Fused(more)
         ways[f"off, {nodes + more} nodes"] = nodes + more, None
+    ledger = Ledger(
+        out,
+        dict(
+            bench="lyanna.resampling", **subject.about, head=trained_heads.digest(variables),
+            nodes=nodes, count=count, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
+        ),
+    )  # fmt: skip
     columns = [f"depth {depth}" for depth in depths.split(",")]
     shown = Table("tokens per round", *columns, box=box.MARKDOWN)
     cells: dict[str, list[str]] = {name: [] for name in ways}
     for depth in map(int, depths.split(",")):
         for name, (size, resampling) in ways.items():
-            about: dict[str, Any] = dict(
-                bench="lyanna_resampling", **subject.about,
-                head=trained_heads.digest(variables), depth=depth, nodes=nodes, way=name,
-                count=count, prompt_tokens=prompt_tokens, new_tokens=new_tokens,
-            )  # fmt: skip
-            if not ledger.find(**about):
+            if not ledger.find(depth=depth, way=name):
                 drafter = trained_heads.tree(module, size, resampling, depth)
                 with console.status(f"depth {depth}, {name}"):
                     found = histograms(subject, drafter, variables, asked, new_tokens)
-                ledger.add(**about, histogram=found.sum(0).tolist())
-            histogram = np.array(ledger.find(**about)[-1]["histogram"])
+                ledger.add(depth=depth, way=name, histograms=found.tolist())
+            histogram = np.array(ledger.find(depth=depth, way=name)[-1]["histograms"]).sum(0)
             share = "" if isinstance(resampling, Separate) else f" ({left(histogram):.0%})"
             cells[name].append(f"{tokens_per_round(histogram):.3f}{share}")
     for name, row in cells.items():

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -108,7 +109,7 @@ def run(
     export.save_hf(model, trained, out / "model", target.tokenizer, end)
     curves.plot(checkpoints.curve(), out / "loss.png", "nats per token")
     scores = {
-        label: heldout.metrics(exact, trained, frozen, _batches(part, job.batch_size))
+        label: heldout.metrics(exact, trained, frozen, _batches(scored(part, job), job.batch_size))
         for label, part in text.heldout.items()
     }
     folders.write(out / "heldout.json", json.dumps(scores, indent=2) + "\n")
@@ -125,6 +126,12 @@ def chosen(text: train_heads.TrainingText, job: jobs.TrainingJob) -> Sequences:
     sizes = {label: len(part) for label, part in text.train.items()}
     rows = np.unique(packing.order(sizes, text.weights, job.sequences, job.seed))
     return Sequences(whole.tokens[rows], whole.live[rows])
+
+
+def scored(part: Sequences, job: jobs.TrainingJob) -> Sequences:
+    """The held-out sequences of a class that are scored: their share of those that are read."""
+    most = math.ceil(job.sequences * job.heldout) if job.sequences else len(part)
+    return Sequences(part.tokens[:most], part.live[:most])
 
 
 def check(job: jobs.TrainingJob, target: models.Loaded) -> None:

@@ -1,0 +1,349 @@
+"""The tables, verdicts and pictures of lyanna.md."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from benchmarks.lyanna.acceptance import PAPER as TABLE_1
+from benchmarks.lyanna.acceptance import conditional, tokens_per_round
+from benchmarks.lyanna.training import EPOCHS
+from benchmarks.lyanna.training import PAPER as TABLE_2
+from benchmarks.results import svg
+from benchmarks.results.rendering import rows
+from benchmarks.results.statistics import Estimate, mean, ratio
+from benchmarks.results.tables import Verdict, holds, table, verdicts
+
+SHORT, LONG = 96, 384
+"""Updates of the runs of all variants, and of those that are asked why."""
+WHOLE, NO_INFO, NO_FIRST, SPARSE = "Lyanna", "w/o token info", "w/o first token", "sparse"
+NAMES = {
+    WHOLE: "Lyanna",
+    NO_INFO: "without token info",
+    NO_FIRST: "without the first token",
+    SPARSE: "token info of 1,024 hot tokens",
+}
+PAPERS = {
+    WHOLE: TABLE_1["Lyanna"],
+    NO_INFO: TABLE_1["Lyanna w/o token info"],
+    NO_FIRST: TABLE_1["Lyanna w/o first token"],
+}
+WAYS = {
+    "off": "no re-sampling",
+    "apart +2": "apart, 2 nodes more",
+    "merged +2": "merged: the paper's fusion, 2 nodes on top",
+    "fused +2": "fused: jspec's, the best 13 nodes of both",
+    "off, 13 nodes": "no re-sampling, 13 nodes",
+}
+NONE = "No rows yet."
+
+
+def runs(steps: int) -> list[dict]:
+    """The rows of the variants that were trained for so many steps."""
+    return rows("lyanna", bench="lyanna.variants", steps=steps)
+
+
+def over_seeds(
+    found: Sequence[dict], variant: str, value: Callable[[dict], float]
+) -> Estimate | None:
+    """The mean over seeds of what one row of each has; None if there is none."""
+    mine = sorted((row for row in found if row["variant"] == variant), key=lambda row: row["seed"])
+    return mean([value(row) for row in mine]) if mine else None
+
+
+def in_trees(steps: int, variant: str, nodes: int, draft_step: int) -> Estimate | None:
+    """Percent accepted in trees at a draft step, given that all before were; step 0: tokens per
+    round.
+    """
+
+    def value(row: dict) -> float:
+        histogram = np.array(row["histograms"]).sum(0)
+        if not draft_step:
+            return float(tokens_per_round(histogram))
+        return 100 * float(conditional(histogram)[draft_step - 1])
+
+    return over_seeds([row for row in runs(steps) if row.get("nodes") == nodes], variant, value)
+
+
+def heldout(steps: int, variant: str, step: int) -> Estimate | None:
+    """Percent of likeliest tokens accepted on held-out text after so many updates, the mean of
+    three draft steps.
+    """
+    found = [row for row in runs(steps) if row.get("step") == step]
+    return over_seeds(
+        found, variant, lambda row: 100 * float(np.mean(row["heldout"]["acceptance"]))
+    )
+
+
+def heldout_at(steps: int, variant: str, draft_step: int) -> Estimate | None:
+    """The same at the end of the run and at one draft step alone."""
+    found = [row for row in runs(steps) if row.get("step") == steps]
+    return over_seeds(
+        found, variant, lambda row: 100 * row["heldout"]["acceptance"][draft_step - 1]
+    )
+
+
+def gap(one: Estimate | None, other: Estimate | None) -> Estimate | None:
+    """The difference of two variants, seed by seed; None where one has other seeds or none."""
+    if one is None or other is None or one.texts != other.texts:
+        return None
+    return one - other
+
+
+def marks(steps: int) -> list[int]:
+    """The updates after which held-out text was scored."""
+    return sorted({row["step"] for row in runs(steps) if "step" in row})
+
+
+def table_1(nodes: int) -> str:
+    """Acceptance by draft step in trees, the paper's beside."""
+    if not any(row.get("nodes") == nodes for row in runs(SHORT)):
+        return NONE
+    header = ["head", "draft step 1", "2", "3", "tokens per round", "the paper, 7B"]
+    lines = []
+    for variant, name in NAMES.items():
+        cells = [in_trees(SHORT, variant, nodes, step) for step in (1, 2, 3, 0)]
+        if cells[0] is not None:
+            paper = PAPERS.get(variant)
+            said = None if paper is None else " ".join(f"{share:.0%}" for share in paper)
+            lines.append([name, *cells, said])
+    return table(header, lines)
+
+
+def table_2() -> str:
+    """Held-out acceptance on the way, at the paper's eighths of the run, and Fig. 5's variants."""
+    if not (found := marks(SHORT)):
+        return NONE
+    at = [found[epoch - 1] for epoch in EPOCHS]
+    header = ["mean of 3 draft steps, %", *(f"after {step}" for step in at)]
+    lines = []
+    for variant, name in NAMES.items():
+        paper = TABLE_2.get({WHOLE: "Lyanna", SPARSE: "Lyanna, sparse"}.get(variant, ""))
+        cells = []
+        for place, step in enumerate(at):
+            value = heldout(SHORT, variant, step)
+            beside = f" ({paper[place]:.2f})" if paper else ""
+            cells.append(None if value is None else f"{value}{beside}")
+        lines.append([name, *cells])
+    return table(header, lines)
+
+
+def why() -> str:
+    """What token info adds on held-out text, by draft step, after more and more training."""
+    lines = []
+    for steps in (SHORT, LONG):
+        gaps = [
+            gap(heldout_at(steps, WHOLE, step), heldout_at(steps, NO_INFO, step))
+            for step in (1, 2, 3)
+        ]
+        whole = [heldout_at(steps, WHOLE, step) for step in (1, 2, 3)]
+        if all(gaps):
+            lines.append([f"{steps}", *whole, *gaps])
+    header = ["updates", "Lyanna: step 1", "2", "3", "what token info adds: step 1", "2", "3"]
+    return table(header, lines) if lines else NONE
+
+
+def resampled(depth: int, way: str) -> Estimate | None:
+    """Tokens per round over the prompts of all heads."""
+    found = rows("lyanna", bench="lyanna.resampling", depth=depth, way=way)
+    if not found:
+        return None
+    histograms = np.concatenate([row["histograms"] for row in sorted(found, key=_head)])
+    width = np.arange(1, histograms.shape[1] + 1)
+    return ratio(list((histograms * width).sum(1)), list(histograms.sum(1)))
+
+
+def _head(row: dict) -> str:
+    return row["head"]
+
+
+def left(depth: int) -> float | None:
+    """Percent of rounds after which levels of the chain are left."""
+    found = rows("lyanna", bench="lyanna.resampling", depth=depth, way="off")
+    if not found:
+        return None
+    total = np.concatenate([row["histograms"] for row in found]).sum(0)
+    return 100 * float(total[:-2].sum() / total.sum())
+
+
+def depths() -> list[int]:
+    return sorted({row["depth"] for row in rows("lyanna", bench="lyanna.resampling")})
+
+
+def resampling() -> str:
+    """Tokens per round of each way, and over none."""
+    if not depths():
+        return NONE
+    header = ["way"]
+    for depth in depths():
+        header += [f"depth {depth} ({left(depth):.0f}% of rounds leave levels)", "over none"]
+    lines = []
+    for way, name in WAYS.items():
+        cells: list[str | Estimate | None] = [name]
+        for depth in depths():
+            one, none = resampled(depth, way), resampled(depth, "off")
+            over = None if one is None or none is None or way == "off" else (one / none).percent()
+            cells += [one, over]
+        lines.append(cells)
+    return table(header, lines)
+
+
+def forms() -> str:
+    """The forms of token info, timed."""
+    found = rows("lyanna", bench="lyanna.tables")
+    if not found:
+        return NONE
+    factors = {row["hot_tokens"]: np.array(row["ms"]) for row in found if row["form"] == "factors"}
+    lines = [
+        [
+            f"{row['hot_tokens']:,}",
+            "two factors" if row["form"] == "factors" else f"table, {row['form']}",
+            f"{row['bytes'] / 2**20:,.1f}",
+            f"{np.median(row['ms']):.3f}",
+            f"{np.median(np.array(row['ms']) / factors[row['hot_tokens']]):.2f}",
+        ]
+        for row in found
+    ]
+    return table(("hot tokens", "form", "MiB", "ms a round", "over the factors"), lines)
+
+
+def claims() -> str:
+    """The verdicts."""
+    found = []
+    for claim, paper, other in (
+        (
+            "token info raises acceptance at every draft step (Table 1)",
+            "+1, +7, +6 points",
+            NO_INFO,
+        ),
+        ("so does the first token", "+7, +9, +7 points", NO_FIRST),
+    ):
+        gaps = [
+            gap(in_trees(SHORT, WHOLE, 36, step), in_trees(SHORT, other, 36, step))
+            for step in (1, 2, 3)
+        ]
+        there = [one for one in gaps if one is not None]
+        if len(there) == 3:
+            least = min(there, key=lambda one: one.value / one.error)
+            found.append(
+                Verdict(
+                    claim, paper, _points(there), holds(least.ahead, least.behind) + _worst(there)
+                )
+            )
+    if marks(SHORT):
+        whole, sparse = (heldout(SHORT, name, SHORT) for name in (WHOLE, SPARSE))
+        if (more := gap(sparse, whole)) is not None:
+            found.append(
+                Verdict(
+                    "token info of hot tokens alone is ahead of all (Table 2)",
+                    "+0.9 to +1.6 points",
+                    f"{_points([more])} after {SHORT} updates",
+                    holds(more.ahead, more.behind),
+                )
+            )
+    for depth in depths():
+        none, merged, apart = (resampled(depth, way) for way in ("off", "merged +2", "apart +2"))
+        larger = resampled(depth, "off, 13 nodes")
+        if none and merged and apart and larger:
+            more, even = merged - none, merged - larger
+            found.append(
+                Verdict(
+                    f"re-sampling with fused verification gains (Fig. 12), trees of {depth} levels",
+                    "+23%, +19% tokens/s",
+                    f"{(merged / none).percent()} tokens per round; over a fresh tree of as many "
+                    f"nodes {(merged / larger).percent()}",
+                    f"{holds(more.ahead, more.behind)}; over as many fresh nodes "
+                    f"{holds(even.ahead, even.behind)}",
+                )
+            )
+            less = none - apart
+            found.append(
+                Verdict(
+                    f"re-sampling alone costs, trees of {depth} levels",
+                    "-16%, -21% tokens/s",
+                    f"{(apart / none).percent()} tokens per round",
+                    holds(less.ahead, less.behind),
+                )
+            )
+    found += FIXED
+    return verdicts(found)
+
+
+FIXED = [
+    Verdict(
+        "a quarter of the vocabulary is 94% of the text (Fig. 7)",
+        "94.34% of 32,000 tokens",
+        "83.6% of 4,096, 98.3% of 49,152",
+        "*holds* for a vocabulary of that size or more",
+    ),
+    Verdict(
+        "3.3 times the throughput of a draft model's trees, 1.4 times EAGLE's (Figs. 8 to 11)",
+        "3.0x, 3.3x; 1.4x",
+        "1.04x; 1.02x (batch 2, two cores)",
+        "*not shown*: a round of 12 tokens costs 3.4 plain ones there",
+    ),
+    Verdict(
+        "the draft's layer and head take 61% less than EAGLE's (Fig. 13)",
+        "0.39",
+        "0.76 to 0.89",
+        "*does not hold* with 4,096 tokens of width 256: EAGLE repeats products with a small head",
+    ),
+]
+
+
+def _points(gaps: Sequence[Estimate]) -> str:
+    return ", ".join(f"{one.value:+.1f} ± {one.error:.1f}" for one in gaps) + " points"
+
+
+def _worst(gaps: Sequence[Estimate]) -> str:
+    """Which draft steps are ahead, where not all are alike."""
+    ahead = [str(step) for step, one in enumerate(gaps, 1) if one.ahead]
+    return "" if len(ahead) in (0, len(gaps)) else f"; ahead at draft step {' and '.join(ahead)}"
+
+
+def tables() -> dict[str, str]:
+    """The marked regions of the page: the picture, where there is one, and the table."""
+    drawn = pictures()
+
+    def shown(said: str, name: str, alt: str) -> str:
+        return f"![{alt}](pictures/lyanna_{name}.svg)\n\n{said}" if name in drawn else said
+
+    return {
+        "claims": claims(),
+        "table_1": shown(table_1(15), "table_1", "Acceptance by draft step and variant"),
+        "table_1_whole": table_1(36),
+        "table_2": shown(table_2(), "fig_5", "Held-out acceptance in training, by variant"),
+        "why": why(),
+        "resampling": resampling(),
+        "forms": forms(),
+    }
+
+
+def pictures() -> dict[str, str]:
+    """The pictures beside the page."""
+    found = {}
+    if steps := marks(SHORT):
+        series = {
+            name: [
+                (float(step), value)
+                for step in steps
+                if (value := heldout(SHORT, variant, step)) is not None
+            ]
+            for variant, name in NAMES.items()
+        }
+        found["fig_5"] = svg.lines(
+            "Fig. 5: acceptance on held-out text in training",
+            {name: points for name, points in series.items() if points},
+            "updates", "mean of 3 draft steps, %",
+            subtitle="jspec-7m; band: one standard error of three seeds",
+        )  # fmt: skip
+    if any(row.get("nodes") == 36 for row in runs(SHORT)):
+        there = {v: name for v, name in NAMES.items() if in_trees(SHORT, v, 36, 1) is not None}
+        found["table_1"] = svg.bars(
+            "Table 1: accepted, given that the draft steps before were",
+            [f"draft step {step}" for step in (1, 2, 3)],
+            {name: [in_trees(SHORT, v, 36, s) for s in (1, 2, 3)] for v, name in there.items()},
+            "percent",
+            {there[v]: [100 * share for share in PAPERS[v]] for v in there if v in PAPERS},
+            subtitle="jspec-7m, whole trees of 36 nodes; bars: one standard error of three seeds",
+        )  # fmt: skip
+    return found
