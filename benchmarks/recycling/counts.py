@@ -28,6 +28,7 @@ from benchmarks.ledger import Ledger
 from benchmarks.recycling import settings
 from benchmarks.recycling.bench import Bench
 from benchmarks.recycling.next_next import LogitSpec
+from benchmarks.recycling.pool_alone import PoolAlone
 from benchmarks.recycling.settings import PUBLISHED_LOOKAHEAD, Row, method
 from benchmarks.recycling.wordings import task, wording
 from benchmarks.texts import Prompts, pad
@@ -62,6 +63,7 @@ def methods(parts: Sequence[str], datastore: Path | None) -> dict[str, Method]:
 def lines(datastore: Path | None) -> dict[str, Method]:
     """The lines of Table 1 by label, cheapest first."""
     warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
+    pool_alone = settings.drafting(PoolAlone, **PUBLISHED_LOOKAHEAD)
     medusa_paths = tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)
     found = {
         "prompt lookup": Method(method("prompt_lookup"), replayed=True),
@@ -69,6 +71,8 @@ def lines(datastore: Path | None) -> dict[str, Method]:
         "TR, published": Method(method("token_recycling", shape="published")),
         "lookahead": Method(warm),
         "lookahead, cold": Method(replace(warm, cold=True)),
+        "lookahead, pool alone": Method(pool_alone),
+        "lookahead, pool alone, cold": Method(replace(pool_alone, cold=True)),
         "Medusa": Method(method("medusa", template=medusa_paths)),
         "auto": Method(method("auto")),
         "LogitSpec": Method(settings.drafting(LogitSpec)),
