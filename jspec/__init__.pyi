@@ -38,6 +38,7 @@ from .drafters.draft_head.eagle import EAGLE as EAGLE
 from .drafters.draft_head.eagle import EAGLE2 as EAGLE2
 from .drafters.draft_head.lyanna import Lyanna as Lyanna
 from .drafters.draft_head.medusa import Medusa as Medusa
+from .drafters.draft_head.protocol import DraftHead as DraftHead
 from .drafters.draft_model import acceptance_vector as acceptance_vector
 from .drafters.draft_model import sequoia_tree as sequoia_tree
 from .drafters.draft_model.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
@@ -76,7 +77,6 @@ from .processors.grammar.stops import StopStrings as StopStrings
 from .processors.grammar.stops import stop_strings as stop_strings
 from .protocols import CausalLM as CausalLM
 from .protocols import Drafter as Drafter
-from .protocols import DraftHead as DraftHead
 from .protocols import NodeRule as NodeRule
 from .protocols import Verifier as Verifier
 from .round import packed as packed

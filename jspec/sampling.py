@@ -9,18 +9,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, Shaped
+from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
 from jspec._validate.row_arguments import integers, reals
-from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
 from jspec.types import Sampling
 
-_GROUP = 128
-"""The number of lanes per group of the two-stage top-k."""
-_PIECE = 1 << 22
-"""Entries that a TPU searches at a time; 16 MiB."""
 _ABOVE_ONE = 0x40000000
 """The bit pattern of 2.0, which no probability reaches."""
 
@@ -291,76 +286,3 @@ def gumbel_of(
         return -jnp.log(-jnp.log1p(-jnp.where(high >= 0.5, high, tail)))
 
     return jax.vmap(draw)(keys, positions, tokens)
-
-
-def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """The results of `jax.lax.top_k` to the last tie, several times faster on a long last axis.
-
-    A vocabulary that is split over devices is searched part by part, each where it lies.
-
-    Example:
-        >>> values, tokens = top_k(jnp.array([0.1, 0.7, 0.2]), 2)
-        >>> tokens.tolist()
-        [1, 2]
-    """
-    return mesh_axes.of_parts(_by_pieces, x, k)
-
-
-def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`top_k` of an array that is whole, which a TPU searches some nodes at a time.
-
-    XLA for TPUs copies what it takes groups from, three times with its padding. Of the logits of a
-    wide tree for many rows these copies were the largest arrays beside weights and cache.
-    """
-    num_nodes = x.shape[-2] if x.ndim > 2 else 1
-    size = max(num_nodes * _PIECE // max(x.size, 1), 1)
-    if size >= num_nodes:
-        return _by_groups(x, k)
-    # Elsewhere nothing is padded. A processor's cores share the work on all of it better than that
-    # on pieces; on a GPU each piece is nine launches, and XLA of JAX 0.12 compiles no loop around a
-    # top-k there ("BufferAllocation::Slice not assigned").
-    return jax.lax.platform_dependent(
-        x, tpu=partial(_some_nodes, size=size, k=k), default=partial(_by_groups, k=k)
-    )
-
-
-def _some_nodes(
-    x: Float[Array, "*S N V"], size: int, k: int
-) -> tuple[Float[Array, "*S N k"], Int[Array, "*S N k"]]:
-    """`_by_groups` in a loop over nodes, `size` of them at a time."""
-    count = x.shape[-2]
-    pieces = -(-count // size)
-    again = pieces * size - count  # the last piece begins earlier, with nodes of the one before it
-
-    def search(start: Int[Array, ""]) -> tuple[Float[Array, "*S n k"], Int[Array, "*S n k"]]:
-        return _by_groups(jax.lax.dynamic_slice_in_dim(x, start, size, axis=-2), k)
-
-    def joined(found: Shaped[Array, "P *S n k"]) -> Shaped[Array, "*S N k"]:
-        found = jnp.moveaxis(found, 0, -3)
-        before = found[..., :-1, :, :].reshape(*x.shape[:-2], -1, k)
-        return jnp.concatenate([before, found[..., -1, again:, :]], axis=-2)
-
-    starts = jnp.minimum(jnp.arange(pieces, dtype=jnp.int32) * size, count - size)
-    values, places = jax.lax.map(search, starts)
-    return joined(values), joined(places)
-
-
-def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
-    """`top_k` of an array that is whole.
-
-    The k largest lie in the k groups of largest maxima: k groups with maxima >= m hold k elements
-    >= m. Groups are then taken in their order, so that equal values keep theirs.
-    """
-    size = x.shape[-1]
-    groups = -(-size // _GROUP)
-    if groups <= 2 * k:
-        values, place = jax.lax.top_k(x, k)  # a list
-        return values, place
-    padding = [(0, 0)] * (x.ndim - 1) + [(0, groups * _GROUP - size)]
-    grouped = jnp.pad(x, padding, constant_values=-jnp.inf).reshape(*x.shape[:-1], groups, _GROUP)
-    _, best = jax.lax.top_k(grouped.max(-1), k)
-    best = jnp.sort(best, axis=-1)
-    winners = jnp.take_along_axis(grouped, best[..., None], axis=-2).reshape(*x.shape[:-1], -1)
-    values, place = jax.lax.top_k(winners, k)
-    group = jnp.take_along_axis(best, place // _GROUP, axis=-1)
-    return values, group * _GROUP + place % _GROUP

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from jspec._validate.arguments import check_flag, check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_flag, check_number
 
 
 @pytest.mark.parametrize("value", [1, 4, np.int64(2), np.uint8(1)])
@@ -48,5 +49,5 @@ def test_a_flag_is_true_or_false():
     for value in (True, False):
         check_flag("per_row", value)
     for value in ("false", 0, 1, None):
-        with pytest.raises(InputError, match=r"^per_row is .*; pass True or False$"):
+        with pytest.raises(InputError, match=r"^per_row is .*; pass true or false$"):
             check_flag("per_row", value)

@@ -5,6 +5,7 @@ import oracle
 import pytest
 
 from jspec import sampling as samplings
+from jspec._xla.top_k import _some_nodes, top_k
 from jspec.types import Sampling
 
 SETTINGS = [
@@ -89,7 +90,7 @@ def test_two_stage_top_k_is_exact_to_the_last_tie(size, k):
     rng = np.random.default_rng(size)
     for values in (rng.normal(size=(3, size)), rng.integers(0, 4, size=(3, size))):
         x = jnp.asarray(values, jnp.float32).at[0, : size // 2].set(-jnp.inf)
-        got, want = samplings.top_k(x, k), jax.lax.top_k(x, k)
+        got, want = top_k(x, k), jax.lax.top_k(x, k)
         np.testing.assert_array_equal(got[0], want[0])
         np.testing.assert_array_equal(got[1], want[1])
 
@@ -97,7 +98,7 @@ def test_two_stage_top_k_is_exact_to_the_last_tie(size, k):
 @pytest.mark.parametrize("size", [1, 2, 3])  # the last piece may see nodes again
 def test_nodes_may_be_searched_a_few_at_a_time(size):
     x = jnp.asarray(np.random.default_rng(0).integers(0, 9, (2, 5, 300)), jnp.float32)
-    got, want = samplings._some_nodes(x, size, 2), jax.lax.top_k(x, 2)
+    got, want = _some_nodes(x, size, 2), jax.lax.top_k(x, 2)
     np.testing.assert_array_equal(got[0], want[0])
     np.testing.assert_array_equal(got[1], want[1])
 
@@ -106,7 +107,7 @@ def test_nodes_may_be_searched_a_few_at_a_time(size):
 def test_only_a_tpu_searches_a_few_nodes_at_a_time(platform, loops):
     """XLA of JAX 0.12 compiles no loop around a top-k for CUDA."""
     x = jax.ShapeDtypeStruct((1, 64, 128_256), jnp.float32)
-    search = jax.jit(lambda x: samplings.top_k(x, 8)).trace(x)
+    search = jax.jit(lambda x: top_k(x, 8)).trace(x)
     lowered = search.lower(lowering_platforms=(platform,)).as_text()
     assert lowered.count("stablehlo.while") == loops
 

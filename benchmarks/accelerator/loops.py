@@ -15,8 +15,9 @@ from benchmarks.accelerator.shapes import Scale
 from benchmarks.accelerator.timing import per_call
 from benchmarks.harness import paired
 from jspec import sampling as samplings
+from jspec._xla.top_k import top_k
 from jspec.types import Frame
-from jspec.verify.schemes import verifier_of
+from jspec.verify.choice import verifier_of
 
 SECTION = "loops"
 PASSES = 256
@@ -155,7 +156,7 @@ CHOICES: dict[str, Callable[[jax.Array], Any]] = {
     "argmax": partial(jnp.argmax, axis=-1),
     "jspec.sampling.argmax": samplings.argmax,
     "lax.top_k": lambda x: jax.lax.top_k(x, RANKS),
-    "jspec.sampling.top_k": lambda x: samplings.top_k(x, RANKS),
+    "jspec.sampling.top_k": lambda x: top_k(x, RANKS),
 }
 
 

@@ -15,7 +15,7 @@ from benchmarks.model_pairs import Subject
 from benchmarks.pieces import Piece
 from benchmarks.texts import Prompts
 from jspec import round as rounds
-from jspec import sampling as samplings
+from jspec._xla.top_k import top_k
 from jspec.drafters.draft_head.base import HeadState, top_k_draw
 from jspec.drafters.draft_head.eagle import HeadScorer, joint_probability
 from jspec.drafters.draft_head.lyanna import Lyanna
@@ -186,7 +186,7 @@ class Steps:
 
         self.product = jax.jit(product)
         self.softmax = jax.jit(in_turn(jax.nn.softmax))
-        self.sample = jax.jit(in_turn(lambda probs: samplings.top_k(probs, WIDTH)))
+        self.sample = jax.jit(in_turn(lambda probs: top_k(probs, WIDTH)))
         self.inform = jax.jit(self._inform)
 
     def pieces(self, hidden: Float[Array, "B E"], root: Int[Array, " B"]) -> dict[str, Piece]:
@@ -210,6 +210,6 @@ class Steps:
         for step in range(self.count):
             row = logits[:, step : step + 1]
             scores = self.head.inform(params, row, token)
-            chosen.append(samplings.top_k(scores, WIDTH))
+            chosen.append(top_k(scores, WIDTH))
             token = chosen[-1][1][..., 0]
         return chosen

@@ -20,8 +20,9 @@ from benchmarks.block.side_by_side import chosen
 from benchmarks.harness import command, console, headline
 from benchmarks.ledger import Ledger
 from benchmarks.model_pairs import Subject
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
 
 FLAT = "1,1.02,1.03,1.05"
 """An accelerator's, on which a wide forward is nearly free."""

@@ -1,14 +1,81 @@
 """Checks of single arguments: one number, its bounds, and the sentence if it lies outside.
 
 They take Python's and numpy's numbers, never arrays: what they check is static, and hashed.
+`jspec._validate.kinds` has what is no integer.
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from inspect import signature
-from numbers import Integral, Real
-from typing import Any
+from numbers import Integral
+from typing import Any, Protocol
 
 from jspec._validate.errors import InputError
+
+_LONGEST = 80
+"""The number of characters of a value that a message shows."""
+
+
+def shown(value: Any) -> str:
+    """The value as Python writes it, cut where it is long."""
+    written = repr(value)
+    return written if len(written) <= _LONGEST else f"{written[: _LONGEST - 4]} ..."
+
+
+class Kind(Protocol):
+    """The values that an option takes."""
+
+    @property
+    def what(self) -> str:
+        """The values, in words that follow "pass"."""
+        ...
+
+    def read(self, value: Any) -> Any:
+        """The value as the drafter wants it, or None if it is none of this kind."""
+        ...
+
+
+def read(name: str, value: Any, kind: Kind, why: str = "") -> Any:
+    """The checked value of an option.
+
+    Args:
+        name: of the option, as the caller wrote it.
+        value: what was given; anything.
+        kind: the values that it takes.
+        why: what the bounds are, such as "the vocabulary"; it ends the message.
+
+    Raises:
+        InputError: if it is of another kind or out of bounds.
+
+    Example:
+        >>> read("beam", 8.5, Integer(1, 4096), "the vocabulary")
+        Traceback (most recent call last):
+        jspec.InputError: beam is 8.5; pass an integer in 1 .. 4096, the vocabulary
+    """
+    found = kind.read(value)
+    if found is None:
+        raise InputError(f"{name} is {shown(value)}; pass {kind.what}{why and ', '}{why}")
+    return found
+
+
+@dataclass(frozen=True)
+class Integer:
+    """A whole number in low .. high; a bool and a whole float are none."""
+
+    low: int
+    high: int | None = None
+
+    @property
+    def what(self) -> str:
+        bound = f"of at least {self.low}" if self.high is None else f"in {self.low} .. {self.high}"
+        return f"an integer {bound}"
+
+    def read(self, value: Any) -> int | None:
+        if isinstance(value, bool) or not isinstance(value, Integral):
+            return None
+        number = int(value)
+        within = self.low <= number and (self.high is None or number <= self.high)
+        return number if within else None
 
 
 def check_integer(name: str, value: Any, low: int, high: int | None, why: str = "") -> None:
@@ -27,70 +94,7 @@ def check_integer(name: str, value: Any, low: int, high: int | None, why: str = 
         Traceback (most recent call last):
         jspec.InputError: beam is 2.5; pass an integer in 1 .. 4096, the vocabulary
     """
-    integer = isinstance(value, Integral) and not isinstance(value, bool)
-    given: Any = value  # a number, where it is compared
-    if not integer or given < low or (high is not None and given > high):
-        bounds = f"of at least {low}" if high is None else f"in {low} .. {high}"
-        raise InputError(_sentence(name, value, f"an integer {bounds}", why))
-
-
-def check_number(
-    name: str,
-    value: Any,
-    low: float,
-    high: float | None,
-    why: str = "",
-    *,
-    above_low: bool = False,
-    below_high: bool = False,
-) -> None:
-    """Raises InputError unless `value` is a number in `low` .. `high`; NaN never is.
-
-    Args:
-        name: of the argument, as the caller wrote it.
-        value: what was given; anything. A bool is no number.
-        low: the least that is taken.
-        high: the most that is taken; None: any finite number.
-        why: what the bounds are, such as "0 is greedy"; it ends the message.
-        above_low: refuse `low` itself.
-        below_high: refuse `high` itself.
-
-    Example:
-        >>> check_number("threshold", 0.0, 0, 1, below_high=True)
-        >>> check_number("threshold", 1.0, 0, 1, below_high=True)
-        Traceback (most recent call last):
-        jspec.InputError: threshold is 1.0; pass a number x with 0 <= x < 1
-    """
-    top = float("inf") if high is None else high
-    below_high = below_high or high is None
-    inside = isinstance(value, Real) and not isinstance(value, bool)
-    given: Any = value  # a number, where it is compared
-    inside = inside and (low < given if above_low else low <= given)
-    inside = inside and (given < top if below_high else given <= top)
-    if not inside:
-        bounds = f"{low} {'<' if above_low else '<='} x {'<' if below_high else '<='} {top}"
-        raise InputError(_sentence(name, value, f"a number x with {bounds}", why))
-
-
-def check_flag(name: str, value: Any) -> None:
-    """Raises InputError unless `value` is Python's True or False.
-
-    Args:
-        name: of the argument, as the caller wrote it.
-        value: what was given; anything. A text is none: "false" would count as true.
-
-    Example:
-        >>> check_flag("per_row", False)
-        >>> check_flag("per_row", "false")
-        Traceback (most recent call last):
-        jspec.InputError: per_row is 'false'; pass True or False
-    """
-    if not isinstance(value, bool):
-        raise InputError(_sentence(name, value, "True or False", ""))
-
-
-def _sentence(name: str, value: Any, wanted: str, why: str) -> str:
-    return f"{name} is {value!r:.80}; pass {wanted}{why and ', '}{why}"
+    read(name, value, Integer(low, high), why)
 
 
 def takes(function: Callable[..., Any], count: int) -> bool:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from jspec._validate import plain_json
+from jspec._validate.arguments import shown
 from jspec._validate.errors import InputError
-from jspec.methods.options import shown
 from jspec.sessions.conversations import Message, prompted
 
 EXAMPLE = "Once upon a time"

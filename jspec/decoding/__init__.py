@@ -48,7 +48,7 @@ from jspec.round.request import (
 from jspec.round.widths import at_chosen_width, widths_of
 from jspec.tree.sanitize import check_state
 from jspec.types import Limits, PyTree, Request, Result, Sampling, State, Status, Tree
-from jspec.verify.schemes import takes_parts, verifier_of
+from jspec.verify.choice import takes_parts, verifier_of
 
 _ENDLESS = 2**31 - 1
 

@@ -38,7 +38,7 @@ from jspec.round import processing as controls
 from jspec.round.cut_back import text_as_returned
 from jspec.round.request import Prepared, check_drafter, check_model, prepare
 from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
-from jspec.verify.schemes import takes_parts
+from jspec.verify.choice import takes_parts
 
 
 @struct.dataclass

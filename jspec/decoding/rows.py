@@ -7,18 +7,21 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Int
 
 from jspec import sampling as samplings
+from jspec._validate import seeds
 from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import integers, to_array
 from jspec._xla import rows as memories
 from jspec._xla.explicit_axes import automatic
 from jspec.decoding import check_same_memory
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import Drafter, LogitsProcessor, Start
-from jspec.round.request import PreparedArrays, check_fork
-from jspec.types import PyTree, State, Status
+from jspec.round.request import PreparedArrays
+from jspec.types import PyTree, Sampling, State, Status
 
 
 def fork(
@@ -54,8 +57,38 @@ def fork(
         [6, 6, 3]
     """
     check_same_memory(drafter, state)
-    asked = check_fork(rows, ids, key, len(state.root), state.request.sampling)
+    asked = _check_fork(rows, ids, key, len(state.root), state.request.sampling)
     return copies(state, *asked, drafter)
+
+
+def _check_fork(
+    rows: ArrayLike,
+    ids: ArrayLike | None,
+    key: jax.Array | int | None,
+    batch: int,
+    sampling: Sampling | None,
+) -> tuple[Any, Any, jax.Array | None]:
+    """The checked arguments of `fork`: (rows, ids, key).
+
+    Raises:
+        InputError: if a row is not there, or copies would draw the same noise.
+    """
+    array = to_array(rows, "rows")
+    if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
+        raise InputError(
+            f"rows has shape {array.shape} and dtype {array.dtype}; pass integers [R], the row "
+            "that each new one copies"
+        )
+    count = len(array)
+    taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
+    if sampling is not None and key is None:
+        raise InputError(
+            "the state's rows are sampled and key is None, so that copies would draw the same; "
+            "pass key=jax.random.key(0)"
+        )
+    why = "an id of 32 bits; two rows of the same id draw the same noise"
+    given = np.arange(count) if ids is None else ids
+    return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
 
 
 @partial(jax.jit, static_argnames=("drafter",))

@@ -37,8 +37,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Num
 
 from jspec import tree as trees
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
 from jspec._xla import mesh_axes
 from jspec.drafters.backoff import Backoff, absent, draft_unless, if_any_drafted, update_unless
 from jspec.drafters.cost_curve import CostCurve
@@ -54,7 +55,7 @@ from jspec.protocols import Drafter, Verifier
 from jspec.round.packed import largest_together
 from jspec.tree.sanitize import check_tree, sanitize
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree, WidthChoice
-from jspec.verify.schemes import takes_parts
+from jspec.verify.choice import takes_parts
 
 _DOUBT = -1.0
 """The log odds by which probabilities are lowered at the start."""

@@ -9,8 +9,9 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
 
 _POINTS = 16
 """Every curve has a multiple of so many points, so that another one compiles nothing."""

@@ -14,6 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec import sampling as samplings
 from jspec import tree as trees
+from jspec._xla.top_k import top_k
 from jspec.drafters import origins
 from jspec.protocols import Drafter, Verifier
 from jspec.tree.sanitize import sanitize
@@ -176,7 +177,7 @@ class Recorded:
         sampling = Sampling() if aux.sampling is None else aux.sampling
         logits = feedback.output.logits if feedback.processed is None else feedback.processed
         probs = samplings.node_probabilities(logits, sampling)
-        best, candidates = samplings.top_k(probs, min(self.num_candidates, self.vocab_size))
+        best, candidates = top_k(probs, min(self.num_candidates, self.vocab_size))
         noise = None
         if aux.noise is not None:
             depths = jnp.minimum(trees.depths(tree), aux.noise.shape[1] - 1)

@@ -1,13 +1,13 @@
 """Every drafting method by its name, with defaults that fit the device.
 
 A program gets with `build` what the command line gets with `--method`. `jspec methods` prints what
-stands here. JAX is imported when something is built, and not before.
+stands here. JAX is imported when a drafter's options are asked for or it is built, not before.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from jspec._validate.options import Option, unknown
 from jspec.methods.method import BUNDLED, BUNDLED_DRAFT, Built, Method
-from jspec.methods.options import Option, unknown
 from jspec.methods.registry import DEFAULT, METHODS
 
 if TYPE_CHECKING:

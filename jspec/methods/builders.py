@@ -1,58 +1,63 @@
-"""The builders of the methods' drafters, from models and from options that were checked.
+"""Builds the methods' drafters from models and from options that were checked.
 
-Each builder gets the options that were given. For the others the drafter's own defaults hold, or
-what `jspec.methods.device_defaults` finds to fit the device. JAX is imported when a builder is
-called, and not before.
+A builder gets the drafter's class, the models, and the options that were given. For the others the
+drafter's own defaults hold, or what `jspec.methods.device_defaults` finds to fit the device. What
+it takes beside the fields of the class is annotated with its kind, as those fields are. JAX is
+imported when a builder is called, and not before.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Integer, Number, Paths, Place, Several, Word
 from jspec.methods.method import Built, Maker, Models
 
 if TYPE_CHECKING:
-    from jspec.protocols import CausalLM, Drafter
+    from jspec.protocols import CausalLM
     from jspec.tree import Template
 
 COUPLED = "coupled"
 """The scheme whose tokens are those of plain decoding; the only one without a draft model."""
 
-Paths = tuple[tuple[int, ...], ...]
+Build = Callable[..., Built]
+"""The function `build(drafter, models, **options)` of a drafter's class and checked options."""
+_Paths = tuple[tuple[int, ...], ...]
 """The paths of a `jspec.Template`."""
+_Tree = Annotated[_Paths | None, Paths(), "the tree, node by node"]
+_Fitted = Annotated[int | None, COUNT, "drafted nodes of a tree made to fit"]
+_Temperature = Annotated[float | None, Number(1e-6, 10**6), "the draft's own, if not the target's"]
+_KEEPS = f"{COUPLED} is the default and keeps plain decoding's tokens"
+_HEAD = Place("a folder, or a bundled head's name")
+_Head = Annotated[str | None, _HEAD, "if not the bundled one"]
 
 
 # Without weights.
 
 
-def public(drafter: str) -> Maker:
-    """The builder of a drafter that is made of its options alone.
-
-    Args:
-        drafter: its public name in `jspec`.
-    """
-
-    def make(models: Models, **options: Any) -> Built:
-        import jspec
-
-        return Built(models.target.model, getattr(jspec, drafter)(**options), None)
-
-    return make
+def alone(drafter: Any, models: Models, **options: Any) -> Built:
+    """Builds a drafter that is made of its options alone."""
+    return Built(models.target.model, drafter(**options), None)
 
 
 def token_recycling(
+    drafter: Any,
     models: Models,
-    num_speculative_tokens: int | None = None,
-    template: Paths | None = None,
-    shape: str | None = None,
+    num_speculative_tokens: _Fitted = None,
+    template: _Tree = None,
+    shape: Annotated[
+        str | None,
+        Word(("published", "measured")),
+        "80 nodes: the paper's, or by measured acceptance",
+    ] = None,
     **options: Any,
 ) -> Built:
-    from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED, TokenRecycling
+    from jspec.drafters.retrieval.token_recycling import MEASURED, PUBLISHED
     from jspec.methods import device_defaults
 
     model = models.target.model
-    options = _candidates(model) | options
+    options = _candidates(drafter, model) | options
     if shape is not None:
         _check_alone(f"shape {shape}", num_speculative_tokens=num_speculative_tokens)
         _check_alone(f"shape {shape}", template=template)
@@ -60,117 +65,121 @@ def token_recycling(
     else:
         tree = _given(template, num_speculative_tokens=num_speculative_tokens)
         tree = tree or device_defaults.token_recycling(num_speculative_tokens, options.get("k"))
-    return Built(model, TokenRecycling(model.vocab_size, template=tree, **options), None)
+    return Built(model, drafter(model.vocab_size, template=tree, **options), None)
 
 
-def _candidates(model: "CausalLM") -> dict[str, int]:
+def _candidates(drafter: Any, model: "CausalLM") -> dict[str, int]:
     """The candidates of a matrix line where there are fewer tokens than it usually holds."""
-    from jspec.drafters.retrieval.token_recycling import TokenRecycling
-
-    return {"k": model.vocab_size} if model.vocab_size < TokenRecycling.k else {}
+    return {"k": model.vocab_size} if model.vocab_size < drafter.k else {}
 
 
 def dynamic_token_recycling(
+    drafter: Any,
     models: Models,
-    num_speculative_tokens: int | None = None,
-    ngrams: str | None = None,
+    num_speculative_tokens: _Fitted = None,
+    ngrams: Annotated[
+        str | None,
+        Place("a file of `jspec train ngrams`"),
+        "what the target's distributions are after two tokens",
+    ] = None,
     **options: Any,
 ) -> Built:
-    from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
     from jspec.methods import device_defaults, ngram_tables
 
     nodes = num_speculative_tokens or device_defaults.budget()
     model = models.target.model
     table = None if ngrams is None else ngram_tables.load(ngrams, models.target)
-    options = {**device_defaults.dynamic_token_recycling(nodes), **_candidates(model), **options}
-    return Built(model, DynamicTokenRecycling(model.vocab_size, nodes, **options), table)
+    usual = device_defaults.dynamic_token_recycling(nodes) | _candidates(drafter, model)
+    return Built(model, drafter(model.vocab_size, nodes, **(usual | options)), table)
 
 
-def with_bundled_ngrams(make: Maker) -> Maker:
-    """The builder of a drafter that gets the bundled table of these weights, if none is named."""
-
-    def made(models: Models, ngrams: str | None = None, **options: Any) -> Built:
-        from jspec.methods import ngram_tables
-
-        return make(models, ngrams=ngrams or ngram_tables.find(models.target), **options)
-
-    return made
-
-
-def lookahead(models: Models, **options: Any) -> Built:
-    from jspec.drafters.retrieval.lookahead import Lookahead
+def lookahead(drafter: Any, models: Models, **options: Any) -> Built:
     from jspec.methods import device_defaults
 
     if not options.keys() & {"window", "ngram", "guesses"}:
         options = device_defaults.lookahead() | options
     model = models.target.model
-    return Built(model, Lookahead(model.vocab_size, **options), None)
+    return Built(model, drafter(model.vocab_size, **options), None)
 
 
 def rest(
-    models: Models, datastore: str, num_speculative_tokens: int | None = None, **options: Any
+    drafter: Any,
+    models: Models,
+    datastore: Annotated[str, Place("a file of `jspec datastore build`"), "where to look"],
+    num_speculative_tokens: int | None = None,
+    **options: Any,
 ) -> Built:
     from jspec.drafters.retrieval import datastore as datastores
-    from jspec.drafters.retrieval.rest import REST
     from jspec.methods import device_defaults
 
-    nodes = num_speculative_tokens or _most_read(device_defaults.budget(64), options)
-    drafter = REST(num_speculative_tokens=nodes, **options)
+    nodes = num_speculative_tokens or _most_read(drafter, device_defaults.budget(64), **options)
     store = datastores.load(datastore, models.target.tokenizer.get_vocab())
-    return Built(models.target.model, drafter, store)
+    made = drafter(num_speculative_tokens=nodes, **options)
+    return Built(models.target.model, made, store)
 
 
-def rest_member(models: Models, **options: Any) -> Built:
+def rest_member(drafter: Any, models: Models, **options: Any) -> Built:
     """REST with the published number of nodes, for a merge with a budget to choose from."""
-    return rest(models, num_speculative_tokens=_most_read(64, options), **options)
+    nodes = _most_read(drafter, 64, **options)
+    return rest(drafter, models, num_speculative_tokens=nodes, **options)
 
 
-def _most_read(nodes: int, options: Mapping[str, Any]) -> int:
+def _most_read(drafter: Any, nodes: int, **options: Any) -> int:
     """The wanted number of nodes, or all that REST reads with these options if fewer."""
-    from jspec.drafters.retrieval.rest import REST
-
-    read = (options.get(name, getattr(REST, name)) for name in ("num_matches", "max_depth"))
+    read = (options.get(name, getattr(drafter, name)) for name in ("num_matches", "max_depth"))
     return max(min(nodes, prod(read)), 1)
 
 
 # With a draft model.
 
 
-def drafting(drafter: str) -> Maker:
-    """The builder of a drafter that has a draft model.
+def coupled(drafter: Any, models: Models, **options: Any) -> Built:
+    """Builds a drafter that has a draft model and the coupled scheme."""
+    assert models.draft is not None, "`Method.build` has found one or refused"
+    made = drafter(models.draft.model, **options)
+    return Built(models.target.model, made, models.draft.params)
+
+
+def drafting(*schemes: str) -> Build:
+    """The builder of a drafter that has a draft model, and other schemes than the coupled one.
 
     Args:
-        drafter: its public name in `jspec`.
+        schemes: the names of these in `jspec.schemes`, in lower case.
     """
 
-    def make(
+    def build(
+        drafter: Any,
         models: Models,
-        scheme: str = COUPLED,
-        draft_temperature: float | None = None,
+        scheme: Annotated[str, Word((COUPLED, *schemes)), _KEEPS] = COUPLED,
+        draft_temperature: _Temperature = None,
         **options: Any,
     ) -> Built:
         import jspec
-        from jspec.verify import schemes
 
-        assert models.draft is not None, "`Method.build` has found one or refused"
-        made = getattr(jspec, drafter)(
-            models.draft.model,
-            **options,
-            scheme=getattr(schemes, scheme.upper()),
-            sampling=None if draft_temperature is None else jspec.Sampling(draft_temperature),
-        )
-        return Built(models.target.model, made, models.draft.params)
+        own = None if draft_temperature is None else jspec.Sampling(draft_temperature)
+        verified = getattr(jspec.schemes, scheme.upper())
+        return coupled(drafter, models, **options, scheme=verified, sampling=own)
 
-    return make
+    return build
+
+
+WITHOUT_REPLACEMENT = drafting("recursive", "traversal")
+"""The builder of a drafter whose children are drawn without replacement."""
 
 
 def sequoia(
+    drafter: Any,
     models: Models,
-    template: Paths | None = None,
-    num_speculative_tokens: int | None = None,
-    acceptance: tuple[float, ...] | None = None,
-    max_depth: int | None = None,
-    **options: Any,
+    template: _Tree = None,
+    num_speculative_tokens: _Fitted = None,
+    acceptance: Annotated[
+        tuple[float, ...] | None,
+        Several(Number(0, 1), "[0.6, 0.1]"),
+        "probability of a child, by rank",
+    ] = None,
+    max_depth: Annotated[int | None, COUNT, "most levels"] = None,
+    scheme: Annotated[str, Word((COUPLED, "recursive", "traversal")), _KEEPS] = COUPLED,
+    draft_temperature: _Temperature = None,
 ) -> Built:
     from jspec.methods import device_defaults
 
@@ -181,113 +190,140 @@ def sequoia(
         max_depth=max_depth,
     )
     tree = tree or device_defaults.sequoia(num_speculative_tokens, acceptance, max_depth)
-    return drafting("Sequoia")(models, template=tree, **options)
+    return WITHOUT_REPLACEMENT(drafter, models, scheme, draft_temperature, template=tree)
 
 
 # With a trained head.
 
 
-def headed(make_drafter: Callable[..., "Drafter"], kind: str, *others: str) -> Maker:
-    """The builder of a drafter that has a trained head.
-
-    Args:
-        make_drafter: makes it of the head and of the options.
-        kind: of the bundled head, see `jspec.models.heads`.
-        others: kinds that serve as well.
-    """
-
-    def make(models: Models, head: str | None = None, **options: Any) -> Built:
-        from jspec.models import heads
-
-        name = head or heads.find(kind, models.target)
-        loaded = heads.load(name, models.target, only=(kind, *others))
-        return Built(loaded.target.model, make_drafter(loaded.head, **options), loaded.params)
-
-    return make
-
-
 def eagle(
-    head: Any, template: Paths | None = None, num_speculative_tokens: int | None = None
-) -> "Drafter":
-    from jspec.drafters.draft_head.eagle import EAGLE
+    drafter: Any,
+    models: Models,
+    head: _Head = None,
+    template: _Tree = None,
+    num_speculative_tokens: _Fitted = None,
+) -> Built:
     from jspec.methods import device_defaults
 
-    tree = _given(template, num_speculative_tokens=num_speculative_tokens)
-    return EAGLE(head, tree or device_defaults.eagle(num_speculative_tokens))
+    def make(head: Any) -> Any:
+        tree = _given(template, num_speculative_tokens=num_speculative_tokens)
+        return drafter(head, tree or device_defaults.eagle(num_speculative_tokens))
+
+    return _headed(models, head, make, "eagle", "eagle3")
 
 
 def eagle2(
-    head: Any,
+    drafter: Any,
+    models: Models,
+    head: _Head = None,
     num_speculative_tokens: int | None = None,
     max_depth: int | None = None,
     beam: int | None = None,
-    sharpness: float | None = None,
-) -> "Drafter":
-    from jspec.drafters.draft_head.eagle import EAGLE2
+    **options: Any,
+) -> Built:
     from jspec.methods import device_defaults
 
     shape = device_defaults.eagle2(num_speculative_tokens, max_depth, beam)
-    return EAGLE2(head, *shape, sharpness=sharpness or device_defaults.SHARPNESS)
+    options = {"sharpness": device_defaults.SHARPNESS} | options
+    return _headed(models, head, lambda head: drafter(head, *shape, **options), "eagle", "eagle3")
 
 
 def block(
-    head: Any,
+    drafter: Any,
+    models: Models,
+    head: _Head = None,
     num_speculative_tokens: int | None = None,
     max_depth: int | None = None,
     beam: int | None = None,
     num_candidates: int = 32,
-) -> "Drafter":
-    from jspec.drafters.draft_head.block import BlockDrafter
+) -> Built:
     from jspec.methods import device_defaults
 
-    depth = head.num_slots if max_depth is None else max_depth
-    nodes, beam = device_defaults.block(num_speculative_tokens, depth, beam, num_candidates)
-    return BlockDrafter(head, nodes, max_depth, beam, num_candidates)
+    def make(head: Any) -> Any:
+        depth = head.num_slots if max_depth is None else max_depth
+        size = device_defaults.block(num_speculative_tokens, depth, beam, num_candidates)
+        return drafter(head, size[0], max_depth, size[1], num_candidates)
+
+    return _headed(models, head, make, "block")
 
 
 def medusa(
-    head: Any, template: Paths | None = None, num_speculative_tokens: int | None = None
-) -> "Drafter":
-    from jspec.drafters.draft_head.medusa import Medusa
+    drafter: Any,
+    models: Models,
+    head: _Head = None,
+    template: _Tree = None,
+    num_speculative_tokens: _Fitted = None,
+) -> Built:
     from jspec.methods import device_defaults
 
-    tree = _given(template, num_speculative_tokens=num_speculative_tokens)
-    return Medusa(head, tree or device_defaults.medusa(num_speculative_tokens, head.num_heads))
+    def make(head: Any) -> Any:
+        tree = _given(template, num_speculative_tokens=num_speculative_tokens)
+        return drafter(head, tree or device_defaults.medusa(num_speculative_tokens, head.num_heads))
+
+    return _headed(models, head, make, "medusa")
 
 
 def lyanna(
-    head: Any,
+    drafter: Any,
+    models: Models,
+    head: _Head = None,
     num_speculative_tokens: int | None = None,
-    resampling: str = "fused",
-    resampled_tokens: int | None = None,
-    resampling_threshold: int = 0,
+    resampling: Annotated[
+        str, Word(("fused", "merged", "separate", "never")), "how a chain is used again"
+    ] = "fused",
+    resampled_tokens: Annotated[int | None, COUNT, "drafted nodes of the tree that is left"] = None,
+    resampling_threshold: Annotated[int, Integer(0), "only more levels make such a tree"] = 0,
     sharpness: float | None = None,
     **shape: int,
-) -> "Drafter":
-    from jspec.drafters.draft_head.lyanna import Lyanna
-    from jspec.drafters.draft_head.lyanna_resampling import Fused, Merged, Separate
+) -> Built:
+    from jspec.drafters.draft_head import lyanna_resampling
     from jspec.methods import device_defaults
 
     nodes, second = device_defaults.lyanna(num_speculative_tokens, resampled_tokens, **shape)
-    again = {
-        "fused": Fused(second, resampling_threshold),
-        "merged": Merged(second, resampling_threshold),
-        "separate": Separate(second, resampling_threshold),
-        "never": None,
+    way = {
+        "fused": lyanna_resampling.Fused,
+        "merged": lyanna_resampling.Merged,
+        "separate": lyanna_resampling.Separate,
+        "never": lambda *_: None,
     }[resampling]
+    again = way(second, resampling_threshold)
     sharp = sharpness or device_defaults.SHARPNESS
-    return Lyanna(head, nodes, **shape, resampling=again, sharpness=sharp)
+
+    def make(head: Any) -> Any:
+        return drafter(head, nodes, **shape, resampling=again, sharpness=sharp)
+
+    return _headed(models, head, make, "lyanna")
 
 
-def lyanna_member(head: Any, **options: Any) -> "Drafter":
+def lyanna_member(drafter: Any, models: Models, **options: Any) -> Built:
     """Lyanna with the whole tree of the chain, for a merge with a budget to choose from."""
     from jspec.methods import device_defaults
 
     shape = {name: options[name] for name in ("max_depth", "beam") if name in options}
-    return lyanna(head, device_defaults.whole_chain(**shape), **options)
+    nodes = device_defaults.whole_chain(**shape)
+    return lyanna(drafter, models, num_speculative_tokens=nodes, **options)
 
 
-def _given(template: Paths | None, **others: Any) -> "Template | None":
+def _headed(
+    models: Models, name: str | None, make: Callable[[Any], Any], kind: str, *others: str
+) -> Built:
+    """A drafter that has a trained head: the named one, or the bundled one of this kind.
+
+    Args:
+        models: of which the target is read.
+        name: of the head, if given.
+        make: makes the drafter of the head.
+        kind: of the bundled head, see `jspec.models.heads`.
+        others: kinds that serve as well.
+    """
+    from jspec.models import heads
+
+    found = name or heads.find(kind, models.target)
+    loaded = heads.load(found, models.target, only=(kind, *others))
+    return Built(loaded.target.model, make(loaded.head), loaded.params)
+
+
+def _given(template: _Paths | None, **others: Any) -> "Template | None":
     """The tree that was given node by node, or None; no other option may then make a tree."""
     from jspec.tree import Template
 
@@ -310,48 +346,55 @@ def _check_alone(tree: str, **others: Any) -> None:
 # With widths that are chosen.
 
 
-def widened(make: Maker) -> Maker:
-    """The builder of a method whose rounds are as wide as pays, if widths are given."""
+def widened(
+    make: Maker,
+    models: Models,
+    widths: Annotated[
+        tuple[int, ...] | None,
+        Several(Integer(0, COUNT.high), "[0, 3, 7, 15]"),
+        "drafted nodes that a round may verify; each round as many as pay",
+    ] = None,
+    token_budget: Annotated[
+        float | None,
+        Number(0, 1),
+        "tokens that a round verifies, as a fraction of all rows at its width; the likeliest first",
+    ] = None,
+    **options: Any,
+) -> Built:
+    """Builds the drafter of a method whose rounds are as wide as pays, if widths are given."""
+    if widths is None:
+        if token_budget is not None:
+            raise InputError(
+                f"token_budget is {token_budget:g} and came without widths, of whose tokens it "
+                "is a fraction; give widths such as [0, 3, 7], or leave it out"
+            )
+        return make(models, **options)
+    from jspec.costs.prior import prior
+    from jspec.drafters.adaptive import AdaptiveParams, adaptive
 
-    def made(
-        models: Models,
-        widths: tuple[int, ...] | None = None,
-        token_budget: float | None = None,
-        **options: Any,
-    ) -> Built:
-        if widths is None:
-            if token_budget is not None:
-                raise InputError(
-                    f"token_budget is {token_budget:g} and came without widths, of whose tokens it "
-                    "is a fraction; give widths such as [0, 3, 7], or leave it out"
-                )
-            return make(models, **options)
-        from jspec.costs.prior import prior
-        from jspec.drafters.adaptive import AdaptiveParams, adaptive
-
-        built = make(models, **options)
-        costs = prior(models.target.params)
-        params = AdaptiveParams(built.drafter_params, costs)
-        drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
-        return Built(built.model, drafter, params)
-
-    return made
+    built = make(models, **options)
+    costs = prior(models.target.params)
+    params = AdaptiveParams(built.drafter_params, costs)
+    drafter = adaptive(built.drafter, widths, 1.0 if token_budget is None else token_budget)
+    return Built(built.model, drafter, params)
 
 
-def recommended(make: Maker) -> Maker:
-    """The builder of `auto`: widths that fit the device, and as many nodes as the largest."""
+def recommended(
+    make: Maker,
+    models: Models,
+    widths: tuple[int, ...] | None = None,
+    num_speculative_tokens: int | None = None,
+    head: Annotated[str | None, _HEAD, "drafts beside the others"] = None,
+    ngrams: str | None = None,
+    **options: Any,
+) -> Built:
+    """Builds `auto`: widths that fit the device, as many nodes as the largest, and the bundled
+    table of these weights if none is named.
+    """
+    from jspec.methods import device_defaults, ngram_tables
 
-    def made(
-        models: Models,
-        widths: tuple[int, ...] | None = None,
-        num_speculative_tokens: int | None = None,
-        **options: Any,
-    ) -> Built:
-        from jspec.methods import device_defaults
-
-        if widths is None:
-            widths = device_defaults.widths(num_speculative_tokens)
-        nodes = num_speculative_tokens or max(widths[-1], 1)
-        return widened(make)(models, widths, num_speculative_tokens=nodes, **options)
-
-    return made
+    if widths is None:
+        widths = device_defaults.widths(num_speculative_tokens)
+    nodes = num_speculative_tokens or max(widths[-1], 1)
+    options["ngrams"] = ngrams or ngram_tables.find(models.target)
+    return widened(make, models, widths, num_speculative_tokens=nodes, head=head, **options)

@@ -9,7 +9,8 @@ from jspec.drafters.ensemble.merge import merge
 from jspec.drafters.jump_forward import JumpForward
 from jspec.protocols import Drafter
 from jspec.types import PyTree
-from jspec.verify.schemes import COUPLED, verifier_of
+from jspec.verify.choice import verifier_of
+from jspec.verify.schemes import COUPLED
 
 
 def with_jump_forward(drafter: Drafter, params: PyTree) -> tuple[Drafter, PyTree]:

@@ -80,7 +80,7 @@ def _member(method: Method, models: Models, nodes: int, options: Mapping[str, An
 
 
 def _known(method: Method, options: Mapping[str, Any]) -> dict[str, Any]:
-    known = {option.name for option in method.options}
+    known = method.read_options()
     return {name: value for name, value in options.items() if name in known}
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from jspec._validate.errors import InputError
-from jspec.methods.options import Option, unknown
+from jspec._validate.options import Option, unknown
 
 if TYPE_CHECKING:
     from jspec.models import Loaded
@@ -58,7 +58,8 @@ class Method:
         summary: its proposals, in a few words.
         make: gets the options that were given. For the others the drafter's own defaults hold, or
             what `jspec.methods.device_defaults` finds to fit the device.
-        options: the options it takes, which are the keys of `--speculative-config`.
+        read_options: gives the options by name, from the annotations of the drafter and of what
+            builds it; it imports both, and JAX.
         member: builds it as a member of a merge, if more than a budget bounds its trees.
         needs_draft_model: whether it drafts with a second, smaller model.
         takes_draft_model: whether it does so if there is one, and drafts without one too.
@@ -70,7 +71,7 @@ class Method:
     name: str
     summary: str
     make: Maker
-    options: tuple[Option, ...] = ()
+    read_options: Callable[[], Mapping[str, Option]] = dict
     member: Maker | None = None
     needs_draft_model: bool = False
     takes_draft_model: bool = False
@@ -79,12 +80,17 @@ class Method:
     exact: bool = True
 
     @property
+    def options(self) -> tuple[Option, ...]:
+        """The options it takes, which are the keys of `--speculative-config`."""
+        return tuple(self.read_options().values())
+
+    @property
     def needs_options(self) -> bool:
         """True if the method cannot be built from models alone."""
         return any(option.required for option in self.options)
 
     def check(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """The options as the drafter wants them; JAX is not needed for that.
+        """The options as the drafter wants them; nothing is compiled for that.
 
         Args:
             options: values by name, lists for tuples as JSON has them.
@@ -95,11 +101,11 @@ class Method:
         Raises:
             InputError: if one is unknown, of the wrong kind, out of range, or missing.
         """
-        known = {option.name: option for option in self.options}
+        known = self.read_options()
         for name in options:
             if name not in known:
                 raise unknown(f"option of {self.name}", name, known)
-        for option in self.options:
+        for option in known.values():
             if option.required and option.name not in options:
                 raise InputError(
                     f"method {self.name} needs {option.name}, {option.help}; "

@@ -14,6 +14,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec._xla.ragged import append
+from jspec._xla.top_k import top_k
 from jspec.protocols import LogitsProcessor, Round, Start
 from jspec.types import Logprobs, Sampling
 
@@ -165,7 +166,7 @@ def _of_round(num_top: int, scores: Float[Array, "B P V"], emitted: Int[Array, "
     own = jnp.take_along_axis(scores, emitted[..., None], axis=-1)[..., 0]
     if not num_top:
         return Logprobs(own, None, None)
-    values, tokens = samplings.top_k(scores, num_top)
+    values, tokens = top_k(scores, num_top)
     return Logprobs(own, tokens, values)
 
 

@@ -19,8 +19,9 @@ import numpy as np
 from jax.typing import ArrayLike
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
 from jspec._validate.row_arguments import integers, library_of, reals, to_array
 from jspec.processors.functions import Function, Functions, Logits, TextRows
 from jspec.processors.history import History

@@ -35,8 +35,8 @@ from jspec.types import (
     Tree,
     Verdict,
 )
-from jspec.verify.functions import tokens as tokens_of
-from jspec.verify.schemes import verifier_of
+from jspec.verify.choice import tokens as tokens_of
+from jspec.verify.choice import verifier_of
 
 __all__ = ["check_drafter_shapes", "commit", "frame", "no_rounds", "sanitize", "score"]
 

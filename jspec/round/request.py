@@ -223,36 +223,6 @@ def check_context(context: int | None, call: Prepared, earlier: State | None) ->
         )
 
 
-def check_fork(
-    rows: ArrayLike,
-    ids: ArrayLike | None,
-    key: jax.Array | int | None,
-    batch: int,
-    sampling: Sampling | None,
-) -> tuple[Any, Any, jax.Array | None]:
-    """The checked arguments of `fork`: (rows, ids, key).
-
-    Raises:
-        InputError: if a row is not there, or copies would draw the same noise.
-    """
-    array = to_array(rows, "rows")
-    if array.ndim != 1 or not array.size or not jnp.issubdtype(array.dtype, jnp.integer):
-        raise InputError(
-            f"rows has shape {array.shape} and dtype {array.dtype}; pass integers [R], the row "
-            "that each new one copies"
-        )
-    count = len(array)
-    taken = integers(array, count, "rows", 0, batch - 1, "the rows of the state")
-    if sampling is not None and key is None:
-        raise InputError(
-            "the state's rows are sampled and key is None, so that copies would draw the same; "
-            "pass key=jax.random.key(0)"
-        )
-    why = "an id of 32 bits; two rows of the same id draw the same noise"
-    given = np.arange(count) if ids is None else ids
-    return taken, integers(given, count, "ids", -(2**31), 2**31 - 1, why), seeds.to_key(key)
-
-
 def bucket(size: int) -> int:
     """The smallest of the sizes 128, 256, 512, .. that holds `size`."""
     return max(128, 1 << (size - 1).bit_length())

@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jspec._validate import plain_json
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
 
 if TYPE_CHECKING:
     from jspec.models.load import Loaded

@@ -1,4 +1,4 @@
-"""The method that `--method`, `--speculative-config` and `--draft-model` choose, without JAX."""
+"""The method that `--method`, `--speculative-config` and `--draft-model` choose."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,10 +6,10 @@ from typing import Any
 
 from jspec import methods
 from jspec._validate import plain_json
+from jspec._validate.arguments import shown
 from jspec._validate.errors import InputError
 from jspec.methods import BUNDLED, BUNDLED_DRAFT, DEFAULT, METHODS, Method
 from jspec.methods.builders import COUPLED
-from jspec.methods.options import shown
 
 
 @dataclass(frozen=True)

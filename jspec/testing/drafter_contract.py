@@ -44,7 +44,8 @@ from jspec.testing.watch import (
 from jspec.tree.sanitize import check_tree
 from jspec.types import Frame, PromptChunk, PyTree, Result
 from jspec.verify import rules
-from jspec.verify.schemes import COUPLED, verifier_of
+from jspec.verify.choice import verifier_of
+from jspec.verify.schemes import COUPLED
 
 
 def check_drafter(

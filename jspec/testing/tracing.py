@@ -18,7 +18,7 @@ from jspec.drafters.recorded import Recorded, RecordedOutcome, RecordedTrees
 from jspec.protocols import CausalLM, Drafter
 from jspec.round import frame
 from jspec.types import NO_PARENT, PyTree, State, Status, Tree
-from jspec.verify.schemes import verifier_of
+from jspec.verify.choice import verifier_of
 
 _CANDIDATES = 5
 

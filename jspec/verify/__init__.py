@@ -2,14 +2,10 @@
 
 `coupled`, `recursive`, `traversal` and `block` take the logits of a tree and give a `Verdict`: all
 that an engine with a cache, a scheduler and a loop of its own needs of jspec. The engine of
-`jspec.decode` goes through the same verifiers, see `jspec.schemes`.
+`jspec.decode` goes through the same verifiers, see `jspec.schemes`, and imports these functions on
+first use alone.
 """
 
-from jspec.verify.functions import block as block
-from jspec.verify.functions import coupled as coupled
-from jspec.verify.functions import recursive as recursive
-from jspec.verify.functions import tokens as tokens
-from jspec.verify.functions import traversal as traversal
-from jspec.verify.functions import verdict as verdict
+import lazy_loader
 
-__all__ = ["block", "coupled", "recursive", "tokens", "traversal", "verdict"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

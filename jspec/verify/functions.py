@@ -109,19 +109,3 @@ traversal = partial(verdict, schemes.TRAVERSAL.verifier)
 """`verdict` by traversal verification (Weng et al. 2025), for the same draws."""
 block = partial(verdict, schemes.BLOCK.verifier)
 """`verdict` by block verification (Sun et al. 2024), for a chain that was drawn from `Tree.q`."""
-
-
-def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
-    """The tokens of a round: the first `Verdict.counts` of each row are the accepted ones and the
-    next; what stands behind them is never read.
-
-    Args:
-        tree: that was verified.
-        verdict: of it.
-    """
-    lanes = jnp.arange(verdict.path.shape[1])
-    # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
-    below = jnp.roll(verdict.path, -1, axis=1)
-    drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
-    last = lanes == verdict.counts[:, None] - 1
-    return jnp.where(last, verdict.bonus[:, None], drafted)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from jspec import sampling as samplings
 from jspec._validate.errors import InputError
 from jspec._xla import mesh_axes
+from jspec._xla.top_k import top_k
 from jspec.types import Frame, Sampling
 
 _CHILDREN = 1
@@ -101,7 +102,7 @@ def coupled(
 
         cut = samplings.filtered(target, logits.shape[-1]).any()
         scores = jax.lax.cond(cut, last, lambda free: free, scores + (temperature * noise)[:, None])
-    scores, tokens = samplings.top_k(scores, size)
+    scores, tokens = top_k(scores, size)
     known = samplings.node_probabilities(logits, sampling or frame.sampling or Sampling())
     return _candidates(tokens, scores, known, sampled=False)
 

@@ -2,9 +2,10 @@
 
 from dataclasses import dataclass
 
-from jspec.protocols import Drafter, Verifier
+from jspec.protocols import Verifier
 from jspec.verify import proposals, rules
 from jspec.verify.block_verification import BlockVerification
+from jspec.verify.choice import COUPLED_VERIFIER
 from jspec.verify.proposals import ChildSampler
 from jspec.verify.traversal_verification import TraversalVerification
 from jspec.verify.tree_verifier import TreeVerifier
@@ -28,7 +29,7 @@ class Scheme:
     verifier: Verifier
 
 
-COUPLED = Scheme(proposals.coupled, TreeVerifier(rules.coupled))
+COUPLED = Scheme(proposals.coupled, COUPLED_VERIFIER)
 """Children drawn with the noise that decides the target's token: the tokens depend on the key
 alone, not on the drafter."""
 GUMBEL_LIST = Scheme(proposals.gumbel_list, TreeVerifier(rules.coupled))
@@ -48,30 +49,3 @@ BLOCK = Scheme(proposals.with_replacement, BlockVerification())
 TRAVERSAL = Scheme(proposals.without_replacement, TraversalVerification())
 """Traversal verification (Weng et al. 2025): the draws of `RECURSIVE`, judged from the leaves to
 the root, which keeps more."""
-
-
-def verifier_of(drafter: Drafter) -> Verifier:
-    """The verifier of a drafter's draws: its own `verifier`, or the coupled rule.
-
-    The only door: the engine takes no verifier from elsewhere, so that draws and verification
-    cannot be paired wrongly. See `jspec.with_verifier` for another one.
-
-    Example:
-        >>> import jspec
-        >>> str(jspec.schemes.verifier_of(jspec.PromptLookup()))
-        'coupled'
-    """
-    own = getattr(drafter, "verifier", None)
-    return COUPLED.verifier if own is None else own
-
-
-def takes_parts(drafter: Drafter) -> bool:
-    """Whether a part of a drafter's tree is as lossless as the whole: under the coupled rule
-    everything is, but draws that have a verifier of their own are verified together.
-
-    Example:
-        >>> import jspec
-        >>> takes_parts(jspec.PromptLookup())
-        True
-    """
-    return verifier_of(drafter) == COUPLED.verifier

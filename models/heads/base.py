@@ -14,7 +14,7 @@ from jspec.types import Output, PyTree
 
 
 class TransformerHead(Decoder):
-    """A `jspec.protocols.DraftHead` that borrows embedding and scores from its target.
+    """A `jspec.DraftHead` that borrows embedding and scores from its target.
 
     The variables' collection `target` holds the target's own arrays, which are neither trained nor
     saved with the head.

@@ -29,7 +29,7 @@ class Eagle3Config(LlamaConfig):
 
 
 class EAGLE3Head(TransformerHead):
-    """EAGLE-3 as `jspec.protocols.DraftHead`, with its own head over its own vocabulary.
+    """EAGLE-3 as `jspec.DraftHead`, with its own head over its own vocabulary.
 
     The first step reads the states of the target's tapped layers, mapped to one; later steps read
     what the layer gave before, as it is: the last norm belongs to the head. Tokens that it does not

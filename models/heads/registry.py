@@ -38,7 +38,7 @@ class HeadKind:
 
     module: Callable[..., Any]
     reads_tokens: bool = True
-    """True where it reads pairs of state and token, as `jspec.protocols.DraftHead`; else states."""
+    """True where it reads pairs of state and token, as `jspec.DraftHead`; else states."""
     prepare: Callable[[Any, PyTree], PyTree] = _as_they_are
     """Computes, from the trained variables, those to decode with."""
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from jspec._validate import plain_json
+from jspec._validate.arguments import shown
 from jspec._validate.errors import InputError
 from jspec.cli import prompts
 from jspec.cli.bench.chat import Said
-from jspec.methods.options import shown
 
 SAMPLE = Path(__file__).with_name("sample.jsonl")
 """The questions that are asked if no others are given."""

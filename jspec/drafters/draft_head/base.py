@@ -8,11 +8,13 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._validate.arguments import check_number
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import Number
+from jspec._validate.options import check_fields
 from jspec._xla.ragged import sequence
+from jspec.drafters.draft_head.protocol import DraftHead
 from jspec.memory import KVCache
-from jspec.protocols import DraftHead, Verifier
+from jspec.protocols import Verifier
 from jspec.types import (
     Feedback,
     Frame,
@@ -61,7 +63,8 @@ class HeadDrafter(ABC):
     follows_text: ClassVar = True
 
     def __post_init__(self):
-        check_is_head(self.head, DraftHead, "a jspec.protocols.DraftHead")
+        check_is_head(self.head, DraftHead, "a jspec.DraftHead")
+        check_fields(self)
 
     @property
     def verifier(self) -> Verifier:
@@ -223,9 +226,8 @@ def child_probability(drawn: ChildDraws, sharpness: float = 1.0) -> Float[Array,
     return weight / jnp.where(total > 0, total, 1.0)
 
 
-def check_sharpness(sharpness: Any) -> None:
-    """Raises InputError unless `child_probability` can raise weights to it."""
-    check_number("sharpness", sharpness, 0, 100, above_low=True)
+SHARPNESS = Number(0, 100, above_low=True)
+"""The powers to which `child_probability` can raise weights."""
 
 
 def check_is_head(head: Any, protocol: type, wanted: str) -> None:

@@ -1,7 +1,7 @@
 """One-pass block drafting (DFlash, DSpark, JetSpec), in trees ranked by the target's noise."""
 
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,8 @@ from jaxtyping import Array, Float, Int
 from jspec import memory as caches
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Integer
+from jspec._validate.options import check_fields
 from jspec._xla import mesh_axes
 from jspec._xla.ragged import sequence
 from jspec.drafters.draft_head import block_probabilities
@@ -182,10 +184,10 @@ class BlockDrafter:
     Args:
         head: see `jspec.models.heads.block.BlockHead`; static, as the target is.
             `drafter_params` of a call are its variables.
-        num_speculative_tokens: the budget, without the root.
-        max_depth: levels; None is as many as the head drafts tokens.
+        num_speculative_tokens: drafted nodes, without the root.
+        max_depth: most levels; None is as many as the head drafts tokens.
         beam: nodes of a level that get children, and the most children of each.
-        num_candidates: K, tokens of a level among which children are chosen.
+        num_candidates: tokens of a level among which children are chosen, K.
 
     Raises:
         InputError: if the head is none, or an argument is out of range.
@@ -199,23 +201,21 @@ class BlockDrafter:
     """
 
     head: OnePassHead
-    num_speculative_tokens: int = 15
-    max_depth: int | None = None
-    beam: int = 4
-    num_candidates: int = 32
+    num_speculative_tokens: Annotated[int, COUNT] = 15
+    max_depth: Annotated[int | None, COUNT] = None
+    beam: Annotated[int, COUNT] = 4
+    num_candidates: Annotated[int, Integer(1)] = 32
 
     follows_text: ClassVar = True
 
     def __post_init__(self):
         check_is_head(self.head, OnePassHead, "a head of blocks")
+        check_fields(self)
         depth = self.head.num_slots
         if self.max_depth is not None:
             check_integer("max_depth", self.max_depth, 1, depth, "the tokens that the head drafts")
-        check_integer("num_candidates", self.num_candidates, 1, None)
         check_integer("beam", self.beam, 1, self._size, "the candidates of a level")
-        best_first.check(
-            self.num_speculative_tokens, self.depth, self.beam, 0.0, self.head.vocab_size
-        )
+        best_first.check(self.num_speculative_tokens, self.depth, self.beam, self.head.vocab_size)
 
     @property
     def depth(self) -> int:

@@ -2,23 +2,25 @@
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Annotated
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec._validate.kinds import COUNT, Number
 from jspec.drafters.draft_head.base import (
+    SHARPNESS,
     HeadDrafter,
     HeadState,
-    check_sharpness,
     child_probability,
     top_k_draw,
 )
+from jspec.drafters.draft_head.protocol import DraftHead
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth import template as templates
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput, append_kv, attention_mask
 from jspec.memory import KVCache, TreeKV
-from jspec.protocols import DraftHead
 from jspec.tree import Template
 from jspec.types import Frame, PyTree, Tree
 from jspec.verify.proposals import ChildDraws
@@ -136,12 +138,13 @@ class EAGLE2(HeadDrafter):
 
     Args:
         head: see `jspec.models.heads.eagle` and `jspec.models.heads.eagle3`.
-        num_speculative_tokens: the budget, without the root. The default is the authors' 60 tokens
-            a forward, for GPUs; 8 to 16 suit CPUs.
-        max_depth: levels; 8 are the authors' "depth 7", which counts those after the first.
+        num_speculative_tokens: drafted nodes, without the root. The default is the authors' 60
+            tokens a forward, for GPUs; 8 to 16 suit CPUs.
+        max_depth: most levels; 8 are the authors' "depth 7", which counts those after the first.
         beam: paths expanded a level, and children of each ("top-k").
         min_gain: no level is grown that adds less than this share to the tokens expected so far.
-        sharpness: see `jspec.drafters.draft_head.base.child_probability`; 1 is published.
+        sharpness: power of the head's probabilities; 1 is published. See
+            `jspec.drafters.draft_head.base.child_probability`.
 
     Raises:
         InputError: if an argument is out of range.
@@ -154,21 +157,16 @@ class EAGLE2(HeadDrafter):
         6
     """
 
-    num_speculative_tokens: int = 59
-    max_depth: int = 8
-    beam: int = 10
-    min_gain: float = 0.0
-    sharpness: float = 1.0
+    num_speculative_tokens: Annotated[int, COUNT] = 59
+    max_depth: Annotated[int, COUNT] = 8
+    beam: Annotated[int, COUNT] = 10
+    min_gain: Annotated[float, Number(0, 1, below_high=True)] = 0.0
+    sharpness: Annotated[float, SHARPNESS] = 1.0
 
     def __post_init__(self):
         super().__post_init__()
-        check_sharpness(self.sharpness)
         best_first.check(
-            self.num_speculative_tokens,
-            self.max_depth,
-            self.beam,
-            self.min_gain,
-            self.head.vocab_size,
+            self.num_speculative_tokens, self.max_depth, self.beam, self.head.vocab_size
         )
 
     @property

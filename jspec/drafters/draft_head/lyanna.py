@@ -1,17 +1,18 @@
 """Lyanna (Chen et al. 2026): hidden states first, tokens afterwards, and every draft counts."""
 
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Annotated, Any, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.errors import InputError
-from jspec.drafters.draft_head.base import HeadDrafter, HeadState, check_sharpness
+from jspec._validate.kinds import COUNT
+from jspec.drafters.draft_head.base import SHARPNESS, HeadDrafter, HeadState
 from jspec.drafters.draft_head.lyanna_resampling import FUSED, ChainCache, Merged, Resampling
 from jspec.drafters.draft_head.lyanna_tree import ChainScorer, token_info_tree
+from jspec.drafters.draft_head.protocol import DraftHead
 from jspec.drafters.growth import best_first
-from jspec.protocols import DraftHead
 from jspec.types import Feedback, Frame, PyTree, Tree
 
 
@@ -28,13 +29,14 @@ class Lyanna(HeadDrafter):
 
     Args:
         head: see `jspec.models.heads.lyanna.LyannaHead`.
-        num_speculative_tokens: the budget B of the fresh tree, without the root. The paper verifies
-            12 tokens.
-        max_depth: N, levels.
-        beam: k, children of a node, and nodes of a level that get some.
+        num_speculative_tokens: drafted nodes of the fresh tree, the budget B, without the root.
+            The paper verifies 12 tokens.
+        max_depth: most levels, N.
+        beam: children of a node, k, and nodes of a level that get some.
         resampling: how the chain is used again: `Fused()`, the published `Merged()`, the slower
             `Separate()`, all in `jspec.drafters.draft_head.lyanna_resampling`, or None: not at all.
-        sharpness: see `jspec.drafters.draft_head.base.child_probability`; 1 is published.
+        sharpness: power of the head's probabilities; 1 is published. See
+            `jspec.drafters.draft_head.base.child_probability`.
 
     Raises:
         InputError: if an argument is out of range.
@@ -47,11 +49,11 @@ class Lyanna(HeadDrafter):
         3
     """
 
-    num_speculative_tokens: int = 11
-    max_depth: int = 3
-    beam: int = 4
+    num_speculative_tokens: Annotated[int, COUNT] = 11
+    max_depth: Annotated[int, COUNT] = 3
+    beam: Annotated[int, COUNT] = 4
     resampling: Resampling | None = FUSED
-    sharpness: float = 1.0
+    sharpness: Annotated[float, SHARPNESS] = 1.0
 
     @classmethod
     def published(cls, head: DraftHead, **options: Any) -> Self:
@@ -90,9 +92,8 @@ class Lyanna(HeadDrafter):
                 f"resampling is {self.resampling!r:.80}; pass Fused(), Merged() or Separate() "
                 "of jspec.drafters.draft_head.lyanna_resampling, or None"
             )
-        check_sharpness(self.sharpness)
         best_first.check(
-            self.num_speculative_tokens, self.max_depth, self.beam, 0.0, self.head.vocab_size
+            self.num_speculative_tokens, self.max_depth, self.beam, self.head.vocab_size
         )
 
     @property

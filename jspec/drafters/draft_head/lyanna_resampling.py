@@ -8,6 +8,7 @@ L: levels of the chain.
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +16,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import tree as trees
-from jspec._validate.arguments import check_integer
+from jspec._validate.kinds import COUNT, Integer
+from jspec._validate.options import check_fields
 from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.union import union
 from jspec.types import NO_PARENT, Feedback, Tree
@@ -78,12 +80,11 @@ class Resampling(ABC):
         InputError: if an argument is out of range.
     """
 
-    num_speculative_tokens: int = 6
-    threshold: int = 0
+    num_speculative_tokens: Annotated[int, COUNT] = 6
+    threshold: Annotated[int, Integer(0)] = 0
 
     def __post_init__(self):
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
-        check_integer("threshold", self.threshold, 0, None)
+        check_fields(self)
 
     @abstractmethod
     def trees(

@@ -8,9 +8,9 @@ from jaxtyping import Array, Float, Int
 
 from jspec.drafters.draft_head.base import top_k_draw
 from jspec.drafters.draft_head.eagle import joint_probability
+from jspec.drafters.draft_head.protocol import DraftHead
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.scorer import LevelOutput
-from jspec.protocols import DraftHead
 from jspec.types import Frame, PyTree, Tree
 
 

@@ -10,8 +10,10 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
-from jspec._validate.arguments import check_integer, check_number, takes
+from jspec._validate.arguments import check_integer, takes
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
+from jspec._validate.options import check_fields
 from jspec._xla.ragged import sequence
 from jspec.drafters.draft_model.scorer import NUM_FIRST, ModelScorer
 from jspec.drafters.growth.scorer import Draft, Scorer
@@ -131,6 +133,7 @@ class DraftModel(ABC):
                 "jspec.schemes.RECURSIVE"
             )
         _check_sampling(self.sampling)
+        check_fields(self)
 
     @property
     def verifier(self) -> Verifier:

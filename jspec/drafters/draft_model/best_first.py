@@ -3,6 +3,7 @@
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +11,7 @@ from jaxtyping import Array, Bool, Int
 
 from jspec import tree as trees
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Number
 from jspec.drafters.draft_model.base import Drafted, DraftModel
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import ValueFn
@@ -59,10 +61,10 @@ class BestFirst(DraftModel):
         InputError: if an argument is out of range.
     """
 
-    num_speculative_tokens: int = 16
-    max_depth: int = 8
-    beam: int = 8
-    min_gain: float = 0.0
+    num_speculative_tokens: Annotated[int, COUNT] = 16
+    max_depth: Annotated[int, COUNT] = 8
+    beam: Annotated[int, COUNT] = 8
+    min_gain: Annotated[float, Number(0, 1, below_high=True)] = 0.0
     order: Callable[[Tree], Int[Array, "B N"]] | None = field(default=None, kw_only=True)
 
     def __post_init__(self):
@@ -71,7 +73,6 @@ class BestFirst(DraftModel):
             self.num_speculative_tokens,
             self.max_depth,
             self.beam,
-            self.min_gain,
             self.model.vocab_size,
         )
         if self.min_gain > 0 and self.scheme.verifier != schemes.COUPLED.verifier:

@@ -100,7 +100,7 @@ class CalibratedDySpec(DySpec):
 
     Args:
         model: the draft model.
-        num_speculative_tokens: as in `DySpec`, like all that follow.
+        num_speculative_tokens: drafted tokens; this and what follows is as in `DySpec`.
         max_depth: most levels below the root.
         beam: nodes scored per level and children drawn per node.
         min_gain: share of the expected tokens that a level must be able to add.

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +10,7 @@ from flax import struct
 from jaxtyping import Array, Bool, Float
 
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Number
 from jspec.drafters.draft_model.base import Drafted
 from jspec.drafters.draft_model.best_first import BestFirst, drawn_along_path
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
@@ -75,8 +77,8 @@ class CoupledTree(BestFirst):
         4
     """
 
-    max_depth: int = 16
-    min_gain: float = 0.02
+    max_depth: Annotated[int, COUNT] = 16
+    min_gain: Annotated[float, Number(0, 1, below_high=True)] = 0.02
 
     def __post_init__(self):
         if self.scheme != schemes.COUPLED:

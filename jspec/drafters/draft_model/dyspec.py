@@ -1,12 +1,13 @@
 """DySpec (Xiong et al. 2024): a tree grown greedily from the draft's own probabilities."""
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
+from jspec._validate.kinds import Number
 from jspec.drafters.draft_model.best_first import BestFirst
 from jspec.drafters.growth.best_first import NodeValues, ValueFn
 from jspec.protocols import CausalLM
@@ -54,7 +55,7 @@ class DySpec(BestFirst):
         64
     """
 
-    threshold: float = 0.0
+    threshold: Annotated[float, Number(0, 1, below_high=True)] = 0.0
 
     paper_settings: ClassVar = {
         "scheme": RECURSIVE,
@@ -92,10 +93,6 @@ class DySpec(BestFirst):
             "beam": min(nodes, 128, model.vocab_size),
         }
         return super().published(model, **{**bounds, **options})
-
-    def __post_init__(self):
-        super().__post_init__()
-        check_number("threshold", self.threshold, 0, 1, below_high=True)
 
     @property
     def slot_threshold(self) -> float:

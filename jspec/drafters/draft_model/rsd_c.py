@@ -1,8 +1,9 @@
 """RSD-C (Jeon et al. 2024, section 3.2.1): constant branching, sampled without replacement."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from jspec._validate.kinds import COUNT, Several
 from jspec.drafters.draft_model.static_tree import StaticTree
 from jspec.drafters.growth.template import check_branching
 from jspec.tree import Template, branching
@@ -20,7 +21,7 @@ class RSDC(StaticTree):
 
     Args:
         model: the draft model.
-        branching: children of a node in each level, b in the paper.
+        branching: children of a node, level by level, b in the paper.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: those of the target.
 
@@ -38,7 +39,7 @@ class RSDC(StaticTree):
         True
     """
 
-    branching: tuple[int, ...] = (2, 2, 2)
+    branching: Annotated[tuple[int, ...], Several(COUNT, "[3, 1, 1]")] = (2, 2, 2)
 
     paper_settings: ClassVar = {"scheme": RECURSIVE}
 

@@ -1,13 +1,14 @@
 """RSD-S (Jeon et al. 2024, section 3.2.1): stochastic beam search as a drafter."""
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Annotated, ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
+from jspec._validate.kinds import COUNT
 from jspec._xla import mesh_axes
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
@@ -49,14 +50,13 @@ class RSDS(DraftModel):
         True
     """
 
-    beam: int = 4
-    max_depth: int = 4
+    beam: Annotated[int, COUNT] = 4
+    max_depth: Annotated[int, COUNT] = 4
 
     paper_settings: ClassVar = {"scheme": RECURSIVE}
 
     def __post_init__(self):
         super().__post_init__()
-        check_integer("max_depth", self.max_depth, 1, None)
         check_integer("beam", self.beam, 1, self.model.vocab_size, "the vocabulary")
 
     @property

@@ -16,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import check_number
 from jspec.tree import Template
 
 Acceptance = Sequence[float] | Float[np.ndarray, "L K"]

@@ -1,8 +1,9 @@
 """SpecInfer (Miao et al. 2023): a branching tree of independent draws from one draft model."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
+from jspec._validate.kinds import COUNT, Several
 from jspec.drafters.draft_model.static_tree import StaticTree
 from jspec.drafters.growth.template import check_branching
 from jspec.tree import Template, branching
@@ -21,7 +22,7 @@ class SpecInfer(StaticTree):
 
     Args:
         model: the draft model.
-        branching: children of a node in each level, the paper's expansion configuration
+        branching: children of a node, level by level, the paper's expansion configuration
             <k1, k2, ...>.
         scheme: how children are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: those of the target.
@@ -40,7 +41,7 @@ class SpecInfer(StaticTree):
         True
     """
 
-    branching: tuple[int, ...] = (3, 1, 1, 1)
+    branching: Annotated[tuple[int, ...], Several(COUNT, "[3, 1, 1]")] = (3, 1, 1, 1)
 
     paper_settings: ClassVar = {"scheme": MULTI_ROUND}
 

@@ -1,13 +1,14 @@
 """SpecTr (Sun et al. 2023): several independent chains from one draft model."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
 from jspec._validate.arguments import check_integer
+from jspec._validate.kinds import COUNT
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer
@@ -27,8 +28,8 @@ class SpecTr(DraftModel):
 
     Args:
         model: the draft model.
-        num_chains: K.
-        max_depth: L.
+        num_chains: chains, K in the paper.
+        max_depth: tokens of a chain, L.
         scheme: how tokens are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: those of the target.
 
@@ -45,14 +46,13 @@ class SpecTr(DraftModel):
         True
     """
 
-    num_chains: int = 4
-    max_depth: int = 4
+    num_chains: Annotated[int, COUNT] = 4
+    max_depth: Annotated[int, COUNT] = 4
 
     paper_settings: ClassVar = {"scheme": K_SEQ}
 
     def __post_init__(self):
         super().__post_init__()
-        check_integer("max_depth", self.max_depth, 1, None)
         check_integer("num_chains", self.num_chains, 1, self.model.vocab_size, "the vocabulary")
 
     @property

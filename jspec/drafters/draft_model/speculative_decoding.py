@@ -1,9 +1,9 @@
 """Speculative decoding (Leviathan et al. 2023; Chen et al. 2023): a chain from a draft model."""
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from jspec._validate.arguments import check_integer
+from jspec._validate.kinds import COUNT
 from jspec.drafters.draft_model.static_tree import StaticTree
 from jspec.tree import Template, chain
 from jspec.verify.schemes import RECURSIVE
@@ -21,7 +21,7 @@ class SpeculativeDecoding(StaticTree):
 
     Args:
         model: the draft model.
-        num_speculative_tokens: drafted tokens (gamma in Leviathan et al., K in Chen et al.).
+        num_speculative_tokens: tokens of the chain (gamma in Leviathan et al., K in Chen et al.).
         scheme: how tokens are drawn and verified, one of `jspec.schemes`.
         sampling: the draft's own temperature and filters; None: those of the target.
 
@@ -38,13 +38,9 @@ class SpeculativeDecoding(StaticTree):
         True
     """
 
-    num_speculative_tokens: int = 4
+    num_speculative_tokens: Annotated[int, COUNT] = 4
 
     paper_settings: ClassVar = {"scheme": RECURSIVE}
-
-    def __post_init__(self):
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
-        super().__post_init__()
 
     @property
     def shape(self) -> Template:

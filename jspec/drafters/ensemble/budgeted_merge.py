@@ -11,6 +11,7 @@ it would have been right: no exploration is needed, and nothing is lost to it.
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,9 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec import tree as trees
-from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT
+from jspec._validate.options import check_fields
 from jspec._xla.manual_axes import vary
 from jspec.drafters.backoff import if_any_drafted
 from jspec.drafters.ensemble.members import MemberDraft, MemberDrafts, Members
@@ -77,12 +79,11 @@ class BudgetedMerge(Members):
         InputError: if there are fewer than two drafters, or the budget is out of range.
     """
 
-    num_speculative_tokens: int
+    num_speculative_tokens: Annotated[int, COUNT]
 
     def __post_init__(self):
         super().__post_init__()
-        why = "whatever the drafters propose"
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, 4096, why)
+        check_fields(self)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> BudgetedMergeState:
         fresh = AcceptanceModel.init(len(self.drafters))

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._validate.arguments import check_integer, check_number
+from jspec._validate.arguments import check_integer
 from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
 from jspec.drafters.growth.pool import DrawnChildren, Pool, TreeLimits, empty_pool, flat, put
@@ -70,13 +70,9 @@ class _Growth:
     """The draft's distributions at the scored nodes; None for deterministic proposals."""
 
 
-def check(
-    num_speculative_tokens: int, max_depth: int, beam: int, min_gain: float, vocab_size: int
-) -> None:
+def check(num_speculative_tokens: int, max_depth: int, beam: int, vocab_size: int) -> None:
     """Raises InputError unless `grow` can make such trees."""
-    check_integer("max_depth", max_depth, 1, None)
     check_integer("beam", beam, 1, vocab_size, "the vocabulary")
-    check_number("min_gain", min_gain, 0, 1, below_high=True)
     most = TreeLimits(0, max_depth, beam, 0.0, 0.0).most_nodes
     offered = f"what a beam of {beam} over {max_depth} levels offers"
     check_integer("num_speculative_tokens", num_speculative_tokens, 1, most, offered)

@@ -11,7 +11,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
-from jspec._validate.arguments import check_flag, check_integer
+from jspec._validate.arguments import check_integer
+from jspec._validate.options import check_fields
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, PromptChunk, PyTree
 
@@ -82,8 +83,7 @@ class MatrixDrafter(ABC):
         """Raises InputError if there can be no such matrix."""
         check_integer("vocab_size", self.vocab_size, 1, None)
         check_integer("k", self.k, 1, self.vocab_size, "the vocabulary")
-        for name in ("update_on_prefill", "per_row"):
-            check_flag(name, getattr(self, name))
+        check_fields(self)
 
     def shape(self, batch: int) -> tuple[int, int, int]:
         """The shape of the matrix, (R, V, k)."""

@@ -7,6 +7,7 @@ that the first drafts know something, and know it after two tokens.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -15,10 +16,11 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Shaped
 
 from jspec import tree as trees
-from jspec._validate.arguments import check_integer, check_number
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Flag, Integer, Number
 from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
+from jspec._xla.top_k import top_k
 from jspec.drafters.backoff import learn_unless
 from jspec.drafters.growth.calibration import AcceptanceModel
 from jspec.drafters.retrieval import deciding_noise
@@ -32,7 +34,6 @@ from jspec.drafters.retrieval.candidates import (
 )
 from jspec.drafters.retrieval.ngram_table import NONE, NGramTable
 from jspec.protocols import Verifier
-from jspec.sampling import top_k
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED
 
@@ -87,9 +88,9 @@ class DynamicTokenRecycling(MatrixDrafter):
         beam: nodes of a level that offer children.
         decay: share of a mean that a visit leaves; 0: the last visit alone counts, as published.
         k: candidates kept per token.
-        update_on_prefill: fill the matrix from the prompt's logits too, all T x V of which are then
+        update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
             computed at once.
-        per_row: a matrix for each row of the batch, instead of one that all rows share.
+        per_row: a matrix for each row of the batch; else all rows share one.
 
     Raises:
         InputError: if an option is of another type or out of range.
@@ -102,19 +103,16 @@ class DynamicTokenRecycling(MatrixDrafter):
     """
 
     vocab_size: int
-    num_speculative_tokens: int = 80
-    max_depth: int = 12
-    beam: int = 16
-    decay: float = 0.5
-    k: int = 8
-    update_on_prefill: bool = False
-    per_row: bool = False
+    num_speculative_tokens: Annotated[int, COUNT] = 80
+    max_depth: Annotated[int, COUNT] = 12
+    beam: Annotated[int, COUNT] = 16
+    decay: Annotated[float, Number(0, 1, below_high=True)] = 0.5
+    k: Annotated[int, Integer(1)] = 8
+    update_on_prefill: Annotated[bool, Flag()] = False
+    per_row: Annotated[bool, Flag()] = False
 
     def __post_init__(self):
         self.check_options()
-        for name in ("num_speculative_tokens", "max_depth", "beam"):
-            check_integer(name, getattr(self, name), 1, None)
-        check_number("decay", self.decay, 0, 1, below_high=True)
 
     @property
     def verifier(self) -> Verifier:

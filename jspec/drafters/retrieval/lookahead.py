@@ -11,6 +11,7 @@ Axes besides those of `jspec.types`, with the letters of the paper where it has 
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -18,8 +19,10 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
-from jspec._validate.arguments import check_flag, check_integer
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Flag, Integer
+from jspec._validate.options import check_fields
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.round.request import check_vocabulary
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
@@ -79,11 +82,11 @@ class Lookahead:
 
     Args:
         vocab_size: V of the target.
-        window: W, columns; 7 is published, with N = 5 and G = 7.
+        window: W, columns of the window; 7 is published, with N = 5 and G = 7.
         ngram: N, tokens of an n-gram (LEVEL in the authors' code).
         guesses: G, most n-grams that are kept and drafted for a token.
-        pool_from_prompt: fill the pool from the prompt too.
-        per_row: a pool for each row of the batch, instead of one that all rows share.
+        pool_from_prompt: take n-grams from the prompt too.
+        per_row: a pool for each row of the batch; else all rows share one.
 
     Raises:
         InputError: if an option is of another type or out of range.
@@ -96,17 +99,15 @@ class Lookahead:
     """
 
     vocab_size: int
-    window: int = 7
-    ngram: int = 5
-    guesses: int = 7
-    pool_from_prompt: bool = False
-    per_row: bool = False
+    window: Annotated[int, COUNT] = 7
+    ngram: Annotated[int, Integer(2, _MOST_LEVELS)] = 5
+    guesses: Annotated[int, COUNT] = 7
+    pool_from_prompt: Annotated[bool, Flag()] = False
+    per_row: Annotated[bool, Flag()] = False
 
     def __post_init__(self):
-        for name, least in (("vocab_size", 1), ("window", 1), ("ngram", 2), ("guesses", 1)):
-            check_integer(name, getattr(self, name), least, None)
-        for name in ("pool_from_prompt", "per_row"):
-            check_flag(name, getattr(self, name))
+        check_fields(self)
+        check_integer("vocab_size", self.vocab_size, 1, None)
         if (size := self.levels * (self.window + self.guesses)) > _MOST_NODES:
             raise InputError(
                 f"window {self.window}, ngram {self.ngram} and guesses {self.guesses} make a tree "

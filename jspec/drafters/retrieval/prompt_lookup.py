@@ -1,15 +1,17 @@
 """Prompt lookup (Saxena 2023): the tokens after an earlier occurrence of the last few."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Int
 
 from jspec import tree as trees
-from jspec._validate.arguments import check_flag, check_integer
+from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import Flag, Integer
+from jspec._validate.options import check_fields
 from jspec._xla.ragged import append
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
@@ -54,10 +56,10 @@ class PromptLookup:
     decides; of equally long matches it is the first in the text.
 
     Args:
-        max_match: longest match to look for, in tokens (`max_match` in vLLM,
+        max_match: longest n-gram to look for, in tokens (`max_match` in vLLM,
             `max_ngram_size` in the author's code).
-        min_match: shortest match to draft from (`min_match` in vLLM).
-        num_speculative_tokens: drafted tokens.
+        min_match: shortest n-gram to draft from (`min_match` in vLLM).
+        num_speculative_tokens: tokens drafted after the match.
         whole: only places with that many tokens behind them count, as published; False also takes
             places near the end and drafts what there is (as `transformers` and vLLM do).
         latest: of equally long matches the last one in the text instead of the first.
@@ -72,19 +74,17 @@ class PromptLookup:
         (2, 65)
     """
 
-    max_match: int = 3
-    min_match: int = 1
-    num_speculative_tokens: int = 10
-    whole: bool = True
-    latest: bool = False
+    max_match: Annotated[int, Integer(1)] = 3
+    min_match: Annotated[int, Integer(1)] = 1
+    num_speculative_tokens: Annotated[int, Integer(1)] = 10
+    whole: Annotated[bool, Flag()] = True
+    latest: Annotated[bool, Flag()] = False
 
     follows_text: ClassVar = True
 
     def __post_init__(self):
-        check_match(self.min_match, self.max_match, None)
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
-        for name in ("whole", "latest"):
-            check_flag(name, getattr(self, name))
+        check_fields(self)
+        check_match(self.min_match, self.max_match)
 
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> TextState:
         """An empty text. An earlier call's is of no use: the memory is the row's own text."""
@@ -137,7 +137,6 @@ class PromptLookup:
             )
 
 
-def check_match(min_match: int, max_match: int, most: int | None) -> None:
-    """Raises InputError unless 1 <= min_match <= max_match <= most."""
-    check_integer("max_match", max_match, 1, most, "tokens that are compared with the text's last")
+def check_match(min_match: int, max_match: int) -> None:
+    """Raises InputError unless 1 <= min_match <= max_match."""
     check_integer("min_match", min_match, 1, max_match, "max_match")

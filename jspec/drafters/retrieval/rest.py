@@ -11,7 +11,7 @@ Axes besides those of `jspec.types`:
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +19,8 @@ from jaxtyping import Array, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Integer
+from jspec._validate.options import check_fields
 from jspec._xla.manual_axes import vary
 from jspec.drafters.retrieval.datastore import Datastore
 from jspec.drafters.retrieval.frequent_prefixes import NOTHING, frequent_prefixes
@@ -60,17 +62,17 @@ class REST:
         (2, 8)
     """
 
-    max_match: int = 16
-    min_match: int = 2
-    num_speculative_tokens: int = 64
-    max_depth: int = 10
-    num_matches: int = 256
+    max_match: Annotated[int, Integer(1, _MOST)] = 16
+    min_match: Annotated[int, Integer(1)] = 2
+    num_speculative_tokens: Annotated[int, COUNT] = 64
+    max_depth: Annotated[int, Integer(1, _MOST)] = 10
+    num_matches: Annotated[int, Integer(1)] = 256
 
     follows_text: ClassVar = True
 
     def __post_init__(self):
-        check_match(self.min_match, self.max_match, _MOST)
-        check_integer("max_depth", self.max_depth, 1, _MOST)
+        check_fields(self)
+        check_match(self.min_match, self.max_match)
         # Count, depth and place make one number, by which prefixes are ordered; float32 is exact
         # up to 2^24.
         most = int((2**24 / self.max_depth) ** 0.5) - 1

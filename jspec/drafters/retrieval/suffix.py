@@ -9,6 +9,8 @@ the places among them that vote, `depth` the levels of the tree.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import inf
+from typing import Annotated
 
 import jax
 import jax.numpy as jnp
@@ -16,8 +18,9 @@ import numpy as np
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._validate.arguments import check_integer, check_number
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import COUNT, Integer, Number
+from jspec._validate.options import check_fields
 from jspec._xla import mesh_axes
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
@@ -70,10 +73,10 @@ class Suffix:
         max_depth: most levels.
         min_match: shortest match to draft from, in tokens.
         max_match: longest match that is told from longer ones.
-        factor: how fast the longest path grows with the match, to at most
-            `offset + factor * match` tokens. SAM-Decoding has 4, Arctic's SuffixDecoding 1.
-        offset: SAM-Decoding has 1, Arctic 0.
-        threshold: nodes with no larger probability are not drafted. Arctic has 0.1. A node left out
+        factor: levels for each token of the match: a path has at most `offset + factor * match`
+            tokens. SAM-Decoding has 4, Arctic's SuffixDecoding 1.
+        offset: levels beside those. SAM-Decoding has 1, Arctic 0.
+        threshold: nodes of no larger probability are not drafted. Arctic has 0.1. A node left out
             saves nothing, but leaves its place to other drafters in `jspec.merge`.
         capacity: tokens of past outputs, all rows together, the oldest forgotten first; 0: only
             the row's own text is searched.
@@ -89,25 +92,19 @@ class Suffix:
         (1024,)
     """
 
-    num_speculative_tokens: int = 16
-    max_depth: int = 24
-    min_match: int = 1
-    max_match: int = 16
-    factor: float = 4.0
-    offset: float = 1.0
-    threshold: float = 0.0
-    capacity: int = 8192
-    num_matches: int = 16
+    num_speculative_tokens: Annotated[int, COUNT] = 16
+    max_depth: Annotated[int, Integer(1, _MOST)] = 24
+    min_match: Annotated[int, Integer(1)] = 1
+    max_match: Annotated[int, Integer(1, _MOST)] = 16
+    factor: Annotated[float, Number(0, inf, below_high=True)] = 4.0
+    offset: Annotated[float, Number(-inf, inf, above_low=True, below_high=True)] = 1.0
+    threshold: Annotated[float, Number(0, 1, below_high=True)] = 0.0
+    capacity: Annotated[int, Integer(0, 1 << 24)] = 8192
+    num_matches: Annotated[int, Integer(1, _MOST)] = 16
 
     def __post_init__(self):
-        check_integer("num_speculative_tokens", self.num_speculative_tokens, 1, None)
-        check_match(self.min_match, self.max_match, _MOST)
-        for name in ("max_depth", "num_matches"):
-            check_integer(name, getattr(self, name), 1, _MOST)
-        check_integer("capacity", self.capacity, 0, None)
-        check_number("factor", self.factor, 0, None)
-        check_number("offset", self.offset, float("-inf"), None, above_low=True)
-        check_number("threshold", self.threshold, 0, 1, below_high=True)
+        check_fields(self)
+        check_match(self.min_match, self.max_match)
         if self.offset + self.factor * self.min_match < 1:
             raise InputError(
                 f"factor is {self.factor} and offset is {self.offset}, which drafts nothing after "

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import jax.numpy as jnp
 import numpy as np
@@ -9,8 +10,9 @@ from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
+from jspec._validate.kinds import Flag, Integer
+from jspec._xla.top_k import top_k
 from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_cells, write_lines
-from jspec.sampling import top_k
 from jspec.tree import Template, likeliest
 from jspec.types import Frame, PyTree, Tree
 
@@ -95,9 +97,9 @@ class TokenRecycling(MatrixDrafter):
             the device: the published 80 nodes, the default, suit GPUs; 8 to 16 suit CPUs, see
             `jspec.drafters.retrieval.token_recycling.fitted`.
         k: candidates kept per token.
-        update_on_prefill: fill the matrix from the prompt's logits too, all T x V of which are then
+        update_on_prefill: fill the matrix from the prompt's logits too; all T x V of them are then
             computed at once. The paper does not.
-        per_row: a matrix for each row of the batch, instead of one that all rows share.
+        per_row: a matrix for each row of the batch; else all rows share one.
 
     Raises:
         InputError: if an option is of another type or out of range, or if the template asks for a
@@ -112,9 +114,9 @@ class TokenRecycling(MatrixDrafter):
 
     vocab_size: int
     template: Template = PUBLISHED
-    k: int = 8
-    update_on_prefill: bool = False
-    per_row: bool = False
+    k: Annotated[int, Integer(1)] = 8
+    update_on_prefill: Annotated[bool, Flag()] = False
+    per_row: Annotated[bool, Flag()] = False
 
     def __post_init__(self):
         self.check_options()

@@ -17,7 +17,8 @@ from jspec.testing.certification.parity import Parity, compare
 from jspec.testing.certification.rounding import Rounding, measure
 from jspec.testing.certification.runs import CertifiedRun, CertifiedSubject, Drafting
 from jspec.types import PyTree, Sampling
-from jspec.verify.schemes import COUPLED, verifier_of
+from jspec.verify.choice import verifier_of
+from jspec.verify.schemes import COUPLED
 
 _REPLAYED = 8
 """Prompts whose texts are replayed to measure rounding."""

@@ -36,21 +36,21 @@ class WithoutNodes(tables.Table):
         (lambda: jspec.RSDC(MODEL, (6,)), "a node 6 children and the vocabulary has 5"),
         (
             lambda: jspec.SpeculativeDecoding(MODEL, 0),
-            "num_speculative_tokens is 0; pass an integer of at least 1",
+            "num_speculative_tokens is 0; pass an integer in 1",
         ),
         (lambda: jspec.Sequoia(MODEL, trees.Template(())), "no node below the root"),
         (lambda: jspec.Sequoia(MODEL, ((0,),)), "pass a jspec.Template"),
-        (lambda: jspec.SpecTr(MODEL, 2, 0), "max_depth is 0; pass an integer of at least 1"),
+        (lambda: jspec.SpecTr(MODEL, 2, 0), "max_depth is 0; pass an integer in 1"),
         (
             lambda: jspec.SpecTr(MODEL, 6, 1),
             r"num_chains is 6; pass an integer in 1 \.\. 5, the vocabulary",
         ),
-        (lambda: jspec.RSDS(MODEL, 2, 0), "max_depth is 0; pass an integer of at least 1"),
+        (lambda: jspec.RSDS(MODEL, 2, 0), "max_depth is 0; pass an integer in 1"),
         (
             lambda: jspec.RSDS(MODEL, 6, 1),
             r"beam is 6; pass an integer in 1 \.\. 5, the vocabulary",
         ),
-        (lambda: jspec.DySpec(MODEL, max_depth=0, beam=2), "max_depth is 0; pass an integer of"),
+        (lambda: jspec.DySpec(MODEL, max_depth=0, beam=2), "max_depth is 0; pass an integer in 1"),
         (lambda: jspec.DySpec(MODEL, beam=6), r"beam is 6; pass an integer in 1 \.\. 5"),
         (
             lambda: jspec.DySpec(MODEL, num_speculative_tokens=7, max_depth=2, beam=2),

@@ -224,5 +224,5 @@ def test_a_matrix_for_each_row_is_written_by_its_row_alone():
 )
 def test_a_text_is_no_flag(make, flag):
     """It would count as true, "false" too."""
-    with pytest.raises(jspec.InputError, match=f"{flag} is 'false'; pass True or False"):
+    with pytest.raises(jspec.InputError, match=f"{flag} is 'false'; pass true or false"):
         make(**{flag: "false"})

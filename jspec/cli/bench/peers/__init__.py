@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from jspec._validate.errors import InputError
-from jspec.methods.options import unknown
+from jspec._validate.options import unknown
 
 if TYPE_CHECKING:
     from jspec.cli.bench.contenders import BenchRun, Contender

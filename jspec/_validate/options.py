@@ -1,0 +1,112 @@
+"""Options, read from the annotations of dataclasses and functions that take them.
+
+    beam: Annotated[int, Integer(1)] = 8
+
+says what `beam` may be, once: `check_fields` refuses anything else where a dataclass is made, and
+`options_of` gives the same to the command line, with the docstring's words.
+"""
+
+import difflib
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Annotated, Any, get_args, get_origin
+
+from jspec._validate.arguments import Kind, read, shown
+from jspec._validate.errors import InputError
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option of a method, which is a key of `--speculative-config`.
+
+    Args:
+        name: of the argument of `jspec.methods.build`.
+        kind: the values it takes.
+        help: its meaning, in a few words.
+        required: whether the method cannot do without.
+        default: its value if it is not given; of no meaning if it is required.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    required: bool = False
+    default: Any = None
+
+    def read(self, value: Any) -> Any:
+        """The checked value.
+
+        Raises:
+            InputError: if it is of another kind or out of bounds.
+        """
+        return read(self.name, value, self.kind)
+
+
+@cache
+def options_of(function: Callable[..., Any]) -> Mapping[str, Option]:
+    """The arguments of a function or of a dataclass that are annotated with a kind, by name.
+
+    The help is a text in the annotation, or else the first clause about the argument under "Args:"
+    in the docstring.
+
+    Example:
+        >>> import jspec
+        >>> option = options_of(jspec.RSDS)["beam"]
+        >>> option.help, option.kind.what, option.default
+        ('W, sequences kept at each depth', 'an integer in 1 .. 4096', 4)
+    """
+    words = _described(inspect.getdoc(function) or "")
+    found = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        if get_origin(parameter.annotation) is not Annotated:
+            continue
+        _, *marks = get_args(parameter.annotation)
+        kind = next((mark for mark in marks if hasattr(mark, "read")), None)
+        if kind is None:
+            continue
+        said = next((mark for mark in marks if isinstance(mark, str)), words.get(name, ""))
+        required = parameter.default is parameter.empty
+        default = None if required else parameter.default
+        found[name] = Option(name, kind, said, required, default)
+    return found
+
+
+def check_fields(record: Any) -> None:
+    """Raises InputError unless every annotated field of a dataclass is of its kind.
+
+    None is taken where it is the default.
+
+    Example:
+        >>> import jspec
+        >>> jspec.PromptLookup(whole="false")
+        Traceback (most recent call last):
+        jspec.InputError: whole is 'false'; pass true or false
+    """
+    for name, option in options_of(type(record)).items():
+        value = getattr(record, name)
+        if value is not None or option.required or option.default is not None:
+            option.read(value)
+
+
+def unknown(what: str, name: str, known: Iterable[str]) -> InputError:
+    """The error about a name that is none of those known, with the nearest of them."""
+    names: Sequence[str] = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    guess = f"did you mean {near[0]}? " if near else ""
+    return InputError(f"{what} {shown(name)} is unknown; {guess}known: {', '.join(names)}")
+
+
+def _described(text: str) -> dict[str, str]:
+    """The first clause about each argument of a docstring in Google's style."""
+    section = re.search(r"^Args:\n((?:[ \t]+.*\n?|\n)+)", text, re.MULTILINE)
+    if section is None:
+        return {}
+    entries = re.findall(r"^ {4}(\w+): ((?:.+\n?)(?: {8}.*\n?)*)", section[1], re.MULTILINE)
+    return {name: _first_clause(" ".join(said.split())) for name, said in entries}
+
+
+def _first_clause(said: str) -> str:
+    return re.split(r"[;.:](?: |$)| \(", said, maxsplit=1)[0]

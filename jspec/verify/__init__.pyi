@@ -1,0 +1,9 @@
+from . import proposals as proposals
+from . import rules as rules
+from . import schemes as schemes
+from .choice import tokens as tokens
+from .functions import block as block
+from .functions import coupled as coupled
+from .functions import recursive as recursive
+from .functions import traversal as traversal
+from .functions import verdict as verdict

@@ -1,0 +1,55 @@
+"""Which verifier a drafter's draws have, and the tokens of what it decided."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jspec.protocols import Drafter, Verifier
+from jspec.types import Tree, Verdict
+from jspec.verify import rules
+from jspec.verify.tree_verifier import TreeVerifier
+
+COUPLED_VERIFIER = TreeVerifier(rules.coupled)
+"""The verifier of every drafter that has none of its own."""
+
+
+def verifier_of(drafter: Drafter) -> Verifier:
+    """The verifier of a drafter's draws: its own `verifier`, or the coupled rule.
+
+    The only door: the engine takes no verifier from elsewhere, so that draws and verification
+    cannot be paired wrongly. See `jspec.with_verifier` for another one.
+
+    Example:
+        >>> import jspec
+        >>> str(verifier_of(jspec.PromptLookup()))
+        'coupled'
+    """
+    own = getattr(drafter, "verifier", None)
+    return COUPLED_VERIFIER if own is None else own
+
+
+def takes_parts(drafter: Drafter) -> bool:
+    """Whether a part of a drafter's tree is as lossless as the whole: under the coupled rule
+    everything is, but draws that have a verifier of their own are verified together.
+
+    Example:
+        >>> import jspec
+        >>> takes_parts(jspec.PromptLookup())
+        True
+    """
+    return verifier_of(drafter) == COUPLED_VERIFIER
+
+
+def tokens(tree: Tree, verdict: Verdict) -> Int[Array, "B P"]:
+    """The tokens of a round: the first `Verdict.counts` of each row are the accepted ones and the
+    next; what stands behind them is never read.
+
+    Args:
+        tree: that was verified.
+        verdict: of it.
+    """
+    lanes = jnp.arange(verdict.path.shape[1])
+    # Token i of the round is node i + 1 of the path; behind the last node comes the bonus.
+    below = jnp.roll(verdict.path, -1, axis=1)
+    drafted = jnp.take_along_axis(tree.tokens, below, axis=1)
+    last = lanes == verdict.counts[:, None] - 1
+    return jnp.where(last, verdict.bonus[:, None], drafted)
