@@ -34,7 +34,8 @@ from jspec import methods, models
 from jspec._xla import backend, one_graph
 from jspec.costs import devices
 from jspec.decoding import engine as serving
-from jspec.methods import Built, builders
+from jspec.drafters.draft_head.lyanna_resampling import Fused
+from jspec.methods import Built, device_defaults
 from jspec.models.attention import Cached, Past, attend
 from jspec.models.block_attention import BlockAttention, Triton
 from jspec.models.heads.eagle import EAGLEConfig, EAGLEHead
@@ -158,7 +159,14 @@ def _built(method: str, target: models.Loaded) -> Built:
         tokens, mask = jnp.zeros((1, 2), jnp.int32), jnp.ones((1, 2, 2), bool)
         states = jnp.zeros((1, 2, head.features))
         weights = jax.eval_shape(head.init, jax.random.key(0), states, tokens, tokens, mask)
-        return Built(target.model, getattr(builders, method)(head), weights)
+        sharp = device_defaults.SHARPNESS
+        if method == "eagle2":
+            shape = device_defaults.eagle2(None, None, None)
+            drafter = jspec.EAGLE2(head, *shape, sharpness=sharp)
+        else:
+            nodes, second = device_defaults.lyanna(None, None)
+            drafter = jspec.Lyanna(head, nodes, resampling=Fused(second), sharpness=sharp)
+        return Built(target.model, drafter, weights)
     if method == "dyspec":
         draft = models.shapes("llama-1b", "bfloat16", num_layers=2)
         return methods.build(method, target, draft=draft)

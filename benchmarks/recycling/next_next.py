@@ -10,9 +10,9 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Int
 
+from jspec._xla.top_k import top_k
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState
-from jspec.sampling import top_k
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
 
 MATCH, AHEAD = 3, 6

@@ -243,7 +243,7 @@ def test_a_chain_follows_the_accepted_text(begun):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer in 1 .. 4096"),
+        (dict(num_speculative_tokens=0), "num_speculative_tokens is 0; pass an integer in 1"),
         (dict(num_speculative_tokens=2.5), "num_speculative_tokens is 2.5; pass an integer"),
         (dict(max_depth=None), "max_depth is None; pass an integer in 1 .. 4096"),
         (dict(beam="4"), "beam is '4'; pass an integer in 1 .. 4096"),

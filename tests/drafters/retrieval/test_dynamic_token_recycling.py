@@ -166,9 +166,9 @@ def test_lines_that_were_never_written_are_not_drafted(target):
 def test_options_and_states_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match=r"k is 0; pass an integer in 1 \.\. 23"):
         DynamicTokenRecycling(23, k=0)
-    with pytest.raises(ValueError, match="tokens is 0; pass an integer in 1 .. 4096"):
+    with pytest.raises(ValueError, match=r"tokens is 0; pass an integer in 1 \.\. 4096"):
         DynamicTokenRecycling(23, num_speculative_tokens=0)
-    with pytest.raises(ValueError, match="beam is -1; pass an integer in 1 .. 4096"):
+    with pytest.raises(ValueError, match=r"beam is -1; pass an integer in 1 \.\. 4096"):
         DynamicTokenRecycling(23, beam=-1)
     with pytest.raises(ValueError, match=r"decay is 1; pass a number x with 0 <= x < 1"):
         DynamicTokenRecycling(23, decay=1)
