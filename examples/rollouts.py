@@ -1,9 +1,10 @@
 """Rollouts for reinforcement learning: many samples with log-probabilities, and new weights often.
 
 In each epoch every prompt gets several answers, drawn by the weights of the epoch. Their
-log-probabilities come along, so that none has to be computed again. What the drafter learnt in one
-epoch is kept for the next, though the weights have changed since: a stale draft is refused, and
-costs a little time. It changes no token.
+log-probabilities come along, so that none has to be computed again. The drafts of an epoch are the
+answers of the one before: with the same key and ids the noise is the same, and weights that moved
+little draw most of the tokens again. A stale draft is refused, and costs a little time. It changes
+no token.
 """
 
 from functools import partial
@@ -20,38 +21,49 @@ NAME, EPOCHS, ANSWERS, TOKENS = "jspec-800k", 4, 8, 24
 PROMPTS = ["Once upon a time", "One day, Tom", "The little dog was"]
 WORD = " and"
 """What answers are rewarded for."""
+DRAFTER = jspec.Suffix(num_speculative_tokens=12, max_depth=12)
 
 
 def roll_out(
     model: jspec.CausalLM,
     params: Any,
-    drafter: jspec.Drafter,
     prompts: list[list[int]],
-    epoch: int,
-    drafter_state: Any = None,
+    key: int,
+    last: jspec.Result | None = None,
     *,
     answers: int = ANSWERS,
     max_new_tokens: int = TOKENS,
 ) -> jspec.Result:
     """Several answers to each prompt, next to each other, and their log-probabilities.
 
-    All epochs are one program: weights, the drafter's memory and the key are arguments.
+    All epochs are one program: weights, the last answers and the key are arguments.
+
+    Args:
+        model, params: the policy.
+        prompts: token ids.
+        key: the same in each epoch, so that the noise is the same.
+        last: of the epoch before; None in the first.
+        answers: of each prompt.
+        max_new_tokens: of each answer.
     """
     rows = [prompt for prompt in prompts for _ in range(answers)]
     lengths = np.array([len(row) for row in rows])
     padded = np.zeros((len(rows), lengths.max()), np.int32)
     for place, row in enumerate(rows):
         padded[place, : len(row)] = row
+    none = jspec.Rollouts(
+        np.zeros((len(rows), max_new_tokens), np.int32), np.zeros(len(rows), np.int32)
+    )
     return jspec.decode(
         model,
         params,
         padded,
         lengths,
-        drafter=drafter,
-        drafter_state=drafter_state,
+        drafter=DRAFTER,
+        drafter_params=none if last is None else jspec.Rollouts(last.tokens, last.lengths),
         max_new_tokens=max_new_tokens,
         sampling=jspec.Sampling(temperature=1.0),
-        key=epoch,
+        key=key,
         # Of the emitted tokens alone, by the distribution that they were drawn from.
         processors=jspec.processors.logprobs(0, "processed_logprobs"),
     )
@@ -78,12 +90,10 @@ def improved(model, params, texts, begins, lengths, advantages):
 
 def main() -> None:
     target = models.load(NAME)
-    drafter = jspec.TokenRecycling(target.model.vocab_size)
     prompts = [target.tokenizer.encode(prompt).ids for prompt in PROMPTS]
-    params, memory = target.params, None
+    params, result = target.params, None
     for epoch in range(EPOCHS):
-        result = roll_out(target.model, params, drafter, prompts, epoch, memory)
-        memory = result.drafter_state  # learnt with these weights, and used with the next ones
+        result = roll_out(target.model, params, prompts, 0, result)
         lengths = np.asarray(result.lengths)
         texts = [
             target.tokenizer.decode(row[:count].tolist())

@@ -63,6 +63,7 @@ from .drafters.retrieval.dynamic_token_recycling import (
 from .drafters.retrieval.lookahead import Lookahead as Lookahead
 from .drafters.retrieval.prompt_lookup import PromptLookup as PromptLookup
 from .drafters.retrieval.rest import REST as REST
+from .drafters.retrieval.suffix import Rollouts as Rollouts
 from .drafters.retrieval.suffix import Suffix as Suffix
 from .drafters.retrieval.token_recycling import TokenRecycling as TokenRecycling
 from .drafters.scripted import Script as Script

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import DRAFTERS, OF_A_RULE_OF_THEIR_OWN
+from contract.methods import BY_ROW, DRAFTERS, OF_A_RULE_OF_THEIR_OWN
 
 import jspec
 from jspec._xla import rows
@@ -140,7 +140,7 @@ def test_copies_of_a_row_are_under_the_same_control():
         jspec.prefill(MODEL, PARAMS, PROMPTS[:3], earlier=without, **ask(places))
 
 
-SAME_TOKENS = [name for name in DRAFTERS if name not in (*OF_A_RULE_OF_THEIR_OWN, "scripted")]
+SAME_TOKENS = [name for name in DRAFTERS if name not in (*OF_A_RULE_OF_THEIR_OWN, *BY_ROW)]
 SPELLED = [*(bytes([97 + token]) * (1 + token % 3) for token in range(tiny.VOCAB))]
 PENALTIES = dict(
     processors=[jspec.processors.repetition_penalty(1.5), jspec.processors.presence_penalty(0.5)]

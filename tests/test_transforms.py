@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tiny
-from contract.methods import DRAFTERS
+from contract.methods import BY_ROW, DRAFTERS
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
@@ -86,7 +86,7 @@ LOOPS = {"dyspec", "lookahead", "lyanna_separate", "mixture", "rest", "spectr"}
     "name",
     [
         pytest.param(name, marks=() if name in LOOPS else pytest.mark.slow)
-        for name in sorted(DRAFTERS.keys() - {"scripted"})
+        for name in sorted(DRAFTERS.keys() - {*BY_ROW})
     ],
 )
 def test_shard_map_finds_no_fault_with_any_drafter(target, name):

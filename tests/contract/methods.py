@@ -65,6 +65,10 @@ DRAFTERS = {
     "jump_forward": (jspec.JumpForward(num_speculative_tokens=3), None),  # without a grammar
     "lookahead": (jspec.Lookahead(tiny.VOCAB, window=3, ngram=4, guesses=3), None),
     "suffix": (jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=64), None),
+    "suffix_of_rollouts": (
+        jspec.Suffix(num_speculative_tokens=6, max_depth=4, capacity=8),
+        jspec.Rollouts(_SCRIPT.tokens, jnp.array([64, 0, 9, 30, 64, 1])),
+    ),
     "scripted": (jspec.Scripted(tiny.VOCAB, trees.branching([2, 1])), _SCRIPT),
     "merge": (
         jspec.merge(
@@ -207,6 +211,9 @@ OF_A_RULE_OF_THEIR_OWN = ("prompt_lookup_verified", "speculative_decoding_publis
 OF_NO_DRAFT = ("jump_forward",)
 """Drafters that have nothing to draft here, where there is no grammar: nothing of theirs is taken,
 and tests/test_grammar.py has what a grammar forces."""
+
+BY_ROW = ("scripted", "suffix_of_rollouts")
+"""Drafters whose params have a row for each of the contract's."""
 
 ON_A_TRANSFORMER = ("medusa", "eagle2", "speculative_decoding")
 """Drafters that are also run on a target whose logits are no table."""

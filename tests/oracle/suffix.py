@@ -3,8 +3,8 @@
 import heapq
 
 
-def suffix_places(own, past, min_match, max_match, max_depth):
-    """Every place that can be drafted from, as (match, continuation), the newest last.
+def suffix_places(own, past, min_match, max_match, max_depth, rollout=None, begin=0):
+    """Every place that can be drafted from, as (match, continuation, nearness), the newest last.
 
     A place is an index in a text with something behind it; its match is how many tokens up to it
     equal the last of `own`. What follows in `own` goes on with itself when it reaches the end.
@@ -12,9 +12,15 @@ def suffix_places(own, past, min_match, max_match, max_depth):
     Args:
       own: the row's prompt and output so far.
       past: texts of rows that ended, oldest first.
+      rollout: what the row wrote the last time behind the prompt, which is own[:begin]; there the
+        same position counts as a token more, and a place is the nearer the closer to it.
     """
-    found = []
-    for text in [*past, own]:
+    found, earlier = [], None
+    if rollout is not None:
+        prompt = own[max(begin - max_match, 0) : begin]
+        earlier = [*prompt, *rollout]
+        same = len(prompt) + len(own) - begin - 1
+    for text in [*past, *([] if earlier is None else [earlier]), own]:
         for place in range(len(text) - 1):
             match = 0
             while (
@@ -22,12 +28,16 @@ def suffix_places(own, past, min_match, max_match, max_depth):
                 and text[place - match] == own[-1 - match]
             ):
                 match += 1
+            nearness = 0.0
+            if text is earlier:
+                match = min(match + (place == same), max_match)
+                nearness = 1 / (2 + abs(place - same))
             if match < min_match:
                 continue
             follows = text[place + 1 :]
             if text is own:
                 follows = follows * max_depth
-            found.append((match, tuple(follows[:max_depth])))
+            found.append((match, tuple(follows[:max_depth]), nearness))
     return found
 
 
@@ -39,12 +49,12 @@ def suffix_trie(places, count, right, factor, offset):
         the longest match; more counts as that.
     """
     newest_first = places[::-1]
-    best = sorted(newest_first, key=lambda place: -place[0])[:count]
+    best = sorted(newest_first, key=lambda place: (-place[0], -place[2]))[:count]
     trie = {}
-    for match, follows in best:
-        equal = sum(other == match for other, _ in best)
+    for match, follows, _ in best:
+        equal = sum(other == match for other, *_ in best)
         share = right[match] / equal
-        for longer in {other for other, _ in best if other > match}:
+        for longer in {other for other, *_ in best if other > match}:
             share *= 1 - right[longer]
         for depth in range(1, len(follows) + 1):
             if depth > offset + factor * match:
@@ -56,10 +66,11 @@ def suffix_trie(places, count, right, factor, offset):
 
 
 def suffix(
-    own, past, right, nodes, max_depth, min_match, max_match, places, factor, offset, threshold=0.0
-):
+    own, past, right, nodes, max_depth, min_match, max_match, places, factor, offset, threshold=0.0,
+    rollout=None, begin=0,
+):  # fmt: skip
     """The draft after `own`: up to `nodes` pairs (path, value), grown best first."""
-    found = suffix_places(own, past, min_match, max_match, max_depth)
+    found = suffix_places(own, past, min_match, max_match, max_depth, rollout, begin)
     trie = suffix_trie(found, places, right, factor, offset)
     offers = [(-value, path) for path, value in trie.items() if len(path) == 1]
     heapq.heapify(offers)

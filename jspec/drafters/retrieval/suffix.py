@@ -47,6 +47,19 @@ class SuffixState:
     """Past outputs, the newest at the end, each behind a gap."""
 
 
+@struct.dataclass
+class Rollouts:
+    """What each row wrote the last time: params of `Suffix`.
+
+    The tokens and lengths of an earlier `jspec.Result` are such, if the rows stand in its order.
+    """
+
+    tokens: Int[Array, "B T"]
+    """The outputs without their prompts; entries at or beyond `lengths` are never read."""
+    lengths: Int[Array, " B"]
+    """The number of tokens; 0 for a row that has none."""
+
+
 @dataclass(frozen=True)
 class Suffix:
     """Drafts a tree of the tokens that followed wherever the text had the same last tokens.
@@ -59,12 +72,18 @@ class Suffix:
        tokens up to there equal the last tokens of the row. All places are compared: that is exact,
        and at these sizes cheaper than an index.
     2. Select. The `num_matches` places with the longest matches vote; of equal ones the newest.
+       In a rollout the same position counts as a token more, and of equals the nearest comes first.
     3. Continue. Each place votes for the tokens that follow it. Those of the row's own text go on
        with themselves when they reach its end, as in LZ77, so that a loop is drafted to any depth.
     4. Weigh. The longest matches come first: they are right with the measured rate of matches of
        that length. Shorter ones are right where all longer ones are wrong. The further tokens of a
        continuation are as sure as a match that has grown by the ones before.
     5. Grow. The nodes with the most weight make the tree.
+
+    Params are None, or `jspec.Rollouts`: what each row wrote the last time, as in SPEC-RL (Liu et
+    al. 2025, arXiv 2509.23232), here without its lenient rule. With the key and ids of that time
+    the noise that decides is the same too, position by position, so that a policy that moved little
+    draws most of its tokens again at any temperature.
 
     Memory: 4 bytes for each token of `capacity`, which all rows share, and of the rows' own texts.
 
@@ -131,6 +150,11 @@ class Suffix:
         allowed = (match > 0) & (step < np.floor(self.offset + self.factor * match))
         return np.where(allowed, survival, 0).astype(np.float32)
 
+    @property
+    def _rollout(self) -> int:
+        """The place of a rollout's first token."""
+        return self.capacity + 1 + self.max_match
+
     def init(self, batch: int, capacity: int, earlier: PyTree | None) -> SuffixState:
         """An empty text, and the past outputs of the earlier state."""
         past = jnp.full(self.capacity, _GAP, jnp.int32)
@@ -153,11 +177,12 @@ class Suffix:
 
     def draft(self, params: PyTree, state: SuffixState, frame: Frame) -> tuple[Tree, None]:
         """Drafts the tree by the five steps of the class's docstring."""
-        del params
         self._check_state(state)
-        searched, match = self._search(state)
-        match, place = self._select(match)
-        tokens = self._continue(searched, place, state.text.lengths)
+        _check_rollouts(params, len(frame.root))
+        searched, match = self._search(state, params)
+        own = searched.shape[1] - state.text.tokens.shape[1]
+        match, place = self._select(match, self._same_position(state, params), own)
+        tokens = self._continue(searched, place, state.text.lengths, own)
         known = jax.lax.cummin((tokens != _GAP).astype(jnp.int32), axis=2) > 0
         weights = self._follow_probs(match)[..., None] * jnp.asarray(self.survival)[match]
         weights = jnp.where(known, weights, 0.0)
@@ -188,18 +213,20 @@ class Suffix:
         return replace(states[0], past=past)
 
     def _search(
-        self, state: SuffixState
+        self, state: SuffixState, rollouts: Rollouts | None
     ) -> tuple[Int[Array, "B searched"], Int[Array, "B searched"]]:
         """The searched tokens and the match at each place, 0 where nothing can be drafted.
 
-        What is searched: past outputs, a gap, and the row's own text, which is the newest.
+        What is searched: past outputs, a gap, the row's rollout, if there is one, behind the last
+        tokens of its prompt, a gap, and the row's own text, which is the newest.
         """
         own, lengths = state.text.tokens, state.text.lengths[:, None]
         batch, size = own.shape
         own = jnp.where(jnp.arange(size, dtype=jnp.int32)[None] < lengths, own, _GAP)
         past = jnp.broadcast_to(state.past[None], (batch, self.capacity))
         gap = jnp.full((batch, 1), _GAP, jnp.int32)
-        searched = jnp.concatenate([past, gap, own], axis=1)
+        earlier = () if rollouts is None else (self._rollouts(state, rollouts), gap)
+        searched = jnp.concatenate([past, gap, *earlier, own], axis=1)
 
         width = searched.shape[1]
         padded = jnp.pad(searched, ((0, 0), (self.max_match - 1, 1)), constant_values=_GAP)
@@ -213,31 +240,66 @@ class Suffix:
             first = self.max_match - 1 - back
             alike &= padded[:, first : first + width] == wanted
             match += alike.astype(jnp.int32)
+        if rollouts is not None:
+            lane = jnp.arange(width, dtype=jnp.int32)[None]
+            same = lane == self._same_position(state, rollouts)
+            match = jnp.where(same, jnp.minimum(match + 1, self.max_match), match)
         followed = padded[:, self.max_match :] != _GAP
         return searched, jnp.where(followed & (match >= self.min_match), match, 0)
 
+    def _rollouts(self, state: SuffixState, rollouts: Rollouts) -> Int[Array, "B max_match+T"]:
+        """The last tokens of each row's prompt, and its rollout."""
+        place = (
+            jnp.arange(-self.max_match, 0, dtype=jnp.int32)[None] + state.prompt_lengths[:, None]
+        )
+        prompt = jnp.take_along_axis(state.text.tokens, jnp.maximum(place, 0), axis=1)
+        lane = jnp.arange(rollouts.tokens.shape[1], dtype=jnp.int32)[None]
+        there = lane < rollouts.lengths[:, None]
+        output = jnp.where(there, rollouts.tokens.astype(jnp.int32), _GAP)
+        return jnp.concatenate([jnp.where(place >= 0, prompt, _GAP), output], axis=1)
+
+    def _same_position(
+        self, state: SuffixState, rollouts: Rollouts | None
+    ) -> Int[Array, "B 1"] | None:
+        """The place behind which the rollout has its token for the position that is drafted for."""
+        if rollouts is None:
+            return None
+        written = state.text.lengths - state.prompt_lengths
+        return (self._rollout + jnp.minimum(written, rollouts.tokens.shape[1]))[:, None] - 1
+
     def _select(
-        self, match: Int[Array, "B searched"]
+        self, match: Int[Array, "B searched"], same_position: Int[Array, "B 1"] | None, own: int
     ) -> tuple[Int[Array, "B matches"], Int[Array, "B matches"]]:
-        """The (match, place) of the longest matches, the newest first among equals."""
+        """The (match, place) of the longest matches, the newest first among equals.
+
+        In a rollout the nearest to `same_position` comes first. `own` is where the row's own text
+        begins.
+        """
         width = match.shape[1]
         # Backwards, since the first of equals is taken. As floats, since XLA sorts integers whole.
         count = min(self.num_matches, width)
-        best, back = mesh_axes.largest(match[:, ::-1].astype(jnp.float32), count)
-        return best.astype(jnp.int32), width - 1 - back
+        score = match.astype(jnp.float32)
+        if same_position is not None:
+            lane = jnp.arange(width, dtype=jnp.int32)[None]
+            away = jnp.abs(lane - same_position).astype(jnp.float32)
+            # Below 1, so that no match is passed; what is far away is like any other place.
+            score += jnp.where((lane > self.capacity) & (lane < own), 1 / (2 + away), 0.0)
+        best, back = mesh_axes.largest(score[:, ::-1], count)
+        return jnp.floor(best).astype(jnp.int32), width - 1 - back
 
     def _continue(
         self,
         searched: Int[Array, "B searched"],
         place: Int[Array, "B matches"],
         lengths: Int[Array, " B"],
+        own: int,
     ) -> Int[Array, "B matches depth"]:
         """The tokens that follow each place; from a gap on they mean nothing."""
         start = place[..., None] + 1
         step = jnp.arange(self.max_depth, dtype=jnp.int32)[None, None]
         # In the row's own text, what stands between the place and the end repeats itself.
-        period = jnp.maximum(self.capacity + 1 + lengths[:, None, None] - start, 1)
-        ahead = start + jnp.where(start > self.capacity, step % period, step)
+        period = jnp.maximum(own + lengths[:, None, None] - start, 1)
+        ahead = start + jnp.where(start >= own, step % period, step)
         return jnp.take_along_axis(searched[:, None], ahead, axis=2, mode="fill", fill_value=_GAP)
 
     def _follow_probs(self, match: Int[Array, "B matches"]) -> Float[Array, "B matches"]:
@@ -284,3 +346,25 @@ class Suffix:
             f"drafter_state {given}, and this Suffix needs a SuffixState with past outputs of "
             f"{(self.capacity,)} and int32; pass the state of a Suffix with the same capacity"
         )
+
+
+def _check_rollouts(params: PyTree, rows: int) -> None:
+    if params is None:
+        return
+    if not isinstance(params, Rollouts):
+        raise InputError(
+            f"drafter_params is a {type(params).__name__}, and a Suffix takes None or "
+            f"jspec.Rollouts(tokens [{rows}, T], lengths [{rows}])"
+        )
+    for name, given, wanted in (
+        ("tokens", params.tokens, f"[{rows}, T]"),
+        ("lengths", params.lengths, f"[{rows}]"),
+    ):
+        shape: tuple[int, ...] = getattr(given, "shape", ())
+        fits = len(shape) == wanted.count(",") + 1 and shape[0] == rows and 0 not in shape
+        if not fits or not jnp.issubdtype(given.dtype, jnp.integer):
+            kind = f"of shape {shape} and {given.dtype}" if shape else f"a {type(given).__name__}"
+            raise InputError(
+                f"the {name} of the rollouts are {kind}; pass integers {wanted}, a row for each "
+                "row of the batch"
+            )

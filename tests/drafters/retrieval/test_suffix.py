@@ -82,6 +82,139 @@ def test_trees_are_the_oracles_for_random_texts(options):
     assert max(sizes) > 1
 
 
+def rollouts(texts, width):
+    """The params, with tokens that mean nothing beyond each length."""
+    tokens = np.full((len(texts), width), 1, np.int32)
+    for row, text in enumerate(texts):
+        tokens[row, : len(text)] = text
+    return jspec.Rollouts(jnp.asarray(tokens), jnp.array([len(text) for text in texts]))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(num_speculative_tokens=12, max_depth=4, num_matches=64),
+        dict(num_speculative_tokens=6, max_depth=5, num_matches=4, max_match=3),
+        dict(num_speculative_tokens=5, max_depth=3, min_match=2, num_matches=3, capacity=0),
+    ],
+)
+def test_places_of_rollouts_are_the_oracles(options):
+    """Some rollouts are shorter than what the row wrote, some hold nothing."""
+    drafter = jspec.Suffix(**{"capacity": 30, **options})
+    rng = np.random.default_rng(len(str(options)))
+    texts = [rng.integers(0, 3, rng.integers(2, SIZE)).tolist() for _ in range(ROWS)]
+    begins = [int(rng.integers(1, len(text) + 1)) for text in texts]
+    old = []
+    for text, begin in zip(texts, begins, strict=True):
+        # What the row wrote, with tokens replaced, inserted or left out.
+        near = [
+            token
+            for written in text[begin:]
+            for token in ([written], [written, 1], [], [2])[rng.choice(4, p=[0.7, 0.1, 0.1, 0.1])]
+        ]
+        longer = [*near, *rng.integers(0, 3, 4).tolist()]
+        old.append((longer, [], near[:3])[rng.choice(3, p=[0.7, 0.1, 0.2])][:14])
+    past = [rng.integers(0, 3, size).tolist() for size in (14, 9)] if drafter.capacity else []
+    state, frame = memory(drafter, texts, past)
+    state = state.replace(prompt_lengths=jnp.array(begins, jnp.int32))
+    tree, _ = jax.jit(drafter.draft)(rollouts(old, 14), state, frame)
+    without, _ = jax.jit(drafter.draft)(None, state, frame)
+    names = ("max_depth", "min_match", "max_match", "factor", "offset", "threshold")
+    given = {name: getattr(drafter, name) for name in names}
+    differ = 0
+    for row, text in enumerate(texts):
+        want = oracle.suffix(
+            text, past, drafter.hit_rate, drafter.num_speculative_tokens,
+            places=drafter.num_matches, rollout=old[row], begin=begins[row], **given,
+        )  # fmt: skip
+        got = drafted(tree, row)
+        np.testing.assert_allclose([w for _, w in got], [w for _, w in want], rtol=1e-5)
+        trie = oracle.suffix_trie(
+            oracle.suffix_places(
+                text, past, drafter.min_match, drafter.max_match, drafter.max_depth,
+                old[row], begins[row],
+            ),
+            drafter.num_matches, drafter.hit_rate, drafter.factor, drafter.offset,
+        )  # fmt: skip
+        for path, value in got:
+            assert value == pytest.approx(trie[path], rel=1e-5)
+        differ += got != drafted(without, row)
+    assert differ > ROWS / 3, "the rollouts made the difference"
+
+
+def test_a_rollout_is_drafted_on_behind_a_token_that_was_replaced():
+    drafter = jspec.Suffix(num_speculative_tokens=3, max_depth=3, capacity=0)
+    texts = [[7, 8, 1, 2, 9], [7, 8, 1, 2, 5, 3]]  # replaced; one inserted
+    state, frame = memory(drafter, texts, [])
+    state = state.replace(prompt_lengths=jnp.array([2, 2], jnp.int32))
+    old = rollouts([[1, 2, 3, 4, 6, 0], [1, 2, 3, 4, 6, 0]], 6)
+    tree, _ = jax.jit(drafter.draft)(old, state, frame)
+    assert [path for path, _ in drafted(tree, 0)] == [(4,), (4, 6), (4, 6, 0)]
+    # The same position is right behind the place that fits: both offer, the first of equals leads.
+    assert {path[:1] for path, _ in drafted(tree, 1)} == {(6,), (4,)}
+
+
+def test_the_same_weights_and_noise_write_the_rollout_again():
+    """And other weights their own text, the same as without."""
+    model = tiny.model()
+    old, new = (tiny.params(model, seed, scale=40.0) for seed in (4, 5))
+    asked = dict(
+        prompt=tiny.PROMPTS, lengths=tiny.LENGTHS, max_new_tokens=24,
+        sampling=jspec.Sampling(1.0), key=3,
+    )  # fmt: skip
+    drafter = jspec.Suffix(num_speculative_tokens=8, max_depth=8, capacity=32)
+    first = jspec.decode(model, old, **asked)
+    given = dict(drafter=drafter, drafter_params=jspec.Rollouts(first.tokens, first.lengths))
+    again = jspec.decode(model, old, **asked, **given)
+    np.testing.assert_array_equal(again.tokens, first.tokens)
+    assert int(again.stats.num_rounds.max()) == 3  # 9 tokens, 9, 6
+    moved, plain = jspec.decode(model, new, **asked, **given), jspec.decode(model, new, **asked)
+    np.testing.assert_array_equal(moved.tokens, plain.tokens)
+    assert (plain.tokens != first.tokens).any()
+    other = jspec.decode(model, old, **(asked | dict(key=4)), **given)
+    assert int(other.stats.num_rounds.min()) > 3, "other noise, another text"
+
+
+def test_rows_of_an_engine_have_their_rollouts():
+    model = jspec.testing.PrefixLM()
+    params, drafter = model.init(), jspec.Suffix(8, max_depth=8, capacity=0)
+    engine = jspec.Engine(model, num_slots=2, capacity=24, drafter=drafter)
+    asked = dict(sampling=jspec.Sampling(1.0), key=0)
+    prompts = [[1, 2, 3], [4, 5]]
+    old = [jspec.decode(model, params, [p], max_new_tokens=16, ids=[i], **asked)
+           for i, p in enumerate(prompts)]  # fmt: skip
+    given = jspec.Rollouts(
+        jnp.concatenate([one.tokens for one in old]), jnp.concatenate([one.lengths for one in old])
+    )
+    one = jspec.Rollouts(given.tokens[:1], given.lengths[:1])
+    state = engine.init(params, one)
+    for slot, prompt in enumerate(prompts):
+        state = engine.insert(
+            state,
+            slot,
+            engine.prefill(params, prompt, limits=16, id=slot, drafter_params=one, **asked),
+        )
+    state, output = engine.generate(params, state, drafter_params=given, rounds=2)
+    assert output.counts.tolist() == [16, 16]
+    np.testing.assert_array_equal(output.tokens[:, :16], given.tokens)
+
+
+@pytest.mark.parametrize(
+    ("params", "told"),
+    [
+        ({}, r"drafter_params is a dict, and a Suffix takes None or jspec.Rollouts\(tokens \[1, T"),
+        (jspec.Rollouts(jnp.ones((2, 3), int), jnp.ones(2, int)), r"tokens .* shape \(2, 3\)"),
+    ],
+)
+def test_rollouts_of_other_rows_are_refused(params, told):
+    model = jspec.testing.PrefixLM()
+    with pytest.raises(jspec.InputError, match=told):
+        jspec.decode(
+            model, model.init(), [[1, 2]], drafter=jspec.Suffix(), drafter_params=params,
+            max_new_tokens=2,
+        )  # fmt: skip
+
+
 def test_the_longest_match_leads_and_a_loop_goes_on():
     drafter = jspec.Suffix(num_speculative_tokens=4, max_depth=4, capacity=16)
     state, frame = memory(drafter, [[1, 2, 3, 7, 5, 3, 8, 2, 3], [4, 6, 4, 6, 4]], [])
