@@ -1,6 +1,6 @@
 """Flax architectures, checkpoints and the small models that the project trained."""
 
-from jspec.models import heads, sharding
+from jspec.models import heads, lora, sharding
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import relaid, restore, save
 from jspec.models.experts import Experts
@@ -45,6 +45,7 @@ __all__ = [
     "from_nnx",
     "heads",
     "load",
+    "lora",
     "relaid",
     "restore",
     "save",

@@ -240,6 +240,9 @@ class Linear(nn.Module):
     def __call__(self, x: Float[Array, "... I"]) -> Float[Array, "... O"]:
         x, shape = x.astype(self.dtype), (self.features, x.shape[-1])
         y = multiply(x, *eight_bits.parameter(self, "weight", shape, self.param_dtype, self.dtype))
+        # What is added to the product row by row, such as `jspec.models.lora.RowAdapters`.
+        if (adapters := self.get_variable("params", "adapters")) is not None:
+            y = y + adapters(x)
         if not self.use_bias:
             return y
         high = eight_bits.high_precision(self.param_dtype, self.dtype)

@@ -24,6 +24,7 @@ from jspec.models import (
     eight_bits,
     gguf,
     hub,
+    lora,
     precision,
     sharding,
     stacking,
@@ -105,6 +106,7 @@ def load(
     rules: sharding.Rules = sharding.TARGET,
     strict: bool = False,
     kv_dtype: DTypeLike | None = None,
+    adapters: Mapping[str, str | Path] | None = None,
 ) -> Loaded:
     """Loads a model, of one of the families that docs/models.md lists, with its tokenizer.
 
@@ -135,6 +137,8 @@ def load(
             stays whole on every device.
         kv_dtype: "int8" keeps keys and values in 8 bits, each vector of a head with a scale of its
             own; by default they are kept in `dtype`. That too is a model of its own.
+        adapters: LoRA adapters by name, each a folder that PEFT saved or a hub id. The model is
+            then a `jspec.models.lora.LoRAModel`, whose `choose` gives each row its own, or none.
 
     Returns:
         The model, its params, tokenizer and special tokens.
@@ -149,6 +153,11 @@ def load(
         >>> model.vocab_size, model.context
         (4096, 1024)
     """
+    if adapters and mesh is not None:
+        raise InputError(
+            "adapters on a mesh are not implemented; leave out mesh, or merge the adapter into the "
+            "base's weights"
+        )
     compute, held = precision.pair(dtype, param_dtype)
     kept = precision.find_kv(kv_dtype)
     checkpoint = open_checkpoint(name)
@@ -172,9 +181,12 @@ def load(
     eos, bos = checkpoint.special_tokens()
     table = tuple(family.weights(config))
     files = checkpoint.tensors(table)
+    params = read_weights(files, family, table, model, mesh, layer_memory, rules)
+    if adapters:
+        model, params = lora.adapted(model, params, table, adapters)
     return Loaded(
         model=model,
-        params=read_weights(files, family, table, model, mesh, layer_memory, rules),
+        params=params,
         tokenizer=words,
         eos=eos,
         bos=bos,

@@ -164,6 +164,7 @@ def generate(
     speculative_config: options.SpeculativeConfig = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
+    lora: options.Adapter = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line instead of text.")
     ] = False,
@@ -218,7 +219,10 @@ def generate(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, chosen, dtype, kv_dtype)
+    adapters = None if lora is None else {"lora": lora}
+    session = sessions.start(model, draft, chosen, dtype, kv_dtype, adapters=adapters)
+    if lora is not None:
+        session = sessions.with_adapter(session, "lora")
     target = session.target
     ids = prompts.encode(
         asked,

@@ -110,6 +110,24 @@ KvDtype = Annotated[
         show_default="the dtype of computation",
     ),
 ]
+Lora = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=DIR|ID",
+        help="LoRA adapter: a folder that PEFT saved, or a hub id; may be repeated. Requests name "
+        "it as their model.",
+        show_default=False,
+    ),
+]
+Adapter = Annotated[
+    str | None,
+    typer.Option(
+        "--lora",
+        metavar="DIR|ID",
+        help="LoRA adapter: a folder that PEFT saved, or a hub id.",
+        show_default=False,
+    ),
+]
 Logprobs = Annotated[
     int | None,
     typer.Option(

@@ -1,6 +1,10 @@
-"""Parsers of numbers on the command line, which refuse others in one sentence."""
+"""Parsers of the command line, which refuse what is none of theirs in one sentence."""
+
+from collections.abc import Sequence
 
 import typer
+
+from jspec._validate.errors import InputError
 
 
 def integer(text: str) -> int:
@@ -17,3 +21,20 @@ def number(text: str) -> float:
         return float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is no number") from None
+
+
+def named_folders(option: str, given: Sequence[str]) -> dict[str, str]:
+    """The folders of options such as `--lora NAME=DIR`, by their names.
+
+    Raises:
+        InputError: if one has no name or no folder, or a name is there twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, _, folder = text.partition("=")
+        if not name or not folder:
+            raise InputError(f"{option} is {text!r:.80}; pass NAME=DIR, such as sql=./adapters/sql")
+        if name in found:
+            raise InputError(f"{option} has the name {name!r:.80} twice; give each its own")
+        found[name] = folder
+    return found

@@ -8,7 +8,7 @@ import typer
 
 from jspec._validate import extras
 from jspec.cli import options
-from jspec.cli.parsers import integer
+from jspec.cli.parsers import integer, named_folders
 from jspec.methods import BUNDLED
 from jspec.serve.limits import ServerLimits
 from jspec.sessions import method_choice
@@ -143,16 +143,19 @@ def serve(
     memory: options.Memory = None,
     dtype: options.Dtype = None,
     kv_dtype: options.KvDtype = None,
+    lora: options.Lora = None,
 ) -> None:
     """Serve a model over HTTP, in the words of the OpenAI API."""
     extras.require("jspec serve", "serve", *_NEEDED)
     choice = method_choice.choose(method, speculative_config)
     draft = method_choice.draft_model(choice, model, draft_model)
+    adapters = named_folders("--lora", lora or ())
 
     from jspec.serve import launch, listening
 
     settings = launch.ServeSettings(
         name=served_model_name or model or BUNDLED,
+        adapters=tuple(adapters),
         host=host,
         port=port,
         rows=rows,
@@ -191,5 +194,7 @@ def serve(
     from jspec.sessions import session as sessions
 
     compilation.keep_on_disk()
-    session = sessions.start(model, draft, launch.narrowed(choice, rows), dtype, kv_dtype)
+    session = sessions.start(
+        model, draft, launch.narrowed(choice, rows), dtype, kv_dtype, adapters=adapters
+    )
     launch.serve(session, settings, taken)

@@ -13,6 +13,7 @@ from jspec.costs.measuring import in_turn, set_backoff
 from jspec.decoding.engine import Engine
 from jspec.drafters.adaptive import Adaptive
 from jspec.drafters.cost_curve import CostCurve
+from jspec.models.lora import LoRAModel
 from jspec.processors.grammar import Capacity, StopCapacity
 from jspec.serve.jobs import Delta, RowSettings, TokenLogprobs
 from jspec.types import Limits, PyTree, Sampling, Stats
@@ -67,15 +68,17 @@ class EngineDevice:
     def num_slots(self) -> int:
         return self.engine.num_slots
 
-    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
+    def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
         """The state of one row behind more tokens of its prompt."""
-        asked = RowSettings() if settings is None else settings
+        model, params = self.engine.model, self._params
+        if isinstance(model, LoRAModel):
+            params = model.choose(params, [settings.adapter])
         return self.engine.prefill(
-            self._params,
+            params,
             tokens,
             drafter_params=self._drafter_params,
             earlier=earlier,
-            **self._arguments(asked),
+            **self._arguments(settings),
         )
 
     def insert(self, row: int, arrival: Any) -> None:

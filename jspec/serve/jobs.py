@@ -34,6 +34,7 @@ class RowSettings:
         grammar: what the answer may hold.
         stop: texts that end it.
         logprobs: whether its log-probabilities are read.
+        adapter: the number of the adapter that answers; 0 is the model alone.
     """
 
     limit: int = 1
@@ -53,6 +54,12 @@ class RowSettings:
     grammar: "Grammar | None" = None
     stop: "StopStrings | None" = None
     logprobs: bool = False
+    adapter: int = 0
+
+    @property
+    def of_prompt(self) -> "RowSettings":
+        """What a part of the prompt is read with: it writes nothing."""
+        return RowSettings(adapter=self.adapter)
 
 
 @dataclass(frozen=True)
@@ -130,10 +137,10 @@ class Executor(Protocol):
     @property
     def num_slots(self) -> int: ...
 
-    def read(self, tokens: Sequence[int], settings: RowSettings | None, earlier: Any) -> Any:
+    def read(self, tokens: Sequence[int], settings: RowSettings, earlier: Any) -> Any:
         """The state of one row behind more tokens of its prompt; `earlier` is gone afterwards.
 
-        Without settings the prompt goes on.
+        Where the prompt goes on, the settings are `RowSettings.of_prompt`.
         """
         ...
 

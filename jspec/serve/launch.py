@@ -63,6 +63,7 @@ class ServeSettings:
         tool_call_parser: how the model writes calls; None: as its template shows them.
         drain_seconds: what is being answered has so long to end, after SIGTERM.
         memory: the file of what the drafter learns, read at the start and written at the end.
+        adapters: names of the model's LoRA adapters, as requests write them.
 
     Raises:
         InputError: if one is out of range.
@@ -90,11 +91,17 @@ class ServeSettings:
     tool_call_parser: str | None = None
     drain_seconds: int = 60
     memory: Path | None = None
+    adapters: tuple[str, ...] = ()
 
     def __post_init__(self):
         from jspec._validate.arguments import check_integer
         from jspec.serve import calls
 
+        if self.name in self.adapters:
+            raise InputError(
+                f"--lora names an adapter {self.name!r:.80}, which is the model's own name; give "
+                "one of them another"
+            )
         for option, value, low, high in (
             ("--port", self.port, 0, 65535),
             ("--rows", self.rows, 1, 4096),
@@ -182,7 +189,7 @@ def serve(session: "Session", settings: ServeSettings, listening: "socket.socket
     intake = RequestParser(target, bounds, _call_parser(target, settings), settings.limits)
     intake.forms.making.warm_up()
     service = Service(
-        Served(settings.name, settings.clients(), int(time.time())),
+        Served(settings.name, settings.clients(), int(time.time()), settings.adapters),
         intake,
         lambda deliver: Scheduler(
             device,

@@ -252,7 +252,7 @@ class Scheduler:
         if at.place < at.boundary:
             end = min(end, at.boundary)
         tokens, earlier = job.prompt[at.place : end], at.arrival
-        settings = job.settings if end == size else None
+        settings = job.settings if end == size else job.settings.of_prompt
         at.arrival = self._call(self._device.read, tokens, settings, earlier)
         at.place = end
         if end == at.boundary:

@@ -63,11 +63,18 @@ class Served:
         name: of the model, as requests write it.
         clients: who may ask; none: anybody.
         started: when, in seconds since 1970.
+        adapters: names of its LoRA adapters, which requests may write in place of the model's.
     """
 
     name: str
     clients: Sequence[Client] = ()
     started: int = 0
+    adapters: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What requests may write as their model; the place of an adapter is its number."""
+        return self.name, *self.adapters
 
 
 class Service:
@@ -174,19 +181,22 @@ class Service:
 
     async def _models(self, request: Request) -> Response:
         self._check_key(request)
-        return JSONResponse({"object": "list", "data": [self._card()]})
+        return JSONResponse(
+            {"object": "list", "data": [self._card(name) for name in self._served.names]}
+        )
 
     async def _model(self, request: Request) -> Response:
         self._check_key(request)
-        self._check_model(request.path_params["name"])
-        return JSONResponse(self._card())
+        self._check_model(name := request.path_params["name"])
+        return JSONResponse(self._card(name))
 
-    def _card(self) -> dict[str, Any]:
+    def _card(self, name: str) -> dict[str, Any]:
         return {
-            "id": self._served.name,
+            "id": name,
             "object": "model",
             "created": self._served.started,
             "owned_by": "jspec",
+            "parent": None if name == self._served.name else self._served.name,
             "max_model_len": self._intake.bounds.max_model_len,
         }
 
@@ -194,14 +204,12 @@ class Service:
         asked, order = await self._order(
             request, schemas.CompletionRequest, self._intake.completion
         )
-        form = CompletionFormat(self._served.name, self._spelling, order.num_top)
+        form = CompletionFormat(asked.model, self._spelling, order.num_top)
         return await self._answer(request, asked, order, form)
 
     async def _chat(self, request: Request) -> Any:
         asked, order = await self._order(request, schemas.ChatRequest, self._intake.chat)
-        form = ChatFormat(
-            self._served.name, self._spelling, order.num_top, order.function, order.reader
-        )
+        form = ChatFormat(asked.model, self._spelling, order.num_top, order.function, order.reader)
         return await self._answer(request, asked, order, form)
 
     async def _order(
@@ -232,7 +240,13 @@ class Service:
             made = await _unless_gone(request, work)
         # Clients with names share nothing of what was read for them.
         salt = f"{own.name}\n{order.salt}" if own.name else order.salt
-        return asked, replace(order.formed(made), salt=salt)
+        order = order.formed(made)
+        if self._served.adapters and isinstance(asked, schemas.SamplingParams):
+            number = self._served.names.index(asked.model)
+            # What an adapter has read is of no use to others.
+            salt = f"{number}\n{salt}"
+            order = replace(order, settings=replace(order.settings, adapter=number))
+        return asked, replace(order, salt=salt)
 
     def _check_answers(self, asked: Any) -> None:
         count = asked.n * (
@@ -319,9 +333,10 @@ class Service:
         return client
 
     def _check_model(self, name: str) -> None:
-        if name != self._served.name:
+        if name not in self._served.names:
+            known = " and ".join(map(repr, self._served.names))
             raise APIError(
-                404, f"model is {name!r:.80}; this server has {self._served.name!r}", "model",
+                404, f"model is {name!r:.80}; this server has {known:.400}", "model",
                 "model_not_found",
             )  # fmt: skip
 

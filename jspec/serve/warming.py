@@ -20,7 +20,7 @@ def warm_up(device: EngineDevice) -> int:
     seeds = (1, -1, 2**40)  # they are made into keys in different ways
     for turn, seed in enumerate((*seeds, *seeds)):
         asked = RowSettings(limit=2, temperature=1.0, seed=seed, stop_token_ids=(0,))
-        begun = device.read([0, 1], None, None)
+        begun = device.read([0, 1], asked.of_prompt, None)
         kept = device.copy(begun)
         row_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(kept))
         device.insert(0, device.read([1], asked, begun))

@@ -1,12 +1,14 @@
 """A loaded target and the drafter of a chosen method, ready to run."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from jspec.methods import BUNDLED
 from jspec.sessions.method_choice import Choice
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from jspec.methods import Built
     from jspec.models import Loaded
 
@@ -30,6 +32,7 @@ def start(
     dtype: str | None,
     kv_dtype: str | None = None,
     scan_layers: bool | None = None,
+    adapters: "Mapping[str, str] | None" = None,
 ) -> Session:
     """Loads the models and builds the drafter.
 
@@ -40,14 +43,22 @@ def start(
         dtype: dtype of both models; None is the device's default.
         kv_dtype: of their keys and values; None: `dtype`.
         scan_layers: whether their layers are scanned; None: where that costs nothing.
+        adapters: LoRA adapters of the target, folders or hub ids by name.
 
     Raises:
         InputError: if a model cannot be loaded, or the two have different vocabularies.
     """
-    target = load(model or BUNDLED, dtype, kv_dtype, scan_layers)
+    target = load(model or BUNDLED, dtype, kv_dtype, scan_layers, adapters)
     draft = None if draft_model is None else load(draft_model, dtype, kv_dtype, scan_layers)
     built = choice.method.build(target, draft, **choice.options)
     return Session(target, choice, built, model or BUNDLED)
+
+
+def with_adapter(session: Session, name: str) -> Session:
+    """The session in which all rows have one of the target's adapters."""
+    model: Any = session.target.model
+    params = model.choose(session.target.params, name)
+    return replace(session, target=replace(session.target, params=params))
 
 
 def load(
@@ -55,6 +66,7 @@ def load(
     dtype: str | None,
     kv_dtype: str | None = None,
     scan_layers: bool | None = None,
+    adapters: "Mapping[str, str] | None" = None,
 ) -> "Loaded":
     """A model whose layers are scanned where that costs nothing, so that it compiles sooner.
 
@@ -63,6 +75,7 @@ def load(
         dtype: None is the device's default.
         kv_dtype: of keys and values; None: `dtype`.
         scan_layers: None: where it costs nothing.
+        adapters: LoRA adapters, folders or hub ids by name.
 
     Raises:
         InputError: if it cannot be loaded.
@@ -71,4 +84,4 @@ def load(
     from jspec.models import scanning
 
     scan = scanning.free() if scan_layers is None else scan_layers
-    return models.load(name, dtype, scan_layers=scan, kv_dtype=kv_dtype)
+    return models.load(name, dtype, scan_layers=scan, kv_dtype=kv_dtype, adapters=adapters)

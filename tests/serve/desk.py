@@ -18,12 +18,14 @@ BOUNDS = RequestBounds(fakes.CONTEXT, 2, 256, 64, 64, 64)
 
 
 @contextmanager
-def service(device=None, *, api_key=None, clients=(), bounds=None, target=None, **scheduling):
+def service(
+    device=None, *, api_key=None, clients=(), bounds=None, target=None, adapters=(), **scheduling
+):
     """A client of a service that runs, the device, and the lines of its log."""
     device, lines = device or fakes.FakeDevice(), []
     known = target or fakes.loaded()
     made = Service(
-        Served("bytes", clients if api_key is None else (Client("", api_key),), 1),
+        Served("bytes", clients if api_key is None else (Client("", api_key),), 1, adapters),
         RequestParser(
             known, replace(BOUNDS, **(bounds or {})), calls.parser_of(known.chat.template)
         ),

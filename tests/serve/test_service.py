@@ -384,6 +384,36 @@ def test_paths_and_methods(client):
     assert got.json()["error"]["code"] == "model_not_found"
 
 
+def test_requests_name_an_adapter_as_their_model():
+    device = fakes.FakeDevice(2)
+    with service(device, adapters=("sql", "poems"), capacity=16) as client:
+        cards = client.get("/v1/models").json()["data"]
+        assert [card["id"] for card in cards] == ["bytes", "sql", "poems"]
+        assert [card["parent"] for card in cards] == [None, "bytes", "bytes"]
+        assert client.get("/v1/models/sql").json()["id"] == "sql"
+        asked, long = [], "a beginning that is long enough to be kept " * 2
+        insert = device.insert
+        device.insert = lambda row, arrival: (
+            asked.append(arrival.settings.adapter), insert(row, arrival),
+        )[1]  # fmt: skip
+        reused = []
+        for name in ("bytes", "sql", "poems", "sql", "bytes"):
+            reads = len(device.calls)
+            for _ in range(2):
+                got = complete(client, model=name, prompt=long + "x", max_tokens=4)
+                assert got.json()["model"] == name
+            assert chat(client, model=name).json()["model"] == name
+            first = next(call for call in device.calls[reads:] if call[0] == "read")
+            reused.append(first[2])
+        assert asked == [0] * 3 + [1] * 3 + [2] * 3 + [1] * 3 + [0] * 3
+        # The first request of each reads all of its prompt; later ones find what their own read.
+        assert reused[:3] == [0, 0, 0] and min(reused[3:]) > 0
+        wrong = complete(client, model="prose")
+        assert wrong.status_code == 404
+        told = "model is 'prose'; this server has 'bytes' and 'sql' and 'poems'"
+        assert wrong.json()["error"]["message"] == told
+
+
 def test_models_and_health(client):
     assert client.get("/health").status_code == 200
     (card,) = client.get("/v1/models").json()["data"]

@@ -1,0 +1,398 @@
+"""LoRA (Hu et al. 2021, arXiv 2106.09685): adapters of one base model, chosen row by row.
+
+An adapter adds B A x to products W x of the base. All adapters of a product are one pair of
+matrices, those of A one below the other and those of B side by side; of A x a row keeps what its
+own adapter made. So rows of a batch have different adapters in one program, and the choice is data.
+Files are those of PEFT.
+"""
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from numbers import Integral
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+from flax import struct
+from jax.core import Tracer
+from jax.typing import ArrayLike
+from jaxtyping import Array, Float, Int
+
+from jspec._validate.errors import InputError
+from jspec.models import hub, stacking
+from jspec.models.huggingface import shards
+from jspec.models.huggingface.settings import read as read_settings
+from jspec.models.huggingface.weights import Weight, listed
+from jspec.models.linear import product
+from jspec.round.packed import Mask, PackedMask
+from jspec.types import Output, PyTree
+
+CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+_TENSOR = re.compile(r"base_model\.model\.(.+)\.lora_([AB])\.weight")
+_REFUSED = {
+    "use_dora": "DoRA's magnitudes",
+    "modules_to_save": "whole modules beside the adapter",
+    "alpha_pattern": "an alpha for each module",
+    "layer_replication": "layers that stand in for others",
+}
+
+
+@struct.dataclass
+class RowAdapters:
+    """The adapters of one product.
+
+    Axes: R the ranks of all adapters together, I and O the product's inputs and outputs, L the
+    layers, if they are stacked.
+    """
+
+    down: Float[Array, "*L R I"]
+    up: Float[Array, "*L O R"]
+    owner: Int[Array, "*L R"]
+    """The adapter, from 1 on, that each rank is of."""
+    ids: Int[Array, "..."] | None = None
+    """[B, N] or [B, 1], in a scan with the axis of layers: the adapter of each token; 0 is none."""
+
+    def __call__(self, x: Float[Array, "B N I"]) -> Float[Array, "B N O"]:
+        """What is added to the product of x."""
+        assert self.ids is not None, "made by `LoRAModel.apply`"
+        inner = product(x, self.down)
+        own = self.ids[..., None] == self.owner
+        # What other adapters made of x is left out, whatever it is.
+        return product(jnp.where(own, inner, 0), self.up)
+
+
+@struct.dataclass
+class LoRAMemory:
+    """The base model's memory, and which adapter each row was read with."""
+
+    base: PyTree
+    ids: Int[Array, " B"]
+
+
+@dataclass(frozen=True)
+class LoRAModel:
+    """A model with adapters, of which each row has one or none. `jspec.models.load` makes it.
+
+    Its params have, beside the base's weights, `lora` and `ids`; `choose` sets the latter. What a
+    row was read with stays in its memory, so that rows of an `Engine` come and go with their
+    adapters, and only what reads a prompt has to choose.
+
+    Args:
+        base: the model.
+        names: of the adapters; the first has the number 1.
+    """
+
+    base: Any
+    names: tuple[str, ...]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "base":  # a copy that has no field yet
+            raise AttributeError(name)
+        return getattr(self.base, name)
+
+    @property
+    def vocab_size(self) -> int:
+        """V of the base."""
+        return self.base.vocab_size
+
+    @property
+    def context(self) -> int | None:
+        """The number of positions that the base can place."""
+        return self.base.context
+
+    def clone(self, **changes: Any) -> "LoRAModel":
+        """The same with a base that differs in something."""
+        return replace(self, base=self.base.clone(**changes))
+
+    def choose(
+        self, params: PyTree, adapters: str | Sequence[str | int | None] | ArrayLike
+    ) -> PyTree:
+        """The params with an adapter for each row.
+
+        Args:
+            params: of `jspec.models.load(.., adapters=)`.
+            adapters: [B] names, None for none; or their numbers from 1 on, 0 for none. An array may
+                be traced, and is clipped then. A single one is that of all rows.
+
+        Raises:
+            InputError: if there is no such adapter.
+        """
+        count, asked = len(self.names), adapters
+        ids: Any = asked
+        if isinstance(asked, str):
+            ids = self._number(asked)
+        elif isinstance(asked, Sequence):
+            ids = [one if _is_number(one) else self._number(one) for one in asked]
+        if isinstance(ids, Tracer):
+            ids = jnp.clip(ids, 0, count).astype(jnp.int32)
+        else:
+            given = np.asarray(ids)
+            if given.ndim > 1 or given.dtype.kind not in "iu":
+                raise InputError(
+                    f"adapters has shape {given.shape} and dtype {given.dtype}; pass one a row"
+                )
+            if (wrong := given[(given < 0) | (given > count)]).size:
+                raise InputError(
+                    f"adapters holds {wrong[0]}; pass 0 for none, or a number in 1 .. {count}"
+                )
+            ids = given.astype(np.int32)  # on the host: nothing is compiled for it
+        return {**params, "ids": ids}
+
+    def _number(self, name: Any) -> int:
+        if name not in (known := (None, *self.names)):
+            raise InputError(
+                f"adapters holds {name!r:.80}; pass None for none, or one of "
+                f"{', '.join(self.names)}"
+            )
+        return known.index(name)
+
+    def init_memory(self, batch: int, capacity: int) -> LoRAMemory:
+        """The base's memory; no row has an adapter."""
+        return LoRAMemory(self.base.init_memory(batch, capacity), jnp.zeros(batch, jnp.int32))
+
+    def apply(
+        self,
+        params: PyTree,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Mask,
+        memory: LoRAMemory | None,
+        nodes: PyTree = None,
+    ) -> Output:
+        """The forward of the base with each row's adapter; see `jspec.protocols.CausalLM`.
+
+        Raises:
+            InputError: if adapters were chosen for another number of rows, or nodes are scored
+                level by level, as in a draft model.
+        """
+        if nodes is not None:
+            raise InputError(
+                "a model with adapters is no draft model; load it without, or merge an adapter "
+                "into its weights"
+            )
+        batch = len(mask.seen) if isinstance(mask, PackedMask) else len(tokens)
+        ids = params["ids"]
+        if ids is None:
+            ids = jnp.zeros(batch, jnp.int32) if memory is None else memory.ids
+        if ids.ndim == 0:
+            ids = jnp.broadcast_to(ids, (batch,))
+        if ids.shape != (batch,):
+            raise InputError(
+                f"adapters were chosen for {len(ids)} rows and there are {batch}; choose one for "
+                "each, or leave it out where rows go on"
+            )
+        of_tokens = ids[:, None]
+        if isinstance(mask, PackedMask):
+            of_tokens = mask.pack(jnp.broadcast_to(of_tokens, mask.places.shape))
+        weights = {"params": _with_adapters(params, of_tokens)}
+        past = None if memory is None else memory.base
+        output = self.base.apply(weights, tokens, positions, mask, past)
+        return output.replace(tentative=LoRAMemory(output.tentative, ids))
+
+    def commit(
+        self,
+        memory: LoRAMemory,
+        tentative: LoRAMemory,
+        path: Int[Array, "B P"],
+        counts: Int[Array, " B"],
+    ) -> LoRAMemory:
+        """The base's, and the adapter that the rows were scored with."""
+        return LoRAMemory(
+            self.base.commit(memory.base, tentative.base, path, counts), tentative.ids
+        )
+
+    def until(self, memory: LoRAMemory, lengths: Int[Array, " B"]) -> LoRAMemory:
+        """The base's."""
+        return LoRAMemory(self.base.until(memory.base, lengths), memory.ids)
+
+
+def _with_adapters(params: PyTree, ids: Int[Array, "B _"]) -> PyTree:
+    """The base's weights with the adapters beside those that they add to."""
+    weights = dict(params["params"])
+    for name, kinds in params["lora"].items():
+        layers = stacking.layers_of(name)
+        own = ids if layers is None else jnp.broadcast_to(ids, (len(layers), *ids.shape))
+        for kind, held in kinds.items():
+            adapted = {**weights[name][kind], "adapters": held.replace(ids=own)}
+            weights[name] = {**weights[name], kind: adapted}
+    return weights
+
+
+def _is_number(one: Any) -> bool:
+    return isinstance(one, Integral) and not isinstance(one, bool)
+
+
+class _Module(NamedTuple):
+    """A product of the base as PEFT names it."""
+
+    path: tuple[str, ...]
+    """Of ours."""
+    begin: int
+    """Its first output among those of ours."""
+    inputs: int
+    outputs: int
+
+
+class _Part(NamedTuple):
+    """An adapter of one module."""
+
+    module: _Module
+    down: np.ndarray
+    up: np.ndarray
+    """Scaled."""
+
+
+def adapted(
+    model: Any, params: PyTree, table: Sequence[Weight], adapters: Mapping[str, str | Path]
+) -> tuple[LoRAModel, PyTree]:
+    """A model with adapters beside its weights.
+
+    Args:
+        model: the base.
+        params: its weights.
+        table: what its weights are called in Hugging Face's layout.
+        adapters: a folder of PEFT's layout or a hub id, by name.
+
+    Raises:
+        InputError: if a folder is not whole, or an adapter is for another base, or for what has no
+            place for one.
+    """
+    modules = _modules(table)
+    found = [
+        _read(hub.folder(path, (CONFIG, WEIGHTS)), modules, model.dtype)
+        for path in adapters.values()
+    ]
+    layers: dict[str, Any] = {}
+    for kind in sorted({part.module.path[1:] for one in found for part in one}):
+        # As wide in each layer, so that layers can be stacked.
+        ranks = [_most(one, kind) for one in found]
+        for path in sorted({module.path for module in modules.values()}):
+            if path[1:] == kind:
+                own = [module for module in modules.values() if module.path == path]
+                held = _joined(own, found, ranks, model.dtype)
+                layers.setdefault(path[0], {})[kind[0]] = held
+    lora = stacking.stacked({"params": layers}, model.groups)["params"]
+    return LoRAModel(model, tuple(adapters)), {**params, "lora": lora, "ids": None}
+
+
+def of_base(params: PyTree) -> PyTree:
+    """The base's weights alone; params of another model as they are."""
+    if not isinstance(params, Mapping) or "lora" not in params:
+        return params
+    return {name: part for name, part in params.items() if name not in ("lora", "ids")}
+
+
+def _modules(table: Sequence[Weight]) -> dict[str, _Module]:
+    """The products of the layers, by their names in Hugging Face's layout."""
+    found = {}
+    for weight in table:
+        *path, last = weight.path
+        if last != "weight" or len(path) != 2 or weight.groups is not None:
+            continue  # tables, vectors, and experts, whose products are no `Linear`
+        begin = 0
+        for name, shape in zip(weight.names, weight.shapes, strict=True):
+            outputs, inputs = reversed(shape) if weight.transposed else shape
+            found[name.removesuffix(".weight")] = _Module(tuple(path), begin, inputs, outputs)
+            begin += outputs
+    return found
+
+
+def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Part]:
+    """The parts of one adapter."""
+    scale = _scale(folder)
+    if not (folder / WEIGHTS).is_file():
+        raise InputError(f"{folder} has no {WEIGHTS}; name a folder that PEFT saved")
+    files = shards.open_file(folder / WEIGHTS)
+    halves: dict[str, dict[str, np.ndarray]] = {}
+    others = []
+    for tensor in sorted(files.files):
+        named = _TENSOR.fullmatch(tensor)
+        if named is None or named[1] not in modules:
+            others.append(tensor)
+            continue
+        halves.setdefault(named[1], {})[named[2]] = files.read(tensor).astype(np.float32)
+    if others or not halves:
+        raise InputError(
+            f"{folder} adapts {listed(others, 'tensor') if others else 'nothing'}, for which this "
+            "model has no place; jspec adapts the products of attention and MLP alone"
+        )
+    parts = []
+    for name, pair in halves.items():
+        module = modules[name]
+        if missing := {"A", "B"} - set(pair):
+            raise InputError(f"{folder} lacks lora_{min(missing)} of {name}; save it again")
+        down, up = pair["A"], pair["B"]
+        rank = len(down)
+        wanted = (rank, module.inputs), (module.outputs, rank)
+        if (down.shape, up.shape) != wanted:
+            raise InputError(
+                f"{folder} has lora_A {list(down.shape)} and lora_B {list(up.shape)} of {name}, "
+                f"and this model takes {list(wanted[0])} and {list(wanted[1])}; it was trained for "
+                "another base, so load that one"
+            )
+        if not (np.isfinite(down).all() and np.isfinite(up).all()):
+            raise InputError(
+                f"{folder} holds no numbers in {name} (NaN or infinity); train it again"
+            )
+        parts.append(_Part(module, down, up * scale(rank)))
+    return parts
+
+
+def _scale(folder: Path) -> Callable[[int], float]:
+    """What an adapter is multiplied with, by its rank."""
+    if not (folder / CONFIG).is_file():
+        raise InputError(f"{folder} has no {CONFIG}; name a folder that PEFT saved")
+    settings = read_settings(folder / CONFIG)
+    kind = settings.get("peft_type", "LORA")
+    if kind != "LORA":
+        raise InputError(f"{folder} is a {kind!r:.40} adapter; jspec implements LORA")
+    for name, what in _REFUSED.items():
+        if settings.get(name):
+            raise InputError(
+                f"{folder} has {name}: {what}, which jspec does not implement; merge it into the "
+                "base's weights"
+            )
+    if (bias := settings.get("bias", "none")) != "none":
+        raise InputError(
+            f"{folder} has bias = {bias!r:.40}, which jspec does not implement; merge it into the "
+            "base's weights"
+        )
+    alpha = settings.number("lora_alpha", 8)
+    root = bool(settings.get("use_rslora"))
+    return lambda rank: alpha / (math.sqrt(rank) if root else rank)
+
+
+def _most(parts: Sequence[_Part], kind: tuple[str, ...]) -> int:
+    """The most ranks that an adapter has in a product of this kind, of all layers."""
+    ranks: dict[tuple[str, ...], int] = {}
+    for part in parts:
+        if part.module.path[1:] == kind:
+            ranks[part.module.path] = ranks.get(part.module.path, 0) + len(part.down)
+    return max(ranks.values(), default=0)
+
+
+def _joined(
+    own: Sequence[_Module], adapters: Sequence[Sequence[_Part]], ranks: Sequence[int], dtype: Any
+) -> RowAdapters:
+    """All adapters of one product of ours, which several modules may share.
+
+    Args:
+        own: its modules.
+        adapters: the parts of each.
+        ranks: how many each has here; zeros fill up.
+        dtype: of the matrices.
+    """
+    total = sum(ranks)
+    down = np.zeros((total, own[0].inputs), np.float32)
+    up = np.zeros((max(module.begin + module.outputs for module in own), total), np.float32)
+    for parts, begin in zip(adapters, np.cumsum([0, *ranks]).tolist(), strict=False):
+        for part in parts:
+            if part.module.path == own[0].path:
+                place = slice(begin, begin := begin + len(part.down))
+                down[place] = part.down
+                up[part.module.begin : part.module.begin + part.module.outputs, place] = part.up
+    owner = np.repeat(np.arange(1, len(ranks) + 1, dtype=np.int32), ranks)
+    return RowAdapters(jnp.asarray(down, dtype), jnp.asarray(up, dtype), jnp.asarray(owner))

@@ -1,0 +1,232 @@
+"""Adapters beside a base are that base with the adapter merged into its weights."""
+
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import tiny
+from safetensors.numpy import load_file, save_file
+
+import jspec
+from jspec import models
+from jspec.models.export import save_hf
+
+ATTENTION = ("self_attn.q_proj", "self_attn.v_proj", "self_attn.o_proj")
+MLP = ("mlp.gate_proj", "mlp.down_proj")
+LENGTHS = tiny.LENGTHS
+CONFIG = dict(peft_type="LORA", r=2, lora_alpha=6, bias="none", target_modules=[])
+
+
+def saved(folder, seed, modules, rank, layers=(0, 1), **config):
+    """An adapter in PEFT's layout, and what it adds to each weight of the base."""
+    rng, tensors, added = np.random.default_rng(seed), {}, {}
+    shapes = {name: load_file(folder.parent / "base" / "model.safetensors")[name].shape
+              for layer in layers for module in modules
+              for name in [f"model.layers.{layer}.{module}.weight"]}  # fmt: skip
+    for name, (outputs, inputs) in shapes.items():
+        down = rng.normal(0, 0.4, (rank, inputs)).astype(np.float32)
+        up = rng.normal(0, 0.4, (outputs, rank)).astype(np.float32)
+        bare = name.removesuffix(".weight")
+        tensors[f"base_model.model.{bare}.lora_A.weight"] = down
+        tensors[f"base_model.model.{bare}.lora_B.weight"] = up
+        settings = CONFIG | dict(r=rank) | config
+        root = np.sqrt(rank) if settings.get("use_rslora") else rank
+        added[name] = settings["lora_alpha"] / root * (up.astype(np.float64) @ down)
+    folder.mkdir()
+    save_file(tensors, folder / "adapter_model.safetensors")
+    (folder / "adapter_config.json").write_text(json.dumps(CONFIG | dict(r=rank) | config))
+    return added
+
+
+def merged(folder, base, added):
+    """A checkpoint of the base with an adapter in its weights."""
+    held = load_file(base / "model.safetensors")
+    folder.mkdir()
+    save_file(
+        {name: (w + added.get(name, 0)).astype(np.float32) for name, w in held.items()},
+        folder / "model.safetensors", metadata={"format": "pt"},
+    )  # fmt: skip
+    (folder / "config.json").write_text((base / "config.json").read_text("utf-8"))
+    return models.load(folder, dtype="float32", with_tokenizer=False)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    root = tmp_path_factory.mktemp("lora")
+    model = tiny.model(num_layers=3)
+    save_hf(model, tiny.params(model), root / "base", dtype=jnp.float32)
+    one = saved(root / "one", 1, ATTENTION, 2)
+    two = saved(root / "two", 2, (*MLP, "self_attn.k_proj"), 3, layers=(1, 2), use_rslora=True)
+    for name, added in (("one", one), ("two", two)):
+        merged(root / f"merged_{name}", root / "base", added)
+    return root
+
+
+def load(folder, name, **options):
+    return models.load(folder / name, dtype="float32", with_tokenizer=False, **options)
+
+
+@pytest.fixture(scope="module")
+def alone(folder):
+    """Base and merged models, in the order of the adapters' numbers."""
+    return [load(folder, name) for name in ("base", "merged_one", "merged_two")]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["layers", "scanned"])
+def adapted(folder, request):
+    adapters = {"one": folder / "one", "two": folder / "two"}
+    return load(folder, "base", adapters=adapters, scan_layers=request.param)
+
+
+def test_each_row_has_the_logits_of_its_merged_model(adapted, alone):
+    tokens = jnp.asarray(np.random.default_rng(0).integers(0, tiny.VOCAB, (4, 9)))
+    positions = jnp.broadcast_to(jnp.arange(9), (4, 9))
+    mask = jnp.broadcast_to(jnp.tril(jnp.ones((9, 9), bool)), (4, 9, 9))
+    ids = [2, 0, 1, 2]
+    params = adapted.model.choose(adapted.params, ids)
+    found = adapted.model.apply(params, tokens, positions, mask, None).logits
+    for row, number in enumerate(ids):
+        own = alone[number]
+        want = own.model.apply(own.params, tokens, positions, mask, None).logits
+        np.testing.assert_allclose(found[row], want[row], atol=1e-4)
+        other = alone[(number + 1) % 3]
+        apart = other.model.apply(other.params, tokens, positions, mask, None).logits
+        assert abs(found[row] - apart[row]).max() > 0.1, "another adapter says something else"
+
+
+@pytest.mark.parametrize("sampling", [None, jspec.Sampling(0.8)])
+def test_rows_of_a_batch_write_the_tokens_of_their_merged_models(adapted, alone, sampling):
+    drafter = jspec.adaptive(
+        jspec.merge(
+            jspec.TokenRecycling(tiny.VOCAB, jspec.tree.branching([2, 1])),
+            jspec.Suffix(num_speculative_tokens=4, capacity=64),
+            num_speculative_tokens=6,
+        ),
+        (0, 2, 6), token_budget=0.5,
+    )  # fmt: skip
+    asked = dict(max_new_tokens=24, sampling=sampling, key=3)
+    found = jspec.decode(
+        adapted.model, adapted.model.choose(adapted.params, ["two", None, "one"]), tiny.PROMPTS,
+        LENGTHS, drafter=drafter,
+        drafter_params=jspec.AdaptiveParams((None, None), jspec.CostCurve.of({1: 1.0, 21: 1.1})),
+        **asked,
+    )  # fmt: skip
+    plain = []
+    for row, number in enumerate((2, 0, 1)):
+        own = alone[number]
+        want = jspec.decode(own.model, own.params, tiny.PROMPTS, LENGTHS, **asked)
+        np.testing.assert_array_equal(found.tokens[row], want.tokens[row])
+        plain.append(want.tokens)
+    assert (plain[0] != plain[1]).any() and (plain[1] != plain[2]).any()
+
+
+def test_rows_of_an_engine_come_and_go_with_their_adapters(adapted, alone):
+    engine = jspec.Engine(
+        adapted.model, num_slots=2, capacity=40, drafter=jspec.PromptLookup(whole=False)
+    )
+    state, prompts = engine.init(adapted.params), [[5, 3, 9, 1], [4, 4], [8, 1, 6, 1, 6]]
+    wanted = [1, 2, 0]
+
+    def arriving(number):
+        chosen = adapted.model.choose(adapted.params, [wanted[number]])
+        first = engine.prefill(chosen, prompts[number][:2], limits=16)
+        rest = prompts[number][2:]
+        return engine.prefill(chosen, rest, limits=16, earlier=first) if rest else first
+
+    def check(slot, number):
+        own = alone[wanted[number]]
+        want = jspec.decode(own.model, own.params, [prompts[number]], max_new_tokens=16)
+        np.testing.assert_array_equal(state.out[slot, :16], want.tokens[0])
+
+    state = engine.insert(state, 0, arriving(0))
+    state, _ = engine.generate(adapted.params, state, rounds=2)
+    state = engine.insert(state, 1, arriving(1))
+    while not state.done[0]:
+        state, _ = engine.generate(adapted.params, state, rounds=1)
+    check(0, 0)
+    state = engine.insert(engine.free(state, 0), 0, arriving(2))
+    while not state.done.all():
+        state, _ = engine.generate(adapted.params, state, rounds=4)
+    check(1, 1)
+    check(0, 2)
+
+
+def test_requests_of_a_server_have_their_adapters_and_compile_nothing(adapted, alone):
+    from jspec.serve.device import EngineDevice
+    from jspec.serve.jobs import RowSettings
+
+    engine = jspec.Engine(adapted.model, num_slots=2, capacity=40)
+    device = EngineDevice(engine, adapted.params, None, eos=(), rounds=4)
+
+    def answers(numbers):
+        asked = [RowSettings(limit=8, adapter=number) for number in numbers]
+        for slot, one in enumerate(asked):
+            begun = device.read([5, 3], one.of_prompt, None)
+            device.insert(slot, device.read([9, 1], one, begun))
+        written: list[list[int]] = [[], []]
+        while min(map(len, written)) < 8:
+            for own, delta in zip(written, device.deltas(device.step(False), [0, 1]), strict=True):
+                own += delta.tokens
+        return written
+
+    wanted = [
+        jspec.decode(one.model, one.params, [[5, 3, 9, 1]], max_new_tokens=8).tokens[0].tolist()
+        for one in alone
+    ]
+    assert answers([1, 0]) == [wanted[1], wanted[0]]
+    with jspec.no_recompile():
+        assert answers([0, 2]) == [wanted[0], wanted[2]]
+
+
+def test_what_drafts_for_the_base_is_found_for_its_adapters(adapted, alone):
+    from jspec.models.fingerprint import fingerprint
+
+    assert fingerprint(adapted.params) == fingerprint(alone[0].params)
+
+
+def test_names_and_numbers_of_adapters_are_checked(adapted):
+    model, params = adapted.model, adapted.params
+    for given, told in (
+        (["three"], "adapters holds 'three'; pass None for none, or one of one, two"),
+        ([3], r"adapters holds 3; pass 0 for none, or a number in 1 \.\. 2"),
+        ([[1]], r"adapters holds \[1\]; pass None for none"),
+        (np.ones((1, 1), int), r"adapters has shape \(1, 1\) and dtype int64; pass one a row"),
+    ):
+        with pytest.raises(jspec.InputError, match=told):
+            model.choose(params, given)
+    with pytest.raises(jspec.InputError, match="adapters were chosen for 2 rows and there are 3"):
+        jspec.decode(model, model.choose(params, [1, 2]), tiny.PROMPTS, LENGTHS, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    ("config", "change", "told"),
+    [
+        (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
+        (dict(bias="all"), {}, "bias = 'all'"),
+        (dict(peft_type="IA3"), {}, "is a 'IA3' adapter; jspec implements LORA"),
+        (dict(lora_alpha=0), {}, "lora_alpha = 0; it has to be above 0"),
+        ({}, {"model.embed_tokens.lora_A": (2, 4)}, r"adapts 1 tensor \(base_model.model.model.em"),
+        ({}, {"model.layers.9.self_attn.q_proj.lora_A": (2, 16)}, "for which this model has no"),
+        ({}, {"model.layers.0.self_attn.q_proj.lora_A": (2, 12)}, "was trained for another base"),
+        ({}, {"model.layers.0.mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
+        ({}, {"model.layers.0.self_attn.q_proj.lora_B": None}, "holds no numbers in model.layers"),
+    ],
+)
+def test_what_is_no_adapter_of_this_base_is_refused(folder, tmp_path, config, change, told):
+    held = load_file(folder / "one" / "adapter_model.safetensors")
+    for name, shape in change.items():
+        full = f"base_model.model.{name}.weight"
+        held[full] = held[full] * np.nan if shape is None else np.zeros(shape, np.float32)
+    save_file(held, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG | config))
+    with pytest.raises(jspec.InputError, match=told):
+        load(folder, "base", adapters={"other": tmp_path})
+
+
+def test_a_folder_without_an_adapter_and_a_mesh_are_refused(folder, tmp_path):
+    with pytest.raises(jspec.InputError, match=r"has no adapter_config.json; name a folder that"):
+        load(folder, "base", adapters={"none": tmp_path})
+    mesh = models.sharding.mesh(1) if hasattr(models.sharding, "mesh") else object()
+    with pytest.raises(jspec.InputError, match="adapters on a mesh are not implemented"):
+        load(folder, "base", adapters={"one": folder / "one"}, mesh=mesh)
