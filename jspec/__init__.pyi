@@ -32,6 +32,12 @@ from .drafters.adaptive import Adaptive as Adaptive
 from .drafters.adaptive import AdaptiveParams as AdaptiveParams
 from .drafters.adaptive import adaptive as adaptive
 from .drafters.autoregressive import Autoregressive as Autoregressive
+from .drafters.contrib import ngrams as ngrams
+from .drafters.contrib.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
+from .drafters.contrib.coupled_tree import CoupledTree as CoupledTree
+from .drafters.contrib.dynamic_token_recycling import (
+    DynamicTokenRecycling as DynamicTokenRecycling,
+)
 from .drafters.cost_curve import CostCurve as CostCurve
 from .drafters.draft_head.block import BlockDrafter as BlockDrafter
 from .drafters.draft_head.eagle import EAGLE as EAGLE
@@ -41,8 +47,6 @@ from .drafters.draft_head.medusa import Medusa as Medusa
 from .drafters.draft_head.protocol import DraftHead as DraftHead
 from .drafters.draft_model import acceptance_vector as acceptance_vector
 from .drafters.draft_model import sequoia_tree as sequoia_tree
-from .drafters.draft_model.calibrated_dyspec import CalibratedDySpec as CalibratedDySpec
-from .drafters.draft_model.coupled_tree import CoupledTree as CoupledTree
 from .drafters.draft_model.dyspec import DySpec as DySpec
 from .drafters.draft_model.rsd_c import RSDC as RSDC
 from .drafters.draft_model.rsd_s import RSDS as RSDS
@@ -56,10 +60,6 @@ from .drafters.ensemble.merge import Merge as Merge
 from .drafters.ensemble.merge import merge as merge
 from .drafters.jump_forward import JumpForward as JumpForward
 from .drafters.retrieval import datastore as datastore
-from .drafters.retrieval import ngrams as ngrams
-from .drafters.retrieval.dynamic_token_recycling import (
-    DynamicTokenRecycling as DynamicTokenRecycling,
-)
 from .drafters.retrieval.lookahead import Lookahead as Lookahead
 from .drafters.retrieval.prompt_lookup import PromptLookup as PromptLookup
 from .drafters.retrieval.rest import REST as REST

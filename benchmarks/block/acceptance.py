@@ -15,8 +15,8 @@ import jspec
 from benchmarks import model_pairs, options
 from benchmarks.harness import command, console, headline, record
 from benchmarks.whole_rounds import Decoding
+from jspec.drafters.contrib.block_probabilities import BlockDistributions
 from jspec.drafters.draft_head.block import BlockDrafter, BlockState
-from jspec.drafters.draft_head.block_probabilities import BlockDistributions
 from jspec.drafters.draft_head.eagle import EAGLE2
 from jspec.models import heads
 from jspec.protocols import Drafter

@@ -6,7 +6,7 @@ from itertools import accumulate
 from operator import mul
 
 from jspec.drafters.autoregressive import Autoregressive
-from jspec.drafters.draft_model.coupled_tree import CoupledTree
+from jspec.drafters.contrib.coupled_tree import CoupledTree
 from jspec.drafters.draft_model.dyspec import DySpec
 from jspec.drafters.draft_model.rsd_c import RSDC
 from jspec.drafters.draft_model.rsd_s import RSDS

@@ -18,7 +18,7 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec.cli import train_heads
 from jspec.cli.train_progress import shown
-from jspec.drafters.retrieval import ngrams
+from jspec.drafters.contrib import ngrams
 from jspec.methods import BUNDLED
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded

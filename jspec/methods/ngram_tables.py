@@ -7,8 +7,8 @@ from pathlib import Path
 import jax
 import numpy as np
 
-from jspec.drafters.retrieval import ngrams
-from jspec.drafters.retrieval.ngram_table import NGramTable
+from jspec.drafters.contrib import ngrams
+from jspec.drafters.contrib.ngram_table import NGramTable
 from jspec.models import hub
 from jspec.models.fingerprint import fingerprint
 from jspec.models.load import Loaded

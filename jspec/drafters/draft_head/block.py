@@ -15,9 +15,9 @@ from jspec._validate.kinds import COUNT, Integer
 from jspec._validate.options import check_fields
 from jspec._xla import mesh_axes
 from jspec._xla.ragged import sequence
-from jspec.drafters.draft_head import block_probabilities
+from jspec.drafters.contrib import block_probabilities
+from jspec.drafters.contrib.block_probabilities import BlockDistributions, ProbabilityWeights
 from jspec.drafters.draft_head.base import check_depth, check_head, check_is_head
-from jspec.drafters.draft_head.block_probabilities import BlockDistributions, ProbabilityWeights
 from jspec.drafters.growth import best_first
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.scorer import LevelOutput
@@ -172,7 +172,7 @@ class BlockDrafter:
     argmax(log p + G). The tree is grown best first by the product of the candidates' probabilities,
     which depend on the token before where the head knows that (DSpark's Markov map). How sharp the
     distributions are, and how much the noise counts beside them, is learnt, depth by depth, see
-    `jspec.drafters.draft_head.block_probabilities`. With a beam of 1 the tree is a chain, as DFlash
+    `jspec.drafters.contrib.block_probabilities`. With a beam of 1 the tree is a chain, as DFlash
     and DSpark draft it.
 
     After a round the head reads the states of the accepted tokens alone. What it computed for a

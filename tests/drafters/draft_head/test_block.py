@@ -15,8 +15,8 @@ from oracle import block_drafter as oracle
 import jspec
 from jspec import memory as caches
 from jspec import sampling as samplings
-from jspec.drafters.draft_head import block_probabilities
-from jspec.drafters.draft_head.block_probabilities import BlockDistributions, ProbabilityWeights
+from jspec.drafters.contrib import block_probabilities
+from jspec.drafters.contrib.block_probabilities import BlockDistributions, ProbabilityWeights
 from jspec.memory import TreeKV
 from jspec.models.heads.block import BlockConfig, BlockHead
 from jspec.types import Frame, Output, PromptChunk

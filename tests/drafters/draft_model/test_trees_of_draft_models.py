@@ -18,12 +18,12 @@ import pytest
 import tables
 
 import jspec
-from jspec.drafters.draft_model.base import Drafted
-from jspec.drafters.draft_model.calibrated_dyspec import (
+from jspec.drafters.contrib.calibrated_dyspec import (
     AcceptanceRates,
     RateTable,
     _residual_probabilities,
 )
+from jspec.drafters.draft_model.base import Drafted
 from jspec.drafters.growth.best_first import NodeValues
 from jspec.drafters.growth.pool import DrawnChildren
 from jspec.tree import Template

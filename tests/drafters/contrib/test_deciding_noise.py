@@ -5,8 +5,8 @@ import pytest
 
 import jspec
 from jspec import sampling as samplings
-from jspec.drafters.retrieval import candidates, deciding_noise
-from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
+from jspec.drafters.contrib import candidates, deciding_noise
+from jspec.drafters.contrib.dynamic_token_recycling import DynamicTokenRecycling
 from jspec.types import Frame
 
 SIZE, PLACES = 40, 4000

@@ -13,7 +13,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
 from jspec._xla.manual_axes import vary
-from jspec.drafters.retrieval.candidates import Candidates, raised
+from jspec.drafters.contrib.candidates import Candidates, raised
 from jspec.types import Sampling
 
 _MEAN = 0.57721566

@@ -22,17 +22,17 @@ from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
 from jspec._xla.top_k import top_k
 from jspec.drafters.backoff import learn_unless
-from jspec.drafters.growth.calibration import AcceptanceModel
-from jspec.drafters.retrieval import deciding_noise
-from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
-from jspec.drafters.retrieval.candidates import (
+from jspec.drafters.contrib import deciding_noise
+from jspec.drafters.contrib.candidates import (
     NUM_KINDS,
     Candidates,
     likeliest,
     source,
     united,
 )
-from jspec.drafters.retrieval.ngram_table import NONE, NGramTable
+from jspec.drafters.contrib.ngram_table import NONE, NGramTable
+from jspec.drafters.growth.calibration import AcceptanceModel
+from jspec.drafters.retrieval.adjacency_matrix import MatrixDrafter, read_lines, write_lines
 from jspec.protocols import Verifier
 from jspec.types import NO_PARENT, Feedback, Frame, PromptChunk, PyTree, Tree
 from jspec.verify.schemes import COUPLED

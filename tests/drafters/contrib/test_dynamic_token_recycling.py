@@ -7,7 +7,7 @@ from oracle import dynamic_token_recycling as oracle
 
 import jspec
 from jspec import sampling as samplings
-from jspec.drafters.retrieval.dynamic_token_recycling import DynamicTokenRecycling
+from jspec.drafters.contrib.dynamic_token_recycling import DynamicTokenRecycling
 from jspec.types import Frame
 
 K = 3

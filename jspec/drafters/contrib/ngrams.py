@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from jspec._validate.errors import InputError
 from jspec._validate.whole_files import written_whole
-from jspec.drafters.retrieval.ngram_table import NGramLines, NGramTable, build, table
+from jspec.drafters.contrib.ngram_table import NGramLines, NGramTable, build, table
 
 __all__ = ["NGramLines", "NGramTable", "build", "load", "made_for", "save", "table"]
 
