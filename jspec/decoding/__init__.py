@@ -35,7 +35,6 @@ from jspec.round import (
     turns,
 )
 from jspec.round import processing as controls
-from jspec.round.cut_back import text_as_returned
 from jspec.round.request import (
     Prepared,
     PreparedArrays,
@@ -213,6 +212,8 @@ def prefill(
             "of them"
         )
     if isinstance(earlier, State):
+        from jspec.round.continuation import text_as_returned
+
         earlier = text_as_returned(model, earlier)
     call = prepare(
         model, prompt, lengths, max_new_tokens, eos=eos, limits=limits, sampling=sampling, key=key,

@@ -35,7 +35,7 @@ from jspec.decoding import rows as row_moves
 from jspec.drafters.autoregressive import Autoregressive
 from jspec.protocols import CausalLM, Drafter, LogitsProcessor
 from jspec.round import processing as controls
-from jspec.round.cut_back import text_as_returned
+from jspec.round.continuation import text_as_returned
 from jspec.round.request import Prepared, check_drafter, check_model, prepare
 from jspec.types import Limits, Logprobs, PyTree, Sampling, State, Stats, Status
 from jspec.verify.choice import takes_parts

@@ -144,7 +144,10 @@ def prepare(
     least = 1
     why = "a row needs a token, and no more than the prompt and the model's context hold"
     if earlier is not None:
-        _check_kept(model, earlier, batch, capacity)
+        # On first use: most calls begin a text, and need nothing of this.
+        from jspec.round import continuation
+
+        continuation.check_kept(model, earlier, batch, capacity)
         least, why = 0, "a row is given no more tokens than the prompt and the context hold"
     given = padded if lengths is None else lengths
     counts = integers(given, batch, "lengths", least, longest, why)
@@ -163,7 +166,7 @@ def prepare(
         join, root = (jnp, earlier.root) if root is None else (np, root)
         tokens, counts = join.concatenate([root[:, None], tokens], axis=1), counts + 1
         capacity, size = earlier.capacity, max(earlier.out.shape[1], max_new_tokens)
-        _check_room(earlier, counts, context)
+        continuation.check_capacity(earlier, counts, context)
     else:
         capacity = _capacity(capacity, tokens, counts, max_new_tokens, context)
         # Under a caller's jit shapes are final.
@@ -262,60 +265,6 @@ def _capacity(
         return capacity
     need = longest + max_new_tokens
     return min(need if isinstance(tokens, Tracer) else bucket(need), most)
-
-
-def _check_kept(model: CausalLM, earlier: State, batch: int, capacity: int | None) -> None:
-    """Raises InputError unless this is a state of this model, with as many rows."""
-    if not isinstance(earlier, State):
-        raise InputError(
-            f"earlier is a {type(earlier).__name__}; pass the jspec.State of a call that ended"
-        )
-    leaves = (leaf for leaf in jax.tree.leaves(earlier) if isinstance(leaf, jax.Array))
-    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
-        raise InputError(
-            "the earlier state was given away to a call before, which donates it; pass what that "
-            "call returned, or give such calls a copy of jspec.fork"
-        )
-    if (rows := len(earlier.root)) != batch:
-        raise InputError(
-            f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "
-            "jspec.fork the state first"
-        )
-    if capacity not in (None, earlier.capacity):
-        raise InputError(
-            f"capacity is {capacity} and the earlier state has {earlier.capacity}, which cannot "
-            "change; leave capacity out"
-        )
-    fresh = jax.eval_shape(lambda: model.init_memory(batch, earlier.capacity))
-    same = jax.tree.structure(fresh) == jax.tree.structure(earlier.memory) and all(
-        (a.shape, a.dtype) == (b.shape, b.dtype)
-        for a, b in zip(jax.tree.leaves(fresh), jax.tree.leaves(earlier.memory), strict=True)
-    )
-    if not same:
-        raise InputError(
-            f"the earlier state's memory is not one of this {type(model).__name__}: it has other "
-            "layers, heads or dtypes; pass a state that this model made"
-        )
-
-
-def _check_room(earlier: State, counts: Any, context: int | None) -> None:
-    """Raises InputError unless the whole text fits the memory that holds its beginning."""
-    before, more = known_values(earlier.positions), known_values(counts)
-    if before is None or more is None:
-        return
-    capacity, total = earlier.capacity, before + more
-    row = int(total.argmax())
-    if total[row] <= capacity:
-        return
-    of, fix = (
-        f"the state holds {capacity} tokens a row",
-        f"start with capacity={total[row]} or more",
-    )
-    if capacity == context:
-        of, fix = f"the model's context is {capacity}", "leave out some of them"
-    raise InputError(
-        f"row {row} would hold {total[row]} tokens, {more[row] - 1} of them new, and {of}; {fix}"
-    )
 
 
 def _size(value: int, most: int) -> int:

@@ -1,0 +1,112 @@
+"""A call that goes on from an earlier state: what it has to be, and its text as it was returned."""
+
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.core import Tracer
+from jaxtyping import Array, Int
+
+from jspec._validate.errors import InputError
+from jspec._validate.row_arguments import known_values
+from jspec._xla.explicit_axes import automatic
+from jspec.protocols import CausalLM
+from jspec.round import processing
+from jspec.types import State
+
+
+def text_as_returned(model: CausalLM, state: State) -> State:
+    """The state with rows that end where their output does: what a stop string cut off is gone from
+    the model's memory, too, and from what processors read. The drafter's memory follows when it
+    next reads.
+
+    Raises:
+        InputError: if something was cut off, and the model's memory cannot be cut back.
+    """
+    if processing.first(state, "dropped") is None:
+        return state
+    text, committed = _ends_of(replace(state, memory=(), drafter_state=()))
+    cut = getattr(model, "until", None)
+    if cut is None and (
+        (same := known_values(committed == state.positions)) is None or not same.all()
+    ):
+        raise InputError(
+            f"a stop string has cut a row's text and {type(model).__name__} has no method until to "
+            "cut its memory; pass the whole text as one prompt"
+        )
+    return replace(
+        state,
+        memory=state.memory if cut is None else cut(state.memory, committed),
+        positions=committed,
+        root=text.root,
+        processors=text.processors,
+    )
+
+
+def _ends(state: State) -> tuple[State, Int[Array, " B"]]:
+    """The state with the roots of texts as they were returned and the processors that keep them,
+    and the committed tokens before the roots.
+    """
+    (member,) = (one for one in state.processors if one.dropped is not None)
+    root = member.root_as_returned(state.out, state.lengths, state.root)
+    committed = state.positions - member.dropped
+    kept = processing.with_text(state).processors
+    rewound = tuple(one.rewound(committed + 1, member.dropped) for one in kept)
+    return replace(state, root=root, processors=rewound), committed
+
+
+_ends_of = jax.jit(automatic(_ends))
+
+
+def check_kept(model: CausalLM, earlier: State, batch: int, capacity: int | None) -> None:
+    """Raises InputError unless this is a state of this model, with as many rows."""
+    if not isinstance(earlier, State):
+        raise InputError(
+            f"earlier is a {type(earlier).__name__}; pass the jspec.State of a call that ended"
+        )
+    leaves = (leaf for leaf in jax.tree.leaves(earlier) if isinstance(leaf, jax.Array))
+    if any(not isinstance(leaf, Tracer) and leaf.is_deleted() for leaf in leaves):
+        raise InputError(
+            "the earlier state was given away to a call before, which donates it; pass what that "
+            "call returned, or give such calls a copy of jspec.fork"
+        )
+    if (rows := len(earlier.root)) != batch:
+        raise InputError(
+            f"the earlier state has {rows} rows and the prompt {batch}; pass a row for each, or "
+            "jspec.fork the state first"
+        )
+    if capacity not in (None, earlier.capacity):
+        raise InputError(
+            f"capacity is {capacity} and the earlier state has {earlier.capacity}, which cannot "
+            "change; leave capacity out"
+        )
+    fresh = jax.eval_shape(lambda: model.init_memory(batch, earlier.capacity))
+    same = jax.tree.structure(fresh) == jax.tree.structure(earlier.memory) and all(
+        (a.shape, a.dtype) == (b.shape, b.dtype)
+        for a, b in zip(jax.tree.leaves(fresh), jax.tree.leaves(earlier.memory), strict=True)
+    )
+    if not same:
+        raise InputError(
+            f"the earlier state's memory is not one of this {type(model).__name__}: it has other "
+            "layers, heads or dtypes; pass a state that this model made"
+        )
+
+
+def check_capacity(earlier: State, counts: Any, context: int | None) -> None:
+    """Raises InputError unless the whole text fits the memory that holds its beginning."""
+    before, more = known_values(earlier.positions), known_values(counts)
+    if before is None or more is None:
+        return
+    capacity, total = earlier.capacity, before + more
+    row = int(total.argmax())
+    if total[row] <= capacity:
+        return
+    of, fix = (
+        f"the state holds {capacity} tokens a row",
+        f"start with capacity={total[row]} or more",
+    )
+    if capacity == context:
+        of, fix = f"the model's context is {capacity}", "leave out some of them"
+    raise InputError(
+        f"row {row} would hold {total[row]} tokens, {more[row] - 1} of them new, and {of}; {fix}"
+    )
