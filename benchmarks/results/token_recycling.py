@@ -151,11 +151,11 @@ def fig_3_table() -> str:
     """All panels, one line a point."""
     named = {"a": "nodes, 6 levels", "b": "levels, 80 nodes", "c": "kept of equal tokens"}
     lines = [
-        (f"({panel}) {named[panel]}", name, value)
+        (f"({panel}) {named[panel]}", name, value, value.texts)
         for panel, found in fig_3().items()
         for name, value in found
     ]
-    return table(("panel", "", "tokens per round"), lines)
+    return table(("panel", "", "tokens per round", "texts"), lines)
 
 
 def fig_4() -> dict[str, Estimate]:
