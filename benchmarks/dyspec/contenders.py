@@ -127,7 +127,14 @@ METHODS = (
     "calibrated_dyspec coupled",
 )
 """Names of the methods. Those not called coupled verify by recursive rejection, as published."""
-EXTRA = ("threshold", "specinfer", "dyspec beam 8", "calibrated_dyspec whole")
+EXTRA = (
+    "threshold",
+    "specinfer",
+    "dyspec beam 8",
+    "dyspec deep",
+    "sequoia deep",
+    "calibrated_dyspec whole",
+)
 LEARNING = (
     "calibrated_dyspec",
     "calibrated_dyspec whole",
@@ -172,13 +179,16 @@ def drafter(
             width = next(w for w in range(int(budget**0.5), 0, -1) if budget % w == 0)
             branching = (width, *(1,) * (budget // width - 1))
             return jspec.SpecInfer(model, branching, **how)
-        case "sequoia":
+        case "sequoia" | "sequoia deep":
             vector = work.vector(temperature, draft_temperature, scheme)
-            return jspec.Sequoia(
-                model, template(vector, budget, 12 if budget <= 128 else 24), **how
-            )
+            levels = 12 if budget <= 128 and method == "sequoia" else 24
+            return jspec.Sequoia(model, template(vector, budget, levels), **how)
         case "dyspec":
             return jspec.DySpec.published(model, num_speculative_tokens=budget, **how)
+        case "dyspec deep":
+            return jspec.DySpec.published(
+                model, num_speculative_tokens=budget, max_depth=min(budget, 30), **how
+            )
         case "dyspec beam 8":
             return jspec.DySpec(model, **narrow(budget), **how)
         case "threshold":

@@ -25,8 +25,15 @@ KINDS = "stories,books,speeches,articles"
 """Classes of the shared texts with 128 tokens, the paper's prompt; it has three data sets."""
 PAPER = ("speculative_decoding", "specinfer", "sequoia", "dyspec")
 """The paper's methods, and the chain."""
-CHANGED = ("dyspec at the target's", "sequoia at the target's", "calibrated_dyspec whole")
-"""One thing changed: the draft's temperature is the target's, or the acceptance is learnt."""
+CHANGED = (
+    "dyspec at the target's",
+    "sequoia at the target's",
+    "dyspec deep",
+    "sequoia deep",
+    "calibrated_dyspec whole",
+)
+"""One thing changed: the draft's temperature is the target's, trees may be 30 levels deep
+(Sequoia's 24) in place of 16 (12), or the acceptance is learnt."""
 
 
 def main(

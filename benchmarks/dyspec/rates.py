@@ -85,8 +85,9 @@ def counted(seen: Tried) -> dict:
         cells, _, _ = np.histogram2d(x, np.minimum(y, 1), bins=(EDGES, EDGES))
         found["density"][name] = cells.astype(int).tolist()
         found["correlation"][name] = round(float(np.corrcoef(x, y)[0, 1]), 4)
+    ranks = range(seen.accept.shape[1])
     found["means"] = {
-        name: [means(seen.child_probs[:, k], values[:, k], seen.tried[:, k]) for k in range(3)]
+        name: [means(seen.child_probs[:, k], values[:, k], seen.tried[:, k]) for k in ranks]
         for name, values in (("acceptance", seen.accept), ("target", seen.target))
     }
     return found

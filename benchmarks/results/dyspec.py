@@ -20,6 +20,8 @@ NAMES = {
 CHANGED = {
     "dyspec at the target's": "DySpec, draft at the target's temperature",
     "sequoia at the target's": "Sequoia, draft at the target's temperature",
+    "dyspec deep": "DySpec, up to 30 levels in place of 16",
+    "sequoia deep": "Sequoia, up to 24 levels in place of 12",
     "calibrated_dyspec whole": "DySpec, acceptance learnt (`CalibratedDySpec`)",
 }
 PUBLISHED = {

@@ -8,9 +8,10 @@ import oracle
 import pytest
 
 import jspec
-from benchmarks.dyspec import blocks
+from benchmarks.dyspec import blocks, rates
 from benchmarks.lyanna import full_batch
 from benchmarks.recycling import settings, updates
+from benchmarks.results import rsd as rsd_page
 from benchmarks.rsd import report, results, verifiers
 from benchmarks.rsd.settings import EXPERIMENTS, METHODS
 from benchmarks.texts import pad
@@ -123,6 +124,42 @@ def test_the_claims_can_fail(tmp_path):
     worse = ETA | {"rsd_s": 1.5}
     told = orders(tmp_path, worse, timed=False, number=2)
     assert "- RSD-S over SD, Eff.: does not hold at 5 of 5." in told
+
+
+@pytest.mark.parametrize(("rsd_s", "verdict"), [(2.6, "*holds*"), (1.5, "*does not hold*")])
+def test_verdicts_of_a_page_are_those_of_its_rows(rsd_s, verdict, monkeypatch):
+    def rows_of(name, **wanted):
+        same = dict(pair="a, b", top_p=1.0, seed=0)
+        eta = ETA | {"rsd_s": rsd_s}
+        return [
+            same
+            | {"method": method, "shape": list(shape), "temperature": temperature}
+            # Texts of unlike lengths: only the ratio is the same.
+            | {"calls": [10, 20], "tokens": [eta[method] * 10 - 0.1, eta[method] * 20 + 0.1]}
+            for groups in EXPERIMENTS.values()
+            for group in groups.values()
+            for method, shapes in group.items()
+            for shape in shapes
+            for temperature in (0.3,)
+            if wanted.get("temperature", temperature) == temperature
+        ]
+
+    monkeypatch.setattr(rsd_page, "rows", rows_of)
+    judged = {claim.told: rsd_page.judged(claim) for claim in rsd_page.CLAIMS}
+    one = judged["RSD-S over SD by draft length, Eff. (5.1)"]
+    assert one.verdict.startswith(verdict)
+    assert one.here == f"a, T 0.3: {100 * (rsd_s / 2 - 1):+.0f}% to {100 * (rsd_s / 2 - 1):+.0f}%"
+    assert judged["SD over RSD-C at 6 and 10, Eff. (5.2)"].verdict.startswith("*does not hold*")
+
+
+def test_first_children_of_figure_2_fall_into_their_columns():
+    half = np.array([[0.5, 0.1], [0.5, 0.2], [0.95, 0.0]])
+    seen = rates.Tried(half, half, half * 0.5, np.array([[1, 1], [1, 1], [1, 0]]))
+    found = rates.counted(seen)
+    density = np.array(found["density"]["target"])
+    assert density.sum() == 3 and density[8, 4] == 2 and density[15, 7] == 1
+    assert found["correlation"]["acceptance"] == pytest.approx(1)
+    assert found["means"]["acceptance"][1][1][1] == 1.0 and found["places"] == 3
 
 
 def test_a_row_that_ends_makes_room_for_the_next_prompt():
