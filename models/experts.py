@@ -14,7 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
-from jspec._xla import mesh_axes, native
+from jspec._xla import native
+from jspec._xla.top_k import largest
 from jspec.models import eight_bits
 from jspec.models.linear import Held, Linear, multiply, natively_multiplied
 
@@ -62,7 +63,7 @@ class RoutedExperts(nn.Module):
         scores = scores.astype(jnp.float32)
         weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(-1, keepdims=True)))
         shares = weights / native.row_sums(weights)
-        shares, chosen = mesh_axes.largest(shares, experts.num_chosen)
+        shares, chosen = largest(shares, experts.num_chosen)
         if experts.normalised:
             shares = shares / native.row_sums(shares)
         inner, count = experts.intermediate_size, experts.num_experts

@@ -13,7 +13,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import jspec
 from jspec._xla import mesh_axes
-from jspec._xla.top_k import top_k
+from jspec._xla.top_k import largest, top_k
 from jspec.models import sharding
 
 VOCAB = 1024
@@ -81,7 +81,7 @@ def test_the_largest_are_those_of_one_device(mesh, split):
     mesh = mesh_of(*mesh)
     x = np.random.default_rng(0).integers(0, 9, (8, 2, 256)).astype(np.float32)  # many are equal
     spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("data", None, "model")))
-    run = jax.jit(lambda x: top_k(x, 8) if split else mesh_axes.largest(x, 8))
+    run = jax.jit(lambda x: top_k(x, 8) if split else largest(x, 8))
     values, places = run(spread)
     want = jax.lax.top_k(x, 8)
     np.testing.assert_array_equal(places, want[1])
@@ -189,5 +189,5 @@ def test_a_mesh_of_other_names_gives_the_same():
     x = np.random.default_rng(0).normal(size=(8, 64)).astype(np.float32)
     spread = jax.device_put(x, NamedSharding(mesh, PartitionSpec("x")))
     np.testing.assert_array_equal(
-        jax.jit(partial(mesh_axes.largest, k=3))(spread)[1], jax.lax.top_k(jnp.asarray(x), 3)[1]
+        jax.jit(partial(largest, k=3))(spread)[1], jax.lax.top_k(jnp.asarray(x), 3)[1]
     )

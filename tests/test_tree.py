@@ -6,6 +6,7 @@ import pytest
 
 from jspec import tree as trees
 from jspec.drafters.retrieval.token_recycling import PUBLISHED
+from jspec.tree import parts
 from jspec.types import Tree
 
 
@@ -62,10 +63,10 @@ def test_values_joined_along_paths_are_those_of_a_walk_on_every_device(depth):
     least = [[probs[row][path].min() for path in paths[row]] for row in range(2)]
     product = [[probs[row][path].prod(dtype=float) for path in paths[row]] for row in range(2)]
     given = jnp.asarray(parents), probs
-    for by in (trees._by_levels, trees._by_paths):
+    for by in (parts._by_levels, parts._by_paths):
         np.testing.assert_array_equal(by(*given, jnp.minimum, depth), least)
     found = np.asarray(trees.path_probabilities(*given, depth))
-    np.testing.assert_array_equal(trees._by_paths(*given, jnp.multiply, depth), found)
+    np.testing.assert_array_equal(parts._by_paths(*given, jnp.multiply, depth), found)
     np.testing.assert_allclose(found, product, rtol=1e-5)
     above = np.take_along_axis(found, np.maximum(parents, 0), 1)
     assert (found <= above).all()

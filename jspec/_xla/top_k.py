@@ -1,9 +1,16 @@
-"""The largest scores of a vocabulary, found where they lie: group by group, part by part."""
+"""The largest entries of rows, found where they lie: group by group, part by part.
 
+XLA carries the shardings of arguments through a program by itself, but it has no top-k of parts: it
+gathers all rows of a batch first, in every round. So the selection is written as what each device
+does with its own part.
+"""
+
+from collections.abc import Callable
 from functools import partial
 
 import jax
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 from jaxtyping import Array, Float, Int, Shaped
 
 from jspec._xla import mesh_axes
@@ -12,6 +19,63 @@ _GROUP = 128
 """The number of lanes per group of the two-stage top-k."""
 _PIECE = 1 << 22
 """Entries that a TPU searches at a time; 16 MiB."""
+
+Select = Callable[[Float[Array, "*S V"], int], tuple[Float[Array, "*S k"], Int[Array, "*S k"]]]
+"""The k largest of the last axis, falling, and their places; the first of equals comes first."""
+
+
+def largest(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
+    """`jax.lax.top_k` of rows that stay on their devices.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> values, places = largest(jnp.array([[0.1, 0.7, 0.2]]), 2)
+        >>> places.tolist()
+        [[1, 2]]
+    """
+    return of_parts(_top_k, x, k, split=False)
+
+
+def of_parts(
+    select: Select, x: Float[Array, "*S V"], k: int, split: bool = True
+) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
+    """The k largest of the last axis: of each part of a vocabulary, and then of those.
+
+    Args:
+        select: does it for an array that is whole.
+        x: rows first.
+        k: how many.
+        split: whether the last axis is a vocabulary, which is split as weights are.
+
+    Returns:
+        Values and places, to the last tie those of the whole array. No more than k entries of each
+        part have left their device.
+    """
+    mesh = jax.typeof(x).sharding.mesh
+    rows = mesh_axes.divides(mesh, mesh_axes.ROWS, x.shape[0]) if x.ndim > 1 else None
+    parts = mesh_axes.divides(mesh, mesh_axes.WEIGHTS, x.shape[-1], at_least=k) if split else None
+    names = {name for name in (rows, parts) if name is not None}
+    if not names:
+        return select(x, k)
+
+    def own(x: Float[Array, "*s v"]) -> tuple[Float[Array, "*s k"], Int[Array, "*s k"]]:
+        values, places = select(x, k)
+        if parts is None:
+            return values, places
+        places = places + jax.lax.axis_index(parts) * x.shape[-1]
+        # Parts stand in their order, so that the first of equals stays the first.
+        values, places = (
+            jax.lax.all_gather(each, parts, axis=each.ndim - 1, tiled=True, to="invarying")
+            for each in (values, places)
+        )
+        values, best = _top_k(values, k)
+        return values, jnp.take_along_axis(places, best, axis=-1)
+
+    lanes = [None] * (x.ndim - 2)
+    spec = PartitionSpec(rows, *lanes, parts) if x.ndim > 1 else PartitionSpec(parts)
+    return jax.shard_map(
+        own, mesh=mesh, in_specs=spec, out_specs=PartitionSpec(rows), axis_names=names
+    )(x)
 
 
 def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
@@ -24,7 +88,7 @@ def top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Ar
         >>> tokens.tolist()
         [1, 2]
     """
-    return mesh_axes.of_parts(_by_pieces, x, k)
+    return of_parts(_by_pieces, x, k)
 
 
 def _by_pieces(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
@@ -85,3 +149,8 @@ def _by_groups(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], I
     values, place = jax.lax.top_k(winners, k)
     group = jnp.take_along_axis(best, place // _GROUP, axis=-1)
     return values, group * _GROUP + place % _GROUP
+
+
+def _top_k(x: Float[Array, "*S V"], k: int) -> tuple[Float[Array, "*S k"], Int[Array, "*S k"]]:
+    values, places = jax.lax.top_k(x, k)  # a list
+    return values, places

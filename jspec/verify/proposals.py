@@ -11,8 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec import sampling as samplings
 from jspec._validate.errors import InputError
-from jspec._xla import mesh_axes
-from jspec._xla.top_k import top_k
+from jspec._xla.top_k import largest, top_k
 from jspec.types import Frame, Sampling
 
 _CHILDREN = 1
@@ -229,11 +228,11 @@ class Groups:
         padding = [(0, 0)] * (probs.ndim - 1) + [(0, self.number * self.width - self.vocab_size)]
         grouped = jnp.pad(probs, padding).reshape(*probs.shape[:-1], self.number, self.width)
         between, within = noise[..., : self.number], noise[..., self.number :]
-        tops, best = mesh_axes.largest(jnp.log(grouped.sum(-1)) + between, self.searched)
+        tops, best = largest(jnp.log(grouped.sum(-1)) + between, self.searched)
         inside = jnp.log(jnp.take_along_axis(grouped, best[..., None], axis=-2))
         inside = inside + within.reshape(inside.shape)
         inside = truncated(inside, inside.max(-1, keepdims=True), tops[..., None])
-        scores, place = mesh_axes.largest(inside.reshape(*noise.shape[:-1], -1), self.size)
+        scores, place = largest(inside.reshape(*noise.shape[:-1], -1), self.size)
         group = jnp.take_along_axis(best, place // self.width, axis=-1)
         # Where the distribution runs out, what is drawn last may lie in the padding.
         tokens = jnp.minimum(group * self.width + place % self.width, self.vocab_size - 1)

@@ -60,7 +60,7 @@ class ProbabilityWeights:
     """Curvature of the log-likelihood so far, forgotten slowly."""
 
     @staticmethod
-    def init(batch: int, depth: int) -> "ChanceWeights":
+    def init(batch: int, depth: int) -> "ProbabilityWeights":
         first, prior = (jnp.array(one, jnp.float32) for one in (_FIRST, _PRIOR))
         shape = batch, depth, 4
         return ProbabilityWeights(jnp.broadcast_to(first, shape), jnp.broadcast_to(prior, shape))

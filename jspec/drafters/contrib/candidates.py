@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
-from jspec._xla import mesh_axes
+from jspec._xla.top_k import largest
 from jspec.drafters.growth.calibration import (
     BASE_LOG_ODDS,
     NUM_BUCKETS,
@@ -113,5 +113,5 @@ def likeliest(offered: Candidates, k: int) -> tuple[Int[Array, "*S k"], Float[Ar
     """The k likeliest candidates and their probabilities; all, in their order, if there are k."""
     if offered.tokens.shape[-1] == k:
         return offered.tokens, offered.probs
-    probs, place = mesh_axes.largest(offered.probs, k)
+    probs, place = largest(offered.probs, k)
     return jnp.take_along_axis(offered.tokens, place, axis=-1), probs

@@ -18,9 +18,8 @@ from jaxtyping import Array, Bool, Float, Int, Shaped
 from jspec import tree as trees
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Flag, Integer, Number
-from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
-from jspec._xla.top_k import top_k
+from jspec._xla.top_k import largest, top_k
 from jspec.drafters.backoff import learn_unless
 from jspec.drafters.contrib import deciding_noise
 from jspec.drafters.contrib.candidates import (
@@ -171,7 +170,7 @@ class DynamicTokenRecycling(MatrixDrafter):
             value = (value[..., None] * probs).reshape(batch, -1)
             before, tokens = jnp.repeat(tokens, self.k, axis=1), candidates.reshape(value.shape)
             levels.append((tokens, jnp.repeat(ids, self.k, axis=1), value))
-            value, best = mesh_axes.largest(value, min(self.beam, value.shape[1]))
+            value, best = largest(value, min(self.beam, value.shape[1]))
             tokens, before = (jnp.take_along_axis(each, best, axis=1) for each in (tokens, before))
             ids = size + best.astype(jnp.int32)
             size += levels[-1][0].shape[1]
@@ -307,7 +306,7 @@ class DynamicTokenRecycling(MatrixDrafter):
         twice = ((new[..., :, None] == old[..., None, :]) & known[..., None, :]).any(-1)
         fresh = jnp.where(twice, 0.0, (1 - decay) * probs(highest))
         both = jnp.concatenate([moved, fresh], axis=-1)
-        kept, place = mesh_axes.largest(jnp.where(jnp.isnan(both), 0.0, both), self.k)
+        kept, place = largest(jnp.where(jnp.isnan(both), 0.0, both), self.k)
         names = jnp.concatenate([old, new.astype(jnp.int32)], axis=-1)
         return jnp.take_along_axis(names, place, axis=-1), kept
 

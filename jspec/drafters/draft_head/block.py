@@ -13,8 +13,8 @@ from jspec._validate.arguments import check_integer
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer
 from jspec._validate.options import check_fields
-from jspec._xla import mesh_axes
 from jspec._xla.ragged import sequence
+from jspec._xla.top_k import largest
 from jspec.drafters.contrib import block_probabilities
 from jspec.drafters.contrib.block_probabilities import BlockDistributions, ProbabilityWeights
 from jspec.drafters.draft_head.base import check_depth, check_head, check_is_head
@@ -153,7 +153,7 @@ class BlockScorer:
     ) -> ChildDraws:
         """Takes the candidates of largest probability, as a `jspec.proposals.ChildSampler`."""
         del sampling, frame
-        scores, place = mesh_axes.largest(logits, size)
+        scores, place = largest(logits, size)
         offered = jax.lax.dynamic_index_in_dim(
             self.distributions.tokens, level, axis=1, keepdims=True
         )

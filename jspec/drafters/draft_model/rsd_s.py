@@ -9,7 +9,7 @@ from jaxtyping import Array, Float, Int
 
 from jspec._validate.arguments import check_integer
 from jspec._validate.kinds import COUNT
-from jspec._xla import mesh_axes
+from jspec._xla.top_k import largest
 from jspec.drafters.draft_model.base import DraftModel
 from jspec.drafters.growth.even_levels import Level, join_levels
 from jspec.drafters.growth.scorer import Draft, Scorer, inherit
@@ -112,7 +112,7 @@ def _select(drawn: ChildDraws, above: _Beam) -> tuple[_Beam, Int[Array, "B K"]]:
     free = above.log_probs[..., None] + drawn.scores
     free = jnp.where(jnp.isfinite(above.perturbed)[..., None], free, -jnp.inf)
     given = truncated(free, free[..., :1], above.perturbed[..., None])
-    best, chosen = mesh_axes.largest(given.reshape(batch, -1), width)
+    best, chosen = largest(given.reshape(batch, -1), width)
 
     def pick(array: Array) -> Array:
         return jnp.take_along_axis(array.reshape(batch, -1), chosen, axis=1)

@@ -14,8 +14,8 @@ from flax import struct
 from jaxtyping import Array, Bool, Float, Int
 
 from jspec._validate.arguments import check_integer
-from jspec._xla import mesh_axes
 from jspec._xla.manual_axes import vary
+from jspec._xla.top_k import largest
 from jspec.drafters.growth.pool import DrawnChildren, Pool, TreeLimits, empty_pool, flat, put
 from jspec.drafters.growth.scorer import Draft, LevelOutput, Scorer, inherit
 from jspec.types import Frame, PyTree, Sampling
@@ -197,7 +197,7 @@ def _frontier(
     limits: TreeLimits,
 ) -> _Frontier:
     """The children of largest value; all of them stand in the pool from place `at` on."""
-    best, chosen = mesh_axes.largest(flat(values.child), limits.beam)
+    best, chosen = largest(flat(values.child), limits.beam)
     return _Frontier(
         ids=at + chosen,
         tokens=jnp.take_along_axis(flat(drawn.tokens), chosen, axis=1),
@@ -208,7 +208,7 @@ def _frontier(
 
 def _can_gain(growth: _Growth, limits: TreeLimits) -> Bool[Array, " B"]:
     """True where the frontier's children could enter the tree and add enough to it."""
-    best, _ = mesh_axes.largest(growth.pool.slots, limits.num_speculative_tokens + 1)
+    best, _ = largest(growth.pool.slots, limits.num_speculative_tokens + 1)
     frontier = growth.frontier.values
     enters = frontier.max(-1) > jnp.maximum(best[:, -1], limits.threshold)
     # Below the frontier no more tokens can be accepted than the frontier's values sum up to.

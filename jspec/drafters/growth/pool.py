@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Float, Int
 
-from jspec._xla import mesh_axes
+from jspec._xla.top_k import largest
 from jspec.drafters.growth.scorer import Draft
 from jspec.types import NO_PARENT, PyTree, Tree
 
@@ -93,7 +93,7 @@ class Pool:
             q: the distributions that their children were drawn from; None: deterministic.
         """
         num_nodes, size = limits.num_speculative_tokens, self.slots.shape[1]
-        best, ids = mesh_axes.largest(self.slots, num_nodes + 1)
+        best, ids = largest(self.slots, num_nodes + 1)
         # Slots that are not above the threshold go to the end, behind all that are taken.
         ids = jnp.sort(jnp.where(best > limits.threshold, ids, size), axis=1)
         valid = ids < size

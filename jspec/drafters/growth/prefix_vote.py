@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from jspec._xla import mesh_axes
+from jspec._xla.top_k import largest
 from jspec.types import NO_PARENT, Tree
 
 
@@ -57,7 +57,7 @@ def top_prefixes(
         return array.swapaxes(1, 2).reshape(batch, depth * count)
 
     num_kept = min(num_speculative_tokens, depth * count)
-    best, chosen = mesh_axes.largest(by_level(value), num_kept)
+    best, chosen = largest(by_level(value), num_kept)
     valid = best > threshold
     above = by_level(jnp.pad(first, ((0, 0), (0, 0), (1, 0)))[:, :, :-1] + (levels - 1) * count)
     wanted = jnp.take_along_axis(above, chosen, axis=1)  # the parent; negative at the first level

@@ -21,7 +21,7 @@ from jaxtyping import Array, Bool, Float, Int
 from jspec._validate.errors import InputError
 from jspec._validate.kinds import COUNT, Integer, Number
 from jspec._validate.options import check_fields
-from jspec._xla import mesh_axes
+from jspec._xla.top_k import largest
 from jspec.drafters.growth.prefix_vote import top_prefixes
 from jspec.drafters.retrieval.prompt_lookup import TextState, check_match
 from jspec.types import Feedback, Frame, PromptChunk, PyTree, Tree
@@ -284,7 +284,7 @@ class Suffix:
             away = jnp.abs(lane - same_position).astype(jnp.float32)
             # Below 1, so that no match is passed; what is far away is like any other place.
             score += jnp.where((lane > self.capacity) & (lane < own), 1 / (2 + away), 0.0)
-        best, back = mesh_axes.largest(score[:, ::-1], count)
+        best, back = largest(score[:, ::-1], count)
         return jnp.floor(best).astype(jnp.int32), width - 1 - back
 
     def _continue(

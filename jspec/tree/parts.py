@@ -1,0 +1,172 @@
+"""Parts of a tree: its best nodes, and the places of nodes among those that are kept."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int
+
+from jspec._validate.arguments import check_integer
+from jspec._validate.errors import InputError
+from jspec._xla.manual_axes import vary
+from jspec._xla.top_k import largest
+from jspec.tree import paths, q_rows_of
+from jspec.types import NO_PARENT, Tree
+
+
+def best(tree: Tree, nodes: int) -> Tree:
+    """The tree's `nodes` nodes of largest `Tree.value` beside the root, in the old order.
+
+    Since values fall along paths, and a tie goes to the earlier node, what is left is a tree. There
+    are fewer where fewer are valid: the places left over are absent. Of a tree that was drawn, a
+    part is lossless under the coupled rule alone.
+
+    Args:
+        tree: with values.
+        nodes: how many are kept, the root not counted.
+
+    Raises:
+        InputError: if the tree has no values, or `nodes` is no number of them.
+
+    Example:
+        >>> import jax.numpy as jnp, jspec
+        >>> tree = jspec.tree.chain(3).fill(jnp.array([[5, 6, 7, 8]]))
+        >>> best(tree.replace(value=jnp.array([[1.0, 0.9, 0.5, 0.1]])), 2).tokens.tolist()
+        [[5, 6, 7]]
+    """
+    return kept(tree, best_nodes(tree, nodes))
+
+
+def best_nodes(tree: Tree, nodes: int) -> Int[Array, "B n"]:
+    """The ids of the nodes that `best` keeps, rising; the root's is the first.
+
+    Raises:
+        InputError: if the tree has no values, or `nodes` is no number of them.
+    """
+    check_integer("nodes", nodes, 0, None)
+    if tree.value is None:
+        raise InputError(
+            "the tree has no values, by which its best nodes are found; pass tree.replace(value="
+            "[B, N] probabilities)"
+        )
+    count = min(nodes + 1, tree.tokens.shape[1])
+    root = jnp.arange(tree.tokens.shape[1]) == 0
+    # NaN, which sorting puts above all numbers, has no value; nor has what is below it.
+    there = jnp.where(jnp.isnan(tree.value), False, tree.valid)
+    order = jnp.where(root, jnp.inf, jnp.where(there, tree.value, -1.0))
+    return jnp.sort(largest(order, count)[1], axis=-1).astype(jnp.int32)
+
+
+def kept(tree: Tree, chosen: Int[Array, "B n"]) -> Tree:
+    """The tree of n of its nodes: rising ids, the root's first, a parent's with its child's."""
+    num_drafted = chosen.shape[1] - 1
+
+    def pick(array):
+        return jnp.take_along_axis(array, chosen, axis=-1)
+
+    # A node stands where as many chosen ones come before it; so does the parent of one.
+    place = places(chosen, pick(tree.parents))
+    there = tree.valid if tree.value is None else tree.valid & ~jnp.isnan(tree.value)
+    valid = pick(there).at[:, 0].set(True)
+    return replace(
+        tree,
+        tokens=pick(tree.tokens),
+        parents=jnp.where(valid, place, 0).at[:, 0].set(NO_PARENT),
+        valid=valid,
+        q_row=q_rows_of(tree, chosen),
+        value=None if tree.value is None else jnp.where(valid, pick(tree.value), 0.0),
+        depth=min(tree.depth, num_drafted),
+        width=max(min(tree.width, num_drafted), 1),
+    )
+
+
+def places(chosen: Int[Array, "B n"], nodes: Int[Array, "B N"]) -> Int[Array, "B N"]:
+    """The number of chosen ids, which rise, before each node's: its place, if it is among them."""
+
+    def compared(chosen, nodes):
+        # A search by halves is a loop, which a GPU's host launches step by step.
+        return (chosen[:, None, :] < nodes[..., None]).sum(-1, dtype=jnp.int32)
+
+    def searched(chosen, nodes):
+        return jax.vmap(jnp.searchsorted)(chosen, nodes).astype(jnp.int32)
+
+    return jax.lax.platform_dependent(chosen, nodes, cpu=searched, default=compared)
+
+
+def first_at(places: Int[Array, "B N"], size: int) -> Int[Array, "B M"]:
+    """The first of the N entries that has each of M places; N where none has.
+
+    Args:
+        places: of the entries; `size` or more for none.
+        size: M.
+
+    Example:
+        >>> import jax.numpy as jnp
+        >>> first_at(jnp.array([[2, 0, 2]]), 4).tolist()
+        [[1, 3, 0, 3]]
+    """
+    entries = jnp.arange(places.shape[1], dtype=jnp.int32)
+    absent = places.shape[1]
+
+    def written(places):
+        none = jnp.full(size, absent, jnp.int32)
+        return jax.vmap(lambda at: none.at[at].min(entries, mode="drop"))(places)
+
+    def compared(places):
+        there = places[:, :, None] == jnp.arange(size)
+        return jnp.where(there, entries[:, None], absent).min(1).astype(jnp.int32)
+
+    return jax.lax.platform_dependent(places, cpu=written, default=compared)
+
+
+def along(
+    parents: Int[Array, "B N"], values: Array, join: Callable[[Array, Array], Array], depth: int
+) -> Array:
+    """The value of each node joined with all values above it; the root's has to be neutral.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        values: [B, N].
+        join: of a node's value and what is joined of those above it, such as their minimum.
+        depth: most edges from the root to a node.
+    """
+    return jax.lax.platform_dependent(
+        parents,
+        values,
+        cpu=partial(_by_levels, join=join, depth=depth),
+        default=partial(_by_paths, join=join, depth=depth),
+    )
+
+
+def path_probabilities(parents: Int[Array, "B N"], probs: Array, depth: int) -> Array:
+    """The probability of each node: its probability times all those above it; no child's is larger.
+
+    Args:
+        parents: of the nodes, -1 at the root.
+        probs: [B, N], of each node given its parent; 1 at the root.
+        depth: most edges from the root to a node.
+    """
+    return along(parents, probs, jnp.multiply, depth)
+
+
+def _by_levels(parents: Array, values: Array, join: Callable, depth: int) -> Array:
+    above = jnp.maximum(parents, 0)
+
+    def lower(_, total):
+        return join(values, jnp.take_along_axis(total, above, axis=1))
+
+    # Passes beyond a node's depth change nothing, since the root's value is neutral.
+    return jax.lax.fori_loop(0, depth, lower, vary(values, parents))
+
+
+def _by_paths(parents: Array, values: Array, join: Callable, depth: int) -> Array:
+    """The same values, joined in the same order, without a loop that a GPU's host launches."""
+    # Above the root stands the root again, whose value is neutral.
+    above = jnp.maximum(paths(parents, depth), 0)
+    found = jnp.take_along_axis(values[:, None], above, axis=2)
+    total = found[..., -1]
+    for level in reversed(range(found.shape[-1] - 1)):
+        total = join(found[..., level], total)
+    return total
