@@ -61,6 +61,7 @@ from .proposals import (
 )
 from .rest import longest_match, rest
 from .rules import (
+    RSD_FIGURE_1,
     coupled,
     deterministic_proposal,
     emission,
@@ -95,6 +96,7 @@ from .trees import (
 
 __all__ = [
     "ROOT",
+    "RSD_FIGURE_1",
     "TEMPLATE",
     "acceptance",
     "banned_sequences",

@@ -12,6 +12,16 @@ what is not reached. A child with q = 0 was never drawn; it is refused and chang
 
 import numpy as np
 
+RSD_FIGURE_1 = [
+    (0.5, 0.5, [1, 1, 1, 1, 1]),
+    (0.1, 0.9, [0.2800, 0.2846, 1.8458, 0.2900, 1]),
+    (0.2, 0.6, [0.6800, 0.7081, 1.5403, 0.7600, 1]),
+    (0.3, 0.8, [0.6500, 0.6719, 1.5728, 0.7100, 1]),
+    (0.25, 0.75, [0.6250, 0.6483, 1.5931, 0.6875, 1]),
+    (0.05, 0.5, [0.5725, 0.5823, 1.6463, 0.5975, 1]),
+]
+"""Recursive Speculative Decoding, Fig. 1: the acceptances of two children by draft and target."""
+
 
 def _distribution(mass):
     """`mass` with sum 1, or all zeros where there is none."""

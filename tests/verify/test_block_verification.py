@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import oracle
 import pytest
+from rounds import Rows
 
 from jspec import sampling as samplings
-from jspec.types import Frame, Sampling, Tree
+from jspec.types import Tree
 from jspec.verify.block_verification import BlockVerification, acceptance
 
 SIZE, LENGTH = 3, 3
@@ -174,6 +175,7 @@ def test_wrong_residuals_and_wrong_stops_are_caught(method, size):
 # ---- the verifier --------------------------------------------------------------------------------
 
 BATCH, VOCAB, DEPTH = 100, 7, 4
+ROWS = Rows(BATCH)
 VERDICT = jax.jit(BlockVerification().verdict)
 
 
@@ -209,30 +211,9 @@ def drafts(seed):
     return tree, logits, lengths, ids, q
 
 
-def settings(temperature):
-    """For all rows; plain numbers are what `decode` casts, not a verifier."""
-    zeros = np.zeros(BATCH, np.float32)
-    return Sampling(temperature + zeros, zeros.astype(np.int32), 1 + zeros, zeros)
-
-
-# Every eighth row is greedy.
-MIXED = settings(np.where(np.arange(BATCH) % 8 == 7, 0, 1 + np.arange(BATCH) % 3 / 4))
-KEYS = samplings.row_keys(jax.random.key(0), np.arange(BATCH))
-
-
-def sampled_round(sampling=MIXED, done=False):
-    return Frame(
-        root=np.zeros(BATCH, np.int32),
-        positions=np.arange(BATCH, dtype=np.int32) * 5,
-        keys=KEYS,
-        sampling=sampling,
-        done=np.full(BATCH, done),
-    )
-
-
 def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     tree, logits, lengths, ids, q = drafts(0)
-    frame = sampled_round()
+    frame = ROWS.frame()
     verdict = jax.device_get(VERDICT(tree, logits, frame))
     forked = samplings.fork(frame.keys, frame.positions, 0)
     uniforms = np.array([jax.random.uniform(key, (DEPTH,)) for key in forked])
@@ -256,10 +237,10 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     assert not verdict.failed.any()
 
 
-@pytest.mark.parametrize("sampling", [None, settings(0)], ids=["greedy", "cold"])
+@pytest.mark.parametrize("sampling", [None, ROWS.settings(0)], ids=["greedy", "cold"])
 def test_greedy_rows_emit_the_greedy_tokens(sampling):
     tree, logits, lengths, ids, _ = drafts(1)
-    verdict = jax.device_get(VERDICT(tree, logits, sampled_round(sampling)))
+    verdict = jax.device_get(VERDICT(tree, logits, ROWS.frame(sampling)))
     for row, length in enumerate(lengths):
         truth = logits[row, ids].argmax(-1)
         right = np.cumprod(tree.tokens[row, ids[1 : length + 1]] == truth[:length]).sum(dtype=int)
@@ -273,25 +254,25 @@ def test_a_node_without_a_distribution_ends_the_chain():
     broken[:, ids[2], 1], broken[:, ids[3]] = np.nan, np.nan
     short = tree.replace(valid=tree.valid & (np.arange(6) <= ids[2]))
     found, expected = jax.device_get(
-        [VERDICT(tree, broken, sampled_round()), VERDICT(short, logits, sampled_round())]
+        [VERDICT(tree, broken, ROWS.frame()), VERDICT(short, logits, ROWS.frame())]
     )
     np.testing.assert_array_equal(found.path, expected.path)
     np.testing.assert_array_equal(found.failed, expected.counts == 3)
     np.testing.assert_array_equal(found.bonus[~found.failed], expected.bonus[~found.failed])
     assert 0 < found.failed.sum() < BATCH
-    nothing = VERDICT(tree, np.full_like(logits, -np.inf), sampled_round())
+    nothing = VERDICT(tree, np.full_like(logits, -np.inf), ROWS.frame())
     assert nothing.failed.all() and (nothing.counts == 1).all()
 
 
 def test_rows_that_ended_are_not_judged():
     tree, logits, *_ = drafts(3)
-    verdict = VERDICT(tree, logits * np.nan, sampled_round(done=True))
+    verdict = VERDICT(tree, logits * np.nan, ROWS.frame(done=True))
     assert not verdict.failed.any() and (verdict.counts == 1).all()
 
 
 def test_a_row_is_judged_alike_whoever_stands_beside_it():
     tree, logits, *_ = drafts(4)
-    whole = tree, logits, sampled_round()
+    whole = tree, logits, ROWS.frame()
     order = np.random.default_rng(4).permutation(BATCH)
     shuffled = VERDICT(*jax.tree.map(lambda leaf: leaf[order], whole))
     straight = VERDICT(*whole)
@@ -311,7 +292,7 @@ def test_no_coin_is_tossed_twice():
         q[:, ids[place - 1]] = double / VOCAB
         valid = np.tile(np.arange(6) <= ids[place], (BATCH, 1))
         zeros = tree.replace(tokens=tree.tokens * 0, valid=valid, q=q, q_row=None)
-        frame = sampled_round(settings(1))
+        frame = ROWS.frame(ROWS.settings(1))
         frame = frame.replace(positions=frame.positions + position)
         logits = np.zeros((BATCH, 6, VOCAB), np.float32)
         return np.asarray(VERDICT(zeros, logits, frame).counts) == place + 1
@@ -325,6 +306,6 @@ def test_no_coin_is_tossed_twice():
 def test_what_cannot_be_judged_is_said():
     tree, logits, *_ = drafts(0)
     with pytest.raises(ValueError, match="judges chains and a node of this tree has up to 2"):
-        BlockVerification().verdict(tree.replace(width=2), logits, sampled_round())
+        BlockVerification().verdict(tree.replace(width=2), logits, ROWS.frame())
     with pytest.raises(ValueError, match="needs the distributions q that the chain was drawn from"):
-        BlockVerification().verdict(tree.replace(q=None), logits, sampled_round())
+        BlockVerification().verdict(tree.replace(q=None), logits, ROWS.frame())

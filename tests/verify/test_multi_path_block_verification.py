@@ -7,10 +7,11 @@ import jax
 import numpy as np
 import oracle
 import pytest
+from rounds import Rows
 
 import jspec
 from jspec import sampling as samplings
-from jspec.types import Frame, Sampling, Tree
+from jspec.types import Tree
 from jspec.verify.block_verification import BlockVerification
 from jspec.verify.multi_path_block_verification import MultiPathBlockVerification
 
@@ -83,10 +84,10 @@ def test_a_second_chain_keeps_more_on_average():
 # ---- the verifier --------------------------------------------------------------------------------
 
 BATCH, VOCAB, CHAINS, DEPTH = 96, 5, 3, 3
+ROWS = Rows(BATCH)
 NODES = 1 + CHAINS * DEPTH
 VERIFIER = MultiPathBlockVerification(CHAINS)
 VERDICT = jax.jit(VERIFIER.verdict)
-KEYS = samplings.row_keys(jax.random.key(0), np.arange(BATCH))
 
 
 def drafts(seed):
@@ -122,25 +123,6 @@ def drafts(seed):
     return tree, logits, q, drawn
 
 
-def settings(temperature):
-    zeros = np.zeros(BATCH, np.float32)
-    return Sampling(temperature + zeros, zeros.astype(np.int32), 1 + zeros, zeros)
-
-
-# Every eighth row is greedy.
-MIXED = settings(np.where(np.arange(BATCH) % 8 == 7, 0, 1 + np.arange(BATCH) % 3 / 4))
-
-
-def of_a_round(sampling=MIXED, done=False):
-    return Frame(
-        root=np.zeros(BATCH, np.int32),
-        positions=np.arange(BATCH, dtype=np.int32) * 5,
-        keys=KEYS,
-        sampling=sampling,
-        done=np.full(BATCH, done),
-    )
-
-
 def places(tree, row):
     """{prefix: node} of a row's tree, the first node of equal siblings."""
     at, found = [()], {(): 0}
@@ -152,7 +134,7 @@ def places(tree, row):
 
 def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     tree, logits, q, drawn = drafts(0)
-    frame = of_a_round()
+    frame = ROWS.frame()
     verdict = jax.device_get(VERDICT(tree, logits, frame))
     forked = samplings.fork(frame.keys, frame.positions, 0)
     uniforms = np.array([jax.random.uniform(key, (DEPTH,)) for key in forked])
@@ -186,10 +168,10 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     assert not verdict.failed.any()
 
 
-@pytest.mark.parametrize("sampling", [None, settings(0)], ids=["greedy", "cold"])
+@pytest.mark.parametrize("sampling", [None, ROWS.settings(0)], ids=["greedy", "cold"])
 def test_greedy_rows_emit_the_greedy_tokens(sampling):
     tree, logits, *_ = drafts(1)
-    verdict = jax.device_get(VERDICT(tree, logits, of_a_round(sampling)))
+    verdict = jax.device_get(VERDICT(tree, logits, ROWS.frame(sampling)))
     for row in range(BATCH):
         place, prefix = places(tree, row), ()
         while (longer := (*prefix, int(logits[row, place[prefix]].argmax()))) in place:
@@ -206,7 +188,7 @@ def test_of_one_chain_it_is_block_verification():
         valid=tree.valid[:, first], q_row=tree.q_row[:, first], width=1,
     )  # fmt: skip
     ours, theirs = (
-        jax.device_get(jax.jit(one.verdict)(chain, logits[:, first], of_a_round()))
+        jax.device_get(jax.jit(one.verdict)(chain, logits[:, first], ROWS.frame()))
         for one in (MultiPathBlockVerification(1), BlockVerification())
     )
     for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
@@ -219,21 +201,21 @@ def test_a_node_without_a_distribution_ends_the_chain():
     broken[:, 1 + CHAINS : 1 + 2 * CHAINS, 1] = np.nan
     short = tree.replace(valid=tree.valid & (np.arange(NODES) < 1 + 2 * CHAINS))
     found, expected = jax.device_get(
-        [VERDICT(tree, broken, of_a_round()), VERDICT(short, logits, of_a_round())]
+        [VERDICT(tree, broken, ROWS.frame()), VERDICT(short, logits, ROWS.frame())]
     )
     np.testing.assert_array_equal(found.path, expected.path)
     np.testing.assert_array_equal(found.failed, expected.counts == 3)
     np.testing.assert_array_equal(found.bonus[~found.failed], expected.bonus[~found.failed])
     assert 0 < found.failed.sum() < BATCH
-    ended = VERDICT(tree, logits * np.nan, of_a_round(done=True))
+    ended = VERDICT(tree, logits * np.nan, ROWS.frame(done=True))
     assert not ended.failed.any() and (ended.counts == 1).all()
 
 
 def test_what_cannot_be_judged_is_said():
     tree, logits, *_ = drafts(0)
     with pytest.raises(ValueError, match="num_chains is 2 and a node of this tree has up to 3"):
-        MultiPathBlockVerification(2).verdict(tree, logits, of_a_round())
+        MultiPathBlockVerification(2).verdict(tree, logits, ROWS.frame())
     with pytest.raises(ValueError, match="needs the distributions q that the chains were drawn"):
-        VERIFIER.verdict(tree.replace(q=None), logits, of_a_round())
+        VERIFIER.verdict(tree.replace(q=None), logits, ROWS.frame())
     with pytest.raises(ValueError, match="num_chains is 0"):
         jspec.MultiPathBlockVerification(0)

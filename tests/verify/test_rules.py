@@ -283,17 +283,7 @@ def test_rules_for_sampled_children_need_their_distribution():
             rule(p, None, children, children == 0, p)
 
 
-@pytest.mark.parametrize(
-    ("draft", "target", "expected"),
-    [
-        (0.5, 0.5, [1, 1, 1, 1, 1]),
-        (0.1, 0.9, [0.2800, 0.2846, 1.8458, 0.2900, 1]),
-        (0.2, 0.6, [0.6800, 0.7081, 1.5403, 0.7600, 1]),
-        (0.3, 0.8, [0.6500, 0.6719, 1.5728, 0.7100, 1]),
-        (0.25, 0.75, [0.6250, 0.6483, 1.5931, 0.6875, 1]),
-        (0.05, 0.5, [0.5725, 0.5823, 1.6463, 0.5975, 1]),
-    ],
-)
+@pytest.mark.parametrize(("draft", "target", "expected"), oracle.RSD_FIGURE_1)
 def test_bernoulli_acceptance_of_figure_1(draft, target, expected):
     """Recursive Speculative Decoding, Fig. 1, two children: SpecInfer, K-SEQ, gamma, OTM, RRS."""
     p, q = np.array([1 - target, target]), np.array([1 - draft, draft])

@@ -7,9 +7,10 @@ import jax
 import numpy as np
 import oracle
 import pytest
+from rounds import Rows
 
 from jspec import sampling as samplings
-from jspec.types import Frame, Sampling, Tree
+from jspec.types import Tree
 from jspec.verify.traversal_verification import TraversalVerification
 
 SIZE = 3
@@ -129,10 +130,10 @@ def test_of_a_chain_it_is_block_verification():
 # ---- the verifier --------------------------------------------------------------------------------
 
 BATCH, VOCAB, NODES = 96, 5, 8
+ROWS = Rows(BATCH)
 PARENTS = np.array([-1, 0, 0, 1, 1, 2, 3, 6])
 DEPTH, WIDTH = 4, 2
 VERDICT = jax.jit(TraversalVerification().verdict)
-KEYS = samplings.row_keys(jax.random.key(0), np.arange(BATCH))
 
 
 def drafts(seed):
@@ -159,25 +160,6 @@ def drafts(seed):
     return tree, logits, q
 
 
-def settings(temperature):
-    zeros = np.zeros(BATCH, np.float32)
-    return Sampling(temperature + zeros, zeros.astype(np.int32), 1 + zeros, zeros)
-
-
-# Every eighth row is greedy.
-MIXED = settings(np.where(np.arange(BATCH) % 8 == 7, 0, 1 + np.arange(BATCH) % 3 / 4))
-
-
-def of_a_round(sampling=MIXED, done=False):
-    return Frame(
-        root=np.zeros(BATCH, np.int32),
-        positions=np.arange(BATCH, dtype=np.int32) * 5,
-        keys=KEYS,
-        sampling=sampling,
-        done=np.full(BATCH, done),
-    )
-
-
 def nodes_of(tree, row):
     """{prefix: node} of a row's tree, and the tree as the oracle has it."""
     last = int(tree.valid[row].sum())
@@ -192,7 +174,7 @@ def nodes_of(tree, row):
 
 def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     tree, logits, q = drafts(0)
-    frame = of_a_round()
+    frame = ROWS.frame()
     verdict = jax.device_get(VERDICT(tree, logits, frame))
     forked = samplings.fork(frame.keys, frame.positions, 0)
     uniforms = np.array([jax.random.uniform(key, (NODES,)) for key in forked])
@@ -219,10 +201,10 @@ def test_the_verifier_decides_as_the_oracle_with_the_same_coins_and_noise():
     assert not verdict.failed.any()
 
 
-@pytest.mark.parametrize("sampling", [None, settings(0)], ids=["greedy", "cold"])
+@pytest.mark.parametrize("sampling", [None, ROWS.settings(0)], ids=["greedy", "cold"])
 def test_greedy_rows_emit_the_greedy_tokens(sampling):
     tree, logits, _ = drafts(1)
-    verdict = jax.device_get(VERDICT(tree, logits, of_a_round(sampling)))
+    verdict = jax.device_get(VERDICT(tree, logits, ROWS.frame(sampling)))
     for row in range(BATCH):
         place, _ = nodes_of(tree, row)
         prefix = ()
@@ -238,19 +220,19 @@ def test_a_node_without_a_distribution_has_nothing_below_it():
     broken[:, 3, 1] = np.nan
     short = tree.replace(valid=tree.valid & (np.arange(NODES) < 6))
     found, expected = jax.device_get(
-        [VERDICT(tree, broken, of_a_round()), VERDICT(short, logits, of_a_round())]
+        [VERDICT(tree, broken, ROWS.frame()), VERDICT(short, logits, ROWS.frame())]
     )
     np.testing.assert_array_equal(found.path, expected.path)
     np.testing.assert_array_equal(found.failed, expected.path[:, 2] == 3)
     np.testing.assert_array_equal(found.bonus[~found.failed], expected.bonus[~found.failed])
     assert 0 < found.failed.sum() < BATCH
-    nothing = VERDICT(tree, np.full_like(logits, -np.inf), of_a_round())
+    nothing = VERDICT(tree, np.full_like(logits, -np.inf), ROWS.frame())
     assert nothing.failed.all() and (nothing.counts == 1).all()
-    ended = VERDICT(tree, logits * np.nan, of_a_round(done=True))
+    ended = VERDICT(tree, logits * np.nan, ROWS.frame(done=True))
     assert not ended.failed.any() and (ended.counts == 1).all()
 
 
 def test_what_cannot_be_judged_is_said():
     tree, logits, _ = drafts(0)
     with pytest.raises(ValueError, match="needs the distributions q that the children were drawn"):
-        TraversalVerification().verdict(tree.replace(q=None), logits, of_a_round())
+        TraversalVerification().verdict(tree.replace(q=None), logits, ROWS.frame())
