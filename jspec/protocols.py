@@ -13,12 +13,12 @@ from jspec.types import Feedback, Frame, Output, PromptChunk, PyTree, Sampling, 
 class CausalLM(Protocol):
     """A language model: static, hashable, and pure. A Flax linen module is one already.
 
-    One with a static attribute `takes_packed` that is True takes the trees of a batch as one row of
-    tokens too, with a `jspec.packed.PackedMask` as its mask: rows of a batch then share what a
-    round scores (`jspec.adaptive`).
-
     What it remembers of a text is its own: three functions make, read and extend its memory, and
     nothing else looks into it. Keys and values as a memory are in `jspec.memory`.
+
+    Optional: with a static attribute `takes_packed` that is True it takes the trees of a batch as
+    one row of tokens too, with a `jspec.packed.PackedMask` as its mask. Rows of a batch then share
+    what a round scores (`jspec.adaptive`).
     """
 
     @property
@@ -33,8 +33,8 @@ class CausalLM(Protocol):
         """The memory of rows without committed tokens.
 
         A pytree of arrays, in which the rows are the first axis of every leaf: rows are copied,
-        moved and dropped along it. On a mesh they are split there; a part with a static
-        attribute `mesh_axes` names the mesh's axis for each of its first axes.
+        moved and dropped along it. On a mesh, leaves are sharded along it. A node with a
+        static attribute `mesh_axes` says otherwise: a mesh axis for each leading axis.
 
         Args:
             batch: B, the number of rows.
@@ -99,7 +99,7 @@ class Drafter(Protocol):
     draft alone, such as keys and values of the drafted nodes, is `aux`: any pytree, or None.
 
     A leaf of the state whose shape grows with `batch` belongs to the rows, one entry for each along
-    that axis: it goes where a row goes. All other leaves are shared by all rows.
+    that axis: it is moved, copied and dropped with its row. All others are shared by all rows.
 
     Static attributes that a drafter may have:
 
@@ -116,8 +116,8 @@ class Drafter(Protocol):
         """The memory that a call begins with: empty, or what survives of an earlier call's.
 
         Its shapes depend on `batch` and `capacity` alone, so that cold and hot calls are one
-        program. An axis of the rows has as many entries as there are rows, and not a multiple
-        of them.
+        program. The axis of the rows has exactly `batch` entries, not for instance
+        `batch * beams`.
 
         Args:
             batch: rows.
@@ -180,7 +180,7 @@ class Drafter(Protocol):
 
 @struct.dataclass
 class Start:
-    """The rows before their first round."""
+    """What a processor gets before the first round."""
 
     prompt: Int[Array, "B T"]
     """Padded on the right; of a text that goes on, its last token and what follows."""
@@ -196,7 +196,7 @@ class Start:
 
 @struct.dataclass
 class Nodes:
-    """The nodes of a tree, at whose logits a member is asked."""
+    """The nodes of a tree, at whose logits a processor is asked."""
 
     tree: Tree
     """A sanitized one."""
@@ -208,7 +208,7 @@ class Nodes:
 
 @struct.dataclass
 class Round:
-    """What a round brought."""
+    """What a processor gets after each round."""
 
     tokens: Int[Array, "B P"]
     counts: Int[Array, " B"]
@@ -234,9 +234,9 @@ class Round:
 
 @struct.dataclass
 class LogitsProcessor:
-    """What a call asks for, with what it keeps from round to round: a pytree of two parts.
+    """It changes logits, ends rows or records log-probabilities: a pytree with its own state.
 
-    `rows` has an entry for each row on the first axis of every leaf: it goes where a row goes, by
+    `rows` has an entry for each row on the first axis of every leaf, and is moved with its row by
     one `jax.tree.map`. `shared` belongs to all rows. Methods are pure and return a member of the
     same structure; a method that is None has no part in the program.
     """

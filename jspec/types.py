@@ -96,7 +96,7 @@ class Output:
 
 @struct.dataclass
 class WidthChoice:
-    """The number of drafted nodes that a round verifies, its width, and what spoke for it.
+    """The number of drafted nodes that a round verifies, and the estimates it was chosen by.
 
     Made by `jspec.adaptive`; the engine verifies the `widths[index]` nodes of largest value.
     """
@@ -109,12 +109,10 @@ class WidthChoice:
     """The time that a round takes, at each width."""
     widths: tuple[int, ...] = struct.field(pytree_node=False)
     """Speculation-length buckets: rising numbers of drafted nodes, the root never counted; 0 is
-    plain decoding. A width that stands there twice is that of rounds of fewer and of more
-    tokens."""
+    plain decoding. A width stands there twice if it comes with two token budgets."""
     tokens: tuple[int, ...] | None = struct.field(pytree_node=False, default=None)
-    """The most nodes that each round scores in all running rows together, their roots among them:
-    those of largest value. A round that has no room for the roots is not taken, and one has room
-    for those of all rows. None: each row has its width."""
+    """Token budget of each entry: the most nodes scored in all running rows together, roots
+    included, those of largest value. None: no budget."""
 
 
 @struct.dataclass
@@ -242,8 +240,8 @@ class PromptChunk:
     positions: Int[Array, " B"]
     """Position of the first token; what stands before it was in earlier chunks."""
     output: Output
-    """The target's forward over the first C tokens, after all before them. What is not read of it
-    is never computed."""
+    """The target's forward over the first C tokens, after all before them. XLA removes what is not
+    used of it."""
 
     @staticmethod
     def whole(
@@ -322,9 +320,9 @@ class Feedback:
     merged: Scored | None = None
     """The verified tree, if it was not just the drafter's own; None if it was."""
     processed: Float[Array, "B N V"] | None = None
-    """The logits that decided at the nodes of `tree`, after processors and grammar; None: they are
-    the output's, or the tree was part of another (see `scored`). What a drafter keeps for other
-    calls it learns from the output."""
+    """The logits that the verifier used at the nodes of `tree`, after processors and grammar.
+    None: those of the output, or the tree was merged into a larger one (see `scored`). Learn what
+    is kept for later calls from `output`: processors belong to one call."""
     others: bool = struct.field(pytree_node=False, default=False)
     """True where nodes of other drafters were verified too, so that the path may have -1."""
     skip_expensive_updates: Bool[Array, ""] | None = None
@@ -458,8 +456,8 @@ class State:
     capacity: int = struct.field(pytree_node=False)
     """S, the most tokens that a row's memory holds; static."""
     processors: tuple[PyTree, ...] = ()
-    """What was asked for beside tokens, from left to right: each a
-    `jspec.protocols.LogitsProcessor`, with what it keeps between rounds."""
+    """The processors of the call, in order: each a `jspec.protocols.LogitsProcessor`, with its own
+    state."""
 
     @property
     def done(self) -> Bool[Array, " B"]:
@@ -480,5 +478,5 @@ class Result:
     logprobs: Logprobs | None = None
     """Log-probabilities of the tokens; None if they were not asked for."""
     stop_bytes: Int[Array, " B"] | None = None
-    """The bytes at the end of a row's text that are of the stop string that ended it: its last
-    token began before. None if there are no stop strings."""
+    """How many bytes at the end of the row's text belong to the stop string that ended it; it may
+    begin inside of an earlier token. None if there are no stop strings."""

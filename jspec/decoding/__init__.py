@@ -1,6 +1,6 @@
 """Draft, score, verify, commit: one round, and the loop around it.
 
-The sentence of the project is `_round`; everything else here prepares it or repeats it.
+`_round` is the whole algorithm; everything else in this file sets it up or loops over it.
 """
 
 from collections.abc import Callable, Sequence
@@ -439,6 +439,7 @@ def _round(
         output = score(model, params, tree, now, state.memory, tokens)
         processed = controls.processed(state, tree, output.logits)
         verdict = verifier_of(drafter).verdict(tree, processed, now)
+        # Tokens, lengths and statistics; the model's own commit writes its memory.
         state, feedback = commit(state, tree, output, verdict, processed)
         memory = model.commit(state.memory, output.tentative, verdict.path, feedback.counts)
         learnt = drafter.update(drafter_params, state.drafter_state, aux, feedback)

@@ -21,8 +21,8 @@ Drafting takes time too, whether or not the draft is verified: see `jspec.drafte
 
 What the last rounds of a row accepted says more about its next one than a hundred rounds of other
 text: beside the calibration that all rows share, each row has an offset that forgets in ten rounds.
-Before anything was seen, probabilities are taken to be smaller than the drafter says: a wide round
-that is rejected costs more than a narrow one that would have been accepted saves.
+At first, probabilities are taken to be smaller than the drafter says: a rejected wide round costs
+more than an accepted one saves.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -3,7 +3,8 @@
 frame    what a drafter may know
 sanitize marks malformed nodes of the drafter's tree as absent
 score    one forward of the target over the tree
-commit   the accepted path into output and statistics; what the drafter may learn
+verify   in `jspec.verify`: the drafter's verifier picks the path
+commit   appends the accepted tokens and updates statistics; the model's `commit` writes its memory
 """
 
 from dataclasses import replace
@@ -221,7 +222,7 @@ def _truncate(
 ) -> tuple[Int[Array, "B P"], Int[Array, " B"], Int[Array, " B"]]:
     """Cuts the round's tokens at end tokens, limit and capacity: (emitted, counts, status).
 
-    Once, before commit and before output: an end token inside an accepted path is ordinary.
+    Done once, before anything is stored: an end token may stand inside of an accepted path.
     """
     request, lanes = state.request, jnp.arange(verdict.path.shape[1])
     tokens = tokens_of(tree, verdict)
@@ -237,14 +238,14 @@ def _truncate(
     counts = jnp.where(state.done, 0, counts).astype(jnp.int32)
 
     stopped = verdict.failed & (counts == offered)
-    masked = _are_numbers(state, logits, verdict)
+    masked = _target_is_finite(state, logits, verdict)
     status = jnp.select(
         [
             state.done,
             ended & by_eos,
             ended,
             counts == left,
-            # Before NAN: a model may well give none beyond the positions that it can place.
+            # Before NAN: logits beyond the model's last position may be NaN.
             counts == room,
             stopped & masked,
             stopped,
@@ -265,7 +266,7 @@ def _truncate(
     return emitted, counts, status.astype(jnp.int32)
 
 
-def _are_numbers(
+def _target_is_finite(
     state: State, logits: Float[Array, "B N V"], verdict: Verdict
 ) -> Bool[Array, " B"]:
     """True where the target itself gave a distribution at the end of the path."""

@@ -15,12 +15,15 @@ from jspec._validate.errors import InputError
 from jspec._xla.manual_axes import vary
 from jspec.sampling import argmax, normalised, one_hot
 
-Verdicts = tuple[Float[Array, " K"], Float[Array, " V"]]
-Rule = TypeVar("Rule", bound=Callable[..., Verdicts])
+NodeDecision = tuple[Float[Array, " K"], Float[Array, " V"]]
+"""The probability with which each child is accepted, and the residual distribution."""
+Rule = TypeVar("Rule", bound=Callable[..., NodeDecision])
 
 
 def _by_token(rule: Rule) -> Rule:
-    """Marks a rule as one by tokens, see `jspec.NodeRule`."""
+    """Marks a rule that accepts just the children that are the target's token, see
+    `jspec.NodeRule`: greedy verification then compares all nodes at once.
+    """
     rule.__dict__["by_token"] = True
     return rule
 
@@ -32,7 +35,7 @@ def deterministic_proposal(
     children: Int[Array, " K"],
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
-) -> Verdicts:
+) -> NodeDecision:
     """The rule for children not drawn at random: draw from p, keep the token if it was drafted.
 
     Child k is accepted with p(x_k) / (1 - p of the earlier ones); what is left is p without the
@@ -66,7 +69,7 @@ def coupled(
     children: Int[Array, " K"],
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
-) -> Verdicts:
+) -> NodeDecision:
     """Applies `deterministic_proposal` to the target's distribution given the position's noise.
 
     That distribution is one certain token, argmax(log p + noise), a draw from p (Gumbel-max) that
@@ -89,13 +92,14 @@ def recursive(
     children: Int[Array, " K"],
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
-) -> Verdicts:
+) -> NodeDecision:
     """The rule for children drawn from q one after the other, without replacement.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q loses x. Recursive
     rejection sampling (Jeon et al. 2024, Algorithm 6 and Theorem 3.1), which is Sequoia's rule and
     DySpec's (Algorithm 3). Where q runs out, as a filtered distribution does, the last p is what is
-    left. Whether a child is there may depend on those before it, never on itself.
+    left. A child may be dropped because of earlier siblings, never because of its
+    own token.
 
     Example:
         >>> p, q = jnp.array([0.5, 0.5, 0.0]), jnp.array([0.25, 0.25, 0.5])
@@ -113,7 +117,7 @@ def multi_round(
     children: Int[Array, " K"],
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
-) -> Verdicts:
+) -> NodeDecision:
     """The rule for children drawn from q independently, equal ones kept.
 
     Keep x with min(1, p(x) / q(x)); when refused p <- norm[p - q]^+, and q stays (multi-round
@@ -135,7 +139,7 @@ def k_seq(
     children: Int[Array, " K"],
     valid: Bool[Array, " K"],
     noise: Float[Array, " V"],
-) -> Verdicts:
+) -> NodeDecision:
     """The rule for independent children from q, each kept with probability min(1, p / (gamma q)).
 
     K-SEQ (SpecTr, Sun et al. 2023). With beta = sum min(q, p / gamma), the probability of one
@@ -180,7 +184,7 @@ def _one_by_one(
     children: Int[Array, " K"],
     valid: Bool[Array, " K"],
     after: Callable[[Float[Array, " V"], Bool[Array, " V"]], Float[Array, " V"]],
-) -> Verdicts:
+) -> NodeDecision:
     """Rejection sampling child by child, each from its own distribution.
 
     `after(q, child's place)` is the next child's distribution.

@@ -26,7 +26,7 @@ from jspec.types import Frame, PyTree, Tree
 from jspec.verify.proposals import ChildDraws
 
 _UNSCORED = 2
-"""Indices of a tree's scorer without a pair of the head: the root's pair is in the cache."""
+"""The first index of a tree's scorer with a pair of its own: the root's pair is in the cache."""
 
 # `mc_sim_7b_63` of the authors' code: 25 drafted nodes in 5 levels.
 PUBLISHED = Template(

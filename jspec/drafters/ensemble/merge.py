@@ -60,7 +60,7 @@ def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merg
     """Merges drafters into one whose tree is the union of theirs, or the best nodes of it.
 
     Every drafter keeps its own memory and sees its own tree; what others drafted reaches it as
-    `Feedback.scored`. None may sample its children from a distribution that it reports.
+    `Feedback.scored`. No member may be a drafter that samples its children and reports `q`.
 
     Args:
         drafters: two or more.
@@ -69,8 +69,8 @@ def merge(*drafters: Drafter, num_speculative_tokens: int | None = None) -> Merg
             tree is there as a whole.
 
     Returns:
-        A drafter whose `drafter_params` are a tuple, one for each of the drafters; None stands for
-        none of them.
+        A drafter whose `drafter_params` are a tuple, one for each of the drafters; `None` leaves
+        all of them empty.
 
     Raises:
         InputError: if there are fewer than two drafters, one draws by a rule of its own, or the

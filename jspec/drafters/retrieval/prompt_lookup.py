@@ -56,9 +56,9 @@ class PromptLookup:
     decides; of equally long matches it is the first in the text.
 
     Args:
-        max_match: longest n-gram to look for, in tokens (`max_match` in vLLM,
+        max_match: longest n-gram to look for, in tokens (`prompt_lookup_max` in vLLM,
             `max_ngram_size` in the author's code).
-        min_match: shortest n-gram to draft from (`min_match` in vLLM).
+        min_match: shortest n-gram to draft from (`prompt_lookup_min` in vLLM).
         num_speculative_tokens: tokens drafted after the match.
         whole: only places with that many tokens behind them count, as published; False also takes
             places near the end and drafts what there is (as `transformers` and vLLM do).
