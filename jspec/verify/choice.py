@@ -28,8 +28,8 @@ def verifier_of(drafter: Drafter) -> Verifier:
 
 
 def takes_parts(drafter: Drafter) -> bool:
-    """Whether a part of a drafter's tree is as lossless as the whole: under the coupled rule
-    everything is, but draws that have a verifier of their own are verified together.
+    """Whether the engine may verify some of the drafter's nodes alone: true for the coupled rule;
+    sampled trees must be verified whole.
 
     Example:
         >>> import jspec

@@ -21,9 +21,7 @@ Rule = TypeVar("Rule", bound=Callable[..., NodeDecision])
 
 
 def _by_token(rule: Rule) -> Rule:
-    """Marks a rule that accepts just the children that are the target's token, see
-    `jspec.NodeRule`: greedy verification then compares all nodes at once.
-    """
+    """Marks a rule that accepts just the target's token, see `jspec.NodeRule`."""
     rule.__dict__["by_token"] = True
     return rule
 
