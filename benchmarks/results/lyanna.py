@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from benchmarks.lyanna.acceptance import PAPER as TABLE_1
-from benchmarks.lyanna.acceptance import conditional, tokens_per_round
 from benchmarks.lyanna.training import EPOCHS
 from benchmarks.lyanna.training import PAPER as TABLE_2
 from benchmarks.results import svg
@@ -29,11 +28,20 @@ PAPERS = {
 }
 WAYS = {
     "off": "no re-sampling",
-    "apart +2": "apart, 2 nodes more",
-    "merged +2": "merged: the paper's fusion, 2 nodes on top",
-    "fused +2": "fused: jspec's, the best 13 nodes of both",
-    "off, 13 nodes": "no re-sampling, 13 nodes",
+    **{
+        f"{way} +{more}": f"{name}, {more} nodes more"
+        for more in (2, 6)
+        for way, name in (
+            ("apart", "apart"),
+            ("merged", "merged: the paper's fusion"),
+            ("fused", "fused: jspec's, the best of both trees"),
+        )
+    },
+    "off, 13 nodes": "no re-sampling, 2 nodes more",
+    "off, 17 nodes": "no re-sampling, 6 nodes more",
 }
+FUSION = ("merged +2", "apart +2", "off, 13 nodes")
+"""The ways that Fig. 12's claims are judged by."""
 NONE = "No rows yet."
 
 
@@ -46,22 +54,30 @@ def over_seeds(
     found: Sequence[dict], variant: str, value: Callable[[dict], float]
 ) -> Estimate | None:
     """The mean over seeds of what one row of each has; None if there is none."""
-    mine = sorted((row for row in found if row["variant"] == variant), key=lambda row: row["seed"])
-    return mean([value(row) for row in mine]) if mine else None
+    mine = {row["seed"]: value(row) for row in found if row["variant"] == variant}
+    return mean([mine[seed] for seed in sorted(mine)]) if mine else None
 
 
 def in_trees(steps: int, variant: str, nodes: int, draft_step: int) -> Estimate | None:
     """Percent accepted in trees at a draft step, given that all before were; step 0: tokens per
-    round.
+    round. Errors are over prompts, whose seeds are summed.
     """
+    found = seeds(steps, variant, nodes)
+    if not found:
+        return None
+    histograms = np.sum([row["histograms"] for row in found], axis=0)
+    if not draft_step:
+        width = np.arange(1, histograms.shape[1] + 1)
+        return ratio(list((histograms * width).sum(1)), list(histograms.sum(1)))
+    accepted, asked = (histograms[:, step:].sum(1) for step in (draft_step, draft_step - 1))
+    return ratio(list(accepted), list(asked)) / 0.01
 
-    def value(row: dict) -> float:
-        histogram = np.array(row["histograms"]).sum(0)
-        if not draft_step:
-            return float(tokens_per_round(histogram))
-        return 100 * float(conditional(histogram)[draft_step - 1])
 
-    return over_seeds([row for row in runs(steps) if row.get("nodes") == nodes], variant, value)
+def seeds(steps: int, variant: str, nodes: int) -> list[dict]:
+    """The rows of trees of a variant, one a seed."""
+    found = [row for row in runs(steps) if row.get("nodes") == nodes]
+    mine = {row["seed"]: row for row in found if row["variant"] == variant}
+    return [mine[seed] for seed in sorted(mine)]
 
 
 def heldout(steps: int, variant: str, step: int) -> Estimate | None:
@@ -105,7 +121,7 @@ def table_1(nodes: int) -> str:
         if cells[0] is not None:
             paper = PAPERS.get(variant)
             said = None if paper is None else " ".join(f"{share:.0%}" for share in paper)
-            lines.append([name, cells[0].texts, *cells, said])
+            lines.append([name, len(seeds(SHORT, variant, nodes)), *cells, said])
     return table(header, lines)
 
 
@@ -178,11 +194,12 @@ def resampling() -> str:
     for depth in depths():
         header += [f"depth {depth} ({left(depth):.0f}% of rounds leave levels)", "over none"]
     lines = []
-    for way, name in WAYS.items():
+    there = {row["way"] for row in rows("lyanna", bench="lyanna.resampling")}
+    for way, name in ((way, name) for way, name in WAYS.items() if way in there):
         cells: list[str | Estimate | None] = [name]
         for depth in depths():
             one, none = resampled(depth, way), resampled(depth, "off")
-            over = None if one is None or none is None or way == "off" else (one / none).percent()
+            over = None if one is None or none is None or way == "off" else _percent(one / none)
             cells += [one, over]
         lines.append(cells)
     return table(header, lines)
@@ -225,11 +242,8 @@ def claims() -> str:
         there = [one for one in gaps if one is not None]
         if len(there) == 3:
             least = min(there, key=lambda one: one.value / one.error)
-            found.append(
-                Verdict(
-                    claim, paper, _points(there), holds(least.ahead, least.behind) + _worst(there)
-                )
-            )
+            said = holds(least.ahead, least.behind) + _worst(there)
+            found.append(Verdict(claim, paper, _points(there), said))
     if marks(SHORT):
         whole, sparse = (heldout(SHORT, name, SHORT) for name in (WHOLE, SPARSE))
         if (more := gap(sparse, whole)) is not None:
@@ -242,16 +256,16 @@ def claims() -> str:
                 )
             )
     for depth in depths():
-        none, merged, apart = (resampled(depth, way) for way in ("off", "merged +2", "apart +2"))
-        larger = resampled(depth, "off, 13 nodes")
-        if none and merged and apart and larger:
+        none, *others = (resampled(depth, way) for way in ("off", *FUSION))
+        if none and all(others):
+            merged, apart, larger = others
             more, even = merged - none, merged - larger
             found.append(
                 Verdict(
                     f"re-sampling with fused verification gains (Fig. 12), trees of {depth} levels",
                     "+23%, +19% tokens/s",
-                    f"{(merged / none).percent()} tokens per round; over a fresh tree of as many "
-                    f"nodes {(merged / larger).percent()}",
+                    f"{_percent(merged / none)} tokens per round; over a fresh tree of as many "
+                    f"nodes {_percent(merged / larger)}",
                     f"{holds(more.ahead, more.behind)}; over as many fresh nodes "
                     f"{holds(even.ahead, even.behind)}",
                 )
@@ -261,7 +275,7 @@ def claims() -> str:
                 Verdict(
                     f"re-sampling alone costs, trees of {depth} levels",
                     "-16%, -21% tokens/s",
-                    f"{(apart / none).percent()} tokens per round",
+                    f"{_percent(apart / none)} tokens per round",
                     holds(less.ahead, less.behind),
                 )
             )
@@ -298,12 +312,21 @@ FEWEST = 3
 def judged(found: Estimate) -> str:
     """The verdict of a difference over seeds that should be above 0; of few seeds none."""
     if found.texts < FEWEST:
-        return f"*open*: {found.texts} seeds so far"
+        return f"*open*: {found.texts} of {FEWEST} seeds so far"
     return holds(found.ahead, found.behind)
 
 
 def _points(gaps: Sequence[Estimate]) -> str:
-    return ", ".join(f"{one.value:+.1f} ± {one.error:.1f}" for one in gaps) + " points"
+    return ", ".join(f"{one.value:+.1f}{_error(one.error)}" for one in gaps) + " points"
+
+
+def _error(error: float) -> str:
+    return f" ± {error:.1f}" if np.isfinite(error) else ""
+
+
+def _percent(found: Estimate) -> str:
+    """A ratio less 1 in percent, to a tenth: re-sampling moves little."""
+    return f"{100 * (found.value - 1):+.1f}{_error(100 * found.error)}%"
 
 
 def _worst(gaps: Sequence[Estimate]) -> str:
@@ -356,6 +379,6 @@ def pictures() -> dict[str, str]:
             {name: [in_trees(SHORT, v, 36, s) for s in (1, 2, 3)] for v, name in there.items()},
             "percent",
             {there[v]: [100 * share for share in PAPERS[v]] for v in there if v in PAPERS},
-            subtitle="jspec-7m, whole trees of 36 nodes; bars: one standard error over seeds",
+            subtitle="jspec-7m, whole trees of 36 nodes; bars: one standard error over prompts",
         )  # fmt: skip
     return found
