@@ -6,9 +6,11 @@ from jspec.models.checkpoint import relaid, restore, save
 from jspec.models.experts import Experts
 from jspec.models.function import FunctionModel, LayerCaches, Seen, from_function, from_nnx
 from jspec.models.hub import bundled
+from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Layer, Llama, LlamaConfig
 from jspec.models.load import Loaded, load
+from jspec.models.mixers import DeltaNet, Mamba2
 from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.models.rope import (
     LinearScaling,
@@ -22,10 +24,12 @@ from jspec.models.shapes import shapes
 
 __all__ = [
     "ChatTemplate",
+    "DeltaNet",
     "Experts",
     "FunctionModel",
     "GPTNeoX",
     "GPTNeoXConfig",
+    "Hybrid",
     "Layer",
     "LayerCaches",
     "LearnedPositionConfig",
@@ -35,6 +39,7 @@ __all__ = [
     "LlamaConfig",
     "Loaded",
     "LongScaling",
+    "Mamba2",
     "Rope",
     "RopeFactors",
     "RopeScaling",

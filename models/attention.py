@@ -61,6 +61,18 @@ class Past(NamedTuple):
     nodes: tuple[Held, Held] | None
     """Keys and values of tree nodes that were scored before."""
 
+    def of_layer(self, layer: Int[Array, ""], count: int) -> "Past":
+        """The part of one of `count` layers that share their arrays, its heads beside theirs.
+
+        Nothing is copied of the cache, of which the layer reads what it needs.
+        """
+        cached, nodes = self
+        if nodes is not None:
+            nodes = jax.tree.map(
+                lambda x: of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]), nodes
+            )
+        return Past(None if cached is None else cached._replace(layer=layer), nodes)
+
 
 def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:
     """The keys and values of one layer, from the cache and from the nodes.
@@ -76,19 +88,6 @@ def past(cache: KVCache | None, nodes: TreeKV | None, array: int) -> Past:
         else Cached(cache.keys[array], cache.values[array], cache.lengths),
         nodes=None if nodes is None else (nodes.keys[array], nodes.values[array]),
     )
-
-
-def layer_of(past: Past, layer: Int[Array, ""], count: int) -> Past:
-    """The part of one of `count` layers that share their arrays, its heads beside theirs.
-
-    Nothing is copied of the cache, of which the layer reads what it needs.
-    """
-    cached, nodes = past
-    if nodes is not None:
-        nodes = jax.tree.map(
-            lambda x: of_layer(x, x.shape[1] // count, layer, 0, x.shape[2]), nodes
-        )
-    return Past(None if cached is None else cached._replace(layer=layer), nodes)
 
 
 def of_layer(

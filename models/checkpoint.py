@@ -14,16 +14,18 @@ from jspec._validate import extras
 from jspec._validate.errors import InputError, unreadable
 from jspec.models import columns, eight_bits, precision, records, sharding, stacking
 from jspec.models.huggingface import settings
+from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
 from jspec.models.llama import Llama, LlamaConfig
 from jspec.models.neox import GPTNeoX, GPTNeoXConfig
 from jspec.types import PyTree
 
-Model = Llama | LearnedPositionDecoder | GPTNeoX
+Model = Llama | Hybrid | LearnedPositionDecoder | GPTNeoX
 _KINDS = {
     "Llama": (Llama, LlamaConfig),
     "LearnedPositionDecoder": (LearnedPositionDecoder, LearnedPositionConfig),
     "GPTNeoX": (GPTNeoX, GPTNeoXConfig),
+    "Hybrid": (Hybrid, LlamaConfig),
 }
 
 _PIECE = 4 << 20

@@ -81,7 +81,7 @@ class Decoder(nn.Module):
         sizes = self.num_layers, config.num_kv_heads, config.head_dim
         return caches.init(batch, capacity, *sizes, self.memory_dtype)
 
-    commit, until = staticmethod(caches.commit), staticmethod(caches.until)
+    commit = staticmethod(caches.commit)
 
     def apply_block(self, block: nn.Module, name: str, *arguments: Any) -> Any:
         """Applies a block to its arguments; blocks that are alike are traced once.

@@ -35,6 +35,10 @@ class Experts:
     """I, of one expert."""
     normalised: bool = True
     """True where the probabilities of a token's experts are scaled to sum to 1."""
+    shared_size: int | None = None
+    """I of an expert that all tokens go through beside these; None: there is none."""
+    shared_gate: bool = False
+    """True where that expert has a gate of its own, a sigmoid."""
 
     def __post_init__(self):
         check_integer("num_chosen", self.num_chosen, 1, self.num_experts, "the experts of a layer")

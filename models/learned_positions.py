@@ -7,6 +7,7 @@ from typing import Any
 import flax.linen as nn
 from jaxtyping import Array, Float, Int
 
+from jspec import memory as caches
 from jspec.memory import Held, KVCache, TreeKV, kept
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
@@ -112,6 +113,8 @@ class LearnedPositionDecoder(LayeredDecoder):
             `jspec.models.columns`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
+
+    until = staticmethod(caches.until)
 
     config: LearnedPositionConfig
 

@@ -1,7 +1,8 @@
 """The decoder of most families since Llama: rotary positions, RMS norms and gated MLPs.
 
 What the families differ in is data: Llama 1 to 3, Mistral, Qwen2 and 3, Gemma 2 and 3, Phi-3,
-OLMo 2, SmolLM3, Mixtral and Qwen3-MoE are each a `LlamaConfig`.
+OLMo 2, SmolLM3, Mixtral and Qwen3-MoE are each a `LlamaConfig`. So are Qwen3-Next
+and Granite 4, whose layers are recurrent in part: their decoder is `jspec.models.hybrid`.
 """
 
 from collections.abc import Mapping
@@ -12,8 +13,9 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec import memory as caches
 from jspec._validate.errors import InputError
-from jspec.memory import Held, KVCache, TreeKV, kept
+from jspec.memory import Held, TreeKV, kept
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
 from jspec.models.blocks import looked_up
@@ -22,10 +24,11 @@ from jspec.models.experts import Experts, RoutedExperts
 from jspec.models.linear import Linear, as_laid_out, unembed
 from jspec.models.norms import RMSNorm
 from jspec.models.online_softmax import capped
+from jspec.models.recurrence import Mixer
 from jspec.models.rope import Rope, Scaling, rotate, turns
 from jspec.models.scanning import LayeredDecoder
 from jspec.round.packed import Mask
-from jspec.types import Output
+from jspec.types import Output, PyTree
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,8 @@ class Layer:
     """A token sees so many, itself among them; None: all before it."""
     experts: Experts | None = None
     """Routed experts in place of the MLP; None: the MLP."""
+    mixer: Mixer | None = None
+    """What is in place of attention, such as `jspec.models.DeltaNet`; None: attention."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +95,18 @@ class LlamaConfig:
     """Of the gate, by its name in `jspec.models.activations.ACTIVATIONS`."""
     embed_scale: float = 1.0
     """Factor of the embeddings: the root of the hidden size in Gemma."""
+    output_gate: bool = False
+    """True where what attention gives has a sigmoid gate, which is made with the queries."""
     attention_scale: float | None = None
     """Factor of the scores; None: head_dim ** -0.5."""
     attention_cap: float | None = None
     """Soft cap of the scores; None: none. See `jspec.models.attention.attend`."""
     logit_cap: float | None = None
     """Soft cap of the logits; None: none."""
+    residual_scale: float = 1.0
+    """Factor of what attention and MLP add, as in Granite."""
+    logit_scale: float = 1.0
+    """Factor of the logits."""
     layers: tuple[Layer, ...] = ()
     """What differs between layers; empty: all see all, with `rope_theta` and `rope_scaling`."""
 
@@ -106,14 +117,13 @@ class LlamaConfig:
 
 
 def qkv(config: LlamaConfig) -> FusedProjection:
-    """Queries, keys and values."""
-    return FusedProjection(
-        (config.num_heads, config.num_kv_heads, config.num_kv_heads), config.head_dim
-    )
+    """Queries, keys and values; where there is a gate, each query and its gate."""
+    queries = config.num_heads * (1 + config.output_gate)
+    return FusedProjection((queries, config.num_kv_heads, config.num_kv_heads), config.head_dim)
 
 
-def gate_up(config: LlamaConfig) -> FusedProjection:
-    return FusedProjection((config.intermediate_size,) * 2)
+def gate_up(size: int) -> FusedProjection:
+    return FusedProjection((size,) * 2)
 
 
 class Block(nn.Module):
@@ -143,10 +153,10 @@ class Block(nn.Module):
         x: Float[Array, "B N E"],
         positions: Int[Array, "B N"],
         mask: Mask,
-        past: attention.Past,
+        past: Any,
         read: Float[Array, "B N R"] | None = None,
-    ) -> tuple[Float[Array, "B N E"], Held, Held]:
-        """The block's output, and the keys and values of its tokens.
+    ) -> tuple[Any, ...]:
+        """The block's output, and the keys and values of its tokens; or a mixer's updates.
 
         Args:
             x: the states.
@@ -159,7 +169,28 @@ class Block(nn.Module):
         if read is None:
             first = self.input_norm and config.pre_norm
             read = self.norm("attention_norm")(x) if first else x
-        q, k, v = self.heads(read)
+        if layer.mixer is None:
+            mixed, *added = self.attend(read, positions, mask, past, layer)
+        else:
+            network = layer.mixer.network(config, self.dtype, self.param_dtype)
+            mixed, *added = network(read, mask, past)
+        mixed = self.norm("attention_post_norm")(mixed) if config.post_norm else mixed
+        x = x + _scaled(mixed, config.residual_scale)
+        fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, layer.experts)
+        fed = self.norm("mlp_post_norm")(fed) if config.post_norm else fed
+        return x + _scaled(fed, config.residual_scale), *added
+
+    def attend(
+        self,
+        read: Float[Array, "B N R"],
+        positions: Int[Array, "B N"],
+        mask: Mask,
+        past: attention.Past,
+        layer: Layer,
+    ) -> tuple[Float[Array, "B N E"], Held, Held]:
+        """What attention adds, and the keys and values of the tokens."""
+        config = self.config
+        q, k, v, gate = self.heads(read)
         if layer.rope is not None:
             turn = turns(layer.rope, config.head_dim, config.context, positions)
             q, k = rotate(q, turn), rotate(k, turn)
@@ -171,40 +202,136 @@ class Block(nn.Module):
             window=layer.window,
             impl=self.attention_impl,
         )
-        mixed = self.dense(config.hidden_size, "output", config.output_bias)(mixed)
-        x = x + (self.norm("attention_post_norm")(mixed) if config.post_norm else mixed)
-        fed = self.feed(self.norm("mlp_norm")(x) if config.pre_norm else x, layer.experts)
-        return x + (self.norm("mlp_post_norm")(fed) if config.post_norm else fed), k, v
+        if gate is not None:
+            mixed = mixed * nn.sigmoid(gate.reshape(mixed.shape))
+        return self.dense(config.hidden_size, "output", config.output_bias)(mixed), k, v
 
-    def heads(self, read: Float[Array, "B N R"]) -> list[Float[Array, "B N _ D"]]:
-        """Queries, keys and values, which are one product: fewer, larger weights."""
+    def heads(self, read: Float[Array, "B N R"]) -> tuple[Array, Array, Array, Array | None]:
+        """Queries, keys, values and gates, which are one product: fewer, larger weights."""
         config = self.config
         batch, new, _ = read.shape
-        heads, kv_heads, dim = config.num_heads, config.num_kv_heads, config.head_dim
-        fused = as_laid_out(self.dense((heads + 2 * kv_heads) * dim, "qkv", config.qkv_bias)(read))
-        fused = fused.reshape(batch, new, heads + 2 * kv_heads, dim)
-        q, k, v = qkv(config).apart(fused, self.tp_size, axis=2)
+        fused, dim = qkv(config), config.head_dim
+        both = as_laid_out(self.dense(sum(fused.counts) * dim, "qkv", config.qkv_bias)(read))
+        q, k, v = fused.apart(both.reshape(batch, new, -1, dim), self.tp_size, axis=2)
+        gate = None
+        if config.output_gate:
+            q, gate = jnp.split(q.reshape(batch, new, config.num_heads, 2 * dim), 2, axis=-1)
         if config.qk_norm:
             joint = (batch, new, -1)
             q, k = (
                 self.norm(name)(y.reshape(joint) if config.qk_norm_joint else y).reshape(y.shape)
                 for name, y in (("q_norm", q), ("k_norm", k))
             )
-        return [q, k, v]
+        return q, k, v, gate
 
     def feed(self, read: Float[Array, "B N E"], experts: Experts | None) -> Float[Array, "B N E"]:
         """The MLP, whose gate and up are one product."""
         config, activation = self.config, ACTIVATIONS[self.config.activation]
         if experts is not None:
             dtypes = self.dtype, self.param_dtype
-            return RoutedExperts(experts, activation, *dtypes, name="experts")(read)
-        both = self.dense(2 * config.intermediate_size, "gate_up", config.mlp_bias)(read)
-        gate, up = gate_up(config).apart(both, self.tp_size)
-        down = self.dense(config.hidden_size, "down", config.mlp_bias)
+            routed = RoutedExperts(experts, activation, *dtypes, name="experts")(read)
+            if experts.shared_size is None:
+                return routed
+            shared = self.mlp(read, experts.shared_size, "shared_")
+            if experts.shared_gate:
+                shared = nn.sigmoid(self.dense(1, "shared_gate", False)(read)) * shared
+            return routed + shared
+        return self.mlp(read, config.intermediate_size)
+
+    def mlp(self, read: Float[Array, "B N E"], size: int, prefix: str = "") -> Array:
+        """A gated MLP, by the prefix of its products' names."""
+        config, activation = self.config, ACTIVATIONS[self.config.activation]
+        both = self.dense(2 * size, f"{prefix}gate_up", config.mlp_bias)(read)
+        gate, up = gate_up(size).apart(both, self.tp_size)
+        down = self.dense(config.hidden_size, f"{prefix}down", config.mlp_bias)
         return down(activation(gate) * up)
 
 
-class Llama(LayeredDecoder):
+def _scaled(x: Float[Array, "..."], factor: float) -> Float[Array, "..."]:
+    return x if factor == 1 else x * factor
+
+
+class RotaryDecoder(LayeredDecoder):
+    """What `Llama` and `jspec.models.Hybrid` share: all but their memory.
+
+    Args:
+        config: its shape.
+        taps: layers whose inputs are handed out, see `Llama`.
+    """
+
+    config: LlamaConfig
+    taps: tuple[int, ...] = ()
+
+    def __post_init__(self):
+        if wrong := [tap for tap in self.taps if not 0 <= tap < self.config.num_layers]:
+            raise InputError(
+                f"taps has layer {wrong[0]} and the model has layers 0 .. "
+                f"{self.config.num_layers - 1}; tap those"
+            )
+        config = self.config
+        if config.layers and len(config.layers) != config.num_layers:
+            raise InputError(
+                f"layers describes {len(config.layers)} of {config.num_layers} layers; give one "
+                "each, or none"
+            )
+        super().__post_init__()
+
+    @property
+    def features(self) -> int:
+        """F, width of `Output.hidden`."""
+        return self.hidden_size * (len(self.taps) or 1)
+
+    @property
+    def fused(self) -> Mapping[str, FusedProjection]:
+        config = self.config
+        found = {"qkv": qkv(config), "gate_up": gate_up(config.intermediate_size)}
+        for layer in self.kinds:
+            if layer.experts and layer.experts.shared_size:
+                found["shared_gate_up"] = gate_up(layer.experts.shared_size)
+        return found
+
+    @property
+    def kinds(self) -> tuple[Layer, ...]:
+        """What each layer is."""
+        return self.config.layers or (Layer(self.config.rope),) * self.num_layers
+
+    @nn.compact
+    def __call__(
+        self,
+        tokens: Int[Array, "B N"],
+        positions: Int[Array, "B N"],
+        mask: Mask,
+        memory: PyTree = None,
+        nodes: TreeKV | None = None,
+    ) -> Output:
+        config = self.config
+        tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
+        embed = eight_bits.table(self, "embed", *tables)
+        x = looked_up(embed, tokens).astype(self.dtype) * config.embed_scale
+        blocks = [
+            Block(
+                *(config, self.dtype, self.param_dtype),
+                layer=layer,
+                attention_impl=self.attention_impl,
+                tp_size=self.tp_size,
+                kv_dtype=self.kv_dtype,
+                parent=None,
+            )
+            for layer in self.kinds
+        ]
+        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps)
+        norm = RMSNorm(
+            config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
+        )
+        x = norm(ran.x)
+        head = embed if config.tied else eight_bits.table(self, "head", *tables)
+        logits = capped(_scaled(unembed(x, head), config.logit_scale), config.logit_cap)
+        if self.taps:
+            x = jnp.concatenate(ran.tapped, axis=-1)
+        return Output(logits=logits, hidden=x, tentative=ran.tentative)
+
+
+class Llama(RotaryDecoder):
     """A decoder of the families since Llama as a `jspec.protocols.CausalLM`.
 
     Args:
@@ -235,68 +362,4 @@ class Llama(LayeredDecoder):
         (100, 16)
     """
 
-    config: LlamaConfig
-    taps: tuple[int, ...] = ()
-
-    def __post_init__(self):
-        if wrong := [tap for tap in self.taps if not 0 <= tap < self.config.num_layers]:
-            raise InputError(
-                f"taps has layer {wrong[0]} and the model has layers 0 .. "
-                f"{self.config.num_layers - 1}; tap those"
-            )
-        config = self.config
-        if config.layers and len(config.layers) != config.num_layers:
-            raise InputError(
-                f"layers describes {len(config.layers)} of {config.num_layers} layers; give one "
-                "each, or none"
-            )
-        super().__post_init__()
-
-    @property
-    def features(self) -> int:
-        """F, width of `Output.hidden`."""
-        return self.hidden_size * (len(self.taps) or 1)
-
-    @property
-    def fused(self) -> Mapping[str, FusedProjection]:
-        return {"qkv": qkv(self.config), "gate_up": gate_up(self.config)}
-
-    @property
-    def kinds(self) -> tuple[Layer, ...]:
-        """What each layer is."""
-        return self.config.layers or (Layer(self.config.rope),) * self.num_layers
-
-    @nn.compact
-    def __call__(
-        self,
-        tokens: Int[Array, "B N"],
-        positions: Int[Array, "B N"],
-        mask: Mask,
-        memory: KVCache | None = None,
-        nodes: TreeKV | None = None,
-    ) -> Output:
-        config = self.config
-        tables = (config.vocab_size, config.hidden_size), self.param_dtype, self.dtype
-        embed = eight_bits.table(self, "embed", *tables)
-        x = looked_up(embed, tokens).astype(self.dtype) * config.embed_scale
-        blocks = [
-            Block(
-                *(config, self.dtype, self.param_dtype),
-                layer=layer,
-                attention_impl=self.attention_impl,
-                tp_size=self.tp_size,
-                kv_dtype=self.kv_dtype,
-                parent=None,
-            )
-            for layer in self.kinds
-        ]
-        ran = self.through_layers(blocks, x, (positions, mask), memory, nodes, self.taps)
-        norm = RMSNorm(
-            config.norm_eps, self.dtype, self.param_dtype, config.norm_offset, name="norm"
-        )
-        x = norm(ran.x)
-        head = embed if config.tied else eight_bits.table(self, "head", *tables)
-        logits = capped(unembed(x, head), config.logit_cap)
-        if self.taps:
-            x = jnp.concatenate(ran.tapped, axis=-1)
-        return Output(logits=logits, hidden=x, tentative=ran.tentative)
+    until = staticmethod(caches.until)

@@ -260,6 +260,11 @@ def adapted(
         InputError: if a folder is not whole, or an adapter is for another base, or for what has no
             place for one.
     """
+    if not hasattr(model, "until"):
+        raise InputError(
+            f"adapters on a {type(model).__name__}, whose recurrent states cannot be cut back, are "
+            "not implemented; merge the adapter into the weights"
+        )
     modules = _modules(table)
     found = [
         _read(hub.folder(path, (CONFIG, WEIGHTS)), modules, model.dtype)

@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from jspec import memory as caches
 from jspec.memory import Held, KVCache, TreeKV, kept
 from jspec.models import attention, eight_bits
 from jspec.models.activations import ACTIVATIONS
@@ -92,6 +93,8 @@ class GPTNeoX(LayeredDecoder):
         attention_impl: how attention is computed; see `jspec.models.block_attention`.
         scan_layers: True to scan layers that are alike; see `jspec.models.scanning`.
     """
+
+    until = staticmethod(caches.until)
 
     config: GPTNeoXConfig
 

@@ -41,6 +41,18 @@ SHAPES = MappingProxyType(
         "llama-8b": _llama(4096, 14336, 32, 32),
         "llama-70b": _llama(8192, 28672, 80, 64),
         "llama-405b": _llama(16384, 53248, 126, 128),
+        # Qwen3-Next-80B-A3B; its other sizes are those that an absent field means.
+        "qwen3-next-80b": {
+            "architectures": ["Qwen3NextForCausalLM"],
+            "model_type": "qwen3_next",
+            "vocab_size": 151936,
+            "hidden_size": 2048,
+            "intermediate_size": 5120,
+            "num_hidden_layers": 48,
+            "num_attention_heads": 16,
+            "max_position_embeddings": 262144,
+            "rope_theta": 10000000.0,
+        },
     }
 )
 """The fields of config.json, by the names that `jspec.models.shapes` takes."""

@@ -1,11 +1,12 @@
 """Restores configs from JSON: lists become tuples again, and objects dataclasses."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from jspec.models.experts import Experts
 from jspec.models.llama import Layer
+from jspec.models.mixers import DeltaNet, Mamba2
 from jspec.models.rope import (
     LinearScaling,
     LongScaling,
@@ -16,10 +17,10 @@ from jspec.models.rope import (
 )
 
 PARTS = (
-    *(Layer, Rope, Experts),
+    *(Layer, Rope, Experts, DeltaNet, Mamba2),
     *(RopeScaling, RopeFactors, LinearScaling, YarnScaling, LongScaling),
 )
-"""What configs are made of; no two have the same fields."""
+"""What configs are made of; no two can have the same fields."""
 
 
 def part(value: Any) -> Any:
@@ -37,6 +38,8 @@ def part(value: Any) -> Any:
     if not isinstance(value, Mapping):
         return value
     for kind in PARTS:
-        if {field.name for field in fields(kind)} == set(value):
+        # A record of an earlier version lacks the fields that have come since.
+        needed = {field.name for field in fields(kind) if field.default is MISSING}
+        if needed <= set(value) <= {field.name for field in fields(kind)}:
             return kind(**{name: part(entry) for name, entry in value.items()})
     raise TypeError(f"nothing has the fields {', '.join(value)}")

@@ -17,7 +17,7 @@ from jspec._xla.manual_axes import vary
 from jspec.memory import KVCache, TreeKV
 from jspec.models import attention, eight_bits, stacking, streaming
 from jspec.models.decoder import Decoder, traced_once
-from jspec.round.packed import PackedMask
+from jspec.round.packed import Mask, PackedMask
 from jspec.types import PyTree
 
 
@@ -33,8 +33,8 @@ class Ran(NamedTuple):
     """What the layers made of the states."""
 
     x: Float[Array, "B N E"]
-    tentative: TreeKV
-    """Keys and values of the tokens."""
+    tentative: PyTree
+    """What the memory may have to keep of the tokens."""
     tapped: tuple[Float[Array, "B N E"], ...]
     """The states that entered the layers which were asked for."""
 
@@ -73,15 +73,19 @@ class LayeredDecoder(Decoder):
             return stacking.alike(self.kinds)
         return stacking.apart(self.num_layers)
 
-    def init_memory(self, batch: int, capacity: int) -> KVCache:
+    def init_memory(self, batch: int, capacity: int) -> PyTree:
         """Empty keys and values of `capacity` tokens a row."""
+        return self.empty_cache(batch, capacity, list(chain.from_iterable(self.groups)))
+
+    def empty_cache(self, batch: int, capacity: int, ranges: Sequence[range]) -> KVCache:
+        """Empty keys and values of ranges of layers, which share an array each."""
         config = self.config
         parts = [
             caches.init(
                 *(batch, capacity, 1, config.num_kv_heads * len(layers), config.head_dim),
                 self.memory_dtype,
             )
-            for layers in chain.from_iterable(self.groups)
+            for layers in ranges
         ]
         return KVCache(
             keys=tuple(part.keys[0] for part in parts),
@@ -94,7 +98,7 @@ class LayeredDecoder(Decoder):
         blocks: Sequence[nn.Module],
         x: Float[Array, "B N E"],
         arguments: Sequence[PyTree],
-        memory: KVCache | None,
+        memory: PyTree,
         nodes: TreeKV | None,
         taps: Sequence[int] = (),
     ) -> Ran:
@@ -102,18 +106,16 @@ class LayeredDecoder(Decoder):
 
         Args:
             blocks: one for each layer, made with `parent=None`; called with the states, the
-                arguments and the layer's past, it gives states, keys and values.
+                arguments and the layer's past, it gives states, and what `tentative` gets.
             x: the states.
             arguments: arrays, or trees of them, that each block gets; the mask last.
             memory: of the committed tokens.
             nodes: the keys and values of nodes that were scored before.
             taps: layers whose inputs are handed out.
         """
-        tapped, keys, values = dict[int, Array](), [], []
+        tapped, kept = dict[int, Array](), list[tuple[Any, ...]]()
         for group in self.groups:
-            pasts = [
-                attention.past(memory, nodes, len(keys) + phase) for phase in range(len(group))
-            ]
+            pasts = [self.past_of(memory, nodes, len(kept) + phase) for phase in range(len(group))]
             if len(group[0]) == 1:
                 layer = group[0].start
                 if layer in taps:
@@ -125,12 +127,20 @@ class LayeredDecoder(Decoder):
             else:
                 x, added, entered = self._scanned(blocks, group, x, arguments, pasts, taps)
                 tapped |= entered
-            keys += [k for k, _ in added]
-            values += [v for _, v in added]
-        kept, mask = TreeKV(tuple(keys), tuple(values)), arguments[-1]
+            kept += added
+        tentative = self.tentative(kept, arguments[-1])
+        return Ran(x, tentative, tuple(tapped[tap] for tap in taps))
+
+    def past_of(self, memory: PyTree, nodes: TreeKV | None, place: int) -> Any:
+        """What a range of layers, the `place`-th, holds of tokens and nodes before."""
+        return attention.past(memory, nodes, place)
+
+    def tentative(self, added: Sequence[tuple[Any, ...]], mask: Mask) -> PyTree:
+        """What `commit` gets, from what each range of layers gave."""
+        kept = TreeKV(tuple(k for k, _ in added), tuple(v for _, v in added))
         if isinstance(mask, PackedMask):  # a layer gives them as one row of tokens
-            kept = jax.tree.map(partial(attention.unpack_heads, mask), kept)
-        return Ran(x, kept, tuple(tapped[tap] for tap in taps))
+            return jax.tree.map(partial(attention.unpack_heads, mask), kept)
+        return kept
 
     def _scanned(
         self,
@@ -138,10 +148,10 @@ class LayeredDecoder(Decoder):
         group: stacking.Group,
         x: Float[Array, "B N E"],
         arguments: Sequence[PyTree],
-        pasts: Sequence[attention.Past],
+        pasts: Sequence[Any],
         taps: Sequence[int],
-    ) -> tuple[Array, list[tuple[caches.Held, caches.Held]], dict[int, Array]]:
-        """The states behind a group, the keys and values of each of its ranges, and taps."""
+    ) -> tuple[Array, list[tuple[Any, ...]], dict[int, Array]]:
+        """The states behind a group, what each of its ranges gives, and taps."""
         count = len(group[0])
         period = [blocks[layers.start] for layers in group]
         weights = [
@@ -161,9 +171,9 @@ class LayeredDecoder(Decoder):
                 params = traverse_util.unflatten_dict(parts[n] | ones)
                 layer = layers.start + number * layers.step
                 entered = {tap: jnp.where(tap == layer, x, held) for tap, held in entered.items()}
-                own = attention.layer_of(past, number, count)
-                x, k, v = traced_once(block, params, x, *arguments, own)
-                added.append((k, v))
+                own = past.of_layer(number, count)
+                x, *kept = traced_once(block, params, x, *arguments, own)
+                added.append(tuple(kept))
             return (x, entered), added
 
         begin = vary((x, {tap: jnp.zeros_like(x) for tap in inside}), arguments, pasts, weights)

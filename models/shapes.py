@@ -30,7 +30,8 @@ def shapes(
 
     Args:
         name: as in `load`, where a folder needs no more than config.json; such a file itself; or
-            a published shape: "llama-1b", "llama-3b", "llama-8b", "llama-70b", "llama-405b".
+            a published shape: "llama-1b", "llama-3b", "llama-8b", "llama-70b", "llama-405b",
+            "qwen3-next-80b".
         dtype: as in `load`.
         param_dtype: as in `load`.
         mesh: a `Mesh`, or an `AbstractMesh` of devices that need not exist, over which `load` would

@@ -74,8 +74,16 @@ _EXPERTS: dict[str, Axes] = {
     "experts/down": ("experts", None, None),
 }
 
+_SHARED: dict[str, Axes] = {
+    "shared_gate_up/weight": ("mlp", None),
+    "shared_down/weight": (None, "mlp"),
+}
+_DELTA_NET: dict[str, Axes] = {"qkvz/weight": ("heads", None), "ba/weight": ("heads", None)}
+_MAMBA: dict[str, Axes] = {"projection/weight": ("mlp", None)}
+
 TABLES: dict[str, dict[str, Axes]] = {
     "Llama": _ENDS | _ATTENTION | _GATED_MLP | _EXPERTS,
+    "Hybrid": _ENDS | _ATTENTION | _GATED_MLP | _EXPERTS | _SHARED | _DELTA_NET | _MAMBA,
     "LearnedPositionDecoder": _ENDS | _ATTENTION | _MLP,
     "GPTNeoX": _ENDS | _ATTENTION | _MLP,
     "EAGLEHead": _ENDS | _ATTENTION | _GATED_MLP,

@@ -24,7 +24,7 @@ def plan(
         typer.Argument(
             metavar="MODEL",
             help="Folder or config.json, GGUF file, hub id, or a shape: llama-1b, llama-3b, "
-            "llama-8b, llama-70b, llama-405b.",
+            "llama-8b, llama-70b, llama-405b, qwen3-next-80b.",
             show_default="the bundled model",
         ),
     ] = None,

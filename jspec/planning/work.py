@@ -70,7 +70,7 @@ def score(
     mask = jax.ShapeDtypeStruct((rows, nodes, nodes), jnp.bool_)
     cache = layout.model_memory(model, rows, _SLOTS, mesh)
     given = params, cache, tokens, tokens, mask
-    return _work(forward, given, 1, rows * nodes, capacity, mesh, _heads(model))
+    return _work(forward, given, 1, rows * nodes, _longer(model, capacity), mesh, _heads(model))
 
 
 def read_prompt(
@@ -103,7 +103,7 @@ def read_prompt(
     given = numbers((rows, size + 1)), numbers((rows, size)), mask, numbers((rows,))
     cache = layout.model_memory(model, rows, _SLOTS, mesh)
     whole = params, cache, drafter_params, memory, *given
-    return _work(chunk, whole, 1, rows * size, capacity // 2, mesh, _heads(model))
+    return _work(chunk, whole, 1, rows * size, _longer(model, capacity // 2), mesh, _heads(model))
 
 
 def draft(
@@ -123,7 +123,7 @@ def draft(
         return drafter.draft(drafter_params, state.drafter_state, frame(state))
 
     rows = state.root.shape[0]
-    return _work(propose, (drafter_params, state), None, rows, capacity, mesh)
+    return _work(propose, (drafter_params, state), None, rows, (), mesh)
 
 
 def _work(
@@ -131,7 +131,7 @@ def _work(
     arguments: Sequence[PyTree],
     place: int | None,
     tokens: int,
-    capacity: int,
+    longer: Sequence[float],
     mesh: Any,
     heads: int = 0,
 ) -> DeviceWork:
@@ -140,10 +140,10 @@ def _work(
     Args:
         function: of `arguments`.
         arguments: shapes, with shardings where they are split.
-        place: which of the arguments is the cache of `_SLOTS` slots; None: there is none, so that
+        place: which of the arguments is the memory of `_SLOTS` slots; None: there is none, so that
             weights may be read several times, by forward passes one after the other.
         tokens: of all rows.
-        capacity: of the real cache that count.
+        longer: how many times as much of each of its leaves really counts.
         mesh: the devices.
         heads: of the queries; 0: it is not known.
     """
@@ -162,9 +162,9 @@ def _work(
         if product.leaf is None:
             flops += product.flops / split
         elif product.leaf in cached:
-            longer = capacity / _SLOTS
-            flops += longer * product.flops / split
-            read[product.leaf] += longer * product.read / layout.parts(leaves[product.leaf])
+            more = longer[product.leaf - cached.start]
+            flops += more * product.flops / split
+            read[product.leaf] += more * product.read / layout.parts(leaves[product.leaf])
         else:
             leaf = leaves[product.leaf]
             shares = layout.parts(leaf)
@@ -182,6 +182,21 @@ def _work(
             if number not in cached:
                 read[number] = min(read[number], layout.shard_bytes(leaves[number]))
     return DeviceWork(-(-tokens // data), flops, sum(read.values()), sent, widest)
+
+
+def _longer(model: CausalLM, capacity: int) -> list[float]:
+    """How many times as large each leaf of the memory is as with `_SLOTS` slots.
+
+    Keys and values grow with the slots; a recurrent state is as it is.
+    """
+    memories = (
+        jax.tree.leaves(jax.eval_shape(partial(model.init_memory, 1, size)))
+        for size in (_SLOTS, 2 * _SLOTS)
+    )
+    return [
+        1.0 if short.size == long.size else capacity / _SLOTS
+        for short, long in zip(*memories, strict=True)
+    ]
 
 
 def _heads(model: Any) -> int:

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from jspec import memory as caches
 from jspec.memory import KVCache, TreeKV
 from jspec.models.decoder import Decoder
 from jspec.models.linear import unembed
@@ -26,6 +27,8 @@ class TransformerHead(Decoder):
     """
 
     config: LlamaConfig
+
+    until = staticmethod(caches.until)
 
     @property
     def num_layers(self) -> int:

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from jspec._validate.errors import InputError
-from jspec.models.huggingface import gemma, gpt2, llama, neox, opt, others, phi3, routed
+from jspec.models.huggingface import gemma, gpt2, hybrids, llama, neox, opt, others, phi3, routed
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight
+from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionDecoder
 from jspec.models.llama import Llama
 from jspec.models.neox import GPTNeoX
@@ -45,6 +46,21 @@ FAMILIES = (
     Family("SmolLM3ForCausalLM", "smollm3", others.smollm3, Llama, llama.weights),
     Family("MixtralForCausalLM", "mixtral", routed.mixtral, Llama, routed.mixtral_weights),
     Family("Qwen3MoeForCausalLM", "qwen3_moe", routed.qwen3_moe, Llama, routed.qwen3_moe_weights),
+    Family(
+        "Qwen3NextForCausalLM",
+        "qwen3_next",
+        hybrids.qwen3_next,
+        Hybrid,
+        hybrids.qwen3_next_weights,
+        buffers=hybrids.QWEN3_NEXT_OTHERS,
+    ),
+    Family(
+        "GraniteMoeHybridForCausalLM",
+        "granitemoehybrid",
+        hybrids.granite,
+        Hybrid,
+        hybrids.granite_weights,
+    ),
     Family(
         "GPTNeoXForCausalLM",
         "gpt_neox",

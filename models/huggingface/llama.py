@@ -10,6 +10,7 @@ from jspec.models.huggingface import rope as ropes
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Path, Weight, linear
 from jspec.models.llama import Layer, LlamaConfig
+from jspec.models.recurrence import Mixer
 from jspec.models.rope import LongScaling, Rope
 
 
@@ -70,41 +71,28 @@ def weights(config: LlamaConfig) -> Iterator[Weight]:
         path, name = (f"layers_{layer}",), f"model.layers.{layer}"
         if config.pre_norm:
             yield norm((*path, "attention_norm"), f"{name}.input_layernorm", width)
-        experts = config.layers[layer].experts if config.layers else None
-        yield from block(config, path, name, width, experts)
+        own = config.layers[layer] if config.layers else Layer(config.rope)
+        yield from block(config, path, name, width, own)
     yield norm(("norm",), "model.norm", width)
     if not config.tied:
         yield Weight(("head",), ("lm_head.weight",), ((config.vocab_size, width),))
 
 
 def block(
-    config: LlamaConfig, path: Path, name: str, inputs: int, experts: Experts | None = None
+    config: LlamaConfig, path: Path, name: str, inputs: int, layer: Layer | None = None
 ) -> Iterator[Weight]:
-    """A layer without the norm at its entrance.
+    """A layer without the norm at its entrance, its experts and its mixer.
 
     Args:
         config: its shape.
         path: of the parameters.
         name: of the tensors.
         inputs: width of what queries, keys and values are made of.
-        experts: its experts.
+        layer: what it has; None: attention and an MLP.
     """
     width = config.hidden_size
-    query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    yield from linear(
-        (*path, "qkv"),
-        [f"{name}.self_attn.{part}_proj" for part in "qkv"],
-        inputs,
-        [query, keys, keys],
-        config.qkv_bias,
-    )
-    if config.qk_norm:
-        for part, joint in (("q", query), ("k", keys)):
-            size = joint if config.qk_norm_joint else config.head_dim
-            yield norm((*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", size)
-    yield from linear(
-        (*path, "output"), [f"{name}.self_attn.o_proj"], query, [width], config.output_bias
-    )
+    if layer is None or layer.mixer is None:
+        yield from _attention(config, path, name, inputs)
     # `post_attention_layernorm` stands before the MLP in Llama, and behind attention in those that
     # have a norm there.
     after, before = "post_attention_layernorm", "pre_feedforward_layernorm"
@@ -113,17 +101,44 @@ def block(
     if config.post_norm:
         yield norm((*path, "attention_post_norm"), f"{name}.{after}", width)
         yield norm((*path, "mlp_post_norm"), f"{name}.post_feedforward_layernorm", width)
-    if experts is not None:
-        return
-    inner = config.intermediate_size
+    if layer is None or layer.experts is None:
+        yield from mlp(path, f"{name}.mlp", width, config.intermediate_size, config.mlp_bias)
+
+
+def mlp(
+    path: Path, name: str, width: int, inner: int, bias: bool = False, prefix: str = ""
+) -> Iterator[Weight]:
+    """A gated MLP, by the prefix of its products' names."""
     yield from linear(
-        (*path, "gate_up"),
-        [f"{name}.mlp.gate_proj", f"{name}.mlp.up_proj"],
+        (*path, f"{prefix}gate_up"),
+        [f"{name}.gate_proj", f"{name}.up_proj"],
         width,
         [inner, inner],
-        config.mlp_bias,
+        bias,
     )
-    yield from linear((*path, "down"), [f"{name}.mlp.down_proj"], inner, [width], config.mlp_bias)
+    yield from linear((*path, f"{prefix}down"), [f"{name}.down_proj"], inner, [width], bias)
+
+
+def _attention(config: LlamaConfig, path: Path, name: str, inputs: int) -> Iterator[Weight]:
+    query, keys = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
+    yield from linear(
+        (*path, "qkv"),
+        [f"{name}.self_attn.{part}_proj" for part in "qkv"],
+        inputs,
+        [query * (1 + config.output_gate), keys, keys],
+        config.qkv_bias,
+    )
+    if config.qk_norm:
+        for part, joint in (("q", query), ("k", keys)):
+            size = joint if config.qk_norm_joint else config.head_dim
+            yield norm((*path, f"{part}_norm"), f"{name}.self_attn.{part}_norm", size)
+    yield from linear(
+        (*path, "output"),
+        [f"{name}.self_attn.o_proj"],
+        query,
+        [config.hidden_size],
+        config.output_bias,
+    )
 
 
 def norm(path: Path, name: str, size: int) -> Weight:
@@ -141,6 +156,7 @@ def shape(
     windows: Sequence[int | None] = (None,),
     rotary: Sequence[Rope | None] = (),
     experts: Sequence[Experts | None] = (None,),
+    mixers: Sequence[Mixer | None] = (None,),
     eps: float = 1e-6,
     activation: tuple[str, str] = ("hidden_act", "silu"),
     **differences: Any,
@@ -153,7 +169,7 @@ def shape(
         kv_heads, head_dim, theta, partial, eps: what an absent field means.
         windows: of the layers, or one for all.
         rotary: of the layers, or one for all; nothing: as the fields of `rope_parameters` say.
-        experts: of the layers, or one for all.
+        experts, mixers: of the layers, or one for all.
         activation: the name of its field, and what an absent one means.
         differences: further fields of our config.
     """
@@ -168,7 +184,8 @@ def shape(
         context = min(context, first.scaling.original_context)
     # A window that the context ends in is none.
     seen = [None if window and window >= context else window for window in _each(windows, count)]
-    layers = tuple(map(Layer, _each(turned, count), seen, _each(experts, count)))
+    others = (_each(given, count) for given in (experts, mixers))
+    layers = tuple(map(Layer, _each(turned, count), seen, *others))
     plain = Layer(Rope(first.theta, first.scaling))
     return LlamaConfig(
         vocab_size=settings.size("vocab_size"),

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from jspec.models.experts import Experts
-from jspec.models.huggingface.llama import shape, window
+from jspec.models.huggingface.llama import mlp, shape, window
 from jspec.models.huggingface.llama import weights as dense
 from jspec.models.huggingface.settings import Settings
 from jspec.models.huggingface.weights import Weight, linear
@@ -31,16 +31,12 @@ def mixtral(settings: Settings) -> LlamaConfig:
 
 
 def qwen3_moe(settings: Settings) -> LlamaConfig:
-    """Layers of `mlp_only_layers`, and those between the steps, have a common MLP."""
-    count, step = settings.count("num_hidden_layers"), settings.size("decoder_sparse_step", 1)
     experts = Experts(
         num_experts=settings.count("num_experts", settings.get("num_local_experts", 128)),
         num_chosen=settings.size("num_experts_per_tok", 8),
         intermediate_size=settings.size("moe_intermediate_size", 768),
         normalised=settings.flag("norm_topk_prob", False),
     )
-    common = set(settings.get("mlp_only_layers", []))
-    routed = [layer not in common and not (layer + 1) % step for layer in range(count)]
     bias = settings.flag("attention_bias", False)
     slides = settings.flag("use_sliding_window", False)
     return shape(
@@ -48,11 +44,19 @@ def qwen3_moe(settings: Settings) -> LlamaConfig:
         context=settings.size("max_position_embeddings", 32768),
         kv_heads=4,
         windows=(window(settings, 4096) if slides else None,),
-        experts=[experts if is_routed else None for is_routed in routed],
+        experts=each_or_common(settings, experts),
         qkv_bias=bias,
         output_bias=bias,
         qk_norm=True,
     )
+
+
+def each_or_common(settings: Settings, experts: Experts) -> list[Experts | None]:
+    """Layers of `mlp_only_layers`, and those between the steps, have a common MLP."""
+    count, step = settings.count("num_hidden_layers"), settings.size("decoder_sparse_step", 1)
+    common = set(settings.get("mlp_only_layers", []))
+    routed = [layer not in common and not (layer + 1) % step for layer in range(count)]
+    return [experts if is_routed else None for is_routed in routed]
 
 
 def weights(config: LlamaConfig, place: str, gate: str, up: str, down: str) -> Iterator[Weight]:
@@ -71,6 +75,12 @@ def weights(config: LlamaConfig, place: str, gate: str, up: str, down: str) -> I
         count, inner = layer.experts.num_experts, layer.experts.intermediate_size
         path, name = (f"layers_{index}", "experts"), f"model.layers.{index}.{place}"
         yield from linear((*path, "router"), [f"{name}.gate"], width, [count], False)
+        if (shared := layer.experts.shared_size) is not None:
+            expert = f"{name}.shared_expert"
+            yield from mlp(path[:1], expert, width, shared, prefix="shared_")
+            if layer.experts.shared_gate:
+                gated = [f"{expert}_gate"]
+                yield from linear((path[0], "shared_gate"), gated, width, [1], False)
         each = [f"{name}.experts.{expert}" for expert in range(count)]
         yield Weight(
             (*path, "gate_up"),

@@ -13,7 +13,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from variants import VARIANTS
 
 FIXTURES = Path(__file__).parent / "fixtures"
-BATCH, LENGTH = 2, 16
+BATCH, LENGTH, GREEDY = 2, 16, 40
 
 
 def build(name: str):
@@ -39,7 +39,20 @@ def main() -> None:
         model = build(name)
         model.save_pretrained(FIXTURES / name)
         tokens = np.random.default_rng(0).integers(0, model.config.vocab_size, (BATCH, LENGTH))
-        reference = {"tokens": tokens, "logits": logits(model, tokens)}
+        texts = torch.from_numpy(tokens)
+        greedy = model.generate(
+            texts,
+            attention_mask=torch.ones_like(texts),  # no token is one of padding
+            max_new_tokens=GREEDY,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        reference = {
+            "tokens": tokens,
+            "logits": logits(model, tokens),
+            "greedy": greedy[:, LENGTH:].contiguous().numpy(),
+        }
         save_file(reference, FIXTURES / name / "reference.safetensors")
 
 

@@ -89,7 +89,9 @@ def test_a_model_of_everything_keeps_the_contract():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["gemma3", "phi3", "olmo2", "qwen3_moe", "pythia"])
+@pytest.mark.parametrize(
+    "name", ["gemma3", "phi3", "olmo2", "qwen3_moe", "qwen3_next", "granite4", "pythia"]
+)
 def test_families_keep_the_contract(name, fixtures):
     """One of each kind; trees and caches of the others are in test_families.py."""
     loaded = jspec.models.load(fixtures / name, with_tokenizer=False)

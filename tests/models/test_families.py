@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from jspec import memory as caches
+from jspec.memory import KVCache
 from jspec.models import checkpoint
 
 TOLERANCE = 1e-4
@@ -39,9 +39,8 @@ def test_a_tree_behind_a_cache_scores_as_its_paths_do(variant, causal):
     prompt = variant.forward(variant.params, tokens, positions, mask, None)
     batch, _ = variant.tokens.shape
     every = jnp.broadcast_to(jnp.arange(PAST.max()), (batch, PAST.max()))
-    cache = caches.commit(
-        # Stale slots are wrong on purpose: a forward that read one would show it.
-        jax.tree.map(lambda array: array + 7 * (array.ndim > 1), empty(variant, batch)),
+    cache = variant.model.commit(
+        stale(variant.model.init_memory(batch, SLOTS)),
         prompt.tentative,
         every,
         jnp.asarray(PAST),
@@ -78,5 +77,15 @@ def test_the_table_of_weights_is_the_module(variant):
     assert jax.tree.map(jnp.shape, variant.params) == jax.tree.map(jnp.shape, created)
 
 
-def empty(variant, batch: int):
-    return variant.model.init_memory(batch, SLOTS)
+def stale(memory):
+    """The memory with wrong numbers in its slots: a forward that read one would show it.
+
+    A state has no slots, and all of it counts.
+    """
+
+    def wrong(part):
+        if not isinstance(part, KVCache):
+            return part
+        return jax.tree.map(lambda array: array + 7 * (array.ndim > 1), part)
+
+    return jax.tree.map(wrong, memory, is_leaf=lambda part: isinstance(part, KVCache))

@@ -158,6 +158,62 @@ VARIANTS = {
             "mlp_only_layers": [0],
         },
     ),
+    "qwen3_next": (
+        "qwen3_next",
+        # Sizes at which float32 is within 1e-4 of float64, in `transformers` as here: a random
+        # delta net may have a head whose values all but cancel, and its norm makes them large.
+        SHAPE
+        | {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "linear_num_key_heads": 2,
+            "linear_num_value_heads": 4,
+            "linear_key_head_dim": 8,
+            "linear_value_head_dim": 16,
+            "num_experts": 8,
+            "num_experts_per_tok": 2,
+            "moe_intermediate_size": 8,
+            "shared_expert_intermediate_size": 16,
+            "mlp_only_layers": [2],
+        },
+    ),
+    "granite4": (
+        "granitemoehybrid",
+        SHAPE
+        | {
+            "num_hidden_layers": 3,
+            "num_key_value_heads": 2,
+            "layer_types": ["linear_attention", "linear_attention", "full_attention"],
+            "intermediate_size": 8,
+            "shared_intermediate_size": 16,
+            "num_local_experts": 4,
+            "num_experts_per_tok": 2,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 8,
+            "mamba_n_groups": 2,
+            "mamba_d_state": 8,
+            "embedding_multiplier": 1.5,
+            "attention_multiplier": 0.4,
+            "residual_multiplier": 0.7,
+            "logits_scaling": 2.0,
+            "position_embedding_type": "rope",
+        },
+    ),
+    "granite4_dense": (
+        "granitemoehybrid",
+        SHAPE
+        | {
+            "layer_types": ["linear_attention", "full_attention"],
+            "num_local_experts": 0,
+            "shared_intermediate_size": 16,
+            "mamba_n_heads": 4,
+            "mamba_d_head": 8,
+            "mamba_d_state": 8,
+            "mamba_conv_bias": False,
+        },
+    ),
     "pythia": ("gpt_neox", SHAPE | {"rope_parameters": {"partial_rotary_factor": 0.5}}),
 }
 """Name to (model type, fields of its config)."""

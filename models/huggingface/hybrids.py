@@ -1,0 +1,214 @@
+"""config.json and tensor names of decoders with recurrent layers: Qwen3-Next and Granite 4."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from jspec._validate.errors import InputError
+from jspec.models.experts import Experts
+from jspec.models.huggingface import rope as ropes
+from jspec.models.huggingface.llama import norm, shape
+from jspec.models.huggingface.llama import weights as dense
+from jspec.models.huggingface.routed import each_or_common, qwen3_moe_weights
+from jspec.models.huggingface.settings import Settings
+from jspec.models.huggingface.weights import Path, Weight, linear
+from jspec.models.llama import LlamaConfig
+from jspec.models.mixers import DeltaNet, Mamba2
+
+_MIXER, _ATTENTION = "linear_attention", "full_attention"
+_OLD_NAMES = {"mamba": _MIXER, "attention": _ATTENTION}
+QWEN3_NEXT_OTHERS = r"(.*\.rotary_emb\.inv_freq|mtp\..*)"
+"""Tensors that are not read: those of the heads for several tokens are no part of the target."""
+
+
+def qwen3_next(settings: Settings) -> LlamaConfig:
+    """Three of four layers are gated delta nets, and attention has a gate behind it."""
+    each = settings.size("full_attention_interval", 4)
+    count = settings.count("num_hidden_layers")
+    kinds = _kinds(
+        settings, [_MIXER if (layer + 1) % each else _ATTENTION for layer in range(count)]
+    )
+    net = DeltaNet(
+        num_key_heads=settings.size("linear_num_key_heads", 16),
+        num_heads=settings.size("linear_num_value_heads", 32),
+        key_dim=settings.size("linear_key_head_dim", 128),
+        value_dim=settings.size("linear_value_head_dim", 128),
+        kernel_size=settings.size("linear_conv_kernel_dim", 4),
+    )
+    experts = Experts(
+        num_experts=settings.count("num_experts", 512),
+        num_chosen=settings.size("num_experts_per_tok", 10),
+        intermediate_size=settings.size("moe_intermediate_size", 512),
+        normalised=settings.flag("norm_topk_prob", True),
+        shared_size=settings.size("shared_expert_intermediate_size", 512),
+        shared_gate=True,
+    )
+    bias = settings.flag("attention_bias", False)
+    rope = ropes.read(settings, settings.size("head_dim", 256), partial=0.25)
+    return shape(
+        settings,
+        context=settings.size("max_position_embeddings", 32768),
+        kv_heads=2,
+        head_dim=256,
+        rotary=[rope if kind == _ATTENTION else None for kind in kinds],
+        mixers=[net if kind == _MIXER else None for kind in kinds],
+        experts=each_or_common(settings, experts),
+        qkv_bias=bias,
+        output_bias=bias,
+        qk_norm=True,
+        norm_offset=1.0,
+        output_gate=True,
+    )
+
+
+def granite(settings: Settings) -> LlamaConfig:
+    """Most layers are Mamba-2; an MLP that is shared stands beside the experts, or alone."""
+    count, width = settings.count("num_hidden_layers"), settings.size("hidden_size")
+    kinds = _kinds(settings, [_MIXER] * count)
+    limits = settings.get("time_step_limit", [0, inf])
+    if limits not in ([0, inf], [0, {"__float__": "Infinity"}]):
+        raise InputError(
+            f"{settings.source} has time_step_limit = {limits!r:.60}, which jspec does not "
+            "implement; supported: [0, Infinity]"
+        )
+    heads = settings.size("mamba_n_heads", 128)
+    inner = settings.size("mamba_expand", 2) * width
+    given = settings.get("mamba_d_head", "auto")
+    head_dim = inner // heads if given == "auto" else settings.size("mamba_d_head")
+    if head_dim * heads != inner:
+        raise InputError(
+            f"{settings.source} has {heads} mamba heads of {head_dim}, which are not the "
+            f"{inner} lanes of mamba_expand; correct one of them"
+        )
+    net = Mamba2(
+        num_heads=heads,
+        head_dim=head_dim,
+        num_groups=settings.size("mamba_n_groups", 1),
+        state_size=settings.size("mamba_d_state", 256),
+        kernel_size=settings.size("mamba_d_conv", 4),
+        convolution_bias=settings.flag("mamba_conv_bias", True),
+        projection_bias=settings.flag("mamba_proj_bias", False),
+    )
+    shared, experts = settings.size("shared_intermediate_size", 1024), None
+    if settings.get("num_local_experts", 8):
+        experts = Experts(
+            num_experts=settings.count("num_local_experts", 8),
+            num_chosen=settings.size("num_experts_per_tok", 2),
+            intermediate_size=settings.size("intermediate_size"),
+            shared_size=shared,
+        )
+    turned = settings.choice("position_embedding_type", [None, "nope", "rope"], None) == "rope"
+    attention_heads = settings.size("num_attention_heads")
+    rope = ropes.read(settings, width // attention_heads) if turned else None
+    bias = settings.flag("attention_bias", False)
+    config = shape(
+        settings,
+        context=settings.size("max_position_embeddings", 2048),
+        kv_heads=attention_heads,
+        rotary=[rope if kind == _ATTENTION else None for kind in kinds],
+        mixers=[net if kind == _MIXER else None for kind in kinds],
+        experts=(experts,),
+        qkv_bias=bias,
+        output_bias=bias,
+        embed_scale=settings.number("embedding_multiplier", 1.0),
+        attention_scale=settings.number("attention_multiplier", 1.0),
+        residual_scale=settings.number("residual_multiplier", 1.0),
+        logit_scale=1 / settings.number("logits_scaling", 1.0),
+    )
+    return config if experts else replace(config, intermediate_size=shared)
+
+
+def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
+    """What each layer is; names of before `transformers` 5 mean the same."""
+    given = settings.listed("layer_types", str, settings.get("layers_block_type", usual))
+    kinds = [_OLD_NAMES[kind] if kind in _OLD_NAMES else kind for kind in given]
+    if strange := sorted(set(kinds) - {_MIXER, _ATTENTION}):
+        raise InputError(
+            f"{settings.source} has a layer of type {strange[0]!r}; supported: {_ATTENTION!r}, "
+            f"{_MIXER!r}"
+        )
+    if len(kinds) != len(usual):
+        raise InputError(
+            f"{settings.source} has {len(kinds)} layer_types for {len(usual)} layers; correct them"
+        )
+    if _ATTENTION not in kinds:
+        raise InputError(
+            f"{settings.source} has no layer of type {_ATTENTION!r}, which jspec does not "
+            "implement; supported: decoders with at least one"
+        )
+    return kinds
+
+
+def qwen3_next_weights(config: LlamaConfig) -> Iterator[Weight]:
+    """Every parameter and the tensors that it is made of."""
+    yield from qwen3_moe_weights(config)
+    width = config.hidden_size
+    for index, layer in enumerate(config.layers):
+        if not isinstance(net := layer.mixer, DeltaNet):
+            continue
+        path, name = (f"layers_{index}", "mixer"), f"model.layers.{index}.linear_attn"
+        keys, values = net.num_key_heads * net.key_dim, net.num_heads * net.value_dim
+        joint = 2 * keys + values
+        yield from linear((*path, "qkvz"), [f"{name}.in_proj_qkvz"], width, [joint + values], False)
+        yield from linear((*path, "ba"), [f"{name}.in_proj_ba"], width, [2 * net.num_heads], False)
+        yield from _recurrent(path, name, net, joint)
+        yield norm((*path, "norm"), f"{name}.norm", net.value_dim)
+        yield from linear((*path, "output"), [f"{name}.out_proj"], values, [width], False)
+
+
+def granite_weights(config: LlamaConfig) -> Iterator[Weight]:
+    """Every parameter and the tensors that it is made of."""
+    width, ours = config.hidden_size, {"gate_up": "input_linear", "down": "output_linear"}
+    for weight in dense(config):
+        part = weight.path[-2] if len(weight.path) > 1 else None
+        if part in ours:
+            layer = weight.names[0].rsplit(".", 3)[0]
+            yield _whole(weight.path, f"{layer}.shared_mlp.{ours[part]}", weight.shape)
+        else:
+            yield weight
+    for index, layer in enumerate(config.layers):
+        path, name = (f"layers_{index}",), f"model.layers.{index}"
+        if (experts := layer.experts) is not None:
+            count, inner, shared = (
+                experts.num_experts,
+                experts.intermediate_size,
+                experts.shared_size,
+            )
+            place = f"{name}.block_sparse_moe"
+            yield from linear(
+                (*path, "experts", "router"), [f"{place}.router.layer"], width, [count], False
+            )
+            fused, down = (count, 2 * inner, width), (count, width, inner)
+            yield _whole((*path, "experts", "gate_up"), f"{place}.input_linear", fused)
+            yield _whole((*path, "experts", "down"), f"{place}.output_linear", down)
+            place = f"{name}.shared_mlp"
+            assert shared is not None, "the MLP beside the experts is always there"
+            gate_up, down = (2 * shared, width), (width, shared)
+            yield _whole((*path, "shared_gate_up", "weight"), f"{place}.input_linear", gate_up)
+            yield _whole((*path, "shared_down", "weight"), f"{place}.output_linear", down)
+        if not isinstance(net := layer.mixer, Mamba2):
+            continue
+        path, name = (*path, "mixer"), f"{name}.mamba"
+        values = net.num_heads * net.head_dim
+        lanes = values + 2 * net.num_groups * net.state_size
+        outputs = [values + lanes + net.num_heads]
+        bias = net.projection_bias
+        yield from linear((*path, "projection"), [f"{name}.in_proj"], width, outputs, bias)
+        yield from _recurrent(path, name, net, lanes)
+        if net.convolution_bias:
+            yield Weight((*path, "convolution_bias"), (f"{name}.conv1d.bias",), ((lanes,),))
+        yield Weight((*path, "skip"), (f"{name}.D",), ((net.num_heads,),))
+        yield _whole((*path, "norm"), f"{name}.norm", (values,))
+        yield from linear((*path, "output"), [f"{name}.out_proj"], values, [width], bias)
+
+
+def _recurrent(path: Path, name: str, net: DeltaNet | Mamba2, lanes: int) -> Iterator[Weight]:
+    """What the two kinds of recurrent layers share."""
+    yield _whole((*path, "convolution"), f"{name}.conv1d", (lanes, 1, net.kernel_size))
+    yield Weight((*path, "bias"), (f"{name}.dt_bias",), ((net.num_heads,),))
+    yield Weight((*path, "log_rate"), (f"{name}.A_log",), ((net.num_heads,),))
+
+
+def _whole(path: Path, name: str, shape: tuple[int, ...]) -> Weight:
+    """A parameter that is one tensor."""
+    return Weight(path, (f"{name}.weight",), (shape,))
