@@ -12,6 +12,7 @@ import compiling
 import fakes
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 import jspec
 from benchmarks.serving import hostile, soak
@@ -105,6 +106,36 @@ def test_the_openai_client_is_answered(server, client):
     assert with_tools.usage.prompt_tokens > answers.usage.prompt_tokens
     assert client.models.list().data[0].id == "jspec-800k"
     assert server.figures()["jspec:compiled_programs_total"] == 0
+
+
+@pytest.mark.slow
+def test_requests_are_answered_with_the_adapter_that_they_name(tmp_path):
+    """Beside requests to the base, in one batch, and nothing is compiled for either."""
+    rng, named = np.random.default_rng(0), "base_model.model.model.layers.1.mlp.down_proj.lora_"
+    shapes = {"A": (4, 256), "B": (128, 4)}
+    save_file(
+        {f"{named}{half}.weight": rng.normal(0, 0.3, shape).astype(np.float32)
+         for half, shape in shapes.items()},
+        tmp_path / "adapter_model.safetensors",
+    )  # fmt: skip
+    settings = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "bias": "none"}
+    (tmp_path / "adapter_config.json").write_text(json.dumps(settings))
+    text = "The little dog went to the park with his friend. " * 3 + "One day"
+    target = jspec.models.load("jspec-800k", adapters={"odd": tmp_path})
+    ids = target.tokenizer.encode(text).ids
+    params = target.model.choose(target.params, [None, "odd"])
+    result = jspec.decode(target.model, params, [ids] * 2, max_new_tokens=16, eos=target.eos)
+    wanted = [
+        Detokeniser(target.tokenizer, ids).finish(row[:count].tolist())
+        for row, count in zip(np.asarray(result.tokens), result.lengths, strict=True)
+    ]
+    assert wanted[0] != wanted[1]
+    with Process("--lora", f"odd={tmp_path}") as server, server.client() as client:
+        for name in ("jspec-800k", "odd", "jspec-800k", "odd"):
+            got = client.completions.create(model=name, prompt=text, max_tokens=16, temperature=0)
+            assert got.choices[0].text == wanted[name == "odd"] and got.model == name
+        assert [card.id for card in client.models.list().data] == ["jspec-800k", "odd"]
+        assert server.figures()["jspec:compiled_programs_total"] == 0
 
 
 @pytest.mark.slow
