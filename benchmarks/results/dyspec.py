@@ -249,13 +249,13 @@ def _budget(budget: int) -> str:
             paper = PUBLISHED.get((budget, temperature), {}).get(name)
             lines.append(
                 (
-                    short(pair), f"{temperature:g}", title, shown,
+                    short(pair), f"{temperature:g}", title, tokens.texts, shown,
                     kinds if len(of[name][0]["kinds"].split(",")) > 1 else None,
                     f"{levels:.1f}", f"{tokens.value / (1 + levels / HOST):.2f}", paper,
                 )
             )  # fmt: skip
     head = (
-        "pair", "T", "method", "tokens a round", "by class", "levels",
+        "pair", "T", "method", "texts", "tokens a round", "by class", "levels",
         f"speed-up at T_t / T_d = {HOST:,}", "the paper: C4, OWT, CNN",
     )  # fmt: skip
     return table(head, lines)
