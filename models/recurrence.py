@@ -237,7 +237,11 @@ def by_steps(
             q, k, v, factor, beta = jax.tree.map(lambda x: _at(x, number, 2), given)
             mixed, values, own = _step(q, k, v, factor, beta, before(held, number))
             found = jax.tree.map(lambda x, new: _put(x, new, number, 2), found, (mixed, values))
-            return after(held, own, number), found
+            # XLA writes in place only what is surely not read any more. Never true, which it does
+            # not know.
+            last = mixed.reshape(-1)[-1]
+            there = number + (jnp.isnan(last) & jnp.isinf(last)).astype(number.dtype)
+            return after(held, own, there), found
 
         # As many as there are nodes, which XLA does not know: one step is then compiled by itself,
         # and has the same bits in a tree of one node as in one of many.

@@ -121,7 +121,7 @@ def granite(settings: Settings) -> LlamaConfig:
 def _kinds(settings: Settings, usual: Sequence[str]) -> list[str]:
     """What each layer is; names of before `transformers` 5 mean the same."""
     given = settings.listed("layer_types", str, settings.get("layers_block_type", usual))
-    kinds = [_OLD_NAMES[kind] if kind in _OLD_NAMES else kind for kind in given]
+    kinds = [str(_OLD_NAMES.get(kind, kind)) for kind in given]
     if strange := sorted(set(kinds) - {_MIXER, _ATTENTION}):
         raise InputError(
             f"{settings.source} has a layer of type {strange[0]!r}; supported: {_ATTENTION!r}, "
