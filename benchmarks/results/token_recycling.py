@@ -310,7 +310,7 @@ def claims() -> str:
         found.append(
             Verdict(
                 "Fig. 3 (a): more nodes, more MAT; beyond 80 they do not pay",
-                "2.2 to 2.8 of 30 to 90 nodes (read off)",
+                "rises from 30 to 90 nodes (a figure alone, its axis from 2.2 to 2.8)",
                 f"{panels['a'][0][1]} to {panels['a'][-1][1]}; 80 to 90: {late}",
                 f"MAT: {judged(rise)}; speed: *not shown*",
             )
@@ -320,7 +320,7 @@ def claims() -> str:
         found.append(
             Verdict(
                 "Fig. 3 (b): levels raise MAT at first, then little",
-                "2.67 to 2.73 of 4 to 8 levels (read off)",
+                "a figure alone, its axis from 2.67 to 2.73",
                 f"4 to 6 levels: {rise}; 6 to 8: {late}; paired {rise - late}",
                 judged(rise - late),
             )
@@ -330,7 +330,7 @@ def claims() -> str:
         found.append(
             Verdict(
                 "Fig. 3 (c): the last of equal tokens gives the highest MAT, by little",
-                "2.77, 2.71, 2.68 (read off)",
+                "a figure alone, its axis from 2.68 to 2.77",
                 f"over the first's {first}, over cell by cell {cells}",
                 judged(min(first, cells, key=lambda found: found.value / found.error)),
             )
