@@ -99,10 +99,12 @@ def heldout_at(steps: int, variant: str, draft_step: int) -> Estimate | None:
 
 
 def gap(one: Estimate | None, other: Estimate | None) -> Estimate | None:
-    """The difference of two variants, seed by seed; None where one has other seeds or none."""
-    if one is None or other is None or one.texts != other.texts:
+    """The difference of two means over seeds, of the first seeds that both have."""
+    if one is None or other is None:
         return None
-    return one - other
+    count = min(one.texts, other.texts)
+    first, second = (mean((each.value + each.influence)[:count]) for each in (one, other))
+    return first - second
 
 
 def marks(steps: int) -> list[int]:
@@ -236,10 +238,10 @@ def claims() -> str:
         ("so does the first token", "+7, +9, +7 points", NO_FIRST),
     ):
         gaps = [
-            gap(in_trees(SHORT, WHOLE, 36, step), in_trees(SHORT, other, 36, step))
+            (in_trees(SHORT, WHOLE, 36, step), in_trees(SHORT, other, 36, step))
             for step in (1, 2, 3)
         ]
-        there = [one for one in gaps if one is not None]
+        there = [one - two for one, two in gaps if one is not None and two is not None]
         if len(there) == 3:
             least = min(there, key=lambda one: one.value / one.error)
             said = holds(least.ahead, least.behind) + _worst(there)
