@@ -196,8 +196,8 @@ def _step(
     factor: Float[Array, "B H"],
     beta: Float[Array, "B H"] | None,
     states: Float[Array, "B H K D"],
-) -> tuple[Float[Array, "B H D"] | None, Float[Array, "B H D"], Float[Array, "B H K D"]]:
-    """One token: o, u and the state."""
+) -> tuple[Any, Float[Array, "B H D"], Float[Array, "B H K D"]]:
+    """One token: o, or None where q is, u and the state."""
     states = rounded(states * factor[..., None, None])
     if beta is not None:
         v = (v - _sum_of_keys(states * k[..., None])) * beta[..., None]
