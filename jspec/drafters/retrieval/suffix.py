@@ -360,7 +360,7 @@ def _check_rollouts(params: PyTree, rows: int) -> None:
         ("tokens", params.tokens, f"[{rows}, T]"),
         ("lengths", params.lengths, f"[{rows}]"),
     ):
-        shape: tuple[int, ...] = getattr(given, "shape", ())
+        shape = tuple(getattr(given, "shape", ()))
         fits = len(shape) == wanted.count(",") + 1 and shape[0] == rows and 0 not in shape
         if not fits or not jnp.issubdtype(given.dtype, jnp.integer):
             kind = f"of shape {shape} and {given.dtype}" if shape else f"a {type(given).__name__}"
