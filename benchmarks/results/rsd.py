@@ -140,9 +140,10 @@ def judged(claim: Claim) -> Verdict:
             if not found:
                 continue
             gains = [100 * lead.value for _, lead in found]
-            here.append(
-                f"{short(pair)}, T {sampling[0]:g}: {min(gains):+.0f}% to {max(gains):+.0f}%"
+            told = dict.fromkeys(
+                f"{gain or 0:+.0f}%" for gain in (round(min(gains)), round(max(gains)))
             )
+            here.append(f"{short(pair)}, T {sampling[0]:g}: {' to '.join(told)}")
             ahead += sum(lead.ahead for _, lead in found)
             behind += sum(lead.behind for _, lead in found)
             total += len(found)
@@ -165,7 +166,8 @@ def words(ahead: int, behind: int, total: int, most: bool) -> str:
         return "*not counted yet*"
     if ahead == total or (most and ahead > total / 2):
         return f"*holds*: {told}"
-    return f"*does not hold*: {told}" if behind >= max(ahead, 1) else f"*open*: {told}"
+    least = max(ahead, 1) if most else 1
+    return f"*does not hold*: {told}" if behind >= least else f"*open*: {told}"
 
 
 NOT_SHOWN = (

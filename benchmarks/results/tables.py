@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A table; None is an empty cell.
+    """A table, or that nothing is counted yet; None is an empty cell.
 
     Raises:
         ValueError: if a row has more or fewer cells than the header.
@@ -15,6 +15,8 @@ def table(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
         if len(row) != len(header):
             raise ValueError(f"a row of {len(row)} cells under {len(header)} heads: {row}")
         lines.append(["" if cell is None else str(cell) for cell in row])
+    if len(lines) == 2:
+        return "*Not counted yet.*"
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

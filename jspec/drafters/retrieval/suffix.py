@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import inf
-from typing import Annotated
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
@@ -360,7 +360,7 @@ def _check_rollouts(params: PyTree, rows: int) -> None:
         ("tokens", params.tokens, f"[{rows}, T]"),
         ("lengths", params.lengths, f"[{rows}]"),
     ):
-        shape = tuple(getattr(given, "shape", ()))
+        shape: Any = getattr(given, "shape", ())
         fits = len(shape) == wanted.count(",") + 1 and shape[0] == rows and 0 not in shape
         if not fits or not jnp.issubdtype(given.dtype, jnp.integer):
             kind = f"of shape {shape} and {given.dtype}" if shape else f"a {type(given).__name__}"
