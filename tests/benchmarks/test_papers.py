@@ -148,7 +148,7 @@ def test_verdicts_of_a_page_are_those_of_its_rows(rsd_s, verdict, monkeypatch):
     judged = {claim.told: rsd_page.judged(claim) for claim in rsd_page.CLAIMS}
     one = judged["RSD-S over SD by draft length, Eff. (5.1)"]
     assert one.verdict.startswith(verdict)
-    assert one.here == f"a, T 0.3: {100 * (rsd_s / 2 - 1):+.0f}% to {100 * (rsd_s / 2 - 1):+.0f}%"
+    assert one.here == f"a, T 0.3: {100 * (rsd_s / 2 - 1):+.0f}%"
     assert judged["SD over RSD-C at 6 and 10, Eff. (5.2)"].verdict.startswith("*does not hold*")
 
 
