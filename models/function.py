@@ -119,12 +119,15 @@ def from_function(
     return FunctionModel(forward, *sizes, dtype)
 
 
-@dataclass(frozen=True, eq=False)  # configurations of libraries are not always hashable
+@dataclass(frozen=True)
 class _OfModule:
     """The forward of an NNX module, from its arrays alone."""
 
     graph: "nnx.GraphDef"
     forward: Forward
+
+    def __hash__(self) -> int:
+        return hash(self.forward)  # configurations of libraries, in the graph, may have no hash
 
     def __call__(self, params: PyTree, *given: Any) -> Any:
         from flax import nnx
