@@ -4,7 +4,7 @@ from jspec.models import heads, lora, sharding
 from jspec.models.chat_template import ChatTemplate
 from jspec.models.checkpoint import relaid, restore, save
 from jspec.models.experts import Experts
-from jspec.models.function import FunctionModel, LayerCaches, Seen, from_function, from_nnx
+from jspec.models.function import FunctionModel, LayerCaches, Seen, from_nnx
 from jspec.models.hub import bundled
 from jspec.models.hybrid import Hybrid
 from jspec.models.learned_positions import LearnedPositionConfig, LearnedPositionDecoder
@@ -46,7 +46,6 @@ __all__ = [
     "Seen",
     "YarnScaling",
     "bundled",
-    "from_function",
     "from_nnx",
     "heads",
     "load",

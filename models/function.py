@@ -28,20 +28,44 @@ Forward = Callable[
     [Any, Int[Array, "B N"], Int[Array, "B N"], Bool[Array, "B N S+M+N"], Seen],
     tuple[Float[Array, "B N V"], tuple[Array, ...], tuple[Array, ...]],
 ]
-"""(params, tokens, positions, mask, seen) -> (logits, keys, values); see `from_function`."""
+"""(params, tokens, positions, mask, seen) -> (logits, keys, values); see `FunctionModel`."""
 
 
 @dataclass(frozen=True)
 class FunctionModel:
-    """A forward and its sizes. Made by `from_function`."""
+    """A function as a model: of a Linen or Equinox module, or of no module at all.
+
+    Its params are what `forward` takes as such.
+
+    Args:
+        forward: from (params, tokens, positions, mask, seen) it makes (logits, keys, values): token
+            i sees all entries j of `seen` and of the new tokens, in this order, with mask[b, i, j];
+            keys and values are those of the new tokens, per layer [B, H, N, D]. A function of a
+            module, so that it is the same in every call. `LayerCaches` makes one of a library's
+            own call.
+        vocab_size: V.
+        num_layers, num_kv_heads, head_dim: sizes of the memory.
+        context: the most positions that it can place; None: it has no bound.
+        dtype: of keys and values.
+
+    Example:
+        >>> import jspec, jax.numpy as jnp
+        >>> def bigram(table, tokens, positions, mask, seen):
+        ...     none = (jnp.zeros((*tokens.shape, 1))[:, None],)
+        ...     return table[tokens], none, none
+        >>> sizes = dict(vocab_size=16, num_layers=1, num_kv_heads=1, head_dim=1)
+        >>> model = jspec.models.FunctionModel(bigram, **sizes)
+        >>> jspec.decode(model, jnp.eye(16), [[1, 2]], max_new_tokens=4).lengths.tolist()
+        [4]
+    """
 
     forward: Forward
     vocab_size: int
-    context: int | None
     num_layers: int
     num_kv_heads: int
     head_dim: int
-    dtype: Any
+    context: int | None = None
+    dtype: Any = jnp.float32
 
     def init_memory(self, batch: int, capacity: int) -> KVCache:
         """Empty keys and values."""
@@ -79,46 +103,6 @@ class FunctionModel:
         return Output(logits.astype(jnp.float32), None, TreeKV(tuple(keys), tuple(values)))
 
 
-def from_function(
-    forward: Forward,
-    *,
-    vocab_size: int,
-    num_layers: int,
-    num_kv_heads: int,
-    head_dim: int,
-    context: int | None = None,
-    dtype: Any = jnp.float32,
-) -> FunctionModel:
-    """A function as a model: of a Linen or Equinox module, or of no module at all.
-
-    Args:
-        forward: from (params, tokens, positions, mask, seen) it makes (logits, keys, values): token
-            i sees all entries j of `seen` and of the new tokens, in this order, with mask[b, i, j];
-            keys and values are those of the new tokens, per layer [B, H, N, D]. A function of a
-            module, so that it is the same in every call. `LayerCaches` makes one of a library's
-            own call.
-        vocab_size: V.
-        num_layers, num_kv_heads, head_dim: sizes of the memory.
-        context: the most positions that it can place; None: it has no bound.
-        dtype: of keys and values.
-
-    Returns:
-        The model. Its params are what `forward` takes as such.
-
-    Example:
-        >>> import jspec, jax.numpy as jnp
-        >>> def bigram(table, tokens, positions, mask, seen):
-        ...     none = (jnp.zeros((*tokens.shape, 1))[:, None],)
-        ...     return table[tokens], none, none
-        >>> sizes = dict(vocab_size=16, num_layers=1, num_kv_heads=1, head_dim=1)
-        >>> model = jspec.models.from_function(bigram, **sizes)
-        >>> jspec.decode(model, jnp.eye(16), [[1, 2]], max_new_tokens=4).lengths.tolist()
-        [4]
-    """
-    sizes = vocab_size, context, num_layers, num_kv_heads, head_dim
-    return FunctionModel(forward, *sizes, dtype)
-
-
 @dataclass(frozen=True)
 class _OfModule:
     """The forward of an NNX module, from its arrays alone."""
@@ -140,8 +124,8 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
 
     Args:
         module: with its weights.
-        forward: as in `from_function`, and gets the module in place of params.
-        sizes: as in `from_function`.
+        forward: as in `FunctionModel`, and gets the module in place of params.
+        sizes: as in `FunctionModel`.
 
     Returns:
         The model and its params, a dictionary of arrays: a step flattens no `nnx.Variable`. Make
@@ -170,7 +154,7 @@ def from_nnx(module: "nnx.Module", forward: Forward, **sizes: Any) -> tuple[Func
             "as it is"
         )
     graph, state = nnx.split(module)
-    return from_function(_OfModule(graph, forward), **sizes), nnx.to_pure_dict(state)
+    return FunctionModel(_OfModule(graph, forward), **sizes), nnx.to_pure_dict(state)
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ def forward(params, tokens, positions, mask, seen):
 
 def main():
     sizes = dict(vocab_size=32, num_layers=1, num_kv_heads=1, head_dim=16)
-    model = models.from_function(forward, **sizes)
+    model = models.FunctionModel(forward, **sizes)
     ask = dict(prompt=[[1, 2, 3, 1, 2, 3, 1, 2]], max_new_tokens=40)
     result = jspec.decode(model, ARRAYS, drafter=jspec.Suffix(num_speculative_tokens=8), **ask)
 

@@ -32,7 +32,7 @@ def call(params, tokens, positions, cache, mask):
 def main():
     prompt = jnp.array([[2, 5, 6, 5, 6, 5, 6, 5]])
     params = GEMMA.init(jax.random.key(0), prompt)["params"]
-    model = models.from_function(
+    model = models.FunctionModel(
         models.LayerCaches(call), vocab_size=CONFIG.num_embed, num_layers=CONFIG.num_layers,
         num_kv_heads=CONFIG.num_kv_heads, head_dim=CONFIG.head_dim,
     )  # fmt: skip

@@ -58,7 +58,7 @@ def main():
     own = jnp.ones((1, 1), jnp.int32), jnp.zeros((1, 1), jnp.int32), jnp.ones((1, 1, 1), bool)
     params = DECODER.init(jax.random.key(0), *own, nothing, nothing)
     sizes = dict(vocab_size=32, num_layers=2, num_kv_heads=2, head_dim=size)
-    model = models.from_function(forward, **sizes)
+    model = models.FunctionModel(forward, **sizes)
     ask = dict(prompt=[[1, 2, 3, 1, 2, 3, 1, 2]], max_new_tokens=40)
     result = jspec.decode(model, params, drafter=jspec.Suffix(num_speculative_tokens=8), **ask)
 

@@ -1,15 +1,13 @@
 """Chooses the width of every round by expected accepted tokens and cost, for any drafter.
 
 A round of width w verifies w drafted nodes. It is expected to emit 1 + E(w) tokens, where E(w) sums
-up the w largest probabilities that the target accepts a node, and it takes t(w) seconds. The
-drafter offers its whole tree, and the round verifies the w best nodes of it, for the w with the
-largest
+up the w largest probabilities that the target accepts a node, and it takes t(w) seconds. Of the
+drafter's whole tree the w best nodes are verified, for the w with the largest
 
     geometric mean over the running rows of (1 + E(w)) / t(w)
 
-For the largest sum of tokens, rows that are drafted for badly would wait in every round for those
-that are drafted for well, and at the end the batch for them; in this mean the gain of one row makes
-up for less. w = 0 is plain decoding, so that a drafter which is wrong costs no more than its draft.
+By the largest sum of tokens, rows with poor drafts would wait in every round for the others, and at
+the end the batch for them. w = 0 is plain decoding: a wrong drafter costs no more than its draft.
 The widths are static (speculation-length buckets), with one program for each; the choice among them
 is data, and so is t.
 

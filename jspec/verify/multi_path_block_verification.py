@@ -138,4 +138,5 @@ def _power_gap(
     up_to: Float[Array, " V"], before: Float[Array, " V"], num: int
 ) -> Float[Array, " V"]:
     """(a^K - b^K) / (a - b) as a sum, which loses nothing where a and b are near each other."""
-    return sum(up_to**i * before ** (num - 1 - i) for i in range(num)) + jnp.zeros_like(up_to)
+    terms = (up_to**i * before ** (num - 1 - i) for i in range(num))
+    return sum(terms, start=jnp.zeros_like(up_to))

@@ -2,7 +2,7 @@
 
 import json
 import runpy
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -116,6 +116,64 @@ def test_what_is_no_nnx_module_is_refused():
         jspec.models.from_nnx(tiny.model(), lambda *_: None, **sizes)
 
 
+@dataclass(eq=True)  # no hash, as configurations of libraries are
+class Sizes:
+    vocab_size: int = 16
+    width: int = 8
+
+
+class WithCache(nnx.Module):
+    """One head that writes into a cache of its own, in the convention of gemma and tunix."""
+
+    def __init__(self, sizes: Sizes, rngs: nnx.Rngs):
+        self.sizes = sizes
+        self.embed = nnx.Embed(sizes.vocab_size, sizes.width, rngs=rngs)
+        self.qkv = nnx.Linear(sizes.width, 3 * sizes.width, rngs=rngs)
+        self.head = nnx.Linear(sizes.width, sizes.vocab_size, rngs=rngs)
+
+    def __call__(self, tokens, positions, cache, mask):
+        x = self.embed(tokens) + jnp.sin(positions[..., None] / 10)
+        query, *own = jnp.split(self.qkv(x), 3, axis=-1)
+        held = cache["layer_0"]
+        at = (0, held["end_index"][0], 0, 0)
+        keys, values = (
+            jax.lax.dynamic_update_slice(held[name], new[:, :, None], at)
+            for name, new in zip("kv", own, strict=True)
+        )
+        # A window by the positions that the cache has, as gemma's.
+        where = jax.lax.dynamic_update_slice(held["positions"], positions, at[:2])
+        mask = mask & (positions[..., None] - where[:, None] < 5)
+        scores = jnp.einsum("bnd,bshd->bns", query, keys)
+        weights = jax.nn.softmax(jnp.where(mask, scores, -1e30), axis=-1)
+        logits = self.head(x + jnp.einsum("bns,bshd->bnd", weights, values))
+        return logits, {"layer_0": {"k": keys, "v": values, "end_index": held["end_index"]}}
+
+
+def call(module, *given):
+    return module(*given)
+
+
+def test_a_library_that_keeps_a_cache_of_layers_keeps_the_contract():
+    module = WithCache(Sizes(), nnx.Rngs(0))
+    sizes = dict(vocab_size=16, num_layers=1, num_kv_heads=1, head_dim=8)
+    model, params = jspec.models.from_nnx(module, jspec.models.LayerCaches(call), **sizes)
+    assert not set(map(type, jax.tree.leaves(params))) & {nnx.Param}
+    assert not check_model(model, params).skipped
+    ask = dict(prompt=[[1, 2, 3, 1, 2, 3]], max_new_tokens=20)
+    result = jspec.decode(model, params, drafter=jspec.PromptLookup(4), **ask)
+    text = list(ask["prompt"][0])
+    for _ in range(20):  # by the module alone, over the whole text
+        count = len(text)
+        empty = jnp.zeros((1, count, 1, 8))
+        cache = dict(k=empty, v=empty, end_index=jnp.zeros(1, jnp.int32))
+        cache["positions"] = jnp.zeros((1, count), jnp.int32)
+        places = jnp.arange(count, dtype=jnp.int32)[None]
+        causal = jnp.tril(jnp.ones((1, count, count), bool))
+        logits, _ = module(jnp.array([text]), places, {"layer_0": cache}, causal)
+        text.append(int(logits[0, -1].argmax()))
+    assert result.tokens[0].tolist() == text[6:]
+
+
 def test_the_llama_of_another_code_base_runs_unchanged():
     """google-tunix has caches and masks of its own, and nothing of ours."""
     llama = pytest.importorskip("tunix.models.llama3.model", reason="needs google-tunix")
@@ -125,8 +183,7 @@ def test_the_llama_of_another_code_base_runs_unchanged():
     )  # fmt: skip
     module = llama.Llama3(config, rngs=nnx.Rngs(0))
     sizes = dict(vocab_size=40, num_layers=2, num_kv_heads=2, head_dim=4)
-    call = jspec.models.LayerCaches(lambda module, *given: module(*given))
-    model, params = jspec.models.from_nnx(module, call, **sizes)
+    model, params = jspec.models.from_nnx(module, jspec.models.LayerCaches(call), **sizes)
     assert not check_model(model, params).skipped
 
 
