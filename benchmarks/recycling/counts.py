@@ -35,7 +35,6 @@ from benchmarks.texts import Prompts, pad
 from benchmarks.whole_rounds import DEEPEST, Decoding
 from jspec._validate.errors import InputError
 from jspec.cli.bench.questions import Question
-from jspec.drafters.draft_head import medusa
 from jspec.training.distill import unlooped
 
 LENGTHS = (128, 512, 1024)
@@ -51,20 +50,26 @@ class Method:
     """True where drafts are made of text alone: the answer is known, and no forward is needed."""
 
 
-def methods(parts: Sequence[str], datastore: Path | None) -> dict[str, Method]:
+def methods(
+    parts: Sequence[str], datastore: Path | None, head: Path | None = None
+) -> dict[str, Method]:
     """The lines of these parts of the paper by label, cheapest first."""
     others = [part for part in parts if part != "table"]
     found = {
         label: Method(row) for part in others for label, row in settings.rows(part, {}).items()
     }
-    return found if len(others) == len(parts) else lines(datastore) | found
+    return found if len(others) == len(parts) else lines(datastore, head) | found
 
 
-def lines(datastore: Path | None) -> dict[str, Method]:
-    """The lines of Table 1 by label, cheapest first."""
+def lines(datastore: Path | None, head: Path | None) -> dict[str, Method]:
+    """The lines of Table 1 by label, cheapest first.
+
+    Args:
+        datastore: for REST, if there is one.
+        head: folder of Medusa's heads; None: the bundled ones.
+    """
     warm = method("lookahead", **PUBLISHED_LOOKAHEAD)
     pool_alone = settings.drafting(PoolAlone, **PUBLISHED_LOOKAHEAD)
-    medusa_paths = tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)
     found = {
         "prompt lookup": Method(method("prompt_lookup"), replayed=True),
         "suffix": Method(method("suffix"), replayed=True),
@@ -73,7 +78,7 @@ def lines(datastore: Path | None) -> dict[str, Method]:
         "lookahead, cold": Method(replace(warm, cold=True)),
         "lookahead, pool alone": Method(pool_alone),
         "lookahead, pool alone, cold": Method(replace(pool_alone, cold=True)),
-        "Medusa": Method(method("medusa", template=medusa_paths)),
+        "Medusa": Method(settings.medusa_row(head)),
         "auto": Method(method("auto")),
         "LogitSpec": Method(settings.drafting(LogitSpec)),
         "TR + suffix": Method(method("token_recycling+suffix", num_speculative_tokens=80)),
@@ -102,6 +107,9 @@ def main(
     datastore: Annotated[
         Path | None, typer.Option(help="file of jspec datastore, for REST")
     ] = None,
+    head: Annotated[
+        Path | None, typer.Option(help="folder of Medusa's heads, if not the bundled ones")
+    ] = None,
     prompt_tokens: options.PromptTokens = 48,
     new_tokens: options.NewTokens = 128,
     scan: Annotated[bool, typer.Option(help="scan the layers: compiles sooner")] = False,
@@ -110,7 +118,7 @@ def main(
     subject = model_pairs.subject(model, questions, prompts, classes, scan)
     words = wording(subject.target, subject.texts)
     bench = Bench(subject.target, words, new_tokens, prompt_tokens, timed=False, loops=False)
-    known = methods(parts.split(","), datastore)
+    known = methods(parts.split(","), datastore, head)
     wanted = {
         label: one for label, one in known.items() if only is None or label in only.split(";")
     }

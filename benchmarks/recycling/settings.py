@@ -12,7 +12,7 @@ from jspec import methods
 from jspec.drafters.draft_head import medusa
 from jspec.methods import Built
 from jspec.methods.device_defaults import lookahead
-from jspec.models import Loaded
+from jspec.models import Loaded, heads
 from jspec.tree.template import best_paths
 
 PARTS = ("table", "shuffled", "breadth", "depth", "update", "ranks", "memory", "time")
@@ -48,6 +48,27 @@ def drafting(kind: Callable[..., Any], **options: Any) -> Row:
     )
 
 
+def medusa_row(head: Path | None) -> Row:
+    """Medusa with its published tree, of as many levels as there are heads.
+
+    Args:
+        head: folder of the heads; None: the bundled ones, which are three.
+    """
+    if head is None:
+        return method("medusa", template=_medusa_tree(3))
+
+    def make(target: Loaded) -> Built:
+        module, _ = heads.read_variables(head, target, "medusa")
+        tree = _medusa_tree(module.config.num_heads)
+        return methods.build("medusa", target, head=str(head), template=tree)
+
+    return Row(make, json.dumps({"method": "medusa", "head": digest(head / "head.json")}))
+
+
+def _medusa_tree(levels: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(path for path in medusa.PUBLISHED.paths if len(path) <= levels)
+
+
 RATES = (0.6, 0.12, 0.05, 0.035, 0.025, 0.02, 0.015, 0.015)
 """How often the child of each rank is right, from which the trees of Fig. 3 are grown: the paper
 does not print its own. Between what two small models gave, see `token_recycling.fitted`."""
@@ -66,7 +87,7 @@ OF_ONE_SIZE = ("Medusa", "Lyanna + suffix", "TR, published", "TR, measured")
 
 
 def table(
-    nodes: int | None, datastore: Path | None, tree: Path | None, heads: dict[str, str]
+    nodes: int | None, datastore: Path | None, tree: Path | None, trained: dict[str, str]
 ) -> Rows:
     """The rows of Table 1, each with its own number of nodes or all with the same.
 
@@ -74,22 +95,21 @@ def table(
         nodes: of all alike; None: each its own.
         datastore: for REST, if there is one.
         tree: a template of `benchmarks.recycling.measured_tree`, if one was given.
-        heads: options for methods with a trained head; none: the bundled ones.
+        trained: options for methods with a trained head; none: the bundled ones.
     """
     budget = {} if nodes is None else {"num_speculative_tokens": nodes}
     big = budget or {"num_speculative_tokens": 80}
-    paths = tuple(path for path in medusa.PUBLISHED.paths if len(path) <= 3)
     published = PUBLISHED_LOOKAHEAD if nodes is None else lookahead(nodes)
     found = {
         "lookahead": method("lookahead", **published),
         "prompt lookup": method("prompt_lookup", **budget),
         "suffix": method("suffix", **budget),
-        "Medusa": method("medusa", template=paths, **heads),
+        "Medusa": method("medusa", template=_medusa_tree(3), **trained),
         "TR, published": method("token_recycling", shape="published"),
         "TR, measured": method("token_recycling", shape="measured"),
         "TR, dynamic": method("dynamic_token_recycling", **big),
         "TR + suffix": method("token_recycling+suffix", **big),
-        "Lyanna + suffix": method("lyanna+suffix", **big, **heads),
+        "Lyanna + suffix": method("lyanna+suffix", **big, **trained),
     }
     if datastore is not None:
         where = {"datastore": str(datastore)}

@@ -3,9 +3,11 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from benchmarks.results import svg
 from benchmarks.results.rendering import rows
-from benchmarks.results.statistics import Estimate, ratio
+from benchmarks.results.statistics import Estimate, mean, ratio
 from benchmarks.results.tables import Verdict, table, verdicts
 from benchmarks.rsd.settings import EXPERIMENTS, METHODS, PAPER, TEMPERATURES, Group, Shape
 
@@ -40,15 +42,20 @@ class Counts:
 
     method: str
     shape: Shape
-    efficiency: Estimate
+    found: Sequence[dict]
+    """Rows of one seed each."""
 
     @property
     def text(self) -> str:
         return METHODS[self.method].text(self.shape)
 
+    @property
+    def efficiency(self) -> Estimate:
+        return pooled(self.found)
+
     def mbsu(self, r: float) -> Estimate:
-        """Memory-bound speed-up: efficiency / (L r + 1)."""
-        return self.efficiency / (METHODS[self.method].length(self.shape) * r + 1)
+        """Memory-bound speed-up: efficiency / (L r + 1), L the levels that were drafted."""
+        return pooled(self.found, r)
 
 
 class Counted:
@@ -57,7 +64,7 @@ class Counted:
     def __init__(self, pair: str, sampling: tuple[float, float]):
         self.pair, self.sampling = pair, sampling
         self._rows: dict[Tree, dict[int, dict]] = {}
-        for row in rows("rsd", pair=pair, temperature=sampling[0], top_p=sampling[1]):
+        for row in _counted(pair=pair, temperature=sampling[0], top_p=sampling[1]):
             tree = row["method"], tuple(row["shape"])
             self._rows.setdefault(tree, {})[row["seed"]] = row
 
@@ -72,12 +79,15 @@ class Counted:
         trees = [(name, shape) for name in PAPER for shape in group[name]]
         if any(tree not in self._rows for tree in trees):
             return None
-        seeds = sorted(set.intersection(*(set(self._rows[tree]) for tree in trees)))
-        found: dict[str, list[Counts]] = {}
-        for name, shape in trees:
-            of = [self._rows[name, shape][seed] for seed in seeds]
-            found.setdefault(name, []).append(Counts(name, shape, pooled(of)))
-        return found
+        seeds = set.intersection(*(set(self._rows[tree]) for tree in trees))
+        return {
+            name: [
+                Counts(name, shape, [self._rows[name, shape][seed] for seed in sorted(seeds)])
+                for shape in shapes
+            ]
+            for name, shapes in group.items()
+            if all(seeds <= self._rows.get((name, shape), {}).keys() for shape in shapes)
+        }
 
 
 @dataclass(frozen=True)
@@ -113,7 +123,7 @@ CLAIMS = (
 
 
 def pairs() -> list[str]:
-    return list(dict.fromkeys(row["pair"] for row in rows("rsd")))
+    return list(dict.fromkeys(row["pair"] for row in _counted()))
 
 
 def best(trees: list[Counts], r: float | None) -> Estimate:
@@ -189,20 +199,26 @@ def tables() -> dict[str, str]:
             f"**{pair}** (r = {_of(pair)['ratio']:.4g})\n\n{_experiment(pair, number)}"
             for pair in pairs()
         )
-    return found | {"toy": _toy(), "random": _random(), "verifiers": _verifiers()}
+        others = {"toy": _toy(), "random": _random(), "verifiers": _verifiers(), "rates": _rates()}
+    others["scores"] = _scores()
+    return found | others
 
 
 def short(pair: str) -> str:
     return pair.split(", ")[0].removesuffix("-target")
 
 
+def _counted(**wanted) -> list[dict]:
+    return rows("rsd", bench="rsd", **wanted)
+
+
 def _of(pair: str) -> dict:
-    return rows("rsd", pair=pair)[0]
+    return _counted(pair=pair)[0]
 
 
 def _texts() -> str:
     def line(pair: str):
-        one, seeds = _of(pair), {row["seed"] for row in rows("rsd", pair=pair)}
+        one, seeds = _of(pair), {row["seed"] for row in _counted(pair=pair)}
         each = len(one["tokens"])
         return (
             pair, f"{len(seeds)} x {each}", one["prompt"], one["new"],
@@ -222,7 +238,7 @@ def _experiment(pair: str, number: int) -> str:
         head += [f"Eff., T {temperature:g}", *(f"MBSU {r:g}" for r in RATIOS)]
     lines = []
     for size in sizes:
-        for name in PAPER:
+        for name in [name for name in METHODS if name in sides[0][size] and name in sides[1][size]]:
             for cold, hot in zip(sides[0][size][name], sides[1][size][name], strict=True):
                 line = [size, METHODS[name].title, cold.text, METHODS[name].nodes(cold.shape)]
                 for side, tree in zip(sides, (cold, hot), strict=True):
@@ -234,12 +250,51 @@ def _experiment(pair: str, number: int) -> str:
                         value = tree.mbsu(r).value
                         line.append(_bold(f"{value:.2f}", value == top))
                 if number == 1:
-                    xsum, wmt = PUBLISHED[name][cold.text]
-                    line += [f"{xsum:.2f}, {wmt:.2f}"]
+                    of = PUBLISHED.get(name, {}).get(cold.text)
+                    line.append("" if of is None else "{:.2f}, {:.2f}".format(*of))
                 lines.append(line)
     if number == 1:
         head.append("the paper, Eff.: XSum, WMT")
     return table(head, lines)
+
+
+def _rates() -> str:
+    """Tokens a second over plain decoding's: the median of the repeats."""
+    found = rows("rsd", bench="rsd_rate")
+    if not found:
+        return "*Not timed.*"
+    by: dict[Tree, dict[float, dict]] = {}
+    for row in found:
+        by.setdefault((row["method"], tuple(row["shape"])), {})[row["temperature"]] = row
+    lines = []
+    for (name, shape), of in by.items():
+        cells = [f"{np.median(of[t]['rates']):.2f}" if t in of else None for t, _ in TEMPERATURES]
+        method = METHODS[name]
+        lines.append((method.title, method.text(shape), method.nodes(shape), *cells))
+    plain = [row["plain_rate"] for row in found]
+    one = found[0]
+    told = (
+        f"{one['pair']}; plain decoding {min(plain):.0f} to {max(plain):.0f} tokens a second; "
+        f"{one['device']}, JAX {one['jax']}, {one['date']}."
+    )
+    head = ("Dec.", "Spec.", "tokens", *(f"T {temperature:g}" for temperature, _ in TEMPERATURES))
+    return f"{table(head, lines)}\n\n{told}"
+
+
+def _scores() -> str:
+    """Mean scores of the texts by their references, all trees of a method together."""
+    by: dict[tuple, list[float]] = {}
+    for row in _counted():
+        key = row["pair"], row["score"], row["method"], row["temperature"]
+        by.setdefault(key, []).extend(one for one in row.get("scores", ()) if one == one)
+    lines = [
+        (short(pair), score, METHODS[name].title, f"{temperature:g}", mean(found))
+        for (pair, score, name, temperature), found in by.items()
+        if found
+    ]
+    if not lines:
+        return "*No texts with references.*"
+    return table(("pair", "score", "Dec.", "T", "mean"), lines)
 
 
 def _bold(text: str, is_best: bool) -> str:
@@ -285,9 +340,13 @@ def _verifiers() -> str:
     return table(("pair", "T", "tree", *verifiers), lines)
 
 
-def pooled(found: Sequence[dict]) -> Estimate:
-    """Tokens a call over all texts of some rows."""
-    return ratio(*([one for row in found for one in row[what]] for what in ("tokens", "calls")))
+def pooled(found: Sequence[dict], r: float = 0) -> Estimate:
+    """Tokens a call over all texts of some rows, where a drafted level costs r of a call."""
+
+    def every(what: str) -> np.ndarray:
+        return np.array([one for row in found for one in row[what]])
+
+    return ratio(every("tokens"), every("calls") + (r * every("levels") if r else 0))
 
 
 def pictures() -> dict[str, str]:

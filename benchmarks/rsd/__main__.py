@@ -1,7 +1,6 @@
 """RSD's experiments (Jeon et al. 2024, section 5): trees against draft length and against budget.
 
 python -m benchmarks.rsd --out rsd.jsonl               # the bundled pair; again, it goes on
-python -m benchmarks.rsd.report rsd.jsonl --out rsd    # tables and figures
 """
 
 from collections.abc import Mapping
