@@ -83,7 +83,7 @@ def mean(values: Sequence[float] | Float[np.ndarray, "texts seeds"]) -> Estimate
     return Estimate(float(found.mean()), found - found.mean())
 
 
-def ratio(tokens: Sequence, rounds: Sequence) -> Estimate:
+def ratio(tokens: Sequence | np.ndarray, rounds: Sequence | np.ndarray) -> Estimate:
     """Tokens per round: all tokens over all rounds, with the error of a ratio over texts.
 
     Args:
