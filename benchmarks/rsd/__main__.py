@@ -206,9 +206,7 @@ def main(
             progress.update(task, description=f"{method} {shape}, token rate")
             bench.rate(method, shape, rates)
             progress.advance(task)
-    console.print(
-        f"rows in {out}; in benchmarks/results/rows/rsd.jsonl, `python -m benchmarks.results` shows them"
-    )
+    console.print(f"rows in {out}; `python -m benchmarks.results` shows those in results/rows")
 
 
 if __name__ == "__main__":
