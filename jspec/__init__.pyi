@@ -60,6 +60,7 @@ from .drafters.ensemble.merge import Merge as Merge
 from .drafters.ensemble.merge import merge as merge
 from .drafters.jump_forward import JumpForward as JumpForward
 from .drafters.retrieval import datastore as datastore
+from .drafters.retrieval import rollout_file as rollout_file
 from .drafters.retrieval.lookahead import Lookahead as Lookahead
 from .drafters.retrieval.prompt_lookup import PromptLookup as PromptLookup
 from .drafters.retrieval.rest import REST as REST

@@ -37,7 +37,17 @@ _REFUSED = {
     "modules_to_save": "whole modules beside the adapter",
     "alpha_pattern": "an alpha for each module",
     "layer_replication": "layers that stand in for others",
+    "alora_invocation_tokens": "an adapter that a token switches on",
+    "use_qalora": "pooled inputs",
+    "use_bdlora": "matrices of blocks on the diagonal",
+    "velora_config": "VeLoRA",
+    "monteclora_config": "sampled adapters",
+    "arrow_config": "a choice of adapters for each token",
+    "kasa_config": "KaSA",
+    "target_parameters": "adapters of tensors that are no Linear, such as experts",
 }
+_INITS = (True, False, "gaussian", "eva", "orthogonal")
+"""Values of `init_lora_weights` that leave the base's weights as they are."""
 
 
 @struct.dataclass
@@ -311,14 +321,14 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
     if not (folder / WEIGHTS).is_file():
         raise InputError(f"{folder} has no {WEIGHTS}; name a folder that PEFT saved")
     files = shards.open_file(folder / WEIGHTS)
-    halves: dict[str, dict[str, np.ndarray]] = {}
+    halves: dict[str, dict[str, str]] = {}
     others = []
     for tensor in sorted(files.files):
         named = _TENSOR.fullmatch(tensor)
         if named is None or named[1] not in modules:
             others.append(tensor)
             continue
-        halves.setdefault(named[1], {})[named[2]] = files.read(tensor).astype(np.float32)
+        halves.setdefault(named[1], {})[named[2]] = tensor
     if others or not halves:
         raise InputError(
             f"{folder} adapts {listed(others, 'tensor') if others else 'nothing'}, for which this "
@@ -329,15 +339,16 @@ def _read(folder: Path, modules: Mapping[str, _Module], dtype: Any) -> list[_Par
         module = modules[name]
         if missing := {"A", "B"} - set(pair):
             raise InputError(f"{folder} lacks lora_{min(missing)} of {name}; save it again")
-        down, up = pair["A"], pair["B"]
-        rank = len(down)
-        wanted = (rank, module.inputs), (module.outputs, rank)
-        if (down.shape, up.shape) != wanted:
+        shapes = [files.shape(pair[half]) for half in "AB"]
+        rank = max(shapes[0][0], 1) if shapes[0] else 1
+        wanted = [(rank, module.inputs), (module.outputs, rank)]
+        if shapes != wanted:
             raise InputError(
-                f"{folder} has lora_A {list(down.shape)} and lora_B {list(up.shape)} of {name}, "
+                f"{folder} has lora_A {list(shapes[0])} and lora_B {list(shapes[1])} of {name}, "
                 f"and this model takes {list(wanted[0])} and {list(wanted[1])}; it was trained for "
                 "another base, so load that one"
             )
+        down, up = (files.read(pair[half]).astype(np.float32) for half in "AB")
         if not (np.isfinite(down).all() and np.isfinite(up).all()):
             raise InputError(
                 f"{folder} holds no numbers in {name} (NaN or infinity); train it again"
@@ -364,6 +375,11 @@ def _scale(folder: Path) -> Callable[[int], float]:
         raise InputError(
             f"{folder} has bias = {bias!r:.40}, which jspec does not implement; merge it into the "
             "base's weights"
+        )
+    if (init := settings.get("init_lora_weights", True)) not in _INITS:
+        raise InputError(
+            f"{folder} has init_lora_weights = {init!r:.40}, which changes the base's weights; "
+            "save it again as plain LoRA, by path_initial_model_for_weight_conversion of PEFT"
         )
     alpha = settings.number("lora_alpha", 8)
     root = bool(settings.get("use_rslora"))

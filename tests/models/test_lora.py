@@ -1,6 +1,7 @@
 """Adapters beside a base are that base with the adapter merged into its weights."""
 
 import json
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -203,12 +204,41 @@ def test_names_and_numbers_of_adapters_are_checked(adapted):
     ("config", "change", "told"),
     [
         (dict(use_dora=True), {}, "use_dora: DoRA's magnitudes, which jspec does not implement"),
+        (dict(modules_to_save=["lm_head"]), {}, "modules_to_save: whole modules beside"),
+        (dict(alpha_pattern={"q_proj": 3}), {}, "alpha_pattern: an alpha for each module"),
+        (dict(layer_replication=[[0, 2]]), {}, "layer_replication: layers that stand in"),
+        (dict(alora_invocation_tokens=[3]), {}, "alora_invocation_tokens: an adapter that a token"),
+        (
+            dict(target_parameters=["mlp.experts.gate_up_proj"]),
+            {},
+            "target_parameters: adapters of",
+        ),
+        (
+            dict(init_lora_weights="pissa"),
+            {},
+            "init_lora_weights = 'pissa', which changes the base",
+        ),
         (dict(bias="all"), {}, "bias = 'all'"),
         (dict(peft_type="IA3"), {}, "is a 'IA3' adapter; jspec implements LORA"),
         (dict(lora_alpha=0), {}, "lora_alpha = 0; it has to be above 0"),
         ({}, {"model.embed_tokens.lora_A": (2, 4)}, r"adapts 1 tensor \(base_model.model.model.em"),
         ({}, {"model.layers.9.self_attn.q_proj.lora_A": (2, 16)}, "for which this model has no"),
         ({}, {"model.layers.0.self_attn.q_proj.lora_A": (2, 12)}, "was trained for another base"),
+        ({}, {"lm_head.lora_A": (2, 16)}, r"adapts 1 tensor \(base_model.model.lm_head.lora_A.we"),
+        ({}, {"model.layers.0.input_layernorm.lora_A": (2, 16)}, "for which this model has no"),
+        ({}, {"model.layers.0.mlp.experts.0.w1.lora_A": (2, 16)}, "for which this model has no"),
+        ({}, {"model.layers.0.self_attn.q_proj.lora_magnitude_vector": (16,)}, "for which this"),
+        ({}, {"model.layers.0.self_attn.q_proj.lora_B": (12, 2)}, "was trained for another base"),
+        ({}, {"model.layers.0.self_attn.q_proj.lora_B": (16, 3)}, "was trained for another base"),
+        ({}, {"model.layers.0.self_attn.q_proj.lora_A": ()}, "was trained for another base"),
+        (
+            {},
+            {
+                "model.layers.0.self_attn.q_proj.lora_A": (0, 16),
+                "model.layers.0.self_attn.q_proj.lora_B": (16, 0),
+            },
+            "was trained for another base",
+        ),
         ({}, {"model.layers.0.mlp.up_proj.lora_A": (2, 16)}, "lacks lora_B of model.layers.0.mlp"),
         ({}, {"model.layers.0.self_attn.q_proj.lora_B": None}, "holds no numbers in model.layers"),
     ],
@@ -224,9 +254,28 @@ def test_what_is_no_adapter_of_this_base_is_refused(folder, tmp_path, config, ch
         load(folder, "base", adapters={"other": tmp_path})
 
 
+def test_an_adapter_of_experts_is_refused(tmp_path):
+    base = Path(__file__).parent / "fixtures" / "mixtral"
+    name = "model.layers.0.block_sparse_moe.experts.0.w1"
+    pair = {"A": np.zeros((2, 16), np.float32), "B": np.zeros((32, 2), np.float32)}
+    tensors = {f"base_model.model.{name}.lora_{half}.weight": one for half, one in pair.items()}
+    save_file(tensors, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(jspec.InputError, match=r"adapts 2 tensors .*for which this model has no"):
+        models.load(base, dtype="float32", with_tokenizer=False, adapters={"one": tmp_path})
+
+
 def test_a_folder_without_an_adapter_and_a_mesh_are_refused(folder, tmp_path):
     with pytest.raises(jspec.InputError, match=r"has no adapter_config.json; name a folder that"):
         load(folder, "base", adapters={"none": tmp_path})
+    (tmp_path / "adapter_config.json").write_text(json.dumps(CONFIG))
+    with pytest.raises(jspec.InputError, match=r"has no adapter_model.safetensors; name a folder"):
+        load(folder, "base", adapters={"none": tmp_path})
+    whole = (folder / "one" / "adapter_model.safetensors").read_bytes()
+    for size in (0, 7, 100, len(whole) - 1):
+        (tmp_path / "adapter_model.safetensors").write_bytes(whole[:size])
+        with pytest.raises(jspec.InputError, match=r"adapter_model\.safetensors"):
+            load(folder, "base", adapters={"cut": tmp_path})
     mesh = models.sharding.mesh(1) if hasattr(models.sharding, "mesh") else object()
     with pytest.raises(jspec.InputError, match="adapters on a mesh are not implemented"):
         load(folder, "base", adapters={"one": folder / "one"}, mesh=mesh)
